@@ -101,11 +101,13 @@ axis        = span | "1"
 value       = array "[" span ("," span)* "]"                       elements along some spans
             | function "(" argument ("," argument)* ")"            element by element, of the table below
             | "rearrange(" argument ")"                            axes in another order, or new ones
-            | "sum(" span "," argument "," argument ["," "precision=" kind] ")"     of products along a span
+            | "sum(" span "," argument "," argument word* ")"               of products along a span
             | "reduce(" ("'sum'" | "'max'" | "'min'") "," argument ", axis=" n ")"
             | "cell(" name "," argument ")"                        what a fold carries, and its start
             | "folded(" fold "," n ")"                             a cell after the last step
             | "literal(" number ")" | "integer(" int ")"
+word        = ", precision=" kind                                  how exactly products are added up
+            | ", scale_a=" argument | ", scale_b=" argument        by what they are multiplied besides
 fold        = name "= fold(" span ("," "(" cell "," argument ")")* ")"     cells, and their next values
 argument    = name | number
 ```

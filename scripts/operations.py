@@ -20,6 +20,8 @@ from tilewright.targets.atoms import WGMMA
 from tilewright.targets.cpu.legality import INSTEAD
 from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.legality import SINCE_SM_90
+from tilewright.targets.hip.arch import ARCHITECTURES as OF_AMD
+from tilewright.targets.matrix_cores import MATRIX_CORES
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
 
@@ -31,11 +33,12 @@ whole text of an operation; what they become is in [coverage.txt](../tests/targe
 
 `reference` executes everything. `cuda` executes everything on `sm_90a`; on `sm_80`, `sm_86` and `sm_89` all
 that does not say `sm_90a` here. `cpu` executes all that has nothing under "on `cpu`, instead"; it moves
-complex numbers, but does not compute with them.
+complex numbers, but does not compute with them. `hip` compiles for AMD GPUs what does not run in the
+background, and launches nothing yet.
 """
 
 SECTIONS = {
-    "Trying kernels": ("checking", "tune", "runtime.device_array"),
+    "Trying kernels": ("checking", "functions", "tune", "runtime.device_array"),
     "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
     "Dataflow kernels": ("lang.dataflow", "schedule"),
     "The grid, and integers of the kernel": (
@@ -47,6 +50,7 @@ SECTIONS = {
     "Arithmetic of fragments": (
         "lang.functions",
         "lang.exact_functions",
+        "lang.random",
         "lang.tile_arithmetic",
         "lang.rows",
     ),
@@ -143,13 +147,19 @@ def _atoms() -> Iterator[str]:
     yield "| Atom | A and B | Sum | on `cuda` |"
     yield "|---|---|---|---|"
     for name, atom in vars(tw.atoms).items():
-        if isinstance(atom, tw.MmaAtom):
+        if isinstance(atom, tw.MmaAtom) and name not in MATRIX_CORES:
             since = [arch for arch, known in ARCHITECTURES.items() if atom.feature in known.features]
             yield f"| `tw.atoms.{name}` | {atom.a_dtype} | {atom.c_dtype} | `{since[0]}` on |"
     yield "| `tw.atoms.fma(dtype)` | any | f32, f64, i32 | all |"
     for row in WGMMA:
         given = f"{row.a}" if row.a == row.b else f"{row.a} by {row.b}"
         yield f"| `tw.atoms.wgmma`, for `tw.hopper.mma_async` | {given} | {row.c} | `{row.feature}` |"
+    yield ""
+    yield "| Atom | A and B | Sum | on `hip` |"
+    yield "|---|---|---|---|"
+    for name, atom in MATRIX_CORES.items():
+        able = ", ".join(f"`{arch}`" for arch, known in OF_AMD.items() if atom.feature in known.features)
+        yield f"| `tw.atoms.{name}` | {atom.a_dtype} | {atom.c_dtype} | {able} |"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ import pytest
 from tests.movers.random_movers import POISON, Array, Placed
 
 from tilewright.dtypes import dtype
+from tilewright.runtime import scratch
 from tilewright.runtime.arrays import ArrayInfo, describe, reach
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
@@ -32,6 +33,9 @@ GAP = 16
 
 plain = DeviceArray.of
 """An array in GPU memory without canaries, for tests that launch nothing."""
+
+plain_scratch = scratch._taken
+"""What gives memory between kernels without canaries, for tests of that memory itself."""
 
 
 def spaced(array: np.ndarray[Any, Any]) -> Placed:
@@ -73,6 +77,10 @@ class Guarded(DeviceArray):
     @property
     def T(self) -> Guarded:  # noqa: N802
         return Guarded(self._buffer, self._array, self.shape[::-1], self.strides[::-1])
+
+    def reshape(self, *shape: int) -> Guarded:
+        seen = super().reshape(*shape)
+        return Guarded(self._buffer, self._array, seen.shape, seen.strides)
 
     def host(self) -> np.ndarray[Any, Any]:
         whole = self._buffer.host()
@@ -169,15 +177,11 @@ class Canaries:
 
 
 @contextmanager
-def scratch_between(size_bytes: int, device: Any, stream: int) -> Iterator[int]:
-    """In the place of `tilewright.runtime.scratch.scratch`: memory with poison in it and around it."""
-    given = DeviceArray.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8))
-    yield -(-given.memory.address // ALIGNMENT) * ALIGNMENT
-
-
-@contextmanager
 def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
-    """`DeviceArray.of` gives arrays with canaries, and nothing else is written."""
+    """`DeviceArray.of` and `scratch` give memory with canaries, and nothing else is written.
+
+    Behind the memory of `scratch` lies what its alignment leaves over, up to 255 bytes, and then canaries.
+    """
     made, launch = Canaries(), PreparedCuda.launch
 
     def guarded(self: PreparedCuda, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
@@ -188,6 +192,13 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
         return made.of(poison.view(element.numpy).reshape(shape), index)
 
+    def taken(key: Hashable, size_bytes: int, index: int) -> SimpleNamespace:
+        given = made.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8), index)
+        address = -(-given.memory.address // ALIGNMENT) * ALIGNMENT
+        return SimpleNamespace(address=address, size_bytes=0, keeps=given)
+
+    monkeypatch.setattr(scratch, "_taken", taken)
+    monkeypatch.setattr(scratch._process, "idle", {})  # what is put back there goes with the test
     monkeypatch.setattr(DeviceArray, "of", made.of)
     monkeypatch.setattr(Guarded, "empty", empty)
     monkeypatch.setattr(PreparedCuda, "launch", guarded)

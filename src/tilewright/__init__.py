@@ -32,7 +32,9 @@ else:
         public = submodule(__name__, __path__, "public")  # noqa: F405
         ready = {known: vars(public)[known] for known in public.__all__ if known in vars(public)}
         globals().update(ready, __all__=sorted(["__version__", *_NAMESPACES, *public.__all__]))
-        return getattr(public, name) if name in public.__all__ else globals().get(name)
+        if name in public.__all__:
+            globals()[name] = getattr(public, name)  # found at once the next time
+        return globals().get(name)
 
     __getattr__ = namespace(__name__, [], _found)[0]
 

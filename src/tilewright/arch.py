@@ -96,6 +96,8 @@ class Arch:
         registers: 32-bit registers of one multiprocessor.
         thread_registers: most registers of one thread.
         register_unit: registers are given to threads in multiples of this.
+        simds: parts of a multiprocessor, each of which executes warps of its own.
+        simd_warps: most warps that one of them executes in turns.
         role_registers: fewest and most that a role may set.
         role_warps: warps that set them together.
         named_barriers: highest number of a barrier of some of a block's threads; 0 is the block's own.
@@ -123,6 +125,8 @@ class Arch:
     registers: int = 0
     thread_registers: int = 0
     register_unit: int = 1
+    simds: int = 0
+    simd_warps: int = 0
     role_registers: tuple[int, int] = (0, 0)
     role_warps: int = 1
     named_barriers: int = 0

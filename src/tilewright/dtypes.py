@@ -118,6 +118,18 @@ ALL: dict[str, DType] = {}
 
 _NUMPY: dict[str, np.dtype[Any]] = {}
 _ALIASES: dict[str, DType] = {}
+_MEANT = {
+    "f2": "f16",
+    "f4": "f32",
+    "f8": "f64, or of 8 bits f8e4m3",
+    "float8": "f8e4m3",
+    "fp8": "f8e4m3",
+    "int": "i32",
+    "long": "i64",
+    "single": "f32",
+}
+"""What is meant by words that stand for several types, or for one of no like name."""
+
 _BYTES = np.dtype(np.uint8)
 _PAIR_OF_HALVES = np.dtype([("re", np.float16), ("im", np.float16)])
 
@@ -196,6 +208,26 @@ def has_infinity(kind: DType) -> bool:
     return kind.is_float and bool(np.isinf(np.array(np.inf, np.float32).astype(kind.component.numbers)))
 
 
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether every number of a real dtype is one of another, so that converting it rounds nothing.
+
+    Example:
+        >>> holds(f16, f8e4m3), holds(f16, i8), holds(bf16, f16), holds(f16, bf16)
+        (True, True, False, False)
+    """
+    if wide == narrow or "bool" in (wide.kind, narrow.kind) or wide.components + narrow.components > 2:
+        return wide == narrow
+    (low, high), (least, most) = limits(narrow), limits(wide)
+    if low < least or high > most or (narrow.is_float and not wide.is_float):
+        return False
+    if not narrow.is_float:
+        return not wide.is_float or max(-low, high) <= 2 ** (wide.mantissa + 1)
+    if narrow.mantissa > wide.mantissa or (has_infinity(narrow) and not has_infinity(wide)):
+        return False
+    tiny, least = (float(ml_dtypes.finfo(kind.numbers).smallest_subnormal) for kind in (narrow, wide))  # type: ignore[no-untyped-call]
+    return least <= tiny
+
+
 def dtype(value: object) -> DType:
     """The `DType` that a name, a NumPy dtype, a framework's dtype or a `DType` stands for.
 
@@ -218,6 +250,8 @@ def dtype(value: object) -> DType:
             return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
     except Exception:  # noqa: BLE001 what NumPy and a stranger say of what is none
         pass
-    close = difflib.get_close_matches(name, [*ALL, *_ALIASES], 1)
+    lowered = name.lower()
+    close = [_MEANT[lowered]] if lowered in _MEANT else []
+    close = close or difflib.get_close_matches(lowered, [*ALL, *_ALIASES], 1)
     nearest = f"nearest: {close[0]}; " if close else ""
     raise DTypeError(f"unknown dtype {shown(value)}; {nearest}known: {', '.join(ALL)}")

@@ -26,6 +26,9 @@ SPELLED = {
 }
 """The public namespaces, and how authors write them."""
 
+ELSEWHERE = {"bmm": "matmul", "cdiv": "ceil_div", "dot": "matmul", "gemm": "matmul", "mm": "matmul"}
+"""What other libraries call functions of ``tw``."""
+
 
 def namespace(
     module: str, names: list[str], find: Callable[[str], Any] | None = None
@@ -99,6 +102,8 @@ def _elsewhere(module: str, name: str) -> str:
 
 
 def _near(module: str, name: str) -> str:
+    if name in ELSEWHERE:
+        return f"; did you mean tw.{ELSEWHERE[name]}?"
     close = import_module("difflib").get_close_matches
     for at, spelled in sorted(SPELLED.items(), key=lambda item: item[0] != module):
         if near := close(name, _names(at), 1, 0.7):

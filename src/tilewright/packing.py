@@ -108,7 +108,7 @@ def joined(parts: Bytes, kind: DType) -> Bytes:
     """Patterns of bits as bytes, along the last dimension."""
     groups = parts.reshape(*parts.shape[:-1], parts.shape[-1] // kind.per_byte, kind.per_byte)
     shifts = kind.bits * np.arange(kind.per_byte, dtype=np.uint8)
-    return np.asarray(np.bitwise_or.reduce(groups << shifts, axis=-1), np.uint8)
+    return np.ascontiguousarray(np.bitwise_or.reduce(groups << shifts, axis=-1), np.uint8)
 
 
 def patterns(wide: npt.NDArray[Any], kind: DType) -> Bytes:

@@ -94,6 +94,7 @@ from tilewright.layout.shown import shows
 from tilewright.ops.complex_matmul import complex_matmul
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
+from tilewright.ops.packed_weights import PackedWeights, pack_weights
 from tilewright.ops.scaled import scaled_mm
 from tilewright.packing import pack, unpack
 from tilewright.runtime.decorator import kernel
@@ -112,8 +113,13 @@ from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw
+    from tilewright.lang.dataflow.positions import positions
+    from tilewright.lang.derivatives import derivative
+    from tilewright.lang.random import dropout, random_bits
     from tilewright.ops.attention import attention
+    from tilewright.ops.einsum import einsum
     from tilewright.ops.gemm_chain import gemm_chain
+    from tilewright.ops.reduced_matmul import reduced_matmul
     from tilewright.runtime.cuda import device_count
     from tilewright.targets.reference.report import Report
 
@@ -137,6 +143,7 @@ __all__ = [
     "MutableIndex",
     "Number",
     "Packed",
+    "PackedWeights",
     "ParseError",
     "PreparedLaunch",
     "Report",
@@ -181,10 +188,13 @@ __all__ = [
     "copy",
     "copy_async",
     "counter",
+    "derivative",
     "derived",
     "device_count",
     "draw",
+    "dropout",
     "dtype",
+    "einsum",
     "f4e2m1",
     "f8e4m3",
     "f8e5m2",
@@ -213,14 +223,18 @@ __all__ = [
     "operand_b",
     "otherwise",
     "pack",
+    "pack_weights",
     "packed",
+    "positions",
     "prefix_sum",
     "raked",
+    "random_bits",
     "range",
     "redistribute",
     "reduce_max",
     "reduce_min",
     "reduce_sum",
+    "reduced_matmul",
     "require",
     "reset",
     "role",
@@ -249,9 +263,15 @@ __all__ += exact_functions.__all__ + functions.__all__
 
 _LATE = {
     "attention": "tilewright.ops.attention",
+    "derivative": "tilewright.lang.derivatives",
     "device_count": "tilewright.runtime.cuda",
+    "dropout": "tilewright.lang.random",
     "draw": "tilewright.inspect.draw",
+    "einsum": "tilewright.ops.einsum",
     "gemm_chain": "tilewright.ops.gemm_chain",
+    "positions": "tilewright.lang.dataflow.positions",
+    "random_bits": "tilewright.lang.random",
+    "reduced_matmul": "tilewright.ops.reduced_matmul",
     "Report": "tilewright.targets.reference.report",
 }
 """What few programs need, and would take a tenth of the time of all imports or load a target: it comes when

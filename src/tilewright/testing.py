@@ -9,7 +9,9 @@ True
 from tilewright.checking.attention import softmax_attention
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
+from tilewright.functions.philox import philox
 from tilewright.namespaces import namespace
+from tilewright.runtime.algebra import compare_algebra, residues
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.tune.measure import do_bench
 from tilewright.tune.programs import parse_args, run_attention, run_gemm
@@ -17,12 +19,15 @@ from tilewright.tune.trial import Trial
 
 __all__ = [
     "Trial",
+    "compare_algebra",
     "compare_gemm",
     "device_get",
     "device_put",
     "do_bench",
     "operands",
     "parse_args",
+    "philox",
+    "residues",
     "run_attention",
     "run_gemm",
     "softmax_attention",

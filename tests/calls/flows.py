@@ -17,6 +17,8 @@ for m, n in tw.tiles(C): v[m] = A[m, n].min(axis=1)
 
 for m, n in tw.tiles(C): C[m, n] = A[m, n] * v[m][:, None] + v[n]
 
+for m, n in tw.tiles(C): C[m, n] = tw.where(tw.positions(n) <= tw.positions(m)[:, None], A[m, n], 0)
+
 for m, n in tw.tiles(C): C[m, n] = tw.where(A[m, n] < 1.0, tw.gelu(A[m, n]), tw.exp(v[n]))
 
 for m, n in tw.tiles(C): C[m, n] = tw.clamp(A[m, n], -1, 1).to("f16", saturate=True)

@@ -344,11 +344,18 @@ def _judged(call: Call, error: BaseException) -> Failure | None:
         return Failure(f"takes more than {SECONDS:g} s", where, call, report)
     if not isinstance(error, TilewrightError):
         # Python's own refusals, and what a stranger's methods raise, are no business of the package.
-        foreign = not ours or "of a stranger" in str(error) or not _beneath(frames)
+        foreign = not ours or not _beneath(frames) or _has_none(error, frames)
+        foreign |= "of a stranger" in str(error)
         return None if foreign else Failure(f"raises {kind}", where, call, report)
     if not _names_something(str(error), call.text):
         return Failure(f"{kind} names nothing of the call: {error}"[:300], where, call, report)
     return None
+
+
+def _has_none(error: BaseException, frames: list[tuple[FrameType, int]]) -> bool:
+    """Whether the call itself asked for an attribute that is not there: Python knows one error for that."""
+    asked = frames[-2][0].f_code.co_filename, frames[-1][0].f_code.co_name
+    return isinstance(error, AttributeError) and asked == ("<call>", "__getattr__")
 
 
 def _beneath(frames: list[tuple[FrameType, int]]) -> bool:

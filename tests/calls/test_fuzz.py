@@ -34,7 +34,16 @@ NOT_CALLED = {
     "modules": {"atoms", "draw", *SPACES},
     "made by others": {
         *("Bound", "Condition", "Executable", "Fragment", "Kernel", "MutableIndex", "Number"),
-        *("Packed", "PreparedLaunch", "Report", "Scalar", "Tensor", "Tile", "hopper.BarrierStage"),
+        *(
+            "Packed",
+            "PackedWeights",
+            "PreparedLaunch",
+            "Report",
+            "Scalar",
+            "Tensor",
+            "Tile",
+            "hopper.BarrierStage",
+        ),
         "hopper.Barriers",
         *(f"ir.{name}" for name in tw.ir.__all__ if name[0].isupper()),
         "ir.violations",

@@ -67,7 +67,7 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a target misspelt": (
         lambda: tw.matmul(A, A, target="cdua"),
         tw.LaunchError,
-        "unknown target 'cdua'; choose one of reference, cpu, cuda; did you mean 'cuda'?",
+        "unknown target 'cdua'; choose one of reference, cpu, cuda, hip; did you mean 'cuda'?",
     ),
     "an architecture misspelt": (
         lambda: moved.compile(tw.like("f32", 32), target="cuda", arch="sm90a"),
@@ -104,6 +104,16 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         tw.LaunchError,
         "matmul: beta=1.0 multiplies neither c nor out; nearest legal choice: c=",
     ),
+    "keys that are not there": (
+        lambda: tw.attention(A, None, A),
+        tw.LaunchError,
+        "attention, argument k: builtins.NoneType is not an array",
+    ),
+    "a factor that is not there": (
+        lambda: tw.complex_matmul((A, A), None),
+        tw.LaunchError,
+        "complex_matmul, argument b: builtins.NoneType is not an array",
+    ),
     "something unhashable for a product": (
         lambda: tw.matmul(A, A, np.empty_like(A), target=["cpu"]),
         tw.LaunchError,
@@ -113,6 +123,16 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: tw.kernel(3),
         tw.LaunchError,
         "kernel(function=3): function must be a function",
+    ),
+    "random bits of a place before the first": (
+        lambda: tw.testing.philox([-1], 1),
+        tw.LaunchError,
+        "philox: index=[-1]; nearest legal choice: integers from 0 on",
+    ),
+    "a seed below 0": (
+        lambda: tw.testing.philox([1], -1),
+        tw.LaunchError,
+        "philox: seed=-1; nearest legal choice: 0",
     ),
     "a kernel of a class": (lambda: tw.kernel(dict), TypeError, "a kernel is made of a function"),
     "a kernel of a built-in": (

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tilewright.checking.attention import softmax_attention
 from tilewright.checking.compare import Accumulation, compare_gemm, gemm_bound
 from tilewright.dtypes import DType, bf16, f8e4m3, f16, f32, f64, i32
 from tilewright.errors import DTypeError, WrongResultError
@@ -207,6 +208,29 @@ def test_infinities_belong_where_the_product_has_them() -> None:
     right[0] = np.nan
     assert compare_gemm(a, b, right).ok
     assert not compare_gemm(a, b, np.full((4, 4), np.inf, np.float16)).ok
+
+
+def test_no_infinity_or_nan_gives_a_warning() -> None:
+    a = np.eye(4, dtype=np.float32)
+    for number in (np.inf, -np.inf, np.nan):
+        b = a.copy()
+        b[1, 2] = number
+        with np.errstate(all="ignore"):
+            product = b.astype(float) @ a
+        assert compare_gemm(b, a, product.astype(np.float32)).ok
+        assert not compare_gemm(b, a, a).ok
+        assert np.isnan(softmax_attention(a, a, b, 1.0)[:, 2]).all() == np.isnan(number)
+        masked = softmax_attention(a, b, a, 1.0, shift=0)
+        assert np.isfinite(masked[0]).all()
+        assert np.isnan(masked[3]).all()
+
+
+def test_integers_by_floats_are_multiplied_as_floats() -> None:
+    a, b = np.arange(-8, 8, dtype=np.int8).reshape(4, 4), np.full((4, 4), 0.5, np.float32)
+    for left, right in ((a, b), (b, a)):
+        product = left.astype(np.float32) @ right.astype(np.float32)
+        assert compare_gemm(left, right, product).ok
+        assert not compare_gemm(left, right, 0 * product).ok
 
 
 def test_f64_inputs_are_compared_in_twice_the_precision() -> None:

@@ -15,8 +15,10 @@ from typer.testing import CliRunner, Result
 
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
+from tilewright.checking.sample import operands
 from tilewright.cli.npy import write
 from tilewright.cli.verbs import app
+from tilewright.tune.halves_trial import HalvesTrial, graded_trial
 from tilewright.tune.trial import Trial
 
 PERF = re.compile(r"^Perf: \S+ ms, \S+ TFlops, \S+ GB/s, (gemm<.+>)$", re.MULTILINE)
@@ -186,3 +188,27 @@ def test_help_comes_quickly_and_loads_nothing_heavy() -> None:
     loaded = {name.partition(".")[0] for name in done.stderr.split()}
     assert "--layout" in done.stdout
     assert not loaded & {"rich", "matplotlib", "torch", "cuda", "jax", "cupy"}
+
+
+@pytest.mark.parametrize(("precision", "layout"), [("f32", "nn"), ("f16", "tt")])
+def test_halves_are_verified_under_a_bound_of_their_own(precision: str, layout: str) -> None:
+    promote = 4 if precision == "f32" else 0
+    atom = f"tw.atoms.MMA_F16, (32, 32, 32), warps=(2, 2), promote={promote}"
+    given = ("33", "20", "40", "--precision", precision, "--layout", layout, *QUICK)
+    said = good(*given, "--schedule", f"tw.Schedule({atom})")
+    assert "gemm_in_halves<reference, f32, 32x32x32" in said
+    assert "all 660 elements agree" in said
+    # Elsewhere they are multiplied as they are, which is more exact.
+    assert "gemm<reference, f32, " in good(*given)
+
+
+def test_what_halves_leave_out_is_found() -> None:
+    made = operands("random", tw.f32, (20, 30, 40))
+    schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 32, 32), warps=(2, 2), promote=1)
+    trial = graded_trial(made, "reference", "f32", schedule)
+    assert isinstance(trial, HalvesTrial)
+    assert not trial.verify().ok
+    trial.run()
+    assert trial.verify().ok
+    made.a[:, 3] = 0
+    assert not trial.verify().ok

@@ -17,9 +17,28 @@ def test_it_multiplies_verifies_and_times() -> None:
     assert result.output.splitlines()[-1].endswith("scaled_mm<reference, f16 x i8 -> f8e4m3>")
 
 
+def test_scales_of_blocks() -> None:
+    given = ("scaled", "5", "8", "140", "--dtype", "f8e4m3", "--blocks", "1x128", "--target", "reference")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert "correct: 40 elements" in result.output
+    assert "promote=" in result.output
+
+
+def test_weights_of_4_bits_in_groups() -> None:
+    given = ("scaled", "5", "8", "96", "--weights", "i4", "--group", "32", "--zeros", "--target", "reference")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert "A of f16, B of i4, multiplied as f16" in result.output
+    assert "correct: 40 elements" in result.output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("4", "8", "96", "--weights", "i4", "--group", "64"), "does not divide K, 96; nearest: 48"),
+        (("4", "8", "96", "--weights", "i4", "--zeros"), "nearest: --group 96"),
+        (("--blocks", "64x128"), "choose one of 1x128"),
         (("--weights", "f64"), "choose one of f32"),
         (("--dtype", "f12"), "--dtype"),
         (("--dtype", "bf16", "--weights", "f16"), "convert one of them first"),

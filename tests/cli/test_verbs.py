@@ -31,7 +31,7 @@ def good(*arguments: str) -> str:
 def test_the_front_page_lists_the_verbs() -> None:
     done = subprocess.run([sys.executable, "-m", "tilewright"], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
-    verbs = ("gemm", "attention", "doctor", "inspect", "profile", "tune", "draw", "cache")
+    verbs = ("gemm", "attention", "chain", "doctor", "inspect", "profile", "tune", "draw", "cache")
     assert all(verb in done.stdout + done.stderr for verb in verbs)
 
 
@@ -67,6 +67,42 @@ def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_attention_that_cannot_be(words: str, said: str) -> None:
     result = run("attention", *words.split())
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+# ---------------------------------------------------------------- chain
+
+
+@pytest.mark.parametrize("way", ["--fused", "--two"])
+def test_a_chain_of_two_products(way: str) -> None:
+    words = ("40", "32", "50", "24", "--activation", "silu", "--target", "reference", way)
+    said = good("chain", *words)
+    assert "operands  A 40x32, B 32x50, C 50x24, f16" in said
+    assert "verify    all 960 elements agree with float64; the worst has 0." in said
+    assert said.splitlines()[-1].startswith("Perf: ")
+    assert said.endswith("chain<reference, silu f16 40x32x50x24>\n")
+
+
+def test_a_chain_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("tilewright.cli.chain")
+    monkeypatch.setattr(module, "gemm_chain", lambda *arrays, **words: None)
+    result = run("chain", *["8", "8", "8", "16", "--target", "reference"])
+    assert result.exit_code == 1
+    assert "an element is off by inf of its bound" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("1 2", "2 extents; nearest legal choice: four"),
+        ("9 300 9 9 --fused", "256"),
+        ("--dtype f64", "f16, bf16, f32"),
+        ("--activation swish", "choose one of relu, gelu"),
+    ],
+)
+def test_a_chain_that_cannot_be(words: str, said: str) -> None:
+    result = run("chain", *words.split())
     assert result.exit_code == 2
     assert said in result.output
 

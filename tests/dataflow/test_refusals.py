@@ -51,3 +51,14 @@ def test_a_store_leaves_out_no_batch() -> None:
 
     with pytest.raises(tw.TraceError, match=r"nearest legal choice: y\[b, m\]"):
         recorded(summed, {"X": "B M N", "y": "M"})
+
+
+def test_a_function_that_is_asked_for_as_a_method_is_named() -> None:
+    def method(X, Y):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n].tanh()
+
+    with pytest.raises(
+        AttributeError, match=r"'Tile' object has no attribute 'tanh'; nearest: tw\.tanh\(x\)"
+    ):
+        recorded(method, dict.fromkeys("XY", "M N"))

@@ -21,6 +21,9 @@ Array = np.ndarray[Any, Any]
 ROW = 128
 """Bytes of a row of shared memory under the swizzle."""
 
+F64 = ("f64", "f64")
+"""Operands and result."""
+
 
 @tw.kernel(A="M K", B="K N", C="M N")
 def product(A, B, C):
@@ -169,6 +172,12 @@ def forms() -> Iterator[Form]:
     yield Form("registers, A and B past shared memory", past, "f16", "f16", residual)
     yield Form("cp_async bf16", replace(ring, atom=tw.atoms.MMA_BF16), "bf16", "bf16")
     yield Form("cp_async f64", replace(ring, atom=tw.atoms.MMA_F64, tile=(32, 32, 16)), "f64", "f64")
+    yield Form("cp_async f64, 16 deep", replace(ring, atom=tw.atoms.MMA_F64_M16K16, tile=(64, 32, 32)), *F64)
+    ahead = replace(ring, atom=tw.atoms.MMA_F64_M16K4, tile=(64, 64, 16), staging="fragments", group_m=8)
+    yield Form("fragments f64", ahead, *F64)
+    yield Form("fragments f64, 8 warps", replace(ahead, tile=(128, 128, 16), warps=(2, 4), stages=4), *F64)
+    yield Form("registers f64", replace(ahead, staging="registers", stages=1), *F64)
+    yield Form("fragments f64, staged", replace(ahead, epilogue="staged"), *F64, residual)
     yield Form("cp_async i8", replace(ring, atom=tw.atoms.TENSOR_CORE["i8"], tile=(64, 64, 64)), "i8", "i32")
     tf32 = replace(ring, atom=tw.atoms.MMA_TF32)
     yield Form("cp_async tf32", tf32, "f32", "f32", tf32_product)

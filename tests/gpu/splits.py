@@ -130,6 +130,15 @@ def small_tile_forms() -> Iterator[SplitForm]:
         yield SplitForm(about, made, "f32", "f32", next(kernels), (next(layouts),))
 
 
+def f64_forms() -> Iterator[SplitForm]:
+    """Tensor cores for f64, whose operands are in registers one part ahead."""
+    whole = Schedule(tw.atoms.MMA_F64_M16K4, (64, 64, 16), (2, 2), stages=3, staging="fragments", group_m=8)
+    found: Any = ((2, "workspace"), ("auto", "reduce-scatter"), ("stream", "workspace"), (7, "cluster"))
+    for (split_k, reduction), layout in zip(found, LAYOUTS, strict=True):
+        made = split_of(whole, split_k, reduction)
+        yield SplitForm(f"f64, {split_k} parts, {reduction}", made, "f64", "f64", plain, (layout,))
+
+
 def cluster_forms() -> Iterator[SplitForm]:
     """Clusters whose blocks share operands and have the same part of K."""
     clusters: dict[tuple[int, int], tuple[tuple[int | str, str], ...]] = {
@@ -147,6 +156,8 @@ def cluster_forms() -> Iterator[SplitForm]:
 
 
 SPLIT_FORMS = {
-    form.name: form for form in (*split_forms(), *few_row_forms(), *small_tile_forms(), *cluster_forms())
+    form.name: form
+    for forms in (split_forms, few_row_forms, small_tile_forms, cluster_forms, f64_forms)
+    for form in forms()
 }
 """By name."""

@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.canaries import scratch_between
+from tests.canaries import plain_scratch
+from tests.gpu.workspaces import poisoned
 from tests.ops.complex_cases import CASES, check, made, numbers
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
-from tilewright.ops import complex_planning, complex_ways
+from tilewright.ops import complex_ways
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.runtime import cuda
+from tilewright.runtime import scratch as scratches
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT, scratch
+from tilewright.schedule.choose import Splitting
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +36,6 @@ def get(there: Any) -> Any:
 @pytest.mark.parametrize("method", ["4m", "3m"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complex_planning, "scratch", scratch_between)
     monkeypatch.setattr(complex_ways, "_gains", lambda *given: first == "planes")
     arrays, factors, conjugates = made(name)
     if "out" not in arrays:
@@ -63,14 +65,14 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("part", "precision"), [("f16", "exact"), ("f32", "tf32"), ("f32", "exact"), ("f64", "exact")]
 )
-def test_large_products(part: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_products(part: str, precision: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (numbers(rng, (1500, 1500), tw.dtype(part), "interleaved") for _ in range(2))
     out = np.zeros((1500, 1500), a.dtype)
     there = [DeviceArray.of(one) for one in (a, b, out)]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
     product = product_of_complex(given, Asked(precision=precision))
-    monkeypatch.setattr(complex_planning, "scratch", scratch_between)
+    assert [one.name for one in product.way.planes] == ([] if part == "f64" else ["a", "b"])
     ran = product.launch()
     cuda.synchronize()
     how = Accumulation.of(ran[-1].schedule.atom)
@@ -78,7 +80,45 @@ def test_large_products(part: str, precision: str, monkeypatch: pytest.MonkeyPat
     compare_complex(a[rows], b, there[2].host()[rows], how=how).raise_if_wrong()
 
 
-def test_memory_is_kept_for_a_stream() -> None:
+@pytest.mark.parametrize("split", [{"split_k": 4}, {"split_k": "stream"}, {"batch_invariant": True}], ids=str)
+@pytest.mark.parametrize(("part", "precision"), [("f16", "exact"), ("f32", "tf32"), ("f32", "exact")])
+def test_k_in_parts(
+    part: str, precision: str, split: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same arrays twice give the same bits, from memory that holds poison in between."""
+    rng = np.random.default_rng(2)
+    shapes = ((90, 4000), (4000, 70))
+    a, b = (numbers(rng, shape, tw.dtype(part), "interleaved") for shape in shapes)
+    asked, found = Asked(precision=precision, how=Splitting(**split)), []
+    with poisoned(monkeypatch):
+        for _ in range(2):
+            there = [DeviceArray.of(one) for one in (a, b, np.zeros((90, 70), a.dtype))]
+            given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
+            schedule = product_of_complex(given, asked).launch()[-1].schedule
+            cuda.synchronize()
+            found.append(there[2].host())
+    assert schedule is not None
+    assert schedule.split_k == split.get("split_k", schedule.split_k)
+    how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+    compare_complex(a, b, found[0], how=how).raise_if_wrong()
+    np.testing.assert_array_equal(found[0].view(np.uint8), found[1].view(np.uint8))
+
+
+@pytest.mark.parametrize("method", ["4m", "3m"])
+def test_a_product_behind_planes_again(method: str) -> None:
+    """The second call, on other arrays, launches what the first one made."""
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        a, b = (numbers(rng, (520, 520), tw.f16, "interleaved") for _ in range(2))
+        there = [DeviceArray.of(one) for one in (a, b, np.zeros((520, 520), a.dtype))]
+        tw.complex_matmul(there[0], there[1], out=there[2], alpha=0.125, conjugate_b=True, method=method)
+        cuda.synchronize()
+        how = Accumulation.of(tw.atoms.wgmma("f16", 128))
+        check(there[2].host(), a, b, None, how=how, conjugates=(0, 1), alpha=0.125, method=method)
+
+
+def test_memory_is_kept_for_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratches, "_taken", plain_scratch)
     with scratch(5 << 20, ("cuda", 0), 0) as first, scratch(1 << 20, ("cuda", 0), 0) as beside:
         assert abs(first - beside) >= 1 << 20
     with scratch(1 << 20, ("cuda", 0), 0) as again:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.ops.test_scaled import MIXTURES
+from tests.problems import weights_problems
 from tests.problems.scaled_problems import carried_out
 from tests.schedule.small import CASES
 
@@ -41,3 +42,20 @@ def test_every_mixture(kind: str, other: str, layout: str) -> None:
 
 def test_random_problems() -> None:
     assert [wrong for number in range(48) if (wrong := carried_out(number, "cuda"))] == []
+
+
+def test_random_weights_in_groups() -> None:
+    wrong = (weights_problems.carried_out(number, "cuda") for number in range(48))
+    assert [found for found in wrong if found] == []
+
+
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("wide", ["f16", "bf16"])
+def test_weights_of_4_bits_at_every_number_of_rows(group: int, zeros: bool, wide: str) -> None:
+    for m, n, k in ((1, 512, 4096), (8, 4096, 512), (16, 200, 1280), (64, 328, 1024), (200, 264, 640)):
+        kinds = (tw.dtype(wide), tw.i4)
+        made = ScaledOperands.drawn((m, n, k), kinds, scales=("scale_b",), group=group, zeros=zeros)
+        trial = ScaledTrial(made, "cuda")
+        trial.run()
+        trial.verify().raise_if_wrong()

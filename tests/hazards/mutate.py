@@ -16,6 +16,7 @@ from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Op
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.symbolic.expr import add, mod
+from tilewright.symbolic.nodes import TRUE
 from tilewright.targets.reference import Report
 from tilewright.targets.reference.findings import Finding, Findings
 from tilewright.threads.distribution import Distribution, Mode
@@ -154,7 +155,8 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
             yield "stops one earlier", lambda op: (replace(op, stop=add(op.stop, -1)),)
             yield "stops one later", lambda op: (replace(op, stop=add(op.stop, 1)),)
         case ops.If():
-            yield "always", lambda op: op.then.ops
+            if op.condition != TRUE:
+                yield "always", lambda op: op.then.ops
             yield "never", lambda op: ()
         case ops.Copy() if not is_bulk(op):
             yield "removed", lambda op: ()

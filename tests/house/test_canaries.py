@@ -90,6 +90,18 @@ def test_every_byte_around_an_array_and_behind_its_rows_is_a_canary(
     made.check()
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_another_shape_is_the_same_memory(guarded: bool, gpu: Driver) -> None:
+    host = filled((24,))
+    seen = (Canaries().of(host) if guarded else DeviceArray.of(host)).reshape(2, 3, 4)
+    assert isinstance(seen, Guarded) == guarded
+    assert (seen.host() == host.reshape(2, 3, 4)).all()
+    turned = DeviceArray.of(filled((4, 6))).T
+    for array, shape in ((seen, (5, 5)), (seen, (23,)), (turned, (24,))):
+        with pytest.raises(tw.LaunchError, match="is not the same memory as one of shape"):
+            array.reshape(*shape)
+
+
 @tw.kernel(X="M N", Y="M N")
 def copied(X, Y):
     tw.block_index(1)

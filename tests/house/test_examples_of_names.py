@@ -35,6 +35,7 @@ MADE_BY_OTHERS = {
     "MutableIndex",
     "Number",
     "Packed",
+    "PackedWeights",
     "PreparedLaunch",
     "Report",
     "Scalar",

@@ -52,6 +52,8 @@ def test_a_star_import_brings_the_same() -> None:
         (tw, "coppy", "; did you mean tw.copy?"),
         (tw, "tma_lode", "; did you mean tw.hopper.tma_load?"),
         (tw.layouts, "coalesced", "; did you mean tw.layouts.coalesce?"),
+        (tw, "mm", "; did you mean tw.matmul?"),
+        (tw, "cdiv", "; did you mean tw.ceil_div?"),
         (tw, "xyzzy", ""),
         (tw.atoms, "__wrapped__", ""),
     ],
@@ -75,3 +77,9 @@ def test_a_namespace_costs_nothing_before_it_is_used(space: str) -> None:
     names = ast.literal_eval(ran.stdout)
     assert "tilewright.public" in names
     assert not [name for name in names if name.endswith(f".{space}")]
+
+
+def test_a_name_that_comes_late_is_found_at_once_the_second_time() -> None:
+    seen = "import tilewright as tw; old = 'einsum' in vars(tw); tw.einsum; print(old, 'einsum' in vars(tw))"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -22,7 +22,7 @@ def test_every_picture_has_its_command_and_its_place() -> None:
     made = {path for _, path in COMMANDS}
     assert len(COMMANDS) == PAGE.read_text().count("\ntilewright draw ")
     assert made == {f"docs/{path}" for path in re.findall(r"\]\((pictures/\w+\.svg)\)", PAGE.read_text())}
-    assert made == {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert made == {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "pictures").glob("*.svg")}
 
 
 @pytest.mark.parametrize(("command", "name"), COMMANDS, ids=lambda text: Path(text).stem[:20])

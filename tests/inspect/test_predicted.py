@@ -23,7 +23,7 @@ from tilewright.inspect.measured import (
 )
 from tilewright.inspect.predicted import SharedTraffic, predicted_traffic
 from tilewright.inspect.subject import Subject
-from tilewright.targets.cuda.banks import Requests
+from tilewright.targets.simt.banks import Requests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHAPE = "512x384x320"

@@ -36,7 +36,7 @@ def test_layouts_that_mean_nothing(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "operand", "message"),
     [
-        ("mma.m16n8k64", "A", "nearest: mma.m16n8k8"),
+        ("mma.m16n8k64", "A", r"nearest: mma\.m16n8k16"),
         ("ldmatrix.x3", "A", r"nearest: ldmatrix.x\d"),
         ("wgmma.m64n12k16", "A", "nearest legal choice: 16"),
         ("mma.m16n8k16", "D", "choose one of A, B, C"),

@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir.printer import print_kernel
+from tilewright.lang.fragments import METHODS_ELSEWHERE
 from tilewright.lang.program import Program
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
@@ -265,7 +266,27 @@ def test_an_error_inside_the_library_is_shown_at_the_authors_line() -> None:
     assert "staged.py" not in str(failure.value)
 
 
-@pytest.mark.parametrize("declared", ["4*M N", "M 8", "M, N"])
-def test_a_dimension_is_a_name(declared: str) -> None:
-    with pytest.raises(tw.SignatureError, match=r"dimension '[^']*' of A is no name"):
+@pytest.mark.parametrize(
+    ("declared", "near"),
+    [("4*M N", "D0 N"), ("M 8", "M D1"), ("M, N", "M N"), ("M,N", "M N"), ("... M,", "... M")],
+)
+def test_a_dimension_is_a_name(declared: str, near: str) -> None:
+    with pytest.raises(tw.SignatureError, match=rf"dimension '[^']*' of A is no name;.*: A='{near}'"):
         tw.kernel(A=declared)(lambda A: None)
+
+
+def test_a_function_that_is_asked_for_as_a_method_is_named() -> None:
+    assert set(tw.__all__) > METHODS_ELSEWHERE
+
+    def method(A):
+        tw.load(A.tile((16, 16), (0, 0))).relu()
+
+    def nothing(A):
+        tw.load(A.tile((16, 16), (0, 0))).rely()
+
+    with pytest.raises(
+        AttributeError, match=r"^'Fragment' object has no attribute 'relu'; nearest: tw\.relu\(x\)$"
+    ):
+        trace(method)
+    with pytest.raises(AttributeError, match=r"^'Fragment' object has no attribute 'rely'$"):
+        trace(nothing)

@@ -139,6 +139,10 @@ def test_codes_of_numpy_are_no_names(code: str) -> None:
 
 
 def test_an_unknown_dtype_names_the_nearest() -> None:
+    with pytest.raises(tw.DTypeError, match="unknown dtype 'fp8'; nearest: f8e4m3; known: f64"):
+        tw.dtype("fp8")
+    with pytest.raises(tw.DTypeError, match="unknown dtype 'F16'; nearest: f16; known: f64"):
+        tw.dtype("F16")
     with pytest.raises(tw.DTypeError, match="unknown dtype 'flaot16'; nearest: float16; known: f64"):
         tw.dtype("flaot16")
 

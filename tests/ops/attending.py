@@ -20,6 +20,16 @@ from tilewright.ops.attending.flow import attention as flow_of_attention
 U = tw.f32.unit_roundoff
 
 
+def beyond(found: Any, error: Any, room: Any) -> str:
+    """Which elements are further off than they may be."""
+    ratio = np.where(np.isnan(error), np.inf, error / room)
+    index = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
+    return (
+        f"{(ratio > 1).sum()} of {ratio.size} elements are wrong, {np.isnan(found).sum()} are no numbers; "
+        f"element {index} is {found[index]}, off by {error[index]:.3g} where {room[index]:.3g} is allowed"
+    )
+
+
 @dataclass
 class Problem:
     """Random arrays of one problem.
@@ -86,7 +96,14 @@ class Problem:
         """Every element of the result is within its bound."""
         room = attention_room(self.q, *map(self._for_each_head, (self.k, self.v)), self.by, self.diagonal)
         error = np.abs(found.astype(np.float64) - self.expected())
-        assert (error <= room).all(), f"{(error / room).max()} of the bound"
+        assert (error <= room).all(), f"{self.name}: {beyond(found, error, room)}"
+
+    @property
+    def name(self) -> str:
+        """What it is, in short."""
+        mask = "" if self.diagonal is None else f", diagonal {self.diagonal}"
+        scale = "" if self.scale is None else f", scale {self.scale}"
+        return f"attention of {self.element}, {self.heads}, {self.rows}, {self.columns}{mask}{scale}"
 
     def check_lse(self, found: Any) -> None:
         """Every logarithm is within its bound; -inf stands where no key is seen."""
@@ -94,7 +111,7 @@ class Problem:
         top = scores.max(axis=-1, initial=-math.inf)
         blind = np.isinf(top)
         base = np.where(blind, 0.0, top)
-        assert (found[blind] == -math.inf).all()
+        assert (found[blind] == -math.inf).all(), f"{self.name}: a row that sees no key has a logarithm"
         wanted = base + np.log(np.maximum(np.exp(scores - base[..., None]).sum(axis=-1), blind))
         off = (
             score_room(self.q, self._for_each_head(self.k), self.by)[..., 0]
@@ -102,7 +119,7 @@ class Problem:
             + 8 * U * (np.abs(base) + np.abs(wanted) + 1)
         )
         error = np.abs(np.where(blind, 0, found).astype(np.float64) - wanted)
-        assert (error <= off).all(), f"{(error / off).max()} of the bound"
+        assert (error <= off).all(), f"{self.name}, logarithms: {beyond(found, error, off)}"
 
     def flow(self) -> dict[str, Any]:
         """What the dataflow kernel makes of it, key tiles of 7: O and L."""

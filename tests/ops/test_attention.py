@@ -150,6 +150,29 @@ def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int)
     problem.check_lse(lse[..., 0])
 
 
+@pytest.mark.parametrize("own_output", [True, False])
+@pytest.mark.parametrize("columns", [(16, 72), (72, 16)], ids=str)
+def test_results_of_more_panels_than_queries(columns: tuple[int, int], own_output: bool) -> None:
+    """Results that leave by the place of the queries may be wider than they are, or narrower."""
+    problem = Problem((1, 1, 1), (70, 40), columns)
+    depth, width = (-(-side // 16) * 16 for side in columns)
+    kernel = by_warpgroups.attention.bind(
+        causal=False,
+        between=BySoftmax(negated=False),
+        with_lse=False,
+        tiles=WarpgroupTiles(depth, width, 16, 2, 1, own_output),
+        blocks=1,
+    )
+    out = poisoned(problem)
+    unused = out[..., :1].astype(np.float32)
+    numbers = (problem.by * math.log2(math.e), 0, 1)
+    assert (
+        kernel(problem.q, problem.k, problem.v, out, unused, *numbers, target="reference").target
+        == "reference"
+    )
+    problem.check(out)
+
+
 @pytest.mark.parametrize("diagonal", [None, -3, 0, 39, 500])
 @pytest.mark.parametrize("how", ["rows before heads", "padded", "one for all"])
 def test_one_row_of_each_head(how: str, diagonal: int | None) -> None:

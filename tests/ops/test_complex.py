@@ -11,7 +11,8 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.ops import complex_planning, complex_ways
-from tilewright.ops.complex_planes import Planes, splitting
+from tilewright.ops.complex_plane_kernels import Writing, splitting, splitting_of_two
+from tilewright.ops.complex_planes import Planes
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.ops.complex_products import four_products
 from tilewright.ops.complex_ways import way_for
@@ -117,7 +118,7 @@ NARROW = (X.real.astype(tw.f8e4m3.numpy),) * 2
         (tw.LaunchError, "a is 3 arrays", ((X.real,) * 3, X), {}),
         (tw.LaunchError, r"real parts of b have shape \(4, 4\), the imaginary parts \(4, 3\)",
          (X, (X.real, X.imag[:, :3])), {}),
-        (tw.LaunchError, r"K is 4 in a and 3 in b", (X, X[:3]), {}),
+        (tw.LaunchError, r"complex_matmul of .* K is 4 in a and 3 in b", (X, X[:3]), {}),
         (tw.LaunchError, r"out has shape \(4, 3\)", (X, X), {"out": np.empty((4, 3), np.complex64)}),
         (tw.LaunchError, "out and a share memory", (X, X.copy()), {"out": X}),
         (tw.LaunchError, "out and b share memory", (X.copy(), X), {"out": (X.real, np.empty((4, 4), "f4"))}),
@@ -138,8 +139,51 @@ def test_what_is_refused(error: type[Exception], words: str, given: Any, options
 def test_what_matmul_refuses_of_complex_arrays() -> None:
     with pytest.raises(tw.LaunchError, match="bias of complex arrays; nearest legal choice: c="):
         tw.matmul(X, X, bias=X[0])
+    with pytest.raises(tw.LaunchError, match="activation='relu' of complex arrays, where it is not defined"):
+        tw.matmul(X, X, activation="relu")
+    for reduction in ("cluster", "reduce-scatter"):
+        with pytest.raises(tw.LaunchError, match=r'2 totals.*legal choice: reduction="workspace"'):
+            tw.matmul(X, X, split_k=2, reduction=reduction, target="cpu")
     with pytest.raises(tw.LaunchError, match="alpha=1j beside arrays of real numbers"):
         tw.matmul(X.real, X.real, alpha=1j)
+
+
+@pytest.mark.parametrize(
+    ("target", "split", "name"),
+    [
+        ("reference", {"split_k": 3}, "c64, everything"),
+        ("reference", {"split_k": "stream"}, "bf16 planes"),
+        ("cpu", {"split_k": 14, "reduction": "turnstile"}, "c64, everything"),
+        ("cpu", {"split_k": "auto", "reduction": "atomic"}, "c128"),
+    ],
+)
+def test_k_in_parts(target: str, split: dict[str, Any], name: str) -> None:
+    arrays, factors, conjugates = made(name)
+    flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
+    d = tw.complex_matmul(**arrays, **factors, **flags, **split, target=target)
+    part = tw.dtype(planes(arrays["a"])[0].dtype)
+    how = Accumulation.of(TENSOR_CORE["bf16"] if part == tw.bf16 else fma(part))
+    beta = 1 if factors["beta"] is None else factors["beta"]
+    added = arrays.get("c")
+    check(d, arrays["a"], arrays["b"], added, how=how, conjugates=conjugates, **{**factors, "beta": beta})
+
+
+@pytest.mark.parametrize("split", [{}, {"split_k": 2}, {"split_k": "auto"}])
+def test_the_bits_of_a_row_do_not_depend_on_others(split: dict[str, Any]) -> None:
+    rng = np.random.default_rng(9)
+    a, b = numbers(rng, (150, 1300), tw.f32, "interleaved"), numbers(rng, (1300, 40), tw.f32, "interleaved")
+    many, few = (
+        tw.complex_matmul(rows, b, **split, batch_invariant=True, target="cpu") for rows in (a, a[:3])
+    )
+    check(many, a, b, None, conjugates=(0, 0))
+    np.testing.assert_array_equal(many[:3], few)
+
+
+def test_how_k_is_split_is_said_once() -> None:
+    with pytest.raises(tw.LaunchError, match="complex_matmul: schedule= says how K is split"):
+        tw.complex_matmul(X, X.copy(), schedule=tw.Schedule(fma("f32"), (32, 32, 8)), split_k=2)
+    with pytest.raises(tw.LaunchError, match="complex_matmul: batch_invariant=True with reduction"):
+        tw.complex_matmul(X, X.copy(), batch_invariant=True, reduction="atomic")
 
 
 def test_three_products_are_less_accurate_where_a_part_is_small() -> None:
@@ -167,7 +211,7 @@ def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) 
         product = product_of_complex(given, Asked(**factors, **flags, target=target))
         assert [one.name for one in product.way.planes] == ["a", "b"]
         names = [executable.kernel.name for executable in product.launch()]
-        assert names == ["complex_planes"] * len(product.way.planes) + ["gemm_complex"]
+        assert names == ["complex_planes_of_both", "gemm_complex"]
         check(product.out, arrays["a"], arrays["b"], arrays["c"], conjugates=conjugates, **factors)
 
 
@@ -186,7 +230,9 @@ def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
     [
         ("f16", "exact", 4096, "sm_90a", "nt", (1, 0)),
         ("f32", "tf32", 4096, "sm_90a", "nn", (1, 0)),
-        ("f32", "exact", 4096, "sm_90a", "nn", ()),
+        ("f32", "exact", 4096, "sm_90a", "nn", (1, 1)),
+        ("f32", "exact", 512, "sm_80", "nt", (1, 0)),
+        ("f32", "exact", 256, "sm_90a", "nn", ()),
         ("f64", "exact", 4096, "sm_90a", "nn", ()),
         ("f16", "exact", 128, "sm_90a", "nn", ()),
     ],
@@ -231,17 +277,57 @@ def test_planes_are_multiplied_by_warpgroups() -> None:
     assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_planes_compile_for_a_gpu(turned: bool) -> None:
-    infos = on_a_gpu("f32", 512)
+@pytest.mark.parametrize(("part", "turned"), [("f32", True), ("f16", False)])
+def test_planes_compile_for_a_gpu(part: str, turned: bool) -> None:
+    """Pairs are read, and planes written, 16 bytes at a time."""
+    kind = tw.dtype(part)
+    infos = on_a_gpu(part, 512)
     planes = Planes.of("a", infos["a"], ("", "_im", "_sum"), 0 if turned else None)
-    whole = np.empty((512, 512, 2), np.float32)
-    dense = np.empty(planes.shape, np.float32)
+    pairs = np.empty((512, 512), np.float64 if part == "f32" else np.int32)
+    dense = np.empty(planes.shape, kind.numpy)
     dense = dense.T if turned else dense
-    bound = splitting(0).bind(kept=planes.kept, negative=False, turned=turned, on_host=False)
-    ran = bound.compile(whole[..., 0], whole[..., 1], dense, dense, dense, target="cuda", arch="sm_90a")
-    assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
-    assert (ran.resources["shared_bytes"] > 0) is turned
+    how = Writing(planes.kept, kind, False, turned, True, False)
+    given = (pairs, pairs, dense, dense, dense)
+    alone = splitting(0).bind(how=how).compile(*given, target="cuda", arch="sm_90a")
+    both = splitting_of_two(0).bind(hows=(how, how)).compile(*given, *given, target="cuda", arch="sm_90a")
+    for ran in (alone, both):
+        assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
+        assert (ran.resources["shared_bytes"] > 0) is turned
+        narrow = [
+            line for line in ran.source.splitlines() if "bytes at a time" in line and "shared" not in line
+        ]
+        assert narrow
+        assert all("16 bytes at a time" in line for line in narrow if "there" not in line)
+
+
+def test_planes_of_batches_with_ragged_extents_compile() -> None:
+    """How many blocks there are is said behind the number of the block, in one line or in two."""
+    how = Writing(("", "_im"), tw.f32, False, True, False, False)
+    given = [np.empty((3, 5, 37, 51), np.float32)] * 5
+    made = splitting_of_two(2).bind(hows=(how, how)).compile(*given, *given, target="cuda", arch="sm_90a")
+    assert made.resources["spill_store_bytes"] == 0
+
+
+@pytest.mark.parametrize("method", ["4m", "3m"])
+def test_a_product_behind_planes_is_not_looked_at_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(complex_ways, "_gains", lambda *given: True)
+    rng = np.random.default_rng(8)
+
+    def drawn() -> list[Any]:
+        return [numbers(rng, (17, 17), tw.f32, "interleaved") for _ in range(3)]
+
+    a, b, c = drawn()
+    tw.complex_matmul(a, b, c, alpha=2, conjugate_b=True, method=method)
+    tw.complex_matmul(a, b, out=c, conjugate_b=True, method=method)
+    monkeypatch.setattr(complex_planning, "product_of_complex", lambda *given: pytest.fail("looked at"))
+    a, b, c = drawn()
+    made = tw.complex_matmul(a, b, c, alpha=3, conjugate_b=True, method=method)
+    check(made, a, b, c, conjugates=(0, 1), alpha=3, beta=1, method=method)
+    assert tw.complex_matmul(a, b, out=c, conjugate_b=True, method=method) is c
+    check(c, a, b, None, conjugates=(0, 1), method=method)
+    monkeypatch.undo()
+    with pytest.raises(tw.LaunchError, match="out and b share memory"):
+        tw.complex_matmul(a, b, out=b, conjugate_b=True, method=method)
 
 
 def test_a_product_that_is_known_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.chain import ACTIVATIONS
+from tilewright.checking.chain import chained as chained_exactly
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.choice import Question, chained
@@ -18,17 +19,10 @@ from tilewright.ops.gemm_chain import _gains, _seen
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CUDA, REFERENCE
 
-U = tw.f32.unit_roundoff
-OWN = 2.0**-18
-"""More than the relative error of the activations here, in f32."""
+from .attending import beyond
 
-FUNCTIONS: dict[str | None, tuple[Callable[[Any], Any], float]] = {
-    None: (lambda x: x, 1.0),
-    "relu": (lambda x: np.maximum(x, 0), 1.0),
-    "silu": (lambda x: x / (1 + np.exp(-x)), 1.1),
-    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 0.25),
-}
-"""Activations, and the steepest that each of them is."""
+FUNCTIONS = (None, "relu", "silu", "sigmoid")
+"""Activations that are tried."""
 
 
 class Chain:
@@ -51,22 +45,17 @@ class Chain:
 
     def check(self, found: Any) -> None:
         """Every element is within its bound."""
-        a, b, c = (x.astype(np.float64) for x in (self.a, self.b, self.c))
-        function, steepest = FUNCTIONS[self.activation]
-        (*_, k), (*_, n, _) = a.shape, c.shape
-        w, tiny = self.element.unit_roundoff, float(np.finfo(np.float16).smallest_subnormal)
-        h = function(a @ b)
-        off = steepest * 2 * (k + 1) * U * (np.abs(a) @ np.abs(b)) + OWN * np.abs(h)
-        off += w * (np.abs(h) + off) + tiny
-        wanted = h @ c
-        room = off @ np.abs(c) + 2 * (n + 1) * U * ((np.abs(h) + off) @ np.abs(c)) + w * np.abs(wanted) + tiny
+        wanted, room = chained_exactly(self.a, self.b, self.c, self.activation)
+        h = ACTIVATIONS[self.activation].meaning(self.a.astype(np.float64) @ self.b.astype(np.float64))
+        n, c = self.c.shape[-2], self.c.astype(np.float64)
         error = np.abs(found.astype(np.float64) - wanted)
-        assert (error <= room).all(), f"{(error / room).max()} of the bound"
+        name = f"chain of {self.element}, {self.a.shape}, {self.b.shape}, {self.c.shape}, {self.activation}"
+        assert (error <= room).all(), f"{name}: {beyond(found, error, room)}"
         # A lost step of N is far outside; of long sums a longer one, as the bound grows with their length.
         if n > 64:
             step = 16 if n < 1024 else 64
-            lost = np.abs(h[..., :step] @ c[..., :step, :])
-            assert (lost > room).mean() > 0.5
+            seen = (np.abs(h[..., :step] @ c[..., :step, :]) > room).mean()
+            assert seen > 0.5, f"{name}: of {step} lost terms only {seen:.0%} of the elements would tell"
 
     def run(self, **words: Any) -> Any:
         found = tw.gemm_chain(self.a, self.b, self.c, activation=self.activation, out=self.out, **words)

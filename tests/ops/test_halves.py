@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.canaries import scratch_between
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation, gemm_bound
-from tilewright.ops import halves as in_ops
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.halves import halves_bound
 from tilewright.ops import matmul as matmuls
 from tilewright.ops.grades import pays
 from tilewright.ops.halves import Split
 from tilewright.ops.matmul import matmul
 from tilewright.ops.problem import describe
 from tilewright.ops.products import in_halves
-from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, split
+from tilewright.ops.splitting import SHALLOW, Tiling, splitting_of_both
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.device_array import DeviceArray
@@ -39,32 +38,10 @@ BULK = tw.Schedule(
 SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2), stages=3, staging="cp_async", promote=4)
 
 
-def bound_of(a: Any, b: Any, halves: int, how: Accumulation) -> Any:
-    """How far off a product of halves can be, for rows of A and columns of B of any range.
-
-    A number is off by 2**-22 of itself with two halves, by 2**-11 with one, or by 2**-38 (2**-25) of the
-    largest of its row; the product of both second halves is 2**-22 of that of the numbers.  Sums are those of
-    three products, of which two are 2**-11 of the first.
-    """
-    sizes = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
-    tops = sizes[0].max(axis=1, initial=0)[:, None], sizes[1].max(axis=0, initial=0)[None, :]
-    part, least = (2.0**-22, 2.0**-38) if halves == 2 else (2.0**-11, 2.0**-25)
-    off = tuple(part * size + least * top for size, top in zip(sizes, tops, strict=True))
-    represented = off[0] @ sizes[1] + sizes[0] @ off[1] + off[0] @ off[1]
-    represented += 2.0**-22 * (sizes[0] @ sizes[1]) if halves == 2 else 0
-    # Scaled, no sum is subnormal; the scale is taken off as exact powers of 2.
-    up = tuple(1 / np.maximum(top, np.finfo(np.float64).tiny) for top in tops)
-    scaled = a * up[0], b * up[1]
-    left, right = scaled
-    stacked = np.hstack([left, left * 2.0**-11, left * 2.0**-11]), np.vstack([right] * 3)
-    summed = gemm_bound(*stacked, how, tw.f32, twice=False)[2] / (up[0] * up[1])
-    return represented + summed + np.finfo(np.float32).smallest_subnormal
-
-
 def assert_right(a: Any, b: Any, made: Any, schedule: Any, halves: int = 2) -> None:
     """Every element within the bound, which a lost k would break; of long sums, a lost step of the atom."""
     how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
-    want, bound = a.astype(np.float64) @ b.astype(np.float64), bound_of(a, b, halves, how)
+    want, bound = a.astype(np.float64) @ b.astype(np.float64), halves_bound(a, b, how, halves)
     off = np.abs(made - want)
     assert (off <= bound).all(), f"{(off / bound).max():.3} of the bound"
     step = 1 if a.shape[1] <= 256 else 16
@@ -89,20 +66,35 @@ def operands(kind: str, shape: Any, layout: str, seed: int = 0) -> Any:
     return made
 
 
-@pytest.mark.parametrize("along", ["k", "rows"])
-@pytest.mark.parametrize("both", [True, False])
-def test_halves_are_as_near_as_they_say(along: str, both: bool) -> None:
-    rng = np.random.default_rng(1)
-    x = (rng.standard_normal((2, 37, 700)) * np.exp2(rng.integers(-120, 110, (2, 37, 1)))).astype(np.float32)
+def wild(rng: np.random.Generator, shape: tuple[int, int, int], along: str) -> list[Any]:
+    """Numbers of all sizes, and poisoned places for their halves and units."""
+    x = rng.standard_normal(shape) * np.exp2(rng.integers(-120, 110, (*shape[:2], 1)))
+    x = x.astype(np.float32)
     x[0, 3], x[0, 4], x[1, 2, 5], x[1, 3, 6] = 0, x[0, 5] * 1e-44, np.inf, np.nan
     x[1, 4, 0] = np.finfo(np.float32).max
-    high, low = (np.full(x.shape, np.nan, np.float16) for _ in range(2))
+    made = [x, *(np.full(shape, np.nan, np.float16) for _ in range(2))]
     if along == "rows":
-        x, high, low = (np.ascontiguousarray(one.swapaxes(1, 2)).swapaxes(1, 2) for one in (x, high, low))
-    unit = np.full(x.shape[:2], np.nan, np.float32)
-    kernel = split(1).bind(spread=ALONG_K if along == "k" else ALONG_ROWS, both=both)
-    kernel.check(x, high, low, unit).raise_if_any()
-    assert kernel(x, high, low, unit, target="reference").target == "reference"
+        made = [np.ascontiguousarray(one.swapaxes(1, 2)).swapaxes(1, 2) for one in made]
+    return [*made, np.full(shape[:2], np.nan, np.float32)]
+
+
+@pytest.mark.parametrize("along", [("k", "rows"), ("rows", "k")])
+@pytest.mark.parametrize("depth", [700, SHALLOW + 3])
+@pytest.mark.parametrize("both", [True, False])
+def test_halves_are_as_near_as_they_say(along: tuple[str, str], depth: int, both: bool) -> None:
+    rng, rows = np.random.default_rng(1), (37, 21)
+    given = [wild(rng, (2, count, depth), one) for count, one in zip(rows, along, strict=True)]
+    tilings = tuple(
+        Tiling.of(count, depth, along_rows=one == "rows") for count, one in zip(rows, along, strict=True)
+    )
+    kernel = splitting_of_both(1, 1).bind(tilings=tilings, both=both)
+    kernel.check(*given[0], *given[1]).raise_if_any()
+    assert kernel(*given[0], *given[1], target="reference").target == "reference"
+    for one in given:
+        assert_split(*one, both=both)
+
+
+def assert_split(x: Any, high: Any, low: Any, unit: Any, *, both: bool) -> None:
     finite, wide = np.isfinite(x), x.astype(np.float64)
     top = np.abs(np.where(finite, wide, 0)).max(-1, keepdims=True)
     found = high.astype(np.float64) + (low if both else 0)
@@ -110,22 +102,59 @@ def test_halves_are_as_near_as_they_say(along: str, both: bool) -> None:
     with np.errstate(all="ignore"):
         off = np.abs(found * unit.astype(np.float64)[..., None] ** 2 - wide)
     assert (off <= part * np.abs(wide) + least * top + 2.0**-151)[finite].all()
-    assert (np.abs(high[finite]) < 2**15).all()
+    assert (np.abs(high[finite]) <= 2**15).all()
     np.testing.assert_array_equal(high[~finite].astype(np.float32), x[~finite])
     assert np.isnan(low).all() if not both else (low[~finite] == 0).all()
     assert np.array_equal(np.exp2(np.log2(unit)), unit), "powers of 2"
 
 
+def test_a_tile_that_is_too_shallow_is_refused() -> None:
+    given = [wild(np.random.default_rng(2), (2, 9, SHALLOW + 1), "k") for _ in range(2)]
+    tiling = Tiling.of(9, SHALLOW, along_rows=False)
+    with pytest.raises(tw.LaunchError, match=f"K is {SHALLOW} at most"):
+        splitting_of_both(1, 1).bind(tilings=(tiling, tiling), both=True)(
+            *given[0], *given[1], target="reference"
+        )
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
 def test_the_reference_multiplies_halves(kind: str, layout: str) -> None:
-    a, b = operands(kind, (70, 90, 200), layout)
+    """Of two tiles along M, or along N, the second of which is cut, as the last step along K is."""
+    m, n, k = (70, 56, 136) if layout[0] == "t" else (56, 90, 136)
+    a, b = operands(kind, (m, n, k), layout)
     for schedule in (SYNC, BULK):
-        out = np.full((70, 90), np.nan, np.float32)
+        out = np.full((m, n), np.nan, np.float32)
         assert tw.matmul(a, b, out=out, precision="f32", schedule=schedule, target="reference") is out
         assert_right(a, b, out, schedule)
     out = tw.matmul(a, b, precision="f16", schedule=replace(SYNC, promote=0), target="reference")
     assert_right(a, b, out, replace(SYNC, promote=0), halves=1)
+
+
+@pytest.mark.parametrize("precision", ["exact", "f32", "tf32", "f16"])
+def test_what_is_not_finite_stays_in_its_row_and_column(precision: str) -> None:
+    """Elsewhere every element is as near as among finite numbers; denormal rows keep their bits."""
+    a, b = operands("normal", (40, 50, 200), "nt")
+    halves = {"exact": 0, "tf32": 0, "f32": 2, "f16": 1}[precision]
+    schedule = replace(SYNC, promote=4 if halves == 2 else 0) if halves else None
+    if halves:
+        a[9] *= np.float32(2.0**-139)
+        b[:, 11] *= np.float32(2.0**120)
+    a[3, 5], a[7, 2], b[4, 13] = np.inf, np.nan, -np.inf
+    made = tw.matmul(a, b, precision=precision, schedule=schedule, target="reference")
+    touched = np.zeros(made.shape, bool)
+    touched[[3, 7]], touched[:, 13] = True, True
+    assert not np.isfinite(made[touched]).any()
+    assert np.isfinite(made[~touched]).all()
+    assert np.isnan(made[7]).all()
+    rows, columns = np.delete(np.arange(40), [3, 7]), np.delete(np.arange(50), 13)
+    a, b, made = a[rows], b[:, columns], made[np.ix_(rows, columns)]
+    if halves:
+        assert_right(a, b, made, schedule, halves)
+    else:
+        exact, size = (x.astype(np.float64) @ y for x, y in ((a, b), (np.abs(a), np.abs(b))))
+        unit = {"exact": 201 * 2.0**-24, "tf32": 2.0**-10 + 201 * 2.0**-23}[precision]
+        assert (np.abs(made - exact) <= unit * size).all()
 
 
 def test_batches_that_repeat_an_operand_and_what_is_added() -> None:
@@ -175,10 +204,14 @@ def test_what_is_invariant_of_batches_does_not_depend_on_them() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_what_is_launched_compiles(arch: str) -> None:
-    x, half, unit = tw.like("f32", (512, 1024)), tw.like("f16", (512, 1024)), tw.like("f32", (512,))
-    for spread in (ALONG_K, ALONG_ROWS):
-        made = split(0).bind(spread=spread, both=True).compile(x, half, half, unit, target="cuda", arch=arch)
+    for depth in (SHALLOW, 4 * SHALLOW):
+        x, half, unit = tw.like("f32", (512, depth)), tw.like("f16", (512, depth)), tw.like("f32", (512,))
+        turned = (tw.like(one, (512, depth), order="F") for one in ("f32", "f16", "f16"))
+        tilings = tuple(Tiling.of(512, depth, along_rows=along) for along in (False, True))
+        kernel = splitting_of_both(0, 0).bind(tilings=tilings, both=True)
+        made = kernel.compile(x, half, half, unit, *turned, unit, target="cuda", arch=arch)
         assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+        assert made.resources["registers"] <= 128, "two blocks on a multiprocessor at least"
     square, line = tw.like("f32", (1024, 1024)), tw.like("f32", (1024,))
     halves = [tw.like("f16", (1024, 1024))] * 4
     kernel = in_halves(0, tw.f32).bind(both=True, terms=frozenset({"bias"}), activation="relu")
@@ -196,11 +229,10 @@ def test_what_is_launched_compiles(arch: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
-def test_a_gpu_multiplies_halves(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_multiplies_halves(kind: str, layout: str) -> None:
     shape = (700, 900, 1003)
     a, b = operands(kind, shape, layout)
     there = [DeviceArray.of(one) for one in (a, b, np.full(shape[:2], np.nan, np.float32))]
-    monkeypatch.setattr(in_ops, "scratch", scratch_between)
     matmuls._PLANS.forget()  # what is launched again says nothing of its arrays
     for precision, halves in (("f32", 2), ("f16", 1)):
         matmul(*there[:2], out=there[2], precision=precision)
@@ -212,16 +244,17 @@ def test_a_gpu_multiplies_halves(kind: str, layout: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("along", ["k", "rows"])
-def test_a_gpu_splits_within_its_arrays(along: str) -> None:
-    x = operands("wide", (333, 1, 1001), "nn" if along == "k" else "tn")[0]
-    half = np.full(x.shape, np.nan, np.float16, order="C" if along == "k" else "F")
-    given = [DeviceArray.of(one) for one in (x, half, half, np.full(333, np.nan, np.float32))]
-    split(0).bind(spread=ALONG_K if along == "k" else ALONG_ROWS, both=True)(*given)
+@pytest.mark.parametrize("depth", [1001, 2500])
+def test_a_gpu_splits_within_its_arrays(depth: int) -> None:
+    rng = np.random.default_rng(4)
+    given = [wild(rng, (2, rows, depth), along) for rows, along in ((333, "k"), (197, "rows"))]
+    there = [DeviceArray.of(one) for array in given for one in array]
+    tilings = tuple(Tiling.of(rows, depth, along_rows=along) for rows, along in ((333, False), (197, True)))
+    splitting_of_both(1, 1).bind(tilings=tilings, both=True)(*there)
     cuda.synchronize()
-    high, low, unit = (one.host().astype(np.float64) for one in given[1:])
-    off, top = np.abs((high + low) * unit[:, None] ** 2 - x), np.abs(x).max(axis=1, keepdims=True)
-    assert (off <= 2.0**-22 * np.abs(x) + 2.0**-38 * top).all()
+    made = [one.host() for one in there]
+    assert_split(*made[:4], both=True)
+    assert_split(*made[4:], both=True)
 
 
 def test_a_processor_multiplies_halves_where_its_schedule_says_so() -> None:

@@ -64,7 +64,7 @@ def test_dtypes_without_a_gemm(name: str, target: str) -> None:
     element = tw.dtype(name)
     x = np.zeros((8, 8), np.uint8 if element.is_packed else element.numpy)
     x = tw.Packed(x, element) if element.is_packed else x
-    with pytest.raises(tw.DTypeError, match=f"no GEMM for {name} yet; nearest: f64, f32"):
+    with pytest.raises(tw.DTypeError, match=f"no matmul of {name} yet; nearest: f64, f32"):
         tw.matmul(x, x, target=target)
 
 
@@ -140,6 +140,13 @@ def test_a_known_problem_still_refuses_an_output_that_shares_memory() -> None:
         tw.matmul(whole[:, :64], x[:, 128:192], out=x[:, 160:224])
     assert (x[:, :64] == whole[:, :64]).all()
     assert (x[:, 128:] == whole[:, 128:]).all()
+
+
+@pytest.mark.parametrize("given", [[[1.0, 2.0], [3.0, 4.0]], [1.0, 2.0], ((1, 2), (3, 4))])
+def test_numbers_in_sequences_are_no_pair_of_planes(given: Any) -> None:
+    for a, b in ((given, np.ones((2, 2))), (np.ones((2, 2)), given)):
+        with pytest.raises(tw.LaunchError, match=r"argument [ab]: builtins\.\w+ is not an array; nearest"):
+            tw.matmul(a, b)
 
 
 def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled
 from tilewright.ops.scales import OPERANDS, multiplied_as, multiplied_on
 from tilewright.runtime.arrays import describe as described
+from tilewright.schedule.choose import proposals
 from tilewright.targets.target import CPU, CUDA
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
@@ -195,7 +197,12 @@ A, B = np.ones((4, 6), np.float16), np.ones((6, 5), np.int8)
         ({"activation": "rely"}, tw.LaunchError, "relu"),
         ({"b": np.ones((6, 5))}, tw.DTypeError, "scaled_mm of f64"),
         ({"b": np.ones((6, 5), np.float32)}, tw.DTypeError, "f16 and f32"),
-        ({"b": np.ones((5, 6), np.int8)}, tw.LaunchError, "K is 6 in a and 5 in b; nearest: b.T"),
+        ({"b": np.ones((6, 5), np.uint8)}, tw.DTypeError, r"of u8; .* tw.packed\(b, 'i4'\)"),
+        (
+            {"b": np.ones((5, 6), np.int8)},
+            tw.LaunchError,
+            "scaled_mm of .* K is 6 in a and 5 in b; nearest: b.T",
+        ),
     ],
     ids=str,
 )
@@ -226,8 +233,27 @@ def test_fp8_is_widened_where_a_gpu_multiplies_it_badly() -> None:
     gpu, host = CUDA, CPU
     for arch, b, expected in (("sm_90a", nt, "f8e4m3"), ("sm_90a", nn, "f16"), ("sm_89", nt, "f16")):
         assert multiplied_on(a, b, gpu, gpu.architecture(arch)) == tw.dtype(expected)
+        other = replace(b, dtype=tw.f8e5m2)
+        assert multiplied_on(a, other, gpu, gpu.architecture(arch)) == tw.dtype(expected)
         assert multiplied_on(half, b, gpu, gpu.architecture(arch)) == tw.f16
         assert multiplied_on(a, b, host, host.architecture("x86-64-v3")) == tw.f8e4m3
+
+
+@pytest.mark.parametrize("rows", [16, 512])
+@pytest.mark.parametrize(("a", "b"), [("f8e4m3", "f8e5m2"), ("f8e5m2", "f8e4m3")])
+def test_both_kinds_of_fp8_are_multiplied_as_they_are_on_hopper(a: str, b: str, rows: int) -> None:
+    given = [tw.like(a, rows, 4096), tw.like(b, (4096, 1024), order="F"), tw.like("f16", rows, 1024)]
+    held = np.ones((2, 16), tw.dtype(a).numpy), np.ones((8, 16), tw.dtype(b).numpy).T
+    multiplied = multiplied_on(*(described(one) for one in held), CUDA, CUDA.architecture("sm_90a"))
+    kernel = scaled(0).bind(multiplied=multiplied, terms=frozenset(), activation=None)
+    row, line = tw.like("f32", rows), tw.like("f32", 1024)
+    made = kernel.compile(*given[:2], row, line, line, given[2], 1.0, target="cuda", arch="sm_90a")
+    assert made.schedule is not None
+    atom = made.schedule.atom
+    assert (atom.instruction, {atom.a_dtype, atom.b_dtype}) == ("wgmma", {tw.dtype(a), tw.dtype(b)})
+    assert made.schedule.promote
+    assert made.resources["spill_store_bytes"] == 0
+    assert "serialized_wgmma" not in made.resources
 
 
 @pytest.mark.parametrize(("rows", "wide", "narrow"), [(16, "f16", "f8e4m3"), (4096, "bf16", "i8")])
@@ -241,3 +267,69 @@ def test_one_kernel_on_hopper_widens_in_registers(rows: int, wide: str, narrow: 
     assert (made.schedule.staging, made.schedule.atom.instruction) == ("tma", "wgmma")
     assert made.schedule.swap_ab
     assert made.resources["spill_store_bytes"] == 0
+    assert "serialized_wgmma" not in made.resources
+
+
+@pytest.mark.parametrize(
+    ("along", "rows", "tile"),
+    [
+        ("k", 1, (48, 32, 64)),
+        ("k", 6, (48, 32, 64)),
+        ("k", 7, None),
+        ("n", 48, (48, 512, 64)),
+        ("n", 49, None),
+    ],
+)
+def test_few_rows_by_narrow_weights_take_shallow_tiles_on_processors(
+    along: str, rows: int, tile: tuple[int, int, int] | None
+) -> None:
+    rng = np.random.default_rng(0)
+    a, weights = drawn(rng, (rows, 130), "f16"), drawn(rng, (1030, 130), "f8e4m3")
+    b = weights.T if along == "k" else np.ascontiguousarray(weights.T)
+    scale, bias, out = (
+        np.float32(rng.random(1030)),
+        np.float32(rng.random(1030)),
+        np.zeros((rows, 1030), np.float16),
+    )
+    kernel = scaled(0).bind(multiplied=tw.f16, terms=frozenset({"scale_b", "bias"}), activation=None)
+    question = kernel.question(a, b, scale[:1].repeat(rows), scale, bias, out, 1.0, target="cpu")
+    assert question is not None
+    first = next(proposals(replace(question, processors=2)))
+    assert (first.schedule.tile == tile) == (tile is not None)
+    assert (first.schedule.block_k == 64) == (tile is not None)
+    made = tw.scaled_mm(a, b, scale_b=scale, bias=bias, schedule=first.schedule, target="cpu")
+    exact = a.astype(float) @ b.astype(float) * scale + bias
+    sizes = np.abs(a.astype(float)) @ np.abs(b.astype(float)) * scale + bias
+    assert (np.abs(made - exact) <= 2.0**-11 * np.abs(exact) + 134 * 2.0**-24 * sizes + 2.0**-25).all()
+
+
+def test_sums_of_many_bytes_do_not_wrap() -> None:
+    depth = 140000
+    a = np.full((1, depth), -128, np.int8)
+    made = tw.scaled_mm(a, a.T, scale_b=np.float32(2.0**-20), target="cpu")
+    assert abs(made.item() - depth / 64) <= depth / 64 * 2.0**-16
+    short = described(np.empty((1, 1000), np.int8)), described(np.empty((1000, 1), np.int8))
+    assert multiplied_on(*short, CPU, CPU.architecture("x86-64-v3")) == tw.i8
+    with pytest.raises(tw.LaunchError, match="sums of 140000 products of i8 need not fit i32"):
+        tw.einsum("ij,jk->ik", a, a.T, out_dtype="i8", saturate=True, target="cpu")
+    for words in ({"saturate": True}, {"activation": "relu"}):
+        with pytest.raises(tw.LaunchError, match="einsum: sums of 140000 products"):
+            tw.einsum("ij,jk->ik", a, a.T, **words, target="cpu")
+    for more in ({"out_dtype": "f32"}, {"activation": "relu"}):
+        with pytest.raises(tw.LaunchError, match="matmul: sums of 140000 products"):
+            tw.matmul(a, a.T, **more, target="cpu")
+    assert tw.einsum("ij,jk->ik", a[:, :131071], a.T[:131071], target="cpu").item() == 131071 * 2**14
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e-25])
+def test_scales_that_are_numbers_have_a_product_that_is_one(scale: float) -> None:
+    a = np.full((1, 4), 1e-15 if scale > 1 else 1e15, np.float32)
+    with pytest.raises(
+        tw.LaunchError, match=r"whose product .* is none of f32; nearest legal choice: arrays"
+    ):
+        tw.scaled_mm(a, a.T, scale_a=scale, scale_b=scale, target="cpu")
+    unscaled = tw.scaled_mm(a, a.T, scale_a=1e-50, scale_b=1e50, target="cpu").item()
+    assert abs(unscaled / (4 * float(a[0, 0]) ** 2) - 1) < 1e-6
+    one = np.full(1, scale, np.float32)
+    made = tw.scaled_mm(a, a.T, scale_a=one, scale_b=one, target="cpu").item()
+    assert abs(made / (4 * float(a[0, 0]) ** 2 * scale**2) - 1) < 1e-6

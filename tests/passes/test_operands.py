@@ -11,7 +11,7 @@ from tilewright.ops.products import plain
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.atoms import fma
-from tilewright.targets.cuda.banks import passes_per_access
+from tilewright.targets.simt.banks import passes_per_access
 
 
 @tw.kernel(A="M K", B="N K", C="M N")

@@ -4,40 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.products import ACTIVATIONS, BLOCK
 from tilewright.ops.scales import NARROW, OPERANDS, SCALES, WIDE
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 
-LARGEST = {"reference": 70, "cpu": 200, "cuda": 900}
+from .sets import extents, generators
+
+LARGEST = {"reference": 70, "cpu": 200, "cuda": 700}
 """Of an extent."""
 
-KERNELS = {"reference": 1 << 30, "cpu": 16, "cuda": 64}
-"""Of how many sets of dtypes and terms problems are drawn, each of which is compiled."""
 
-UNITS = (1, 8, 16)
-"""What all extents of a problem are multiples of: the last one lets bulk copies carry everything."""
-
-
-def scaled_problem(number: int, target: str) -> ScaledTrial:
+def scaled_problem(number: int, target: str, *, by_blocks: bool = False) -> ScaledTrial:
     """A problem on a target.
 
     Args:
-        number: which; what is compiled is the same for numbers that are as far apart as `KERNELS` says.
+        number: which; numbers of one set need the same few kernels.
         target: ``"reference"``, ``"cpu"`` or ``"cuda"``.
+        by_blocks: whether each has scales of blocks along K, instead of one of four.
     """
-    terms = np.random.default_rng(number % KERNELS[target])
-    rng = np.random.default_rng(number)
+    terms, rng = generators(number, target)
     wide, narrow, other = (kinds[terms.integers(len(kinds))] for kinds in (WIDE, NARROW, NARROW))
     kinds = [(wide, narrow), (narrow, wide), (narrow, other), (wide, wide)][terms.integers(4)]
-    scales = tuple(name for name in SCALES if terms.integers(2))
+    scales = tuple(name for name in SCALES if terms.integers(2) or by_blocks)
     out = (None, *OPERANDS)[terms.integers(1 + len(OPERANDS))]
     activation = (None, *ACTIVATIONS)[terms.integers(1 + len(ACTIVATIONS))]
     bias = bool(terms.integers(2))
-    unit = int(rng.choice(UNITS))
-    m, n, k = (int(extent) * unit for extent in rng.integers(1, 1 + LARGEST[target] // unit, 3))
-    shape = (int(rng.integers(1, 65)) if rng.integers(3) == 0 else m, n, k)
-    layout = str(rng.choice(["nt", "nn", "tn", "tt"]))
-    made = ScaledOperands.drawn(shape, kinds, scales=scales, bias=bias, layout=layout, seed=number)
+    m, n, k = extents(terms, rng, LARGEST[target], 3)
+    shape = (int(rng.integers(1, 65)) if terms.integers(3) == 0 else m, n, k)
+    layout = str(terms.choice(["nt", "nn", "tn", "tt"]))
+    # Drawn behind all else, so that the other problems are those of before.
+    has_blocks = terms.integers(4) == 0 or by_blocks
+    blocks = tuple(int(terms.choice((1, BLOCK))) for _ in SCALES) if has_blocks else None
+    if blocks is not None:  # of which there are to be several
+        shape = (*shape[:2], shape[2] + BLOCK)
+    made = ScaledOperands.drawn(
+        shape, kinds, scales=scales, bias=bias, layout=layout, blocks=blocks, seed=number
+    )
     return ScaledTrial(made, target, out, activation)
 
 
@@ -47,7 +49,16 @@ def carried_out(number: int, target: str) -> str:
     Returns:
         What is wrong; empty if nothing is.
     """
-    trial = scaled_problem(number, target)
+    return compared(scaled_problem(number, target))
+
+
+def carried_out_by_blocks(number: int, target: str) -> str:
+    """As `carried_out`, of a problem with scales of blocks along K."""
+    return compared(scaled_problem(number, target, by_blocks=True))
+
+
+def compared(trial: ScaledTrial) -> str:
+    """What is wrong with a product that is computed twice; empty if nothing is."""
     trial.run()
     found, first = trial.verify(), trial.result().copy()
     if not found.ok:

@@ -1,13 +1,18 @@
-"""Some random problems of attention and of chains; `scripts/try_scaled.py` tries as many as one likes."""
+"""Some random problems of attention and of chains; `scripts/try_members.py` tries as many as one likes."""
 
 from __future__ import annotations
 
 import pytest
 
-from .attention_problems import carried_out
+from .attention_problems import attention, chain
 
 
-@pytest.mark.parametrize(("target", "count"), [("reference", 3), ("cpu", 3)])
+@pytest.mark.parametrize(("target", "count"), [("reference", 2), ("cpu", 2)])
 def test_random_problems(target: str, count: int) -> None:
-    found = {number: carried_out(number, target) for number in range(count)}
+    found = {number: attention(number, target) for number in range(count)}
     assert set(found.values()) == {""}, found
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_random_chain(target: str) -> None:
+    assert chain(2, target) == ""

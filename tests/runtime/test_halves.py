@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops import matmul as in_ops
 from tilewright.ops.products import in_halves
-from tilewright.ops.splitting import split
+from tilewright.ops.splitting import splitting_of_both
 from tilewright.runtime import scratch
 from tilewright.runtime.device import PreparedCuda
 
@@ -25,9 +25,9 @@ def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A GPU of which nothing is remembered."""
     monkeypatch.setattr(scratch._process, "idle", {})
     in_ops._PLANS.forget()
-    split.cache_clear()  # what was prepared launches through the driver of another test
+    splitting_of_both.cache_clear()  # what was prepared launches through the driver of another test
     in_halves.cache_clear()
-    gpu.arguments = 4
+    gpu.arguments = 8
     return gpu
 
 
@@ -40,7 +40,7 @@ def called(gpu: Driver, a: OnGpu, b: OnGpu, out: OnGpu, stream: int = 77) -> lis
     before = len(gpu.launched)
     tw.matmul(a, b, out=out, precision="f32", stream=stream)
     made = gpu.launched[before:]
-    assert [one.stream for one in made] == [stream] * 3, "A is split, B is split, halves are multiplied"
+    assert [one.stream for one in made] == [stream] * 2, "operands are split, halves are multiplied"
     return [one.words for one in made]
 
 
@@ -51,14 +51,15 @@ def test_each_call_splits_its_own_operands_into_the_memory_of_its_stream(forgott
     again = called(forgotten, b, a, out)
     assert len(in_ops._PLANS) == known == 1
     starts = [one.__cuda_array_interface__["data"][0] for one in (a, b)]
-    assert [words[0] for words in first[:2]] == starts
-    assert [words[0] for words in again[:2]] == starts[::-1]
-    assert [words[1:4] for words in first[:2]] == [words[1:4] for words in again[:2]]
-    places = sorted(place for words in first[:2] for place in words[1:4])
+    assert [first[0][0], first[0][4]] == starts
+    assert [again[0][0], again[0][4]] == starts[::-1]
+    halves, others = ([*words[1:4], *words[5:8]] for words in (first[0], again[0]))
+    assert halves == others
+    places = sorted(halves)
     assert len({*places}) == 6
     assert all(after - before >= N * 4 for before, after in pairwise(places))
     other = called(forgotten, a, b, out, stream=78)
-    assert not {*other[0][1:4], *other[1][1:4]} & {*places}, "memory of another stream"
+    assert not {*other[0][1:4], *other[0][5:8]} & {*places}, "memory of another stream"
 
 
 def test_what_shares_memory_is_found_each_time(forgotten: Driver) -> None:
@@ -81,7 +82,7 @@ def test_numbers_are_those_of_each_call(forgotten: Driver, monkeypatch: pytest.M
     for alpha, beta in ((2.0, 0.5), (3.5, -1.5)):
         tw.matmul(a, b, c=c, out=out, alpha=alpha, beta=beta, precision="f32", stream=77)
         assert given[-1] == (alpha, beta)
-    assert len(given) == 6
+    assert len(given) == 4
     # Nothing is added where beta is 0, and what is added in place is the result: kernels of their own.
     known = len(in_ops._PLANS)
     tw.matmul(a, b, c=c, out=out, alpha=2.0, beta=0.0, precision="f32", stream=77)

@@ -74,6 +74,12 @@ def test_the_toolchain_names_version_options_and_what_is_kept() -> None:
     assert nvrtc.toolchain_id() == f"nvrtc {major}.{minor} {options} {kept}"
 
 
+def test_multiplications_that_wait_are_told_and_not_refused() -> None:
+    log = "(C7520) Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
+    assert nvrtc._resources(log) == {"serialized_wgmma": 1}
+    assert nvrtc._resources("Used 7 registers") == {"registers": 7}
+
+
 def test_fatal_warnings_fail_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "FATAL", ("Compiling entry",))
     with pytest.raises(CompileError, match="warned of Compiling entry in twice for sm_80"):

@@ -331,6 +331,7 @@ def placed(draw: random.Random, depth: int, threads: int) -> dict[str, Any]:
         {"k1": (k1, draw.choice((0, k1))), "extra_rows": (draw.choice((0, 1)), 0)},
         {"dealt": (grid, draw.choice(((0, 0), grid, (7, 4))))},
         {"k1": (k1, k1), "extra_rows": (1, 1), "dealt": (grid, grid)},
+        {"k1": (k1, k1), "dealt": (grid, grid), "turned": draw.choice(("a", "b", "ab"))},
     )
     return draw.choice(changes)
 

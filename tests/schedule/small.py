@@ -166,6 +166,11 @@ CASES = {
     "registers, K1 together": Case(
         replace(SYNC, staging="registers", k1=(8, 4), extra_rows=(1, 0), dealt=((32, 2), (0, 0))), edge=19
     ),
+    "registers, B turned around": Case(
+        replace(SYNC, staging="registers", k1=(0, 8), dealt=((0, 0), (16, 4)), turned="b"),
+        layout="nn",
+        edge=19,
+    ),
     "cp_async, K1 together": Case(
         replace(CP_ASYNC, k1=(8, 8), extra_rows=(0, 1), dealt=((0, 0), (32, 2))), layout="nn"
     ),
@@ -305,6 +310,12 @@ CASES = {
         tiles=(3, 1),
     ),
     "decoded in bulk": Case(DECODED, decoded, kinds=(("B", "f8e4m3"),), tiles=(3, 1)),
+    "decoded in bulk, promoted": Case(
+        replace(DECODED, tile=(64, 16, 256), groups=1, promote=2),
+        decoded,
+        kinds=(("B", "f8e4m3"),),
+        tiles=(3, 1),
+    ),
     "decoded in bulk, once, deep steps": Case(
         replace(DECODED, tile=(64, 16, 256), groups=1, blocks=0, registers=0),
         decoded,

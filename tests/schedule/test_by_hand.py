@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.schedule import expand
+from tilewright.schedule import sources
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
@@ -80,7 +80,7 @@ def test_the_hopper_gemm(
     dtype: str, out: str, columns: int, period: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # By hand nothing is said of what the second-level cache keeps: matrices are read by many blocks there.
-    monkeypatch.setattr(expand, "_readers", lambda *_: 0)
+    monkeypatch.setattr(sources, "_readers", lambda *_: 0)
     names = example("03_hopper_gemm.py")
     stages, buffers = names["STAGES"][columns]
     # What is known of extents makes a text, and eight lines ask for little of it: both get the same.

@@ -28,6 +28,9 @@ OTHER_SLOTS = (
 HARMLESS = (
     "if() -> copy: there are several parts, and the last one of a turnstile may write the sums once more"
 )
+BEHIND_THE_LAST = (
+    "copy -> elementwise -> mma_async: what a lane decodes behind the last part of K is multiplied by nobody"
+)
 SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
@@ -78,6 +81,7 @@ EQUIVALENT = {
         "barrier() by roles: removed": OTHER_WAIT,
         "barrier() by epilogue: removed": OTHER_WAIT,
     },
+    "decoded in bulk": {"if() by staging: always": BEHIND_THE_LAST},
     "wgmma, cp_async": {"barrier() by roles: removed": ONE_WARPGROUP},
     "split, workspace": {
         "barrier() by reduction: removed": STILL_APART,
@@ -149,6 +153,9 @@ FOUND = {
         "mma_fence() by atom: removed",
         "mma_wait() by atom: removed",
         "mma_wait() by atom: one more pending",
+        "if() by stages: always",
+        "if() by stages: never",
+        "if() by staging: never",
     ),
     "split, workspace": (
         "ticket(arrived, number) by reduction: removed",

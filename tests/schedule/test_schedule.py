@@ -58,6 +58,7 @@ def drawn(draw: random.Random) -> tw.Schedule:
         k1=(draw.choice((0, 8)), draw.choice((0, 4))),
         extra_rows=(draw.choice((0, 1)), 0),
         dealt=draw.choice((((0, 0), (0, 0)), ((64, 4), (32, 8)))),
+        turned=draw.choice(BYPASSES),
         batches=draw.choice((1, 16)),
     )
 

@@ -167,13 +167,6 @@ def test_a_gpu_computes_them(name, schedule):
     computed(name, SCHEDULES.get(schedule), (130, 72, 200), "cuda")
 
 
-def test_several_totals_are_not_split():
-    split = replace(SCHEDULES["cp_async"], split_k=2)
-    with pytest.raises(tw.ScheduleError, match="2 totals of products"):
-        computed("planar", split, (64, 64, 64), "reference")
-    computed("in parts", split, (130, 72, 200), "reference")
-
-
 def test_products_of_other_dtypes_or_spans_are_refused():
     @tw.kernel(A="M K", B="N K", P="M L", Q="N L", C="M N")
     def both(A, B, P, Q, C):

@@ -55,7 +55,9 @@ def test_every_row_is_right_on_the_reference_and_compiles(made: Product) -> None
     made.compare(a, b, c).raise_if_wrong()
     text = cuda.emit(made.bound.trace(*made.specs()), "sm_90a").text
     binary = compile_text(text, "sm_90a")
-    assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
+    # No array lies in memory; of f64 a few words may, where 64 registers let more blocks run at once.
+    spilled = binary.resources["spill_store_bytes"]
+    assert spilled == binary.resources["stack_bytes"] <= (32 if made.atom.a_dtype == tw.f64 else 0)
     assert not any(code in binary.log for code in FATAL)
 
 

@@ -112,6 +112,17 @@ def test_long_lines_are_broken_where_few_parentheses_are_open() -> None:
     assert all(each.startswith("    argument") for each in rest)
 
 
+def test_what_is_said_of_a_long_line_stands_above_it() -> None:
+    long = code("{} + {} + {}", *(named(letter * 12) for letter in "abc"))
+    assert text([Declare(INT, named("x"), long, comment="of " + str(long)), Do(named("x"))]).splitlines() == [
+        f"// of {long}",
+        f"int x = {long};",
+        "x;",
+    ]
+    short = Declare(INT, named("x"), code("1"), comment="of 2")
+    assert text([short, Do(named("x"))]).splitlines()[0] == "int x = 1;  // of 2"
+
+
 def test_pieces_come_with_what_they_name() -> None:
     """Every piece of CUDA's prelude with the others that it names, and nothing else."""
     known = DIALECT.prelude

@@ -7,6 +7,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cpu, cuda
 
@@ -118,7 +120,11 @@ def test_products_of_indices_that_variables_take_have_64_bits(n: int, target: st
     if target == "reference":
         n = n // 1000 + 1
     y = np.full(32, 7, np.int32)
-    assert set_in_loop(y, n, target=target).target == target
+    there = DeviceArray.of(y) if target == "cuda" else y
+    assert set_in_loop(there, n, target=target).target == target
+    if isinstance(there, DeviceArray):
+        synchronize()
+        y = there.host()
     assert int(y[0]) * 2**20 + int(y[1]) == (n - 1) * (70000 + n)
 
 

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from tilewright.symbolic.arithmetic import add, mul
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.views.boxes import Box, NoBox, find_box, swizzled_order
@@ -28,12 +29,22 @@ ROWS = View.strided((M, 40), (48, 1))
 IMAGES = View.strided((2, 9, 11, 8), (9 * 11 * 8, 11 * 8, 8, 1))
 WINDOWS = Embed(3, (6, 3), (2, 1), 1).apply(Embed(1, (9, 3), (1, 1), 1).apply(IMAGES))
 COLUMNS = im2col(View.strided((2, 8, 8, 4), (256, 32, 4, 1)), spatial=(1, 2), filter=(3, 3), padding=1)
+PIECES = View.strided((4, M, 40), (40, 999, 1))
+MERGED = Merge(1, 2).apply(PIECES)
+HALVES = View.strided((4, M, 16), (16, 999, 1))
 BOXES = {
     "tile": (Tile((4, 8), (m, 3)).apply(ROWS), ROWS, None),
     "tile of a padded": (Tile((4, 8), (m, 0)).apply(Pad((3, 8), (5, 0)).apply(ROWS)), ROWS, None),
     "row": (Slice((2, (8, 24))).apply(ROWS), ROWS, None),
     "turned": (Tile((8, 4), (1, m)).apply(Permute((1, 0)).apply(ROWS)), ROWS, (1, 0)),
     "merged": (Merge(0, 3).apply(Tile((1, 3, 4, 8), (1, m, 2, 0)).apply(IMAGES)), IMAGES, None),
+    "a part of a row of merged": (Tile((4, 8), (m, add(mul(m, 5), 3))).apply(MERGED), PIECES, None),
+    "rows of merged": (Tile((4, 120), (0, m)).apply(MERGED), PIECES, None),
+    "a third of three halves": (
+        Slice((None, (8, 16))).apply(Tile((4, 24), (0, m)).apply(Merge(1, 2).apply(HALVES))),
+        HALVES,
+        None,
+    ),
     "one tap": (Slice((1, (0, 9), 2, (0, 6), 0, None)).apply(WINDOWS), IMAGES, None),
     "rows of im2col": (
         Tile((16, 4), (3, 5)).apply(COLUMNS),

@@ -23,6 +23,7 @@ from tilewright.views.transforms import (
     Pad,
     PadTo,
     Permute,
+    Repeat,
     Slice,
     Swizzle,
     Tile,
@@ -151,6 +152,14 @@ def broadcast(draw: st.DrawFn, shape: tuple[int, ...]) -> Step:
     return Broadcast(dim, extent), lambda array: np.repeat(np.expand_dims(array, dim), extent, axis=dim)
 
 
+def repeat(draw: st.DrawFn, shape: tuple[int, ...]) -> Step:
+    dim, count = draw(st.integers(0, len(shape) - 1)), draw(st.integers(1, 3))
+    extent = draw(st.integers(1, shape[dim] * count))
+    return Repeat(dim, count, extent), lambda array: np.take(
+        np.repeat(array, count, axis=dim), range(extent), axis=dim
+    )
+
+
 STEPS = {
     Tile: tile,
     Slice: box,
@@ -161,6 +170,7 @@ STEPS = {
     Embed: embed,
     Permute: permute,
     Broadcast: broadcast,
+    Repeat: repeat,
 }
 
 
@@ -287,6 +297,8 @@ def test_merging_what_was_unmerged_gives_the_view_back() -> None:
         (Embed(0, (3, 3), (1,)), "differ in number"),
         (Permute((0, 0)), "no permutation"),
         (Broadcast(3, 4), "broadcast at dimension 3"),
+        (Repeat(0, 0, 8), "the least is 1"),
+        (Repeat(0, 4, 33), "nearest legal extent: 32"),
         (Swizzle(3, 5, 3), "nearest: 256"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",

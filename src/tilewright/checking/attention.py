@@ -18,6 +18,8 @@ def softmax_attention(
 ) -> npt.NDArray[np.float64]:
     """``softmax(scale q kᵀ) v`` over the last two dimensions, in float64.
 
+    Infinities and NaNs are numbers like any others here: a row with a score of +inf or NaN is NaN.
+
     Args:
         q: queries (..., M, D).
         k: keys (..., N, D).
@@ -38,6 +40,11 @@ def softmax_attention(
         or (v.shape[:-1] != k.shape[:-1])
     ):
         raise LaunchError(f"softmax_attention: q {q.shape}, k {k.shape} and v {v.shape} do not fit")
+    return _averages(q, k, v, scale, shift)
+
+
+@np.errstate(all="ignore")
+def _averages(q: Array, k: Array, v: Array, scale: float, shift: int | None) -> npt.NDArray[np.float64]:
     queries, keys, values = (x.astype(np.float64) for x in (q, k, v))
     scores = scale * queries @ keys.swapaxes(-1, -2)
     if shift is not None:
@@ -50,6 +57,7 @@ def softmax_attention(
     return made
 
 
+@np.errstate(all="ignore")
 def attention_room(q: Array, k: Array, v: Array, scale: float, shift: int | None = None) -> Array:
     """How far off `softmax_attention` each element of a right result may be; of arrays as that takes them.
 
@@ -75,6 +83,7 @@ def attention_room(q: Array, k: Array, v: Array, scale: float, shift: int | None
     return made
 
 
+@np.errstate(all="ignore")
 def score_room(q: Array, k: Array, scale: float) -> Array:
     """How far off the scores of each row may be, (..., M, 1); see `attention_room`."""
     sizes = (np.abs(x.astype(np.float64)) for x in (q, k))

@@ -84,7 +84,7 @@ class Accumulation:
             atom: the atom.
             period: products after which the kernel adds its sum to another one in f32; None: never.
         """
-        return Accumulation(atom.c_dtype, atom.shape[2], atom.sum_bits, atom.precision, atom.rounding, period)
+        return Accumulation(atom.c_dtype, atom.step, atom.sum_bits, atom.precision, atom.rounding, period)
 
     @staticmethod
     def default(element: DType) -> Accumulation:
@@ -158,16 +158,18 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
     """
     if a.ndim != 2 or b.ndim != 2 or c.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:
         raise LaunchError(f"compare_gemm: a {a.shape} @ b {b.shape} and c {c.shape} do not fit")
-    if dtype(a.dtype).components != 1 or dtype(c.dtype).components != 1:
+    if any(dtype(x.dtype).components != 1 for x in (a, b, c)):
         raise DTypeError("compare_gemm: complex a, b or c: compare the real and imaginary parts")
-    how = how or Accumulation.default(dtype(a.dtype))
+    element = dtype((a if dtype(a.dtype).is_float else b).dtype)
+    how = how or Accumulation.default(element)
     if c.size == 0:
         return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
-    if not dtype(a.dtype).is_float:
+    if not element.is_float:
         return _compare_integers(a, b, c, how)
     return _compare_floats(inputs(a, how), inputs(b, how), c, how)
 
 
+@np.errstate(all="ignore")
 def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparison:
     panel = max(1, _PANEL // c.shape[1])
     sampled = np.linspace(0, len(c) - 1, min(len(c), _SAMPLE)).astype(int)
@@ -199,15 +201,14 @@ def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparis
 
 def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> tuple[Array, Array]:
     """The error relative to the bound, and the error; infinite where a number is none."""
-    with np.errstate(all="ignore"):
-        error = np.abs((given - high) - low)
-        rounded = convert(high, f64, out).astype(np.float64)
-        # Beyond the largest number, an infinity of the right sign is as good as the reference.
-        same = (given == rounded) | (np.isnan(given) & np.isnan(rounded))
-        nearly = np.abs(high) + bound >= float(_finfo(out).max)
-        same |= np.isinf(given) & (np.sign(given) == np.sign(high)) & nearly
-        error = np.where(same & ~(np.isfinite(rounded) & np.isfinite(given)), 0.0, error)
-        return np.where(np.isfinite(error), error / bound, np.inf), error
+    error = np.abs((given - high) - low)
+    rounded = convert(high, f64, out).astype(np.float64)
+    # Beyond the largest number, an infinity of the right sign is as good as the reference.
+    same = (given == rounded) | (np.isnan(given) & np.isnan(rounded))
+    nearly = np.abs(high) + bound >= float(_finfo(out).max)
+    same |= np.isinf(given) & (np.sign(given) == np.sign(high)) & nearly
+    error = np.where(same & ~(np.isfinite(rounded) & np.isfinite(given)), 0.0, error)
+    return np.where(np.isfinite(error), error / bound, np.inf), error
 
 
 def gemm_bound(
@@ -393,8 +394,7 @@ def _compare_integers(a: Array, b: Array, c: Array, how: Accumulation) -> Compar
     wide = (a.astype(exact) @ b.astype(exact)).astype(np.int64).astype(how.acc.numpy)
     reference = convert(wide, how.acc, dtype(c.dtype))
     differ = np.asarray(c != reference)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(differ)), c.shape))
-    value, expected = float(c[index]), float(reference[index])
+    row, column = (int(i) for i in np.unravel_index(int(np.argmax(differ)), c.shape))
+    value, expected = float(c[row, column]), float(reference[row, column])
     reason = f"{int(differ.sum())} of {c.size} elements differ" if differ.any() else ""
-    error = abs(value - expected)
-    return Comparison(not reason, (index[0], index[1]), value, expected, error, 0.0, reason, 1.0)
+    return Comparison(not reason, (row, column), value, expected, abs(value - expected), 0.0, reason, 1.0)

@@ -28,6 +28,7 @@ from tilewright.checking.compare import (
     inputs,
     lost_terms,
 )
+from tilewright.checking.halves import halves_bound
 from tilewright.dtypes import DType, dtype, f32, f64
 from tilewright.errors import LaunchError
 
@@ -43,6 +44,7 @@ def compare_complex(
     beta: complex = 0,
     how: Accumulation | None = None,
     method: str = "4m",
+    halves: int = 0,
 ) -> Comparison:
     """Whether ``d = alpha * a @ b + beta * c``.
 
@@ -55,6 +57,8 @@ def compare_complex(
         beta: a number.
         how: how the kernel adds up; default: one multiply-add at a time.
         method: by how many real products it does, ``"4m"`` or ``"3m"``.
+        halves: of 11 bits that it multiplies of each number of f32, see `tilewright.checking.halves`; 0: it
+            multiplies the numbers as they are.
 
     Raises:
         LaunchError: the shapes do not fit.
@@ -84,7 +88,10 @@ def compare_complex(
     number = f64 if f64 in (kind, how.acc) else f32
     made = [gemm_bound(left, right, how, number) for left, right in pairs]
     if method == "3m":
-        bounds = _of_three((a_re, a_im), (b_re, b_im), how, number)
+        bounds = [*_of_three((a_re, a_im), (b_re, b_im), how, number)]
+        made = [(high, low, bound) for (high, low, _), bound in zip(made, bounds, strict=True)]
+    if halves:
+        bounds = [halves_bound(left, right, how, halves) for left, right in pairs]
         made = [(high, low, bound) for (high, low, _), bound in zip(made, bounds, strict=True)]
     product = [np.asarray(high, np.longdouble) + low for high, low, _ in made]
     added = [np.zeros_like(one) for one in product] if c is None else list(planes(c))

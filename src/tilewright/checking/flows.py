@@ -187,9 +187,8 @@ class _Bounded(Evaluation):
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
         """The centre of a value; its radius is kept beside it."""
         if isinstance(node, Sum):
-            given = [
-                self._as_multiplied(values, one) for values, one in zip(given, node.arguments, strict=True)
-            ]
+            pairs = zip(given, (node.a, node.b), strict=False)
+            given = [*(self._as_multiplied(values, one) for values, one in pairs), *given[2:]]
         centre = super().computed(node, given)
         radii = [self.radius[id(one)] for one in node.arguments]
         with np.errstate(all="ignore"):
@@ -268,8 +267,13 @@ class _Bounded(Evaluation):
         how = self.how or Accumulation.default(node.dtype)
         batches = centre.shape[: len(self.batches)]
         sides = []
-        for one, value, radius, before in zip((node.a, node.b), given, radii, (True, False), strict=True):
-            pair = [self.whole(one, np.asarray(each, np.float64)) for each in (value, radius)]
+        factors = zip(self.factors(node, given[2:]), self.factors(node, radii[2:]), strict=True)
+        operands = zip((node.a, node.b), given, radii, factors, (True, False), strict=False)
+        for one, value, radius, (scale, far), before in operands:
+            pair = [np.asarray(each, np.float64) for each in (value, radius)]
+            if scale is not None and far is not None:
+                pair = _scaled(pair[0], pair[1], scale, far, node.dtype)
+            pair = [self.whole(one, each) for each in pair]
             if len(one.axes) < 2:
                 pair = [each[..., None, :] if before else each[..., None] for each in pair]
             sides.append([np.broadcast_to(each, (*batches, *each.shape[len(batches) :])) for each in pair])
@@ -281,6 +285,13 @@ class _Bounded(Evaluation):
             if far_a.any() or far_b.any():
                 made[index] += far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
         return made.reshape(centre.shape)
+
+
+def _scaled(value: Array, radius: Array, scale: Array, far: Array, kind: DType) -> list[Array]:
+    """An operand times its scales, and how far off that may be: scales are multiplied, and then sums."""
+    size = np.abs(value) + radius
+    off = radius * np.abs(scale) + size * (far + 2 * kind.unit_roundoff * np.abs(scale))
+    return [np.asarray(value * scale), np.asarray(off)]
 
 
 def added_up(node: Node) -> list[Sum]:

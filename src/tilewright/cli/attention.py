@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import time as clock
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,13 +13,13 @@ import typer
 from tilewright.checking.arrays import Array
 from tilewright.checking.attention import attention_room, softmax_attention
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.perf import by, perf
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import WrongResultError
 from tilewright.ops.attending.problem import SUPPORTED
 from tilewright.ops.attention import attention as attend
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
-from tilewright.tune.measure import do_bench
 
 SIZES = {
     REFERENCE.name: [1, 2, 100, 100, 64],
@@ -81,7 +80,7 @@ def attention(
             for h, n in ((heads, rows), (shared, keys), (shared, keys))
         )
         arrays = [device_put(x, target) for x in (q, k, v, np.full_like(q, np.nan))]
-    say("operands", f"Q {_by(q.shape)}, K and V {_by(k.shape)}, {dtype}: random numbers")
+    say("operands", f"Q {by(q.shape)}, K and V {by(k.shape)}, {dtype}: random numbers")
     words: dict[str, Any] = {
         "causal": causal,
         "diagonal": keys - rows if causal else 0,
@@ -101,9 +100,9 @@ def attention(
         f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound",
     )
     if time:
-        name = f"attention<{target}, {'causal ' * causal}{dtype} {_by(sizes)}>"
+        name = f"attention<{target}, {'causal ' * causal}{dtype} {by(sizes)}>"
         flops = 4 * math.prod(q.shape) * keys * (0.5 if causal else 1)
-        _time(call, target, flops, sum(array.nbytes for array in (q, k, v, found)), name)
+        perf(call, target, flops, sum(array.nbytes for array in (q, k, v, found)), name)
 
 
 def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> float:
@@ -125,18 +124,3 @@ def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> floa
     if worst > 1:
         raise WrongResultError(f"an element is off by {worst:.3g} of its bound")
     return worst
-
-
-def _time(call: Callable[[], object], target: str, flops: float, moved: int, name: str) -> None:
-    if TARGETS[target].machine_code:
-        with working("timing"):
-            ms = do_bench(call, target)
-    else:  # it executes operation by operation to find hazards; its time says nothing about a machine
-        begun = clock.perf_counter()
-        call()
-        ms = 1e3 * (clock.perf_counter() - begun)
-    typer.echo(f"Perf: {ms:.4g} ms, {flops / ms / 1e9:.4g} TFlops, {moved / ms / 1e6:.4g} GB/s, {name}")
-
-
-def _by(extents: Sequence[int]) -> str:
-    return "x".join(map(str, extents))

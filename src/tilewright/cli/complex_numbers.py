@@ -36,7 +36,7 @@ def complex_numbers(
     ] = False,
     conjugate: Annotated[str, typer.Option(help="What is conjugated: none, a, b or ab.")] = "none",
     method: Annotated[str, typer.Option(help="4m, four real products, or 3m, three.")] = METHODS[0],
-    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = "exact",
     target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare the result under a bound for each element.")] = True,
     time: Annotated[bool, typer.Option(help="Time it beside six launches and NumPy (cuda: cuBLAS).")] = True,

@@ -15,7 +15,7 @@ from tilewright.checking.sample import operands
 from tilewright.cli.console import BAD_INPUT, duration, reports, size, working
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
-from tilewright.runtime import cuda, nvrtc
+from tilewright.runtime import amdgcn, cuda, nvrtc
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.native import find_toolchains, host_arch
@@ -136,6 +136,16 @@ def cuda_tools() -> Iterator[Check]:
         yield Check(OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors")
     if not cuda.device_count():
         yield Check(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
+
+
+def hip_tools() -> Iterator[Check]:
+    """The compilers for AMD GPUs."""
+    found = amdgcn.find_toolchains()
+    for place, toolchain in enumerate(found):
+        used = "" if place else ", which target hip uses"
+        yield Check(OK, f"HIP compiler {toolchain} at {toolchain.compiler[0]}{used}: needs no GPU")
+    if not found:
+        yield Check(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
 
 
 def try_target(target: str) -> Check:

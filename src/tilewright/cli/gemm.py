@@ -17,11 +17,13 @@ from tilewright.cli.notation import read_schedule
 from tilewright.cli.npy import write
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
+from tilewright.ops.grades import GRADES
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.targets.target import CPU, TARGETS
+from tilewright.tune.halves_trial import graded_trial
 from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial, gemm_trial
+from tilewright.tune.trial import OURS, Trial
 
 
 @reports
@@ -69,7 +71,7 @@ def gemm(
         typer.Option(help="Multiply measurements: elevation, profiles of a landscape with their transpose."),
     ] = None,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
-    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = "exact",
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +90,7 @@ def gemm(
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
     choose("target", target, tuple(TARGETS))
-    choose("precision", precision, (EXACT, TF32))
+    choose("precision", precision, (EXACT, TF32, *GRADES))
     chosen = read_schedule(schedule)
     if output is not None:
         check_output(output)
@@ -105,7 +107,7 @@ def gemm(
                 data=data,
                 seed=seed,
             )
-            trial = gemm_trial(made, target, precision, chosen)
+            trial = graded_trial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:
             write(output, trial.result())

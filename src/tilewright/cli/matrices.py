@@ -47,6 +47,8 @@ def _multiplied(found: DType, where: str = "") -> DType:
     if found.name in SUPPORTED:
         return found
     nearest = "f64" if found.kind in ("int", "uint") else "f32"
+    if found.components == 2:
+        where += "complex numbers are multiplied by `tilewright complex`; "
     raise UsageError(
         f"{where}no GEMM for {found} yet; nearest: --dtype {nearest}; choose one of {', '.join(SUPPORTED)}"
     )

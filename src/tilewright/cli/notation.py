@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from tilewright.dtypes import f64
 from tilewright.errors import LaunchError, LayoutError, TilewrightError
 from tilewright.inspect.typed import nearest, whole
 from tilewright.ir.mma import REGISTERS, MmaAtom, TiledMma
@@ -231,12 +232,15 @@ def _atom(text: str) -> MmaAtom:
         lanes_m, lanes_n, m, n = (whole("a count of lanes or elements", count, text) for count in counts)
         return atoms.fma(element, acc, (lanes_m, lanes_n), (m, n))
     fitting = [atom for name, atom in ATOMS.items() if name == text or name.startswith(f"{text}.")]
+    # f64 has maps of its own, which are meant where it is named, or where nothing else has this shape.
+    fitting = [atom for atom in fitting if atom.a_dtype != f64] or fitting
     # Accumulators and narrow floats of one size have the same maps: then the first will do.
     if fitting and len({(atom.a, atom.b, atom.c) for atom in fitting}) == 1:
         return fitting[0]
     known: Sequence[str] = [*ATOMS, "wgmma.m64n128k16.f32.f16", "fma.f32.f32.4x8", *MATRIX_NAMES]
+    meant = [name for name in known if "f64" in text or "f64" not in name]
     raise LayoutError(
-        f"unknown map {text!r}{nearest(text, known)}; choose one of {', '.join(known[: len(ATOMS)])}, "
+        f"unknown map {text!r}{nearest(text, meant)}; choose one of {', '.join(known[: len(ATOMS)])}, "
         "wgmma.m64n8k16 to n256, fma.<accumulator>.<dtype>.<lanes> such as fma.f32.f16.4x8, ldmatrix.x1 to "
         ".x4 (.trans), stmatrix likewise, or a Python expression such as tw.blocked((8, 16), (4, 8), (1, 0))"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,8 +12,9 @@ from tilewright.cli.notation import read_schedule
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
-from tilewright.ops.products import ACTIVATIONS
-from tilewright.ops.scales import OPERANDS
+from tilewright.layout.counts import divisor_at_most
+from tilewright.ops.products import ACTIVATIONS, BLOCK
+from tilewright.ops.scales import OPERANDS, PACKED
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.measure import QUICK
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
@@ -34,12 +35,24 @@ def scaled(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Of A: f32, f16, bf16, f8e4m3, f8e5m2 or i8.")] = "f16",
-    weights: Annotated[str, typer.Option(help="Dtype of B, one of these.")] = "f8e4m3",
+    weights: Annotated[str, typer.Option(help="Dtype of B, one of these, i4 or f4e2m1.")] = "f8e4m3",
+    group: Annotated[
+        int, typer.Option(min=0, help="Neighbours along K that have a scale of B in common; 0: all.")
+    ] = 0,
+    zeros: Annotated[bool, typer.Option(help="Zero points for the groups of B.")] = False,
     out_dtype: Annotated[
         str | None,
         typer.Option(help="Of the result, which saturates if it has 8 bits.", show_default=False),
     ] = None,
     layout: Annotated[str, typer.Option(help="How A and B lie in memory, as of gemm.")] = "nt",
+    blocks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROWSxCOLUMNS",
+            help="Scales of 128 along K for so many rows of A and columns of B: 1 or 128 each, as 1x128.",
+            show_default=False,
+        ),
+    ] = None,
     bias: Annotated[bool, typer.Option(help="Add a number to each column.")] = True,
     activation: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
@@ -64,16 +77,22 @@ def scaled(
     choose("layout", layout, LAYOUTS)
     if activation is not None:
         choose("activation", activation, tuple(ACTIVATIONS))
-    kinds = _dtype("dtype", dtype), _dtype("weights", weights)
+    kinds = _dtype("dtype", dtype), _dtype("weights", weights, PACKED)
     out = None if out_dtype is None else _dtype("out-dtype", out_dtype)
     shape = extents_of(extents) if extents else (ROWS, *TARGETS[target].shape[1:])
     check_memory(shape, kinds[0])
+    _check_groups(shape, group, zeros=zeros)
     with working("making the matrices"):
-        made = ScaledOperands.drawn(shape, kinds, bias=bias, layout=layout, seed=seed)
+        shared = None if blocks is None else _blocks(blocks)
+        words: dict[str, Any] = {"blocks": shared, "group": group or None, "zeros": zeros}
+        made = ScaledOperands.drawn(shape, kinds, bias=bias, layout=layout, seed=seed, **words)
         trial = ScaledTrial(made, target, out, activation, read_schedule(schedule))
     said = "x".join(map(str, shape))
     say("operands", f"{said}: A of {kinds[0]}, B of {kinds[1]}, multiplied as {trial.multiplied}")
-    say("", f"schedule: {trial.scheduled()}")
+    if trial.widens:
+        say("", "B is widened in memory first, by a pass of its own")
+    else:
+        say("", f"schedule: {trial.scheduled()}")
     with working("running"):
         seconds = trial.run()
     say("run", f"on {target}: {duration(seconds)} for the first call")
@@ -86,14 +105,33 @@ def scaled(
         _time(trial)
 
 
-def _dtype(option: str, name: str) -> DType:
+def _blocks(given: str) -> tuple[int, int]:
+    """How many rows, and columns, have a scale in common."""
+    rows, _, columns = given.partition("x")
+    if {rows, columns} <= {"1", str(BLOCK)}:
+        return int(rows), int(columns)
+    raise UsageError(f"--blocks {given}; choose one of 1x{BLOCK}, {BLOCK}x{BLOCK}, 1x1 and {BLOCK}x1")
+
+
+def _check_groups(shape: tuple[int, int, int], group: int, *, zeros: bool) -> None:
+    """Refuse groups that are not whole, and zero points without groups."""
+    depth = shape[2]
+    if group and depth % group:
+        nearest = divisor_at_most(depth, group)
+        raise UsageError(f"--group {group} does not divide K, {depth}; nearest: {nearest}")
+    if zeros and not group:
+        raise UsageError(f"--zeros belongs to groups along K; nearest: --group {depth}")
+
+
+def _dtype(option: str, name: str, further: tuple[DType, ...] = ()) -> DType:
     """The dtype of a name, as a user may spell it."""
     try:
         found = dtype_named(name)
     except DTypeError as error:
         raise UsageError(f"--{option}: {error}") from None
-    if found not in OPERANDS:
-        raise UsageError(f"--{option} {found}; choose one of {', '.join(map(str, OPERANDS))}")
+    known = (*OPERANDS, *further)
+    if found not in known:
+        raise UsageError(f"--{option} {found}; choose one of {', '.join(map(str, known))}")
     return found
 
 

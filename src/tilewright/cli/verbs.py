@@ -11,9 +11,11 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.attention import attention
 from tilewright.cli.cache import cache
+from tilewright.cli.chain import chain
 from tilewright.cli.complex_numbers import complex_numbers
 from tilewright.cli.doctor import doctor
 from tilewright.cli.draw import draw
+from tilewright.cli.einsum import einsum
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 from tilewright.cli.profile import profile
@@ -29,7 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (gemm, scaled, attention, doctor, inspect, profile, tune, cache):
+for verb in (gemm, scaled, einsum, attention, chain, doctor, inspect, profile, tune, cache):
     app.command()(verb)
 app.command("complex")(complex_numbers)
 app.add_typer(draw, name="draw")

@@ -24,6 +24,7 @@ from tilewright.dataflow.nodes import (
     Node,
     Number,
     Part,
+    Position,
     Rearrange,
     Reduce,
     Span,
@@ -154,6 +155,11 @@ class Evaluation:
                 return wide.literal(self.given.integer(node.value), node.dtype).reshape(ones)
             case Part():
                 return self.part(node)
+            case Position(span=span):
+                begin, end = self.runs.get(span, (0, self.given.integer(span.extent)))
+                where = self.batches.index(span) if span in self.batches else len(ones) - 1
+                shape = [end - begin if place == where else 1 for place in range(len(ones))]
+                return wide.widened(np.arange(begin, end, dtype=np.int32), node.dtype).reshape(shape)
             case Rearrange(argument=argument):
                 return self.rearranged(given[0], argument.axes, node.axes)
             case Map(function=function) if function in CONVERSION:
@@ -212,15 +218,27 @@ class Evaluation:
         value = value.transpose(*range(count), *order)
         return np.expand_dims(value, tuple(count + place for place, axis in enumerate(after) if axis is None))
 
-    def product(self, node: Sum, a: Array, b: Array) -> Array:
+    def product(self, node: Sum, a: Array, b: Array, *scales: Array) -> Array:
         """A sum of products, of batches of vectors or matrices."""
         a, b = self.whole(node.a, a), self.whole(node.b, b)
         if node.precision == TF32:
             a, b = (wide.as_tf32(one, of.dtype) for one, of in ((a, node.a), (b, node.b)))
+        a, b = (
+            one if factor is None else one.astype(wide.held(node.dtype)) * factor
+            for one, factor in zip((a, b), self.factors(node, scales), strict=True)
+        )
         rows, columns = len(node.a.axes) > 1, len(node.b.axes) > 1
         made = wide.product(a if rows else a[..., None, :], b if columns else b[..., None], node.dtype)
         made = made if columns else made[..., 0]
         return made if rows else made[..., 0, :] if columns else made[..., 0]
+
+    def factors(self, node: Sum, scales: Sequence[Array]) -> list[Array | None]:
+        """The scales of both operands, aligned with these; None where there is none."""
+        given = iter(scales)
+        return [
+            None if scale is None else self.lifted(next(given), scale, len(operand.axes))
+            for scale, operand in zip(node.scales, (node.a, node.b), strict=True)
+        ]
 
     def folded(self, fold: Fold, starts: Sequence[Array]) -> list[Array]:
         """What the cells hold after the last step."""

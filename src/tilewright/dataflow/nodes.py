@@ -140,6 +140,17 @@ class Part(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class Position(Node):
+    """The index of each place of a span in the whole dimension.
+
+    Args:
+        span: the span; none whose places fall into groups.
+    """
+
+    span: Span
+
+
+@dataclass(frozen=True, eq=False)
 class Rearrange(Node):
     """The argument with its axes in another order, or with new axes of extent 1."""
 
@@ -188,23 +199,35 @@ class Reduce(Node):
 class Sum(Node):
     """``sum over span of a @ b``: ``value[m, n] = sum_k a[m, k] * b[k, n]``, the case of `Fold` with +.
 
+    With scales, ``value[m, n] = sum_k scale_a[m, k] * scale_b[k, n] * a[m, k] * b[k, n]``: numbers of the
+    sum's dtype, by which products are multiplied, or sums of products that have them in common.
+
     Args:
         span: what is summed along; the last axis of ``a`` and the first of ``b``.
         a: an operand view: a part, or maps of parts.
         b: likewise.
         precision: ``"exact"``: products are; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits;
             ``"f32"``: products are exact, and added up as f32 does where instructions do worse.
+        scale_a: along the axes of ``a``, if there are any.
+        scale_b: along those of ``b``.
     """
 
     span: Span
     a: Node
     b: Node
     precision: str = EXACT
+    scale_a: Node | None = None
+    scale_b: Node | None = None
+
+    @property
+    def scales(self) -> tuple[Node | None, Node | None]:
+        """The scales of the two operands."""
+        return self.scale_a, self.scale_b
 
     @property
     def arguments(self) -> tuple[Node, ...]:
         """The values that it is computed from."""
-        return (self.a, self.b)
+        return (self.a, self.b, *(scale for scale in self.scales if scale is not None))
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from tilewright.dataflow.nodes import (
     Number,
     Operand,
     Part,
+    Position,
     Rearrange,
     Reduce,
     Span,
@@ -153,6 +154,8 @@ class _Parser(Reader):
             case "literal" | "integer":
                 cls = Literal if what == "literal" else Integer
                 return cls(dtype, axes, self.value(args[0]), variable=name)
+            case "position":
+                return Position(dtype, axes, self.value(args[0]), variable=name)
             case "rearrange":
                 return Rearrange(dtype, axes, self.node(args[0], dtype), variable=name)
             case "reduce":
@@ -163,6 +166,9 @@ class _Parser(Reader):
             case "sum":
                 a, b = (self.node(one, dtype) for one in args[1:])
                 named = {str(word.arg): self.value(word.value) for word in node.keywords}
+                for name in named.keys() & {"scale_a", "scale_b"}:
+                    if not isinstance(named[name], Node):
+                        named[name] = Literal(dtype, (), named[name])
                 return Sum(dtype, axes, self.value(args[0]), a, b, **named, variable=name)
             case "cell":
                 called, start = self.value(args[0]), self.node(args[1], dtype)

@@ -21,6 +21,7 @@ from tilewright.dataflow.nodes import (
     Number,
     Operand,
     Part,
+    Position,
     Rearrange,
     Reduce,
     Span,
@@ -215,6 +216,8 @@ class _Printer:
                 return f"integer({self.show(node.value)})"
             case Part():
                 return self.place(node.operand, node.at)
+            case Position():
+                return f"position({node.span.name})"
             case Rearrange():
                 return f"rearrange({self.argument(node.argument, node.dtype)})"
             case Map():
@@ -227,8 +230,10 @@ class _Printer:
                 )
             case Sum():
                 a, b = self.argument(node.a, node.dtype), self.argument(node.b, node.dtype)
-                precision = "" if node.precision == EXACT else f", precision={node.precision!r}"
-                return f"sum({node.span.name}, {a}, {b}{precision})"
+                words = [] if node.precision == EXACT else [f"precision={node.precision!r}"]
+                for name, scale in (("scale_a", node.scale_a), ("scale_b", node.scale_b)):
+                    words += [] if scale is None else [f"{name}={self.argument(scale, node.dtype)}"]
+                return f"sum({', '.join([node.span.name, a, b, *words])})"
             case Cell():
                 return f"cell({node.name!r}, {self.argument(node.start, node.dtype)})"
             case Folded():
@@ -290,7 +295,7 @@ def _spans(node: Node) -> list[Span]:
     match node:
         case Part():
             found += node.at
-        case Sum():
+        case Sum() | Position():
             found.append(node.span)
         case Folded():
             found.append(node.fold.span)

@@ -10,7 +10,7 @@ from tilewright.ir.copies import is_by_threads
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Op
 from tilewright.runtime.binding import Binding
-from tilewright.targets.cuda.banks import Requests, in_shared, requests
+from tilewright.targets.simt.banks import Requests, in_shared, requests
 
 NONE = Requests()
 

@@ -15,10 +15,10 @@ from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.passes.packed import copy_bytes
 from tilewright.runtime.executable import Executable
-from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.listing import Access
 from tilewright.targets.reference.counters import UNCOALESCED
 from tilewright.targets.reference.report import Report
+from tilewright.targets.simt.banks import passes_per_access
 from tilewright.targets.target import CUDA, TARGETS, target_named
 
 _UNITS = {"registers": "registers per thread"}
@@ -154,9 +154,11 @@ def resources(executable: Executable) -> str:
         if name != "shared_bytes"
     ]
     if executable.path is not None and executable.path.exists():  # not cleared since
-        rows.append(("machine code bytes", executable.path.stat().st_size))
+        what = "listing bytes" if executable.assembly else "machine code bytes"
+        rows.append((what, executable.path.stat().st_size))
     if warps:
-        rows.append(("bank conflicts", "predicted for each copy; --measure reads the GPU's counters"))
+        measured = "; --measure reads the GPU's counters" if TARGETS[executable.target].counters else ""
+        rows.append(("bank conflicts", f"predicted for each copy{measured}"))
     accesses = executable.listing.accesses if executable.listing and not warps else None
     moved = map(str, movements(kernel, executable.target, executable.arch, executable.kernel, accesses))
     return "\n".join([*_table(rows), "", *moved])

@@ -57,13 +57,14 @@ def place_of(name: str) -> Place:
         >>> place_of("sm_80").target.name, place_of("cpu").target.name
         ('cuda', 'cpu')
     """
-    if name in TARGETS:
-        target = TARGETS[name]
+    running = {target.name: target for target in TARGETS.values() if not target.missing}
+    if name in running:
+        target = running[name]
         return Place(target, target.architecture(target.arch or next(iter(target.architectures))))
-    for target in TARGETS.values():
+    for target in running.values():
         if name in target.architectures:
             return Place(target, target.architectures[name])
-    known = [*TARGETS, *(arch for target in TARGETS.values() for arch in target.architectures)]
+    known = [*running, *(arch for target in running.values() for arch in target.architectures)]
     said = f"{', '.join(known)}{close_to(name, known)}"
     raise LaunchError(f"schedule(arch={shown(name)}): nothing here runs on it; known: {said}")
 

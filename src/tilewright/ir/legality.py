@@ -12,6 +12,7 @@ from tilewright.errors import Violation
 from tilewright.ir.async_legality import verify_mma_async, verify_sign
 from tilewright.ir.copies import Copy
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
+from tilewright.ir.k_orders import order_along_k
 from tilewright.ir.nearest_shapes import nearest_shapes
 from tilewright.ir.ops import Mma
 from tilewright.ir.reductions import verify_reduction
@@ -299,6 +300,15 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
         )
 
 
+def _in_one_order(op: Mma) -> bool:
+    """Whether both operands are fragments whose k stand in one order, whichever it is."""
+    if not (op.a.is_fragment and op.b.is_fragment):
+        return False
+    depths = op.a.fragment.shape[1], op.b.fragment.shape[1]
+    a = order_along_k(op.a.fragment.distribution, op.mma.a(depths[0]))
+    return a is not None and a == order_along_k(op.b.fragment.distribution, op.mma.b(depths[1]))
+
+
 def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Violation]:
     mma, shape = op.mma, _shape(value)
     rows, k = mma.tile[axis], mma.tile[2]
@@ -318,7 +328,7 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
         )
     elif isinstance(value.type, FragmentType):
         want = mma.a(shape[1]) if label == "A" else mma.b(shape[1])
-        if value.type.distribution != want:
+        if value.type.distribution != want and not _in_one_order(op):
             yield op.violation(
                 "distribution",
                 f"fragment {value} is not distributed as operand {label} of {mma.atom}: the warps of "

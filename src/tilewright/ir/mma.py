@@ -47,7 +47,7 @@ class MmaAtom:
         b: distribution of B over (n, k).
         c: distribution of C over (m, n).
         instruction: the kind of instruction, by which a target finds how it is spelled: ``"mma.sync"``,
-            ``"wgmma"``, ``"fma"``.
+            ``"wgmma"``, ``"mfma"``, ``"wmma"``, ``"fma"``.
         feature: what the hardware must have; empty if every target executes it.
         precision: fraction bits that it multiplies if fewer than A's dtype has (tf32: 10), else None.
         rounding: how elements lose the others, one of `ROUNDINGS`: rounded to nearest by instructions before
@@ -117,6 +117,11 @@ class MmaAtom:
     def lanes(self) -> int:
         """Threads that execute the atom together."""
         return self.c.size_threads
+
+    @property
+    def step(self) -> int:
+        """Products that are added before a sum is rounded; where all bits are kept each may be."""
+        return 1 if self.sum_bits is None else self.shape[2]
 
     def __str__(self) -> str:
         return self.name

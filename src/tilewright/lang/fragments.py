@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from tilewright.dtypes import DType, dtype, f64, i64
 from tilewright.errors import TraceError, shown
+from tilewright.functions.activations import ACTIVATIONS
+from tilewright.functions.circle import CIRCLE
+from tilewright.functions.floats import FLOATING
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
@@ -32,9 +35,20 @@ from tilewright.lang.verbs import verb
 from tilewright.symbolic.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
 from tilewright.threads.distribution import Distribution
 
+_OF_ONE = (row.name for row in (*FLOATING, *CIRCLE, *ACTIVATIONS) if row.arity == 1)
+METHODS_ELSEWHERE = frozenset([*_OF_ONE, "relu"]) - {"gelu_tanh"}
+"""Functions that tiles have as methods in other libraries."""
+
 
 class _Arithmetic(Arithmetic):
     """Operators whose functions are recorded here."""
+
+    if not TYPE_CHECKING:  # which sees for itself what is no attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            near = f"; nearest: tw.{name}(x)" if name in METHODS_ELSEWHERE else ""
+            near = near or ("; tiles of arrays have it: A[m, k].matmul(B[k, n])" if name == "matmul" else "")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
 
     @staticmethod
     def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:

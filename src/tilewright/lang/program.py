@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -294,8 +295,9 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
                 f"kernel {program}: {name}={declared!r} has {BATCH} twice; nearest legal choice: once"
             )
         if unnamed := [dim for dim in dims if not dim.isidentifier() and dim != BATCH]:
+            said = re.split(r"[\s,;]+", declared.strip(" ,;"))
             names = " ".join(
-                dim if dim.isidentifier() or dim == BATCH else f"D{number}" for number, dim in enumerate(dims)
+                dim if dim.isidentifier() or dim == BATCH else f"D{number}" for number, dim in enumerate(said)
             )
             raise SignatureError(
                 f"kernel {program}: dimension {unnamed[0]!r} of {name} is no name; its extent follows from "

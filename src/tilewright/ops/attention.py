@@ -160,8 +160,11 @@ def _again(arrays: list[Any], words: Words, stream: Any) -> list[Any] | None:
 def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
     """Look at everything, choose a kernel, launch it, and remember it."""
     words.check()
-    named = {name: array for name, array in zip(ARRAYS, arrays, strict=True) if array is not None}
-    infos = {name: described(array, f"attention, argument {name}") for name, array in named.items()}
+    infos = {
+        name: described(array, f"attention, argument {name}")
+        for at, (name, array) in enumerate(zip(ARRAYS, arrays, strict=True))
+        if array is not None or at < OUT
+    }
     shape = result_shape(infos)
     backend = backend_for("attention", list(infos.items()), words.target)
     key, _ = _key(arrays, words)

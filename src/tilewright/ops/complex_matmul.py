@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import part
 
 PRODUCT = "tilewright.ops.complex_planning:complex_matmul"
@@ -28,6 +28,9 @@ def complex_matmul(
     precision: str = "exact",
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction | None = None,
+    batch_invariant: bool = False,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -58,9 +61,17 @@ def complex_matmul(
             writes before. Its real parts are off by what ``re re`` and ``im im`` are, its imaginary parts
             by what all three are, and by ``8 u_in sqrt(sum (product of sums)^2)``, ``u_in`` of the dtype of
             the parts, however small they are themselves; sums of f16 may exceed 65504.
-        precision: ``"exact"``, or ``"tf32"`` to multiply parts of f32 on tensor cores with 10 fraction bits.
+        precision: ``"exact"``; or how parts of f32 are multiplied on tensor cores: ``"f32"`` in two halves of
+            11 bits each, which is as near as multiply-adds of f32, ``"tf32"`` with 10 fraction bits, or
+            ``"f16"`` with 10 fraction bits, scaled row by row. For f16 and bf16 ``"f32"`` says that sums lose
+            no more than sums in f32.
         out_dtype: dtype of a new result; default: that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        split_k: into how many parts K is split, as `matmul` has it: a number, ``"auto"`` or ``"stream"``.
+        reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"`` or ``"atomic"``;
+            both parts of a number have sums of their own, of which the blocks of a tile cannot add up shares.
+        batch_invariant: whether the bits of a row must not depend on how many rows there are, as `matmul`
+            has it.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -94,4 +105,5 @@ def complex_matmul(
         "how": schedule,
         "target": target,
     }
-    return part(PRODUCT)({"a": a, "b": b, "c": c, "out": out}, {**asked, **how}, stream)
+    split = split_k, reduction, batch_invariant
+    return part(PRODUCT)({"a": a, "b": b, "c": c, "out": out}, {**asked, **how}, split, stream)

@@ -1,38 +1,25 @@
 """Planes of interleaved operands: real parts, imaginary parts and their sums, dense, in memory of their own.
 
 Bulk copies carry no array of which every other number is left out, and the third of three products multiplies
-sums of real and imaginary parts.  One kernel, one launch for each operand, writes what is wanted.
+sums of real and imaginary parts.  One launch writes what is wanted of one operand, or of both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
-from typing import Any
 
-from tilewright.lang.launch import batch_index, block_index
-from tilewright.lang.operations import barrier, copy, load, shared
-from tilewright.lang.scalars import ceil_div
-from tilewright.layout.layout import Layout
+from tilewright.ops.complex_pairs import are_paired, as_pairs
+from tilewright.ops.complex_plane_kernels import PLANES, Writing, splitting, splitting_of_two
+from tilewright.ops.complex_steps import Step
+from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.runtime.strided import Strided
-from tilewright.threads.distribution import raked
-
-ROWS, COLUMNS = 32, 64
-"""Of the tile of a block."""
-
-THREADS, HOST_THREADS = (4, 32), (1, 1)
-"""Along both dimensions of a tile."""
 
 UNIT_BYTES = 16
 """Of a row of a plane, a multiple: what bulk copies ask for."""
-
-PLANES = ("", "_im", "_sum")
-"""What ends the names of planes: of real parts, of imaginary parts, and of their sums or differences."""
 
 
 @dataclass(frozen=True)
@@ -134,23 +121,26 @@ class Planes:
             for end, place in places.items()
         }
 
-    def launchable(
-        self, re: Strided, im: Strided, planes: dict[str, Strided], *, on_host: bool
-    ) -> tuple[Bound, tuple[Strided, ...]]:
-        """What writes the planes, and its arguments.
+    def written(
+        self, arrays: Mapping[str, Strided], address: int, *, on_host: bool
+    ) -> tuple[Writing, list[Strided], list[str], dict[str, Strided]]:
+        """How they are written, what the kernel sees, which of that is given, and the planes.
 
         Args:
-            re: the real parts.
-            im: the imaginary parts.
-            planes: the planes, as `placed` has them.
+            arrays: of the product, by name.
+            address: of memory for all of them.
             on_host: whether a block is one thread.
         """
-        bound = splitting(len(self.shape) - 2).bind(
-            kept=self.kept, negative=self.negative, turned=self.source != self.target, on_host=on_host
-        )
-        absent = next(iter(planes.values()))  # stands for what is not written
-        given = (re, im, *(planes.get(self.name + end, absent) for end in PLANES))
-        return bound, tuple(self._as_read(one) for one in given)
+        re, im = (arrays[self.name + end] for end in PLANES[:2])
+        packed = not on_host and are_paired(re.info, im.info)
+        how = Writing(self.kept, re.info.dtype, self.negative, self.source != self.target, packed, on_host)
+        planes = self.placed(re, address)
+        absent = next(iter(planes))  # stands for what is not written
+        names = [self.name + end if self.name + end in planes else absent for end in PLANES]
+        read = [as_pairs(re)] * 2 if packed else [re, im]
+        given = [self._as_read(one) for one in (*read, *(planes[name] for name in names))]
+        sources = [self.name, self.name + (PLANES[0] if packed else IMAGINARY)]
+        return how, given, [*sources, *[""] * len(names)], planes
 
     def _as_read(self, one: Strided) -> Strided:
         """An array with its batches that repeat it left out, and the dimension last that is read fastest."""
@@ -161,52 +151,22 @@ class Planes:
         )
 
 
-@lru_cache(maxsize=16)
-def splitting(rank: int) -> Kernel:
-    """The kernel that writes planes.
+def step_of(planes: Sequence[Planes], arrays: Mapping[str, Strided], address: int, *, on_host: bool) -> Step:
+    """The launch that writes the planes of one operand, or of both.
 
     Args:
-        rank: how many dimensions of batches there are.
+        planes: of each operand.
+        arrays: of the product, by name.
+        address: of memory for all of them.
+        on_host: whether a block is one thread.
     """
-    lead = "".join(f"B{dim} " for dim in range(rank))
-    declared: dict[str, Any] = dict.fromkeys(("re", "im", "first", "second", "both"), f"{lead}S F")
-
-    @kernel(**declared)
-    def complex_planes(
-        re: Any,
-        im: Any,
-        first: Any,
-        second: Any,
-        both: Any,
-        *,
-        kept: tuple[str, ...],
-        negative: bool,
-        turned: bool,
-        on_host: bool,
-    ) -> None:
-        shape, tile, threads = re.shape, (ROWS, COLUMNS), HOST_THREADS if on_host else THREADS
-        j, i = block_index((ceil_div(shape[-1], COLUMNS), ceil_div(shape[-2], ROWS)))
-        arrays = [re, im, first, second, both]
-        if rank:
-            number, places = batch_index(prod(shape[:-2])), list[Any]()
-            for extent in reversed(shape[:-2]):
-                places.insert(0, number % extent)
-                number = number // extent
-            arrays = [array[tuple(places)] for array in arrays]
-        spread = raked(tile, threads, 1, 1)
-        values = [load(array.tile(tile, (i, j)), spread) for array in arrays[:2]]
-        targets = [array.tile(tile, (i, j)) for array in arrays[2:]]
-        if turned:
-            held = [shared(tile, re.dtype, layout=Layout(tile, (COLUMNS + 1, 1))) for _ in values]
-            for value, place in zip(values, held, strict=True):
-                copy(value, place)
-            barrier()
-            turned_spread = raked((COLUMNS, ROWS), threads, 1, 1)
-            values = [load(place.permute(1, 0), turned_spread) for place in held]
-            targets = [target.permute(1, 0) for target in targets]
-        values.append(values[0] - values[1] if negative else values[0] + values[1])
-        for end, value, target in zip(PLANES, values, targets, strict=True):
-            if end in kept:
-                copy(value, target)
-
-    return complex_planes
+    hows, given, names = list[Writing](), list[Strided](), list[str]()
+    made: dict[str, Strided] = {}
+    for one in planes:
+        how, seen, called, written = one.written(arrays, address, on_host=on_host)
+        address += one.size_bytes
+        hows, given, names, made = [*hows, how], given + seen, names + called, made | written
+    rank = len(planes[0].shape) - 2
+    if len(planes) == 1:
+        return Step(splitting(rank).bind(how=hows[0]), tuple(given), tuple(names), made)
+    return Step(splitting_of_two(rank).bind(hows=tuple(hows)), tuple(given), tuple(names), made)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
@@ -11,18 +12,30 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.ops.complex_pairs import are_paired, as_pairs
 from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
-from tilewright.ops.complex_products import RESULTS, four_products, terms_of, three_products
-from tilewright.ops.complex_recalled import Known, located
-from tilewright.ops.complex_ways import METHODS, Way, way_for
-from tilewright.ops.planning import Wanted, warn
+from tilewright.ops.complex_products import (
+    APART,
+    RESULTS,
+    Pairs,
+    four_products,
+    products_of_halves,
+    terms_of,
+    three_products,
+)
+from tilewright.ops.complex_recalled import Known, Launch, Place, located
+from tilewright.ops.complex_ways import METHODS, Way, by_halves, way_for
+from tilewright.ops.grades import F16, F32, FASTER_FROM, GRADES, is_split
+from tilewright.ops.planning import Wanted, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
+from tilewright.ops.slow import warn
+from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.fresh import Fresh
 from tilewright.runtime.fresh import fresh as fresh_array
-from tilewright.runtime.kernel import Bound
+from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import KEPT, Plan, Plans
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scratch import scratch
@@ -31,7 +44,7 @@ from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
 
-PRECISIONS = (EXACT, TF32)
+PRECISIONS = (EXACT, TF32, F32, F16)
 """How exactly parts of f32 are multiplied."""
 
 SUPPORTED = ("f64", "f32", "f16", "bf16")
@@ -69,6 +82,7 @@ class Product:
         kernel: the kernel of the product.
         numbers: alpha and beta.
         backend: what serves it.
+        pairs: which of ``c`` and ``out`` the kernel sees as pairs of both parts, and their dtype.
         fresh: what makes each array of the result; empty where it is given.
     """
 
@@ -79,6 +93,7 @@ class Product:
     kernel: Bound
     numbers: tuple[float, ...]
     backend: Backend
+    pairs: Pairs = APART
     fresh: tuple[Fresh, ...] = ()
 
     @property
@@ -88,74 +103,84 @@ class Product:
 
     def launch(self, stream: Any = None) -> tuple[Executable, ...]:
         """Launch it; returns what ran, in order."""
-        first = self.arrays["a"]
-        device = first.info.device
-        if not self.way.planes:
-            return (self._multiply(self.arrays, stream),)
-        if not isinstance(device, str):
-            given = [one.array for one in self.arrays.values()]
-            stream = current_stream(device, given) if stream is None else stream_handle(stream)
-        ran, arrays = [], dict(self.arrays)
-        with scratch(self.way.size_bytes, device, stream or 0) as address:
-            for one in self.way.planes:
-                re, im = (self.arrays[name] for name in (one.name, one.name + IMAGINARY))
-                planes = one.placed(re, address)
-                address += one.size_bytes
-                on_host = not TARGETS[self.backend.name].warps
-                bound, arguments = one.launchable(re, im, planes, on_host=on_host)
-                ran.append(_launched(bound, arguments, self.backend.name, stream))
-                arrays |= planes
-            return (*ran, self._multiply(arrays, stream))
+        return tuple(one.prepared.executable for one in self.start(stream))
 
-    def known(self) -> tuple[Known, Plan] | None:
+    def start(self, stream: Any = None) -> tuple[Launch, ...]:
+        """Launch it; returns what was launched, in order."""
+        device = self.arrays["a"].info.device
+        if not self.way.size_bytes:
+            launches = self._launches(0)
+            launches[-1].start(stream)
+        else:
+            if not isinstance(device, str):
+                given = [one.array for one in self.arrays.values()]
+                stream = current_stream(device, given) if stream is None else stream_handle(stream)
+            with scratch(self.way.size_bytes, device, stream or 0) as address:
+                launches = self._launches(address)
+                for one in launches:
+                    one.start(stream)
+        if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
+            warn(launches[-1].prepared.executable)
+        return launches
+
+    def _launches(self, address: int) -> tuple[Launch, ...]:
+        """All that is launched, with scratch memory at an address."""
+        on_host = not TARGETS[self.backend.name].warps
+        launches, arrays, name = [], dict(self.arrays), self.backend.name
+        made: set[str] = set()
+        for step in self.way.steps(self.arrays, address, on_host=on_host):
+            launches.append(Launch.of(step.kernel, step.arrays, step.given, (), name, address))
+            arrays |= step.made
+            made |= {*step.made}
+        # What is not added is not read, and the result stands for it.
+        names = [one if one in arrays else "out" for one in (*self.way.operands, *RESULTS)]
+        for whole, part in zip(("c", "out"), self.pairs, strict=True):
+            if part is not None:  # the array of real parts stands for both
+                arrays[whole] = as_pairs(arrays[whole])
+                names = [whole if one == whole + IMAGINARY else one for one in names]
+        tensors = [arrays[one] for one in names]
+        given = ["" if one in made else one for one in names]
+        return (*launches, Launch.of(self.kernel, tensors, given, self.numbers, name, address))
+
+    def known(self, launches: tuple[Launch, ...]) -> tuple[Known, Plan] | None:
         """What launches it again on arrays like these; None where that must be looked at each time."""
-        if self.way.planes or not TARGETS[self.backend.name].machine_code:
+        if not TARGETS[self.backend.name].machine_code:
             return (
                 None  # the reference reads the arrays themselves, which are not seen as the caller has them
             )
-        arguments = self._arguments(self.arrays)
-        plan, _ = _planned(self.kernel, arguments, self.backend.name)
-        names = [name if name in self.arrays else "out" for name in (*self.way.operands, *RESULTS)]
-        places = []
-        for name in names:
-            whole = name.removesuffix(IMAGINARY)
-            whole = "out" if self.parts[whole] is self.parts["out"] else whole
-            end = name[len(name.removesuffix(IMAGINARY)) :]
-            parts = self.parts[whole]
-            offset = parts.dtype.bytes if end and not parts.is_planar else 0
-            places.append((whole + end if parts.is_planar else whole, offset))
+        origins = {name: self._origin(name) for name in self.arrays}
+        repeated = tuple(one.again(origins) for one in launches)
+        device, names = self.arrays["a"].info.device, tuple(self.arrays)
+        known = Known(
+            repeated, self.way.size_bytes, device, tuple(origins[name] for name in names), self.fresh
+        )
+        infos = [self.arrays[name].info for name in names]
+        return known, Plan.of(launches[-1].prepared, infos, self._pairs(names))
+
+    def _origin(self, name: str) -> Place:
+        """In which of the caller's arrays a part lies, and how many bytes behind its beginning."""
+        whole = name.removesuffix(IMAGINARY)
+        same = "out" if self.parts[whole] is self.parts["out"] else whole
+        parts = self.parts[same]
+        if parts.is_planar:
+            return Place(same + name[len(whole) :], 0)
+        return Place(same, parts.dtype.bytes if name != whole else 0)
+
+    def _pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
+        """Which parts must not share memory: those of the result, with what lies in other arrays."""
         in_place = "c" in self.parts and _at_once(self.parts["c"], self.parts["out"])
-        known = Known(tuple(places), self.fresh)
-        return known, known.apart(plan, in_place=in_place)
-
-    def _arguments(self, arrays: Mapping[str, Strided]) -> tuple[Any, ...]:
-        absent = arrays["out"]  # stands for what is not added, and is not read
-        tensors = (arrays.get(name, absent) for name in (*self.way.operands, *RESULTS))
-        return (*tensors, *self.numbers)
-
-    def _multiply(self, arrays: Mapping[str, Strided], stream: Any) -> Executable:
-        executable = _launched(self.kernel, self._arguments(arrays), self.backend.name, stream)
-        if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
-            warn(executable)
-        return executable
-
-
-def _launched(bound: Bound, arguments: tuple[Any, ...], backend: str, stream: Any) -> Executable:
-    plan, pointers = _planned(bound, arguments, backend)
-    plan.prepared.launch(arguments, pointers, stream)
-    return plan.prepared.executable
+        lies_in = [self._origin(name).name for name in names]
+        if in_place:
+            lies_in = ["out" + one[1:] if one.removesuffix(IMAGINARY) == "c" else one for one in lies_in]
+        results = [at for at, name in enumerate(names) if name.removesuffix(IMAGINARY) == "out"]
+        others = ((at, other) for at in results for other in range(len(names)) if other != at)
+        return tuple(Pair(at, other) for at, other in others if lies_in[at] != lies_in[other])
 
 
 def _at_once(one: Parts, other: Parts) -> bool:
     """Whether two complex arrays that fit each other begin at the same addresses."""
     pairs = ((one.re, other.re), (one.im, other.im))
     return one.is_planar == other.is_planar and all(x.info.pointer == y.info.pointer for x, y in pairs)
-
-
-def _planned(bound: Bound, arguments: tuple[Any, ...], backend: str) -> tuple[Plan, list[int]]:
-    names = (parameter.name for parameter in bound.program.parameters if parameter.kind == "tensor")
-    infos = {name: one.info for name, one in zip(names, arguments, strict=False)}
-    return bound.planned(arguments, backend, infos)
 
 
 def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
@@ -170,10 +195,11 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
         DTypeError: an unsupported dtype or mixture.
     """
     _check_words(asked)
-    parts = {name: parts_of(asked.op, name, one) for name, one in given.items() if one is not None}
+    arguments = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
+    parts = {name: parts_of(asked.op, name, one) for name, one in arguments.items()}
     alpha, beta = complex(asked.alpha), complex(_scale_of_c(parts, asked))
     kind = _result_dtype(parts, asked)
-    shape = result_shape(parts["a"].shape, parts["b"].shape)
+    shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
     infos = {name: one.info for name, one in named(parts).items()}
     backend = backend_for(asked.op, list(infos.items()), asked.target)
     if "c" in parts and beta == 0:  # it fits, and is not read
@@ -187,35 +213,56 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
     problem = describe({name: one.info for name, one in arrays.items()})
     check_apart(asked.op, parts)
     seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
-    precision = (
-        asked.precision if parts["a"].dtype == dtypes.f32 else EXACT
-    )  # others are multiplied as they are
+    precision = of_sums(asked.precision, parts["a"].dtype)
     pairs = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
     conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in pairs)
-    way = way_for(
-        {name: one.info for name, one in seen.items()},
-        problem,
-        asked.method,
-        precision,
-        (arch_of(backend, None), backend.processors()),
-        asked.how,
-        conjugates,
-    )
-    makes = four_products if way.method == METHODS[0] else three_products
+    infos = {name: one.info for name, one in seen.items()}
+    if is_split(infos, problem, asked.precision, asked.how, backend.name, FASTER_FROM / 4):
+        way = by_halves(infos, problem, both=GRADES[asked.precision] == 2)
+    else:
+        machine = (arch_of(backend, None), backend.processors())
+        way = way_for(infos, problem, asked.method, precision, machine, asked.how, conjugates)
     number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
-    kernel = makes(len(problem.batch), number).bind(
-        precision=precision,
-        terms=terms_of(alpha, beta, adds="c" in parts),
-        conjugates=conjugates,
-        schedule=asked.how,
-    )
+    constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts), "conjugates": conjugates}
+    beside = _pairs(seen) if TARGETS[backend.name].warps else APART
+    constants["pairs"] = beside
+    if way.halves is None:
+        constants["precision"] = precision
+    kernel = _kernel_of(way)(len(problem.batch), number).bind(**constants, schedule=asked.how)
     numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
-    return Product(parts, seen, problem, way, kernel, numbers, backend, fresh)
+    return Product(parts, seen, problem, way, kernel, numbers, backend, beside, fresh)
 
 
-def complex_matmul(given: Mapping[str, Any], asked: Mapping[str, Any], stream: Any) -> Any:
-    """`complex_matmul`, with its other arguments by the names of `Asked`."""
-    return _computed(given, Asked(**asked), stream)
+def _pairs(seen: Mapping[str, Strided]) -> Pairs:
+    """Which of what is added and what is written are seen as pairs of both parts."""
+    found: list[DType | None] = []
+    for name in ("c", "out"):
+        re, im = seen.get(name), seen.get(name + IMAGINARY)
+        beside = re is not None and im is not None and are_paired(re.info, im.info)
+        found.append(re.info.dtype if re is not None and beside else None)
+    return found[0], found[1]
+
+
+def _kernel_of(way: Way) -> Callable[[int, DType], Kernel]:
+    """What makes the kernel of a product."""
+    if way.halves is not None:
+        return partial(products_of_halves, both=way.halves.both)
+    return four_products if way.method == METHODS[0] else three_products
+
+
+def complex_matmul(
+    given: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    split: tuple[int | str | None, str | None, bool],
+    stream: Any,
+) -> Any:
+    """`complex_matmul`, with how K is split, and its other arguments by the names of `Asked`."""
+    wanted = Asked(**asked)
+    if split != (None, None, False):
+        parts = Wanted(schedule=asked["how"], split_k=split[0], reduction=split[1], batch_invariant=split[2])
+        check_splitting(parts, wanted.op)
+        wanted = wanted._replace(how=parts.how)
+    return _computed(given, wanted, stream)
 
 
 def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
@@ -231,8 +278,8 @@ def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
         if made is not None:
             return given["out"] if made is True else made
     product = product_of_complex(given, asked)
-    product.launch(stream)
-    if found is not None and (again := product.known()) is not None:
+    launches = product.start(stream)
+    if found is not None and (again := product.known(launches)) is not None:
         _KNOWN.keep(found.key, again[0])
         _PLANS.keep(found.key, again[1])
     return product.out
@@ -245,12 +292,15 @@ def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) ->
         LaunchError: also an activation, a bias or a residual, which are functions of real numbers here.
         DTypeError: as `product_of_complex`.
     """
-    refused = [name for name in ("bias", "residual") if name in arrays]
-    refused += ["activation"] if wanted.activation is not None else []
-    if refused:
+    if added := [name for name in ("bias", "residual") if name in arrays]:
         raise LaunchError(
-            f"matmul: {' and '.join(refused)} of complex arrays; nearest legal choice: c=, which is "
+            f"matmul: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
             "broadcast to the result and added"
+        )
+    if wanted.activation is not None:
+        raise LaunchError(
+            f"matmul: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
+            "nearest legal choice: None"
         )
     asked = Asked(
         wanted.alpha,
@@ -284,6 +334,11 @@ def _check_words(asked: Asked) -> None:
         if given not in words:
             near = close_to(given, words) if isinstance(given, str) else ""
             raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
+    if asked.precision in GRADES and asked.method == METHODS[1]:
+        raise LaunchError(
+            f'{asked.op}: precision="{asked.precision}" with method="3m", which is less accurate; '
+            'nearest legal choice: method="4m"'
+        )
 
 
 def _scale_of_c(parts: dict[str, Parts], asked: Asked) -> complex:

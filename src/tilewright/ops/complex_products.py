@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
+from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.ops.complex_pairs import paired, parted
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 
@@ -16,8 +18,18 @@ OPERANDS = ("a", "a_im", "b", "b_im")
 SUMS = ("a_sum", "b_sum")
 """Real and imaginary parts of operands, added up: what the third product of three multiplies."""
 
+HALVES = ("a1", "a2", "a1_im", "a2_im", "b1", "b2", "b1_im", "b2_im")
+"""Both halves of the parts of the operands."""
+
 RESULTS = ("c", "c_im", "out", "out_im")
 """The parts of what is added and of what is written."""
+
+
+Pairs: TypeAlias = tuple[DType | None, DType | None]
+"""Of what is added and of what is written the dtype of the parts, if both lie side by side as one array."""
+
+APART: Pairs = (None, None)
+"""Real and imaginary parts are arrays of their own."""
 
 
 @lru_cache(maxsize=64)
@@ -51,6 +63,7 @@ def four_products(rank: int, number: DType) -> Kernel:
         precision: str,
         terms: frozenset[str],
         conjugates: tuple[bool, bool, bool],
+        pairs: Pairs = APART,
     ) -> None:
         for *batch, m, n in tiles(out):
             re, im = zeros(), zeros()
@@ -69,11 +82,10 @@ def four_products(rank: int, number: DType) -> Kernel:
                     im -= a_im[at_a].matmul(b[at_b], precision=precision)
                 else:
                     im += a_im[at_a].matmul(b[at_b], precision=precision)
-            numbers = (alpha_re, alpha_im), (beta_re, beta_im)
-            at = (*batch, m, n)
-            re, im = _finished((re, im), numbers, (c, c_im, at), number, terms, is_conjugate=conjugates[2])
-            out[at] = re
-            out_im[at] = im
+            numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
+            added = _parts(c, c_im, at, pairs[0])
+            re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
+            _store(out, out_im, at, (re, im), pairs[1])
 
     return gemm_complex
 
@@ -114,6 +126,7 @@ def three_products(rank: int, number: DType) -> Kernel:
         precision: str,
         terms: frozenset[str],
         conjugates: tuple[bool, bool, bool],
+        pairs: Pairs = APART,
     ) -> None:
         for *batch, m, n in tiles(out):
             first, second, third = zeros(), zeros(), zeros()
@@ -126,26 +139,97 @@ def three_products(rank: int, number: DType) -> Kernel:
                 re, im = first - second, third - first - second
             else:
                 re, im = first + second, third - first + second
-            numbers = (alpha_re, alpha_im), (beta_re, beta_im)
-            at = (*batch, m, n)
-            re, im = _finished((re, im), numbers, (c, c_im, at), number, terms, is_conjugate=conjugates[2])
-            out[at] = re
-            out_im[at] = im
+            numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
+            added = _parts(c, c_im, at, pairs[0])
+            re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
+            _store(out, out_im, at, (re, im), pairs[1])
 
     return gemm_complex_3m
+
+
+@lru_cache(maxsize=64)
+def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel:
+    """`four_products` of parts that are split in halves, of each of which three products are added up.
+
+    ``Ar[m, k] = (a1 + a2)[m, k] * p[m] ** 2``, and so are ``Ai`` of ``a1_im`` and ``a2_im``, with the same
+    ``p``; of B likewise, with ``q[n]``.  Products of two second halves are left out; those of two first ones,
+    which are the largest, are added last.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        number: the dtype in which all but the sums is computed, and of alpha and beta.
+        both: whether there are second halves; else only the products of first ones are added up.
+    """
+    lead = _lead(rank)
+    units = {"p": f"{lead}M", "q": f"{lead}N"}
+    sums, multiplied = (SUMMED, ((1, 0), (0, 1), (0, 0))) if both else (EXACT, ((0, 0),))
+    declared: dict[str, Any] = {**_parameters(rank, HALVES), **units, **dict.fromkeys(NUMBERS, number)}
+
+    @kernel(**declared)
+    def gemm_complex_halves(
+        a1: Any,
+        a2: Any,
+        a1_im: Any,
+        a2_im: Any,
+        b1: Any,
+        b2: Any,
+        b1_im: Any,
+        b2_im: Any,
+        p: Any,
+        q: Any,
+        c: Any,
+        c_im: Any,
+        out: Any,
+        out_im: Any,
+        alpha_re: Any,
+        alpha_im: Any,
+        beta_re: Any,
+        beta_im: Any,
+        *,
+        terms: frozenset[str],
+        conjugates: tuple[bool, bool, bool],
+        pairs: Pairs = APART,
+    ) -> None:
+        re_a, im_a, re_b, im_b = (a1, a2), (a1_im, a2_im), (b1, b2), (b1_im, b2_im)
+        for *batch, m, n in tiles(out):
+            re, im = zeros(precision=sums), zeros(precision=sums)
+            for k in steps(a1.shape[-1]):
+                at_a, at_b = (*batch, m, k), (*batch, k, n)
+                for i, j in multiplied:
+                    re += re_a[i][at_a] @ re_b[j][at_b]
+                    if conjugates[0] == conjugates[1]:
+                        re -= im_a[i][at_a] @ im_b[j][at_b]
+                    else:
+                        re += im_a[i][at_a] @ im_b[j][at_b]
+                    if conjugates[1]:
+                        im -= re_a[i][at_a] @ im_b[j][at_b]
+                    else:
+                        im += re_a[i][at_a] @ im_b[j][at_b]
+                    if conjugates[0]:
+                        im -= im_a[i][at_a] @ re_b[j][at_b]
+                    else:
+                        im += im_a[i][at_a] @ re_b[j][at_b]
+            unit = p[(*batch, m, None)] * q[(*batch, n)]
+            re, im = re * unit * unit, im * unit * unit  # the square of the unit may be out of range
+            numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
+            added = _parts(c, c_im, at, pairs[0])
+            re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
+            _store(out, out_im, at, (re, im), pairs[1])
+
+    return gemm_complex_halves
 
 
 def _finished(
     sums: tuple[Any, Any],
     numbers: tuple[tuple[Any, Any], tuple[Any, Any]],
-    added: tuple[Any, Any, tuple[Any, ...]],
+    added: tuple[Any, Any],
     number: DType,
     terms: frozenset[str],
     *,
     is_conjugate: bool,
 ) -> tuple[Any, Any]:
     """What becomes of the sums: ``alpha`` times them, and ``beta`` times what is added; see `TERMS`."""
-    (re, im), ((alpha_re, alpha_im), (beta_re, beta_im)), (c, c_im, at) = sums, numbers, added
+    (re, im), ((alpha_re, alpha_im), (beta_re, beta_im)) = sums, numbers
     if terms:
         re, im = re.to(number), im.to(number)
     if "turn" in terms:
@@ -153,13 +237,26 @@ def _finished(
     elif "alpha" in terms:
         re, im = alpha_re * re, alpha_re * im
     if "c" in terms:
-        c_re, c_im = c[at].to(number), c_im[at].to(number)
+        c_re, c_im = (part.to(number) for part in added)
         if is_conjugate:
             c_im = -c_im
         if "turn c" in terms:
             return re + (beta_re * c_re - beta_im * c_im), im + (beta_re * c_im + beta_im * c_re)
         re, im = re + beta_re * c_re, im + beta_re * c_im
     return re, im
+
+
+def _parts(re: Any, im: Any, at: tuple[Any, ...], part: DType | None) -> tuple[Any, Any]:
+    """A tile of an array, of which both parts lie side by side if their dtype is given."""
+    return (re[at], im[at]) if part is None else parted(re[at], part)
+
+
+def _store(re: Any, im: Any, at: tuple[Any, ...], values: tuple[Any, Any], part: DType | None) -> None:
+    """Store a tile, both parts side by side if their dtype is given."""
+    if part is not None:
+        re[at] = paired(*values, part)
+        return
+    re[at], im[at] = values
 
 
 def terms_of(alpha: complex, beta: complex, *, adds: bool) -> frozenset[str]:
@@ -180,7 +277,11 @@ TERMS = ("alpha", "turn", "c", "turn c")
 NUMBERS = ("alpha_re", "alpha_im", "beta_re", "beta_im")
 
 
+def _lead(rank: int) -> str:
+    return "".join(f"B{dim} " for dim in range(rank))
+
+
 def _parameters(rank: int, operands: tuple[str, ...]) -> dict[str, str]:
-    lead = "".join(f"B{dim} " for dim in range(rank))
+    lead = _lead(rank)
     declared = {name: f"{lead}M K" if name.startswith("a") else f"{lead}K N" for name in operands}
     return declared | dict.fromkeys(RESULTS, f"{lead}M N")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tilewright.errors import LaunchError
 from tilewright.ops.problem import IMAGINARY
-from tilewright.runtime.arrays import LOCATORS, locate_new
+from tilewright.runtime.arrays import LOCATORS, current_stream, locate_new, stream_handle
+from tilewright.runtime.executable import Prepared
+from tilewright.runtime.frameworks import Device
 from tilewright.runtime.fresh import Fresh
+from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
+from tilewright.runtime.scratch import scratch
+from tilewright.runtime.strided import Strided
 
 GIVEN = ("a", "b", "c", "out")
 """The complex arrays of a product, in the order in which their addresses are listed."""
@@ -57,29 +62,96 @@ def located(given: Mapping[str, Any], how: Hashable) -> Located | None:
     return Located(made, arrays, addresses)
 
 
-@dataclass(frozen=True)
-class Known:
-    """Of a product of one launch, for which `Plans` have a plan: what its arrays are.
+class Place(NamedTuple):
+    """Where an array of a kernel lies.
 
     Args:
-        places: for each array of the kernel, which of the arrays it lies in, and how many bytes behind its
-            beginning.
+        name: in which of the caller's arrays; empty: in scratch memory.
+        offset: bytes behind its beginning.
+    """
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Again:
+    """One of the launches of a product, for other arrays.
+
+    Args:
+        prepared: the launch.
+        places: of its arrays, in order.
+    """
+
+    prepared: Prepared
+    places: tuple[Place, ...]
+
+    def pointers(self, addresses: Mapping[str, int]) -> list[int]:
+        """The addresses of its arrays, of which those of the caller's are given, and of scratch memory."""
+        return [addresses[name] + offset for name, offset in self.places]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One of the launches of a product.
+
+    Args:
+        prepared: what is launched.
+        arguments: arrays, and numbers behind them.
+        pointers: the addresses of the arrays.
+        given: which of the product's arrays each is; empty of those in scratch memory.
+        address: of the scratch memory.
+    """
+
+    prepared: Prepared
+    arguments: tuple[Any, ...]
+    pointers: list[int]
+    given: tuple[str, ...]
+    address: int
+
+    @staticmethod
+    def of(
+        kernel: Bound,
+        arrays: Sequence[Strided],
+        given: Sequence[str],
+        numbers: tuple[float, ...],
+        target: str,
+        address: int,
+    ) -> Launch:
+        """The launch of a kernel on arrays that are seen with extents of their own."""
+        tensors = (parameter.name for parameter in kernel.program.parameters if parameter.kind == "tensor")
+        infos = {name: one.info for name, one in zip(tensors, arrays, strict=True)}
+        plan, pointers = kernel.planned((*arrays, *numbers), target, infos)
+        return Launch(plan.prepared, (*arrays, *numbers), pointers, tuple(given), address)
+
+    def start(self, stream: Any) -> None:
+        """Launch it."""
+        self.prepared.launch(self.arguments, self.pointers, stream)
+
+    def again(self, origins: Mapping[str, Place]) -> Again:
+        """The launch for other arrays, of which it is known where they lie in the caller's."""
+        pairs = zip(self.given, self.pointers, strict=True)
+        places = (origins[one] if one else Place("", pointer - self.address) for one, pointer in pairs)
+        return Again(self.prepared, tuple(places))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A product for which `Plans` have a plan: what is launched, and what its arrays are.
+
+    Args:
+        launches: in order; the last one is the product.
+        size_bytes: of scratch memory.
+        device: where the arrays lie.
+        given: where the parts of the caller's arrays lie, as the plan has them.
         fresh: what makes each array of the result; empty where it is given.
     """
 
-    places: tuple[tuple[str, int], ...]
+    launches: tuple[Again, ...]
+    size_bytes: int
+    device: Device
+    given: tuple[Place, ...]
     fresh: tuple[Fresh, ...]
-
-    def apart(self, plan: Plan, *, in_place: bool) -> Plan:
-        """The plan, whose pairs are those that must not share memory, wherever arrays lie.
-
-        Args:
-            plan: as the kernel has it, for which both parts of a complex array are any two arrays.
-            in_place: whether what is added is the result itself.
-        """
-        same = {"c": "out", "c" + IMAGINARY: "out" + IMAGINARY} if in_place else {}
-        lies_in = [same.get(name, name) for name, _ in self.places]
-        return replace(plan, pairs=tuple(p for p in plan.pairs if lies_in[p.stored] != lies_in[p.other]))
 
     def launch(self, plan: Plan, found: Located, numbers: Sequence[float], stream: Any) -> Any:
         """Launch it; None, and nothing is done, if that cannot be."""
@@ -92,9 +164,23 @@ class Known:
                 if addresses["out" + end] & 15:  # not as its kernel was told
                     return None
             result = made[0] if len(made) == 1 else tuple(made)
-        pointers = [addresses[name] + offset for name, offset in self.places]
-        if not plan.apart(pointers):
+        if not plan.apart([addresses[name] + offset for name, offset in self.given]):
             return None
-        tensors = (arrays[name] for name, _ in self.places)
-        plan.prepared.launch((*tensors, *numbers), pointers, stream)
+        if self.size_bytes:
+            self._behind(list(arrays.values()), addresses, numbers, stream)
+        else:
+            (only,) = self.launches
+            tensors = (arrays[name] for name, _ in only.places)
+            only.prepared.launch((*tensors, *numbers), only.pointers(addresses), stream)
         return True if result is None else result
+
+    def _behind(
+        self, arrays: Sequence[Any], addresses: dict[str, int], numbers: Sequence[float], stream: Any
+    ) -> None:
+        """Launch the product behind what writes scratch memory."""
+        handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
+        own = stream if isinstance(self.device, str) else handle  # on the host there is none
+        with scratch(self.size_bytes, self.device, handle) as addresses[""]:
+            for one in self.launches:
+                pointers = one.pointers(addresses)
+                one.prepared.launch((*pointers, *numbers), pointers, own)

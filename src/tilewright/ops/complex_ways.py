@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.arch import Arch
-from tilewright.ops.complex_planes import PLANES, UNIT_BYTES, Planes
-from tilewright.ops.complex_products import OPERANDS, SUMS
+from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
+from tilewright.ops.complex_plane_kernels import PLANES
+from tilewright.ops.complex_planes import UNIT_BYTES, Planes, step_of
+from tilewright.ops.complex_products import HALVES, OPERANDS, SUMS
+from tilewright.ops.complex_steps import Step
 from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
 
 METHODS = ("4m", "3m")
 """By how many products of real matrices a complex one is computed."""
 
-LAUNCH_US = 3.0
+LAUNCH_US = 4.0
 """What one more kernel takes before it does anything."""
 
-STRIDED_SHARE, DENSE_SHARE = {2: 0.12, 4: 0.25}, 0.6
-"""Of the rate of the matrix units: what is reached on operands of which every other number is skipped, by
-the bytes of a number, and on dense ones.  Estimates, which nobody has measured yet."""
+DENSE_SHARE = 0.7
+"""Of the highest rate, what is reached on dense operands: measured on an H200, in f16 and tf32, 0.44 to 0.52
+at 1024, where a launch counts, 0.67 to 0.78 at 2048 to 8192; by multiply-adds of f32 0.66 to 0.69."""
+
+STRIDED_SHARE = {"f16": 0.12, "bf16": 0.12, "tf32": 0.25, "f32": 0.45}
+"""The same on operands of which every other number is skipped, by what is multiplied.  That of f32 was
+measured (0.42 to 0.46); the others are estimates."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +38,58 @@ class Way:
 
     Args:
         method: one of `METHODS`.
-        planes: the operands of which planes are written first, each by one launch.
+        planes: the operands of which planes are written first, by one launch.
+        halves: those of both operands, which are made first, by one launch; None: their parts are multiplied.
     """
 
     method: str
     planes: tuple[Planes, ...] = ()
+    halves: BothHalves | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:
         """The arrays that the kernel multiplies."""
+        if self.halves is not None:
+            return (*HALVES, *UNITS)
         return OPERANDS if self.method == METHODS[0] else (*OPERANDS, *SUMS)
 
     @property
     def size_bytes(self) -> int:
-        """Of the memory that planes take."""
-        return sum(one.size_bytes for one in self.planes)
+        """Of the memory that planes or halves take."""
+        return sum(one.size_bytes for one in self._first)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is read and written before the product."""
+        return sum(one.moved_bytes for one in self._first)
+
+    @property
+    def launches(self) -> int:
+        """How many kernels are launched."""
+        return 1 + bool(self._first)
+
+    @property
+    def _first(self) -> tuple[Planes | BothHalves, ...]:
+        return self.planes if self.halves is None else (self.halves,)
+
+    def steps(self, arrays: Mapping[str, Strided], address: int, *, on_host: bool) -> Iterator[Step]:
+        """What is launched before the product, in order.
+
+        Args:
+            arrays: of the product, by name.
+            address: of `size_bytes` of memory.
+            on_host: whether a block is one thread.
+        """
+        if self.halves is not None:
+            yield self.halves.step(arrays, address)
+        elif self.planes:
+            yield step_of(self.planes, arrays, address, on_host=on_host)
 
     def __str__(self) -> str:
         products = {"4m": "four products", "3m": "three products"}[self.method]
+        if self.halves is not None:
+            products = "twelve products of halves" if self.halves.both else "four products of first halves"
+            return f"{products} in one kernel, behind one that makes them"
         names = " and ".join(f"{_words(one)} of {one.name}" for one in self.planes)
         return f"{products} in one kernel" + (f", behind planes: {names}" if names else "")
 
@@ -55,6 +97,18 @@ class Way:
 def _words(planes: Planes) -> str:
     words = dict(zip(PLANES, ("real parts", "imaginary parts", "sums"), strict=True))
     return ", ".join(words[end] for end in planes.kept)
+
+
+def by_halves(infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = True) -> Way:
+    """The way by products of halves.
+
+    Args:
+        infos: the arrays of the problem, by name.
+        problem: what is multiplied.
+        both: whether of both halves, or of the first one of each number.
+    """
+    made = (Halves.of(name, infos, problem, both=both) for name in ("a", "b"))
+    return Way(METHODS[0], halves=BothHalves(*made))
 
 
 def way_for(
@@ -68,8 +122,9 @@ def way_for(
 ) -> Way:
     """The way that is estimated to take least time.
 
-    Planes serve bulk copies, which a schedule may ask for, and matrix units that are fed by them; everywhere
-    else one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.
+    Planes serve bulk copies, which a schedule may ask for, matrix units that are fed by them, and
+    multiply-adds of f32, whose operands are copied 16 bytes at a time where they are dense; everywhere else
+    one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.
 
     Args:
         infos: the arrays of the problem, by name.
@@ -123,16 +178,17 @@ def _gains(
     (arch, processors), dtype = machine, infos["a"].dtype
     kind = "tf32" if precision == "tf32" else dtype.name
     rates = arch.rates
-    if rates is None or not strided or dtype.bytes not in STRIDED_SHARE or kind not in rates.tensor_flops:
+    if rates is None or not strided or kind not in STRIDED_SHARE:
         return False
     board = rates.boards[0]
     count = processors or board.multiprocessors
-    most = rates.tensor_flops[kind] * count * board.clock_mhz
+    units = rates.tensor_flops if kind in rates.tensor_flops else rates.fma_flops
+    most = units[kind] * count * board.clock_mhz
     items = 1
     for extent in problem.batch:
         items *= extent
     work = 8 * items * problem.m * problem.n * problem.k / most
     moved = sum(Planes.of(name, infos[name], PLANES[:2]).moved_bytes for name in strided)
     copied = moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
-    dense = work / DENSE_SHARE + copied + LAUNCH_US * len(strided)
-    return dense < work / STRIDED_SHARE[dtype.bytes]
+    dense = work / DENSE_SHARE + copied + LAUNCH_US
+    return dense < work / STRIDED_SHARE[kind]

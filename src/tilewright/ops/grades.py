@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
+from tilewright import dtypes
 from tilewright.ops.problem import Problem
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.schedule.choose import Splitting
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import TARGETS
 
 F32, F16 = "f32", "f16"
 GRADES = {F32: 2, F16: 1}
@@ -21,15 +27,44 @@ MOST_ITEMS = 65535
 """Along a dimension of batches, of which an axis of a grid has no more."""
 
 
-def pays(problem: Problem, *, batch_invariant: bool) -> bool:
+def is_split(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    precision: str,
+    how: Schedule | Splitting | None,
+    target: str,
+    from_size: float = FASTER_FROM,
+) -> bool:
+    """Whether operands of f32 are split in halves, which tensor cores multiply.
+
+    Args:
+        infos: the arrays.
+        problem: what they pose.
+        precision: what is asked for.
+        how: what is known of the schedule.
+        target: where it runs.
+        from_size: multiplications from which that is faster.
+    """
+    if precision not in GRADES or infos["a"].dtype != dtypes.f32:
+        return False
+    if isinstance(how, Schedule):
+        return how.atom.a_dtype == dtypes.f16
+    is_wide = any(info.dtype == dtypes.f64 for info in infos.values())
+    has_units = TARGETS[target].warps and TARGETS[target].machine_code
+    invariant = how is not None and how.batch_invariant
+    return bool(has_units) and not is_wide and pays(problem, from_size, batch_invariant=invariant)
+
+
+def pays(problem: Problem, from_size: float = FASTER_FROM, *, batch_invariant: bool) -> bool:
     """Whether tensor cores are faster with operands that are split first.
 
     Args:
         problem: what is multiplied.
+        from_size: multiplications from which they are.
         batch_invariant: whether the answer must not depend on how many rows there are.
     """
     operands = (problem.operands["a"], problem.operands["b"])
     is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
     if not is_flat or max(problem.batch, default=0) > MOST_ITEMS:
         return False
-    return batch_invariant or prod(problem.batch) * problem.m * problem.n * problem.k >= FASTER_FROM
+    return batch_invariant or prod(problem.batch) * problem.m * problem.n * problem.k >= from_size

@@ -11,8 +11,9 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.planning import Wanted, check_apart, check_words, result_dtype, warn
+from tilewright.ops.planning import Wanted, check_apart, check_words, result_dtype
 from tilewright.ops.products import grouped
+from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for

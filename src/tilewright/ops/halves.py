@@ -13,7 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.ops.grades import GRADES
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
-from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, split
+from tilewright.ops.splitting import Tiling, splitting_of_both
 from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.frameworks import Device
@@ -67,10 +67,10 @@ class Split:
     units: Part
 
     @staticmethod
-    def of(array: Any, info: ArrayInfo, matrices: Matrices, transposed: bool) -> Split:
+    def of(array: Any, info: ArrayInfo, matrices: Matrices, is_turned: bool) -> Split:
         """The halves of an operand, in the order of memory that the operand has."""
-        *batch, rows, depth = _turned(matrices.shape, transposed)
-        *lead, row_step, depth_step = _turned(matrices.strides, transposed)
+        *batch, rows, depth = turned(matrices.shape, is_turned)
+        *lead, row_step, depth_step = turned(matrices.strides, is_turned)
         own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]  # one of what repeats
         along_rows = row_step == 1 and depth_step != 1
         pitch = -(-(rows if along_rows else depth) // UNIT) * UNIT
@@ -97,13 +97,12 @@ class Split:
         high, low = (self.halves.at(at, self.given) for at in (start, second))
         return high, low, self.units.at(second + self.halves.bytes, self.given)
 
-    def step(self, placed: tuple[Strided, Strided, Strided], both: bool, backend: str) -> Step:
-        """What splits the operand; what repeats along a batch is split once."""
-        rank = len(self.halves.shape) - 2
-        arrays = [_once(one, rank) for one in (self.given, *placed)]
-        along_rows = self.halves.strides[-2] == 1 and self.halves.strides[-1] != 1
-        kernel = split(rank).bind(spread=ALONG_ROWS if along_rows else ALONG_K, both=both)
-        return Step.of(kernel, arrays, (), backend)
+    @property
+    def tiling(self) -> Tiling:
+        """How blocks split it."""
+        rows, depth = self.halves.shape[-2:]
+        row_step, depth_step = self.halves.strides[-2:]
+        return Tiling.of(rows, depth, along_rows=row_step == 1 and depth_step != 1)
 
     def addresses(self, start: int) -> tuple[int, int, int]:
         """Where its halves and the units are, from an address on."""
@@ -119,7 +118,7 @@ class Step:
     pointers: list[int]
 
     @staticmethod
-    def of(kernel: Bound, arrays: Sequence[Strided], numbers: tuple[float, ...], backend: str) -> Step:
+    def of(kernel: Bound, arrays: Sequence[Strided], numbers: tuple[complex, ...], backend: str) -> Step:
         """The launch of a kernel on arrays that are seen with extents of their own."""
         names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
         infos = {name: one.info for name, one in zip(names, arrays, strict=True)}
@@ -127,11 +126,17 @@ class Step:
         return Step(plan.prepared, (*arrays, *numbers), pointers)
 
 
-def _turned(values: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
-    return (*values[:-2], values[-1], values[-2]) if transposed else values
+def turned(values: tuple[int, ...], is_turned: bool) -> tuple[int, ...]:
+    """Extents or strides of an operand with rows first: those of B are its columns.
+
+    Example:
+        >>> turned((2, 3, 4), True)
+        (2, 4, 3)
+    """
+    return (*values[:-2], values[-1], values[-2]) if is_turned else values
 
 
-def _once(given: Strided, rank: int) -> Strided:
+def once(given: Strided, rank: int) -> Strided:
     """An array with one index along those batches that repeat it."""
     info = given.info
     pairs = zip(info.shape[:rank], info.strides[:rank], strict=True)
@@ -139,28 +144,44 @@ def _once(given: Strided, rank: int) -> Strided:
     return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
 
 
-class Halved:
-    """What launches a product again, on other arrays like those that it was launched on first.
+def splitting(
+    operands: tuple[Split, Split],
+    placed: tuple[Sequence[Strided], Sequence[Strided]],
+    both: bool,
+    backend: str,
+) -> Step:
+    """What splits both operands; what repeats along a batch is split once.
 
     Args:
         operands: A and B.
-        splits: what splits them.
-        product: what multiplies their halves.
+        placed: their halves and units.
+        both: whether low halves are written.
+        backend: the target.
+    """
+    ranks = [len(one.halves.shape) - 2 for one in operands]
+    arrays = [
+        once(array, rank)
+        for one, places, rank in zip(operands, placed, ranks, strict=True)
+        for array in (one.given, *places)
+    ]
+    a, b = operands
+    kernel = splitting_of_both(*ranks).bind(tilings=(a.tiling, b.tiling), both=both)
+    return Step.of(kernel, arrays, (), backend)
+
+
+class Several:
+    """Launches that leave something for a product in scratch memory, and the product.
+
+    Args:
+        product: what multiplies.
         device: where the arrays lie.
+        size_bytes: of scratch memory.
     """
 
     may_be_inlined: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        operands: tuple[Split, Split],
-        splits: tuple[Prepared, Prepared],
-        product: Prepared,
-        device: Device,
-    ) -> None:
-        self.a, self.b = operands
-        self.splits, self.product, self.device = splits, product, device
-        self.size_bytes = self.a.bytes + self.b.bytes
+    def __init__(self, product: Prepared, device: Device, size_bytes: int) -> None:
+        self.product, self.device, self.size_bytes = product, device, size_bytes
         self.recent, self.seen = True, 0
 
     @property
@@ -171,18 +192,44 @@ class Halved:
     def inline(self) -> None:
         """It is several launches."""
 
+    def streams(self, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
+        """The stream that scratch memory is for, and what each launch is told of it; on a host nothing."""
+        handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
+        return handle, stream if isinstance(self.device, str) else handle
+
+
+class Halved(Several):
+    """What launches a product again, on other arrays like those that it was launched on first.
+
+    Args:
+        operands: A and B.
+        split: what splits them.
+        product: what multiplies their halves.
+        device: where the arrays lie.
+    """
+
+    def __init__(
+        self,
+        operands: tuple[Split, Split],
+        split: Prepared,
+        product: Prepared,
+        device: Device,
+    ) -> None:
+        self.a, self.b = operands
+        self.split = split
+        super().__init__(product, device, self.a.bytes + self.b.bytes)
+
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Launch all, with the arrays of a product and the numbers behind them."""
         self.recent = True
         arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
         a, b, *rest = pointers
-        handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
+        handle, own = self.streams(arrays, stream)
         with scratch(self.size_bytes, self.device, handle) as start:
             of_a, of_b = self.a.addresses(start), self.b.addresses(start + self.a.bytes)
-            for split_one, address, placed in zip(self.splits, (a, b), (of_a, of_b), strict=True):
-                split_one.launch((), (address, *placed), handle)
+            self.split.launch((), (a, *of_a, b, *of_b), own)
             halves = (*of_a[:2], *of_b[:2], of_a[2], of_b[2])
-            self.product.launch((*halves, *arrays[2:], *numbers), (*halves, *rest), handle)
+            self.product.launch((*halves, *arrays[2:], *numbers), (*halves, *rest), own)
 
 
 def multiply(
@@ -197,30 +244,54 @@ def multiply(
         backend: the target.
         stream: the CUDA stream; None: the framework's current one.
     """
-    a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], transposed=False)
-    b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], transposed=True)
+    a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], is_turned=False)
+    b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], is_turned=True)
     both = GRADES[asked["grade"]] == 2
     kernel = in_halves(len(problem.batch), dtypes.f32).bind(
         both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
     )
-    device, given = seen["a"].info.device, [one.array for one in seen.values()]
+    rest = [seen[name] for name in ("c", "bias", "residual", "out")]
+    return launched((a, b), kernel, rest, (asked["alpha"], asked["beta"]), both, backend, stream)
+
+
+def launched(
+    operands: tuple[Split, Split],
+    kernel: Bound,
+    rest: Sequence[Strided],
+    numbers: tuple[complex, ...],
+    both: bool,
+    backend: str,
+    stream: Any,
+) -> Halved | None:
+    """Split both operands, and launch a kernel of their halves; returns what does so again, if anything can.
+
+    Args:
+        operands: A and B.
+        kernel: takes both halves of A, those of B, the units of both, and what follows.
+        rest: the arrays behind them.
+        numbers: those behind the arrays.
+        both: whether low halves are multiplied.
+        backend: the target.
+        stream: the CUDA stream; None: the framework's current one.
+    """
+    a, b = operands
+    device, given = a.given.info.device, [one.array for one in (a.given, b.given, *rest)]
     handle = current_stream(device, given) if stream is None else stream_handle(stream)
     with scratch(a.bytes + b.bytes, device, handle) as start:
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
-        halves = (*of_a[:2], *(_transposed(one) for one in of_b[:2]))
-        rest = (seen[name] for name in ("c", "bias", "residual", "out"))
-        numbers = (asked["alpha"], asked["beta"])
-        splits = a.step(of_a, both, backend), b.step(of_b, both, backend)
+        halves = (*of_a[:2], *(transposed(one) for one in of_b[:2]))
+        split = splitting((a, b), (of_a, of_b), both, backend)
         product = Step.of(kernel, (*halves, of_a[2], of_b[2], *rest), numbers, backend)
         own = stream if isinstance(device, str) else handle  # on the host there is none
-        for step in (*splits, product):
+        for step in (split, product):
             step.prepared.launch(step.arguments, step.pointers, own)
     if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
         return None
-    return Halved((a, b), (splits[0].prepared, splits[1].prepared), product.prepared, device)
+    return Halved((a, b), split.prepared, product.prepared, device)
 
 
-def _transposed(given: Strided) -> Strided:
+def transposed(given: Strided) -> Strided:
+    """An array with its last two dimensions exchanged."""
     info = given.info
-    turned = replace(info, shape=_turned(info.shape, True), strides=_turned(info.strides, True))
-    return Strided(given.array, turned)
+    seen = replace(info, shape=turned(info.shape, True), strides=turned(info.strides, True))
+    return Strided(given.array, seen)

@@ -14,8 +14,9 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
-from tilewright.ops.planning import Wanted, result_dtype, warn
+from tilewright.ops.planning import Wanted, result_dtype
 from tilewright.ops.products import each
+from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import Backend, arch_of, backend_for

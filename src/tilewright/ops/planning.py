@@ -14,17 +14,16 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.ir.async_ops import MmaAsync
-from tilewright.ir.ops import Mma
-from tilewright.ops.grades import GRADES, pays
+from tilewright.ops.grades import GRADES, is_split
+from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
-from tilewright.ops.slow import warn_if_slow
+from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair, is_same
 from tilewright.runtime.arrays import ArrayInfo, overlap
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for
-from tilewright.runtime.executable import Executable
+from tilewright.runtime.binding import check_output
 from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
@@ -79,26 +78,31 @@ def asked(
     """
     wanted = Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
     wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
-    _check_splitting(wanted)
+    check_splitting(wanted)
     return wanted
 
 
-def _check_splitting(wanted: Wanted) -> None:
-    """A schedule says itself how K is split; atomics add in no order."""
+def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
+    """A schedule says itself how K is split; atomics add in no order.
+
+    Args:
+        wanted: what is asked for.
+        op: what errors call the product.
+    """
     splitting = Splitting(wanted.split_k, wanted.reduction, wanted.batch_invariant)
     if wanted.schedule is not None and splitting != Splitting():
         raise LaunchError(
-            "matmul: schedule= says how K is split, and so do split_k, reduction and batch_invariant; "
+            f"{op}: schedule= says how K is split, and so do split_k, reduction and batch_invariant; "
             "nearest legal choice: one or the other, as in schedule=tw.Schedule(..., split_k=4)"
         )
     if wanted.batch_invariant and wanted.split_k == "stream":
         raise LaunchError(
-            'matmul: batch_invariant=True with split_k="stream", whose shares begin where the number of rows '
+            f'{op}: batch_invariant=True with split_k="stream", whose shares begin where the number of rows '
             'puts them; nearest legal choice: split_k="auto"'
         )
     if wanted.batch_invariant and wanted.reduction == "atomic":
         raise LaunchError(
-            'matmul: batch_invariant=True with reduction="atomic", which adds parts as they come; '
+            f'{op}: batch_invariant=True with reduction="atomic", which adds parts as they come; '
             'nearest legal choice: reduction="workspace"'
         )
 
@@ -144,6 +148,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
     kind = result_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
+    changed = wanted.activation is not None
+    check_sums("matmul", infos["a"].dtype, infos["a"].shape[-1], kind, changed=changed)
     backend = backend_for("matmul", list(infos.items()), wanted.target).name
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
@@ -155,7 +161,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         infos["out"] = described(arrays["out"])
     problem = describe(infos)
     check_apart(infos)
-    if _is_split(infos, problem, wanted, backend):
+    if is_split(infos, problem, wanted.precision, wanted.how, backend):
         return _in_halves(arrays, infos, problem, wanted, beta, backend, stream, made)
     product = _product(arrays, infos, problem, wanted)
     arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
@@ -173,9 +179,14 @@ def _info(arrays: Mapping[str, Any], name: str) -> ArrayInfo:
 
 
 def _is_pair(array: Any) -> bool:
-    """Whether an array is complex as it is given: real and imaginary parts, or PyTorch's lazy conjugate."""
+    """Whether an array is complex as it is given: real and imaginary parts, or PyTorch's lazy conjugate.
+
+    Two rows of numbers are no pair, though they are no array either.
+    """
     lazy = getattr(array, "is_conj", None)
-    return (isinstance(array, tuple | list) and len(array) == 2) or (callable(lazy) and bool(lazy()))
+    if isinstance(array, tuple | list):
+        return len(array) == 2 and not any(isinstance(part, tuple | list | int | float) for part in array)
+    return callable(lazy) and bool(lazy())
 
 
 def _refuse_complex_numbers(wanted: Wanted) -> None:
@@ -210,7 +221,7 @@ def _product(
     """The kernel of a product, for arrays that are given by the names of `matmul`."""
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     terms = _terms(arrays, wanted)
-    precision = _of_sums(wanted.precision, infos["a"].dtype)
+    precision = of_sums(wanted.precision, infos["a"].dtype)
     names, rank = COMBINED if terms else PLAIN, len(problem.batch)
     if terms:
         # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
@@ -232,22 +243,11 @@ def _with_absent(seen: Mapping[str, Strided]) -> dict[str, Strided]:
     return {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"]), **seen}
 
 
-def _of_sums(precision: str, dtype: DType) -> str:
+def of_sums(precision: str, dtype: DType) -> str:
     """How exact the sums of a kernel are that multiplies numbers of a dtype as they are."""
     if dtype == dtypes.f32:
         return precision if precision == TF32 else EXACT
     return SUMMED if precision == SUMMED and dtype.is_float and dtype.bits < 32 else EXACT
-
-
-def _is_split(infos: Mapping[str, ArrayInfo], problem: Problem, wanted: Wanted, backend: str) -> bool:
-    """Whether operands of f32 are split in halves, which tensor cores multiply."""
-    if wanted.precision not in GRADES or infos["a"].dtype != dtypes.f32:
-        return False
-    if isinstance(wanted.how, Schedule):
-        return wanted.how.atom.a_dtype == dtypes.f16
-    is_wide = any(info.dtype == dtypes.f64 for info in infos.values())
-    has_units = TARGETS[backend].warps and TARGETS[backend].machine_code
-    return bool(has_units) and not is_wide and pays(problem, batch_invariant=wanted.batch_invariant)
 
 
 def _in_halves(
@@ -316,22 +316,24 @@ def _scale_of_c(arrays: dict[str, Any], beta: Any) -> Any:
     return beta
 
 
-def result_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "matmul") -> DType:
+def result_dtype(
+    infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "matmul", *, saturate: bool = False
+) -> DType:
     """The dtype of the result.
 
     Args:
         infos: the arrays, by the names of the arguments.
         wanted: what is asked for.
         op: what errors call the product.
+        saturate: whether the nearest integer, of those that there are, is what is wanted of any number.
 
     Raises:
         DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
     """
-    a, b = infos["a"].dtype, infos["b"].dtype
-    if a != b:
+    if (a := infos["a"].dtype) != (b := infos["b"].dtype):
         raise DTypeError(f"{op} of {a} and {b}: convert one of them first")
     if a.name not in SUPPORTED:
-        raise DTypeError(f"no GEMM for {a} yet; nearest: {', '.join(SUPPORTED)}")
+        raise DTypeError(f"no {op} of {a} yet; nearest: {', '.join(SUPPORTED)}")
     _check_added(infos)
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = output_dtype(a) if asked is None else asked
@@ -344,9 +346,9 @@ def result_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "matm
         made, natural = given, output_dtype(a)
     else:
         natural = output_dtype(a)
-    if not natural.is_float and not made.is_float:
+    if not natural.is_float and not made.is_float and not saturate:
         _check_integers(infos, made, natural, wanted)
-    if made.components > 1 or (natural.is_float and not made.is_float):
+    if made.components > 1 or (natural.is_float and not made.is_float and not saturate):
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: the fractions would be lost")
     return made
@@ -376,8 +378,9 @@ def _check_added(infos: Mapping[str, ArrayInfo]) -> None:
 
 
 def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out") -> None:
-    """What is written must not be read, or written too, in another place."""
+    """What is written can be, and must not be read, or written too, in another place."""
     out = infos[written]
+    check_output("the call", written, out)
     for name, info in infos.items():
         if name == written or (name in ("c", "residual") and is_same(info, out)):
             continue
@@ -386,11 +389,3 @@ def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out") -> None:
                 f"{written} and {name} share memory, or interleave in too intricate a way to tell: elements "
                 f"of {name} would be overwritten before they are read; nearest legal choice: another array"
             )
-
-
-def warn(executable: Executable) -> None:
-    """Say so where what multiplies is slow for the dtype on the machine."""
-    for op in executable.kernel.walk():
-        if isinstance(op, Mma | MmaAsync):
-            warn_if_slow(op.mma.atom, executable.arch)
-            return

@@ -17,6 +17,9 @@ OTHERS = ("a", "b", "bias")
 IMAGINARY = "_im"
 """Ends the name of an array of imaginary parts, whose dimensions are those of the real parts."""
 
+OF_BLOCKS = "_scales"
+"""Ends the name of an array of scales whose dimensions are those of what they scale."""
+
 
 @dataclass(frozen=True)
 class Matrices:
@@ -50,7 +53,7 @@ class Problem:
     operands: Mapping[str, Matrices]
 
 
-def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+def result_shape(a: Sequence[int], b: Sequence[int], op: str = "matmul") -> tuple[int, ...]:
     """The shape of ``a @ b`` by NumPy's rules.
 
     A vector on the left is one row, on the right one column, and that dimension is left out of the result.
@@ -59,6 +62,7 @@ def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     Args:
         a: extents of the array on the left.
         b: of that on the right.
+        op: the operation, as errors name it.
 
     Raises:
         LaunchError: an operand without dimensions, or shapes that do not fit; says which extents.
@@ -71,15 +75,13 @@ def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise LaunchError(
-                f"matmul of shapes {a} and {b}: {name} is a number, which has no dimension to sum along; "
+                f"{op} of shapes {a} and {b}: {name} is a number, which has no dimension to sum along; "
                 "nearest legal choice: a * b"
             )
     depth_b = b[-2] if len(b) > 1 else b[0]
     if a[-1] != depth_b:
-        raise LaunchError(
-            f"matmul of shapes {a} and {b}: K is {a[-1]} in a and {depth_b} in b{_fitting(a, b)}"
-        )
-    return (*_broadcast(a, b), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+        raise LaunchError(f"{op} of shapes {a} and {b}: K is {a[-1]} in a and {depth_b} in b{_fitting(a, b)}")
+    return (*_broadcast(a, b, op), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 def _fitting(a: tuple[int, ...], b: tuple[int, ...]) -> str:
@@ -91,7 +93,7 @@ def _fitting(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     return ""
 
 
-def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ...]:
     first, second = a[:-2], b[:-2]
     rank = max(len(first), len(second))
     pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True)
@@ -99,20 +101,21 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     for one, other in pairs:
         if one != other and 1 not in (one, other):
             raise LaunchError(
-                f"matmul of shapes {a} and {b}: batches of {first} and {second} are not broadcast to each "
+                f"{op} of shapes {a} and {b}: batches of {first} and {second} are not broadcast to each "
                 f"other: {one} and {other} differ, and neither is 1"
             )
         made.append(other if one == 1 else one)
     return tuple(made)
 
 
-def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
+def describe(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
     """The problem that arrays pose.
 
     Args:
         arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
             column; all others, such as ``c``, are broadcast to the result. Of complex numbers also ``a_im``
             and so on, of the shapes of the real parts.
+        alone: ``"m"`` or ``"n"`` if no batches are joined with rows, or with columns.
 
     Raises:
         LaunchError: shapes that do not fit.
@@ -144,17 +147,17 @@ def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
     if "bias" in arrays and arrays["bias"].shape != (n,):
         raise LaunchError(f"bias has shape {arrays['bias'].shape}; it is one number for each column: ({n},)")
     bias = arrays["bias"].strides if "bias" in arrays else None
-    return _joined(batch, (m, n, k), steps, bias)
+    return _joined(batch, (m, n, k), steps, bias, alone)
 
 
 def is_part_of(name: str, *wholes: str) -> bool:
-    """Whether an array is one of some, or the imaginary parts of one of them.
+    """Whether an array is one of some, or the imaginary parts or the scales of one of them.
 
     Example:
         >>> is_part_of("a", "a"), is_part_of("c_im", "c", "out"), is_part_of("out_im", "a")
         (True, True, False)
     """
-    return name.removesuffix(IMAGINARY) in wholes
+    return name.removesuffix(IMAGINARY).removesuffix(OF_BLOCKS) in wholes
 
 
 def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:
@@ -206,13 +209,18 @@ def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True)
-class _Dim:
-    """A dimension: its extent, and its stride in each array."""
+class Dim:
+    """A dimension: its extent, and its stride in each array.
+
+    Args:
+        extent: how many indices it has.
+        steps: the stride in each array, by name.
+    """
 
     extent: int
     steps: Mapping[str, int]
 
-    def within(self, inner: _Dim, names: Sequence[str]) -> _Dim | None:
+    def within(self, inner: Dim, names: Sequence[str]) -> Dim | None:
         """This dimension and a faster one as a single one; None if strides do not allow it."""
         extent = self.extent * inner.extent
         if extent > MOST:
@@ -229,18 +237,20 @@ def _joined(
     extents: tuple[int, int, int],
     steps: Mapping[str, tuple[int, ...]],
     bias: tuple[int, ...] | None,
+    alone: str,
 ) -> Problem:
     m, n, k = extents
     rank = len(batch)
     if 0 in batch:  # there is nothing to compute
         m, batch = 0, (1,) * rank
-    dims = [_Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]
+    dims = [Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]
     dims = sorted((d for d in dims if d.extent > 1), key=lambda d: -abs(d.steps["out"]))
-    rows = _Dim(m, {name: at[rank] for name, at in steps.items() if not is_part_of(name, "b")})
-    columns = _Dim(n, {name: at[rank + 1] for name, at in steps.items() if not is_part_of(name, "a")})
-    dims = _merged(dims, tuple(steps))
-    dims, rows = _absorbed(dims, rows, "b")
-    if bias is None:  # which is not repeated for each batch
+    rows = Dim(m, {name: at[rank] for name, at in steps.items() if not is_part_of(name, "b")})
+    columns = Dim(n, {name: at[rank + 1] for name, at in steps.items() if not is_part_of(name, "a")})
+    dims = merged(dims, tuple(steps))
+    if alone != "m":
+        dims, rows = _absorbed(dims, rows, "b")
+    if bias is None and alone != "n":  # which is not repeated for each batch
         dims, columns = _absorbed(dims, columns, "a")
     found = tuple(dim.extent for dim in dims)
     made = {}
@@ -254,16 +264,25 @@ def _joined(
     return Problem(found, rows.extent, columns.extent, k, made)
 
 
-def _merged(dims: Sequence[_Dim], names: Sequence[str]) -> list[_Dim]:
-    """Dimensions, slowest first, of which neighbours are joined where all arrays allow it."""
-    made: list[_Dim] = []
+def merged(dims: Sequence[Dim], names: Sequence[str]) -> list[Dim]:
+    """Dimensions of which neighbours are joined where the strides of all arrays allow it.
+
+    Args:
+        dims: slowest first.
+        names: the arrays.
+
+    Example:
+        >>> merged([Dim(4, {"a": 6, "b": 5}), Dim(3, {"a": 2, "b": 7})], ("a",))
+        [Dim(extent=12, steps={'a': 2, 'b': 7})]
+    """
+    made: list[Dim] = []
     for dim in dims:
         both = made[-1].within(dim, names) if made else None
         made[-1:] = [both] if both is not None else [*made[-1:], dim]
     return made
 
 
-def _absorbed(dims: Sequence[_Dim], inner: _Dim, without: str) -> tuple[list[_Dim], _Dim]:
+def _absorbed(dims: Sequence[Dim], inner: Dim, without: str) -> tuple[list[Dim], Dim]:
     """Batches that one operand repeats become rows (or columns) of the other and of the result."""
     left = list(dims)
     for dim in reversed(dims):
@@ -271,5 +290,5 @@ def _absorbed(dims: Sequence[_Dim], inner: _Dim, without: str) -> tuple[list[_Di
             both = dim.within(inner, tuple(inner.steps))
             if both is not None:
                 left.remove(dim)
-                inner = _Dim(both.extent, {name: both.steps[name] for name in inner.steps})
+                inner = Dim(both.extent, {name: both.steps[name] for name in inner.steps})
     return left, inner

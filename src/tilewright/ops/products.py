@@ -12,8 +12,15 @@ from tilewright.dtypes import DType
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import round as nearest
 from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
+from tilewright.lang.launch import require
+from tilewright.lang.scalars import ceil_div
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
+
+FP8 = {dtypes.f8e4m3, dtypes.f8e5m2}
+
+BLOCK = 128
+"""Places along K that have a scale in common where scales belong to blocks; rows and columns likewise."""
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": relu,
@@ -210,9 +217,107 @@ def scaled(rank: int) -> Kernel:
     return gemm_scaled
 
 
+@lru_cache(maxsize=64)
+def scaled_in_groups(rank: int) -> Kernel:
+    """``D = activation(alpha * scale_a * (A @ W) + bias)``, where groups of rows of W have their own scales.
+
+    ``W[k, n] = (B[k, n] - zero_b[k // group, n]) * scale_b[k // group, n]``, in the dtype of the
+    multiplication, in which both steps are rounded; from the sums on it is as `scaled`.
+
+    Args:
+        rank: how many dimensions of batches there are; B has none.
+    """
+    lead = _lead(rank)
+    declared: dict[str, Any] = {"scale_a": f"{lead}M", "scale_b": "G N", "zero_b": "G N", "bias": "N"}
+
+    @kernel(A=f"{lead}M K", B=f"{lead}K N", **declared, D=f"{lead}M N", alpha=dtypes.f32)
+    def gemm_scaled_in_groups(
+        A: Any,
+        B: Any,
+        scale_a: Any,
+        scale_b: Any,
+        zero_b: Any,
+        bias: Any,
+        D: Any,
+        alpha: Any,
+        *,
+        multiplied: DType,
+        group: int,
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        depth = A.shape[-1]
+        require(depth % group == 0, f"K must be a multiple of {group}")
+        require(scale_b.shape[0] == ceil_div(depth, group), f"a group of {group} has one scale")
+        for *batch, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(depth):
+                weights = _widened(B[(*batch, k, n)], multiplied)
+                if "zero_b" in terms:
+                    weights = weights - _widened(zero_b[k // group, n], multiplied)
+                if "scale_b" in terms:
+                    weights = weights * _widened(scale_b[k // group, n], multiplied)
+                acc += _widened(A[(*batch, m, k)], multiplied) @ weights
+            value = acc.to(dtypes.f32)
+            if "scale_a" in terms:
+                value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
+            value = _finished(value, terms - {"c", "residual"}, activation, alpha, 0, 0, bias[n], 0)
+            D[(*batch, m, n)] = _saturated(value, D.dtype)
+
+    return gemm_scaled_in_groups
+
+
+@lru_cache(maxsize=64)
+def scaled_by_blocks(rank: int) -> Kernel:
+    """``D = activation(alpha * sum over blocks of K of scale_a * scale_b * (A @ B) + bias)``.
+
+    A scale belongs to `BLOCK` places along K, and to so many rows of A, or columns of B, as are shared.
+
+    Args:
+        rank: how many dimensions of batches there are.
+    """
+    lead = _lead(rank)
+    declared: dict[str, Any] = {"scale_a": f"{lead}MA KA", "scale_b": f"{lead}KB NB", "bias": "N"}
+
+    @kernel(A=f"{lead}M K", B=f"{lead}K N", **declared, D=f"{lead}M N", alpha=dtypes.f32)
+    def gemm_scaled_by_blocks(
+        A: Any,
+        B: Any,
+        scale_a: Any,
+        scale_b: Any,
+        bias: Any,
+        D: Any,
+        alpha: Any,
+        *,
+        multiplied: DType,
+        shared: tuple[int, int],
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        (rows, columns), blocks = shared, ceil_div(A.shape[-1], BLOCK)
+        if "scale_a" in terms:
+            require(scale_a.shape[-1] == blocks, "a column of scale_a for each block of K")
+            require(scale_a.shape[-2] == ceil_div(D.shape[-2], rows), "a row of scale_a for its rows of A")
+        if "scale_b" in terms:
+            require(scale_b.shape[-2] == blocks, "a row of scale_b for each block of K")
+            require(scale_b.shape[-1] == ceil_div(D.shape[-1], columns), "a column of scale_b for those of B")
+        for *batch, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                a, b = _widened(A[(*batch, m, k)], multiplied), _widened(B[(*batch, k, n)], multiplied)
+                by_row = scale_a[(*batch, m // rows, k // BLOCK)] if "scale_a" in terms else None
+                by_column = scale_b[(*batch, k // BLOCK, n // columns)] if "scale_b" in terms else None
+                acc += a.matmul(b, scales=(by_row, by_column))
+            value = _finished(acc, terms - {"c", "residual"}, activation, alpha, 0, 0, bias[n], 0)
+            D[(*batch, m, n)] = _saturated(value, D.dtype)
+
+    return gemm_scaled_by_blocks
+
+
 def _widened(value: Any, dtype: DType) -> Any:
-    """An operand in the dtype in which it is multiplied."""
-    return value if value.dtype == dtype else value.to(dtype)
+    """An operand in the dtype in which it is multiplied; both kinds of fp8 are multiplied as they are."""
+    as_it_is = value.dtype == dtype or {value.dtype, dtype} <= FP8
+    return value if as_it_is else value.to(dtype)
 
 
 def _saturated(value: Any, dtype: DType) -> Any:

@@ -2,36 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
-from tilewright.ops.planning import Done, Wanted, check_apart, check_words, seen_as, warn
+from tilewright.ops.packed_weights import PackedWeights
+from tilewright.ops.planning import Done, Wanted, check_apart, check_words, seen_as
 from tilewright.ops.problem import Problem, describe, result_shape
-from tilewright.ops.products import scaled
+from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.recalled import again, located
-from tilewright.ops.scales import SCALES, broadcast_scales, multiplied_as, multiplied_on, scaled_dtype
+from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
+from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
+from tilewright.ops.scales import (
+    SCALES,
+    broadcast_scales,
+    check_prepass,
+    multiplied_as,
+    multiplied_on,
+    pays_widened,
+    pays_widened_groups,
+    scaled_dtype,
+)
+from tilewright.ops.slow import warn
+from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.fresh import Fresh, fresh
-from tilewright.runtime.plans import Plans
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import TARGETS, part
 
-ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias")
+ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b")
 """The arrays of a call."""
 
 IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
 """Those of the kernel, in its order; what is not given is not read, and ``out`` stands for it."""
 
-_ORDER = tuple(map(ARRAYS.index, IN_KERNEL))
+WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
+"""The same where weights have groups; of scales and zero points one stands for the other if need be."""
+
+WIDENED_FIRST = "tilewright.ops.widening:multiply"
+"""What widens operand B in memory first; loaded when it is wanted."""
+
+WIDENED_GROUPS = "tilewright.ops.widening_groups:multiply"
+WIDENING_GROUPS = "tilewright.ops.widening_groups:widening_of"
+"""The same of weights in groups."""
+
+_ORDER = {names: tuple(map(ARRAYS.index, names)) for names in (IN_KERNEL, WITH_GROUPS)}
 _PLANS = Plans()
 
 
@@ -43,18 +70,32 @@ def scaled_mm(
     *,
     scale_a: Any = None,
     scale_b: Any = None,
+    zero_b: Any = None,
+    group: int | None = None,
     bias: Any = None,
     activation: str | None = None,
     out_dtype: DType | str | None = None,
+    prepass: bool | None = None,
     schedule: Schedule | None = None,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
     """``out = activation(scale_a * (a @ b) * scale_b + bias)``, for operands of the same or different widths.
 
+    With ``group`` so many neighbours along K of each column have a scale and a zero point of their own:
+    ``out = activation(scale_a * (a @ w) + bias)``, where ``w[k, n] = (b[k, n] - zero_b[k // group, n]) *
+    scale_b[k // group, n]`` is computed in the dtype of the multiplication, and rounded there.
+
+    Scales may belong to blocks of 128 places along K, and of 128 rows or columns besides: then ``out =
+    activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``, where the products of a block are
+    added up, multiplied by its scales, and added to those of the others, in f32.
+
     It is one kernel.  The narrower operand is widened on its way to the multiplication, exactly: on Hopper in
-    registers, behind bulk copies that brought it as narrow as it is.  Sums are in f32 (of two i8 in i32); the
-    rest is computed in f32 and rounded once.
+    registers, behind bulk copies that brought it as narrow as it is.  For thousands of rows of ``a`` there a
+    pass of its own that widens ``b`` in memory takes less time, and is taken; so it is for hundreds of rows
+    by weights of 4 bits in groups; see ``prepass``.
+
+    Sums are in f32 (of two i8 in i32); the rest is computed in f32 and rounded once.
 
     A result of 8 bits saturates: what is beyond its range, infinities too, becomes the nearest number that it
     has; of integers each is rounded to the nearest one, ties to even.  Wider results overflow to infinity.
@@ -62,18 +103,27 @@ def scaled_mm(
 
     Args:
         a: array (..., M, K) of f32, f16, bf16, f8e4m3, f8e5m2 or i8, or a vector (K,); of any strides.
-        b: array (..., K, N) of one of these, or a vector (K,); of any strides.  Two dtypes are multiplied as
-            the wider one; f8e4m3, f8e5m2 and i8 with another one of them as f16, and so are two of the same
-            fp8 on GPUs but Hopper, and there if one is not contiguous along K.  f16 and bf16 are not mixed.
-            Shapes follow NumPy's rules, as in `matmul`.
+        b: array (..., K, N) of one of these, or a vector (K,); of any strides; or `packed` numbers of 4 bits,
+            i4 or f4e2m1, of two dimensions, best contiguous along K.  Two dtypes are multiplied as
+            the wider one, i8 and fp8 as f16.  Two of fp8 are multiplied as they are on Hopper, if both are
+            contiguous along K; elsewhere one of each kind is multiplied as f16, and so are two of the same
+            kind on other GPUs.  f16 and bf16 are not mixed.  Shapes follow NumPy's rules, as in `matmul`.
         out: array to write; default: a new array of the framework of ``a``.
         scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
-            ``a``: of the shape of ``a`` without K, or with 1 in the place of K.
-        scale_b: the same for each column of ``b``.
+            ``a``: of the shape of ``a`` without K, or with 1 in the place of K; or with one for each row and
+            block, (..., M, ceil(K / 128)), or each block of rows and of K, (..., ceil(M / 128), ceil(K /
+            128)).
+        scale_b: the same for each column of ``b``, of which blocks lie as ``b`` does: (..., ceil(K / 128), N)
+            or (..., ceil(K / 128), ceil(N / 128)); with ``group`` an array (K / group, N).
+        zero_b: with ``group``, what is subtracted from the numbers of ``b`` before they are scaled: an array
+            (K / group, N) of f32, f16, bf16, i8 or u8.
+        group: how many neighbours along K have a scale in common; a divisor of K.
         bias: array (N,) of f32, f16 or bf16, added to each row.
         activation: as in `matmul`.
         out_dtype: dtype of a new result: f32, f16, bf16, f8e4m3, f8e5m2 or i8; default: the dtype in which
             operands are multiplied, f16 for fp8, and f32 for two i8.
+        prepass: whether a pass of its own widens ``b`` in memory before the product, in twice the bytes of
+            ``b``; default: where that was measured to be faster, for thousands of rows on Hopper.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
@@ -97,24 +147,56 @@ def scaled_mm(
         >>> tw.scaled_mm(a, weights, scale_a=10.0, out_dtype="i8", target="reference")
         array([[ 10, 127],
                [ 30, 127]], dtype=int8)
+
+        Weights of 4 bits, in two groups along K:
+
+        >>> codes = tw.packed(tw.pack([[-8, 7, 1, 2]], tw.i4).T, tw.i4)
+        >>> scales = np.float16([[0.5], [2]])
+        >>> tw.scaled_mm(np.float16([1, 1, 1, 1]), codes, scale_b=scales, group=2, target="reference")
+        array([5.5], dtype=float16)
     """
+    if isinstance(b, PackedWeights):
+        b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)
     given = {"a": a, "b": b, "out": out, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    number, arrays = _numbers_apart(given)
+    number, arrays = _numbers_apart(given | {"zero_b": zero_b})
     wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
     key, plan, at = None, None, list[int | None]()
     try:
         keys, at = located(arrays)
-        key = None if schedule is not None else (*keys, number == 1, activation, out_dtype, target)
-        plan = None if key is None else _PLANS.find(key)
+        key = (*keys, number == 1, activation, out_dtype, prepass, schedule, target, group)
+        plan = _PLANS.find(key)
     except (LaunchError, TypeError):  # something that is no array, or that has no hash
         key = None
-    if plan is not None and (found := again(plan, arrays, at, _ORDER, (number,), stream)) is not None:
-        return found
+    if plan is not None:
+        order = _ORDER[IN_KERNEL] if group is None else _standing_in(arrays)
+        if (found := again(plan, arrays, at, order, (number,), stream)) is not None:
+            return found
     # Which says what is wrong with which.
-    made = _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, stream)
+    made = _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, group, prepass, stream)
     if made.plan is not None and key is not None:
         _PLANS.keep(key, made.plan)
     return made.out
+
+
+def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:
+    """Weights with scales and zero points of their own."""
+    if any(one is not None for one in beside):
+        raise LaunchError(
+            f"scaled_mm: b is {weights!r}, which have their own scale_b, zero_b and group; nearest legal "
+            "choice: none of these beside them"
+        )
+    return weights.b, weights.scale_b, weights.zero_b, weights.group
+
+
+def _standing_in(arrays: Sequence[Any]) -> tuple[int, ...]:
+    """The arrays of a kernel of groups: the one of scales and zero points that is given, where one is not."""
+    scale, zero = (ARRAYS.index(name) for name in OF_GROUPS)
+    instead = {scale: zero} if arrays[scale] is None else {zero: scale} if arrays[zero] is None else {}
+    return tuple(instead.get(place, place) for place in _ORDER[WITH_GROUPS])
+
+
+TINIEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Sizes of normal numbers of f32."""
 
 
 def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
@@ -125,16 +207,23 @@ def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
         if name in SCALES and isinstance(array, int | float | np.number):
             product, array = product * float(array), None
         arrays.append(array)
+    if math.isfinite(product) and product and not TINIEST <= abs(product) <= LARGEST:
+        raise LaunchError(
+            f"scaled_mm: scale_a and scale_b are numbers whose product {product:.4g} is none of f32; "
+            "nearest legal choice: arrays of one element, by which results are multiplied in turn"
+        )
     return product, arrays
 
 
-def _checked(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Done:
+def _checked(
+    given: Mapping[str, Any], wanted: Wanted, group: int | None, prepass: bool | None, stream: Any
+) -> Done:
     """`scaled_mm` with everything looked at."""
     check_words(wanted)
     arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
     infos = {name: described(array, f"scaled_mm, argument {name}") for name, array in arrays.items()}
     kind = scaled_dtype(infos, wanted)
-    shape = result_shape(infos["a"].shape, infos["b"].shape)
+    shape = result_shape(infos["a"].shape, infos["b"].shape, "scaled_mm")
     serving = backend_for("scaled_mm", list(infos.items()), wanted.target)
     backend = serving.name
     made: Fresh | None = None
@@ -142,20 +231,57 @@ def _checked(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Done:
         made = fresh(given["a"], shape, kind)
         arrays["out"] = made.make()
         infos["out"] = described(arrays["out"])
-    problem = describe(broadcast_scales(infos))
+    grouped = in_groups(infos, group)
+    shared = None if grouped else shared_rows(infos)
+    if shared is not None:
+        problem = describe(beside_operands(infos))
+    else:
+        problem = describe(broadcast_scales(without_groups(infos) if grouped else infos))
     check_apart(infos)
-    terms = {name for name in (*SCALES, "bias") if name in arrays}
+    terms = {name for name in (*SCALES, "zero_b", "bias") if name in arrays}
     terms |= {"alpha"} if wanted.alpha != 1 else set()
     multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype)
+    widens = prepass is True
     if wanted.schedule is None:  # which says itself what is multiplied
-        multiplied = multiplied_on(infos["a"], infos["b"], TARGETS[backend], arch_of(serving, None))
-    kernel = scaled(len(problem.batch)).bind(
+        arch = arch_of(serving, None)
+        multiplied = multiplied_on(infos["a"], infos["b"], TARGETS[backend], arch)
+        if prepass is None and shared is None:
+            if grouped:
+                pays = pays_widened_groups(infos, multiplied, arch.features, TARGETS[backend])
+                widens = pays and not problem.batch
+            else:
+                widens = pays_widened(infos, multiplied, arch.features)
+    if shared is not None and not multiplied.is_float:
+        multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
+    check_prepass(prepass, infos, multiplied, grouped=grouped, in_blocks=shared is not None)
+    if grouped and prepass and problem.batch:
+        raise LaunchError(f"prepass=True of batches {problem.batch} that are no rows; use prepass=None")
+    of = scaled_in_groups if grouped else scaled if shared is None else scaled_by_blocks
+    kernel = of(len(problem.batch)).bind(
         multiplied=multiplied,
         terms=frozenset(terms),
         activation=wanted.activation,
         schedule=wanted.schedule,
+        **({"group": group} if grouped else {"shared": shared} if shared else {}),
     )
-    seen = tuple(_seen(name, arrays, infos, problem) for name in IN_KERNEL)
+    if grouped:
+        names = [ARRAYS[place] for place in _standing_in([arrays.get(name) for name in ARRAYS])]
+        beside = {name: Strided(arrays[name], infos[name]) for name in OF_GROUPS if name in arrays}
+        seen = tuple(beside.get(name) or _seen(name, arrays, infos, problem) for name in names)
+        if widens:
+            found = _after_widening(kernel, seen, arrays, infos, problem, (wanted.alpha,), backend, stream)
+            if found is None:
+                return Done(arrays["out"], None)
+            plan = Plan.of(found, [one.info for one in seen], tuple(_apart(arrays, WITH_GROUPS)))
+            return Done(arrays["out"], replace(plan, fresh=made))
+    else:
+        seen = tuple(_seen(name, arrays, infos, problem, shared) for name in IN_KERNEL)
+    if widens:
+        found = part(WIDENED_FIRST)(kernel, seen, (wanted.alpha,), backend, stream)
+        if found is None:
+            return Done(arrays["out"], None)
+        plan = Plan.of(found, [one.info for one in seen], tuple(_apart(arrays)))
+        return Done(arrays["out"], replace(plan, fresh=made))
     arguments = (*seen, wanted.alpha)
     tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
     by_name = {name: one.info for name, one in zip(tensors, seen, strict=True)}
@@ -168,9 +294,47 @@ def _checked(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Done:
     return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
 
 
-def _seen(name: str, arrays: Mapping[str, Any], infos: Mapping[str, ArrayInfo], problem: Problem) -> Strided:
+def _after_widening(
+    kernel: Bound,
+    seen: Sequence[Strided],
+    arrays: Mapping[str, Any],
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    numbers: tuple[complex, ...],
+    backend: str,
+    stream: Any,
+) -> Any:
+    """Widen weights in groups, and multiply; what does so again, if anything can."""
+    asked = dict(kernel.constants)
+    terms, group = asked["terms"], asked.pop("group")
+    product = scaled(0).bind(**{**asked, "terms": terms - {*OF_GROUPS}})
+    plain = {name: array for name, array in arrays.items() if name not in OF_GROUPS}
+    given = tuple(_seen(name, plain, infos, problem) for name in IN_KERNEL)
+    widening = part(WIDENING_GROUPS)(group, terms & {*OF_GROUPS})
+    beside = [seen[WITH_GROUPS.index(name)] for name in OF_GROUPS]
+    return part(WIDENED_GROUPS)(product, given, widening, beside, numbers, backend, stream)
+
+
+def _apart(arrays: Mapping[str, Any], names: tuple[str, ...] = IN_KERNEL) -> Iterator[Pair]:
+    """The result and each array that is read, which must not share memory."""
+    out = names.index("out")
+    yield from (Pair(out, place, False) for place, name in enumerate(names[:out]) if name in arrays)
+
+
+def _seen(
+    name: str,
+    arrays: Mapping[str, Any],
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    shared: tuple[int, int] | None = None,
+) -> Strided:
     """An array of the kernel; the result stands for one that is not given, for it is not read."""
     there = name if name in arrays else "out"
+    if shared is not None and name in SCALES:
+        if there == "out":
+            return seen_as(arrays[there], infos[there], problem.operands[there])
+        sized = problem.operands[operand_sized(name)]
+        return seen_as(arrays[name], infos[name], as_blocks(name, sized, shared[SCALES.index(name)]))
     found = seen_as(arrays[there], infos[there], problem.operands[there])
     rank = len(found.info.shape)
     dims = {

@@ -11,6 +11,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
+from tilewright.ops.integer_sums import MOST_IN_I32
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import wgmma
@@ -23,6 +24,11 @@ FP8 = (dtypes.f8e4m3, dtypes.f8e5m2)
 OPERANDS = (*WIDE, *NARROW)
 """Dtypes of operands, and of results; scales and biases are wide."""
 
+PACKED = (dtypes.i4, dtypes.f4e2m1)
+"""Dtypes of weights, of which two lie in a byte."""
+
+ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
+"""Dtypes of zero points."""
 
 NARROWEST = 8
 """Columns of an atom, of which those of one dtype have the same feature."""
@@ -43,9 +49,12 @@ def multiplied_as(a: DType, b: DType) -> DType:
         >>> multiplied_as(bf16, i8), multiplied_as(f8e4m3, f8e5m2), multiplied_as(i8, i8)
         (bf16, f16, i8)
     """
-    for dtype in (a, b):
-        if dtype not in OPERANDS:
-            raise DTypeError(f"scaled_mm of {dtype}; nearest: {', '.join(map(str, OPERANDS))}")
+    if a in PACKED:
+        raise DTypeError(f"scaled_mm: a is packed {a}, which b alone may be; nearest legal choice: b.T @ a.T")
+    for dtype, known in ((a, OPERANDS), (b, (*OPERANDS, *PACKED))):
+        if dtype not in known:
+            held = "; bytes that hold two numbers each are tw.packed(b, 'i4')" if dtype == dtypes.u8 else ""
+            raise DTypeError(f"scaled_mm of {dtype}; nearest: {', '.join(map(str, known))}{held}")
     if a == b:
         return a
     wide = [dtype for dtype in (a, b) if dtype in WIDE]
@@ -57,9 +66,10 @@ def multiplied_as(a: DType, b: DType) -> DType:
 def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DType:
     """The dtype in which two operands are multiplied on a machine.
 
-    It is that of `multiplied_as`; but two of the same fp8 are widened to f16, exactly, where a GPU would add
-    up their products with 13 bits or without tensor cores: on all but Hopper, and there if one is not
-    contiguous along K.
+    It is that of `multiplied_as`; but two of fp8 are multiplied as they are where a GPU sums them well: on
+    Hopper, if both are contiguous along K, also one of each kind.  Elsewhere they are widened to f16,
+    exactly, where a GPU would add up their products with 13 bits or without tensor cores; so are two i8,
+    which are added up in f32 then, where sums of so many products need not fit i32.
 
     Args:
         a: the operand on the left.
@@ -68,10 +78,13 @@ def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DTy
         arch: its architecture.
     """
     found = multiplied_as(a.dtype, b.dtype)
-    if found not in FP8 or not target.warps:
+    if found == dtypes.i8 and a.shape[-1] > MOST_IN_I32:
+        return dtypes.f16
+    if not target.warps or not {a.dtype, b.dtype} <= {*FP8}:
         return found
     along_k = a.strides[-1] == 1 and b.strides[-2 if len(b.shape) > 1 else -1] == 1
-    return found if along_k and wgmma(found, NARROWEST).feature in arch.features else dtypes.f16
+    is_there = wgmma(a.dtype, NARROWEST, b.dtype).feature in arch.features
+    return a.dtype if along_k and is_there else dtypes.f16
 
 
 def natural_dtype(multiplied: DType) -> DType:
@@ -96,9 +109,9 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
         DTypeError: a dtype that an array of its name cannot have.
     """
     multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype)
-    for name in (*SCALES, "bias"):
-        if name in infos and infos[name].dtype not in WIDE:
-            near = ", ".join(map(str, WIDE))
+    for name, kinds in (*((name, WIDE) for name in (*SCALES, "bias")), ("zero_b", ZEROS)):
+        if name in infos and infos[name].dtype not in kinds:
+            near = ", ".join(map(str, kinds))
             raise DTypeError(f"scaled_mm: {name} is {infos[name].dtype}; nearest legal choice: {near}")
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = asked or natural_dtype(multiplied)
@@ -110,6 +123,16 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"scaled_mm: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")
     return made
+
+
+def along_k(name: str, shape: tuple[int, ...]) -> int:
+    """Which dimension of its operand a scale is not one for each of.
+
+    Args:
+        name: of the scale.
+        shape: of the operand.
+    """
+    return len(shape) - 1 if name == SCALES[0] else max(len(shape) - 2, 0)
 
 
 def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
@@ -152,8 +175,110 @@ def _broadcast(name: str, info: ArrayInfo, own: tuple[int, ...], place: int, who
     if not fits or not own:
         each = f", or one for each {'row of a' if name == SCALES[0] else 'column of b'}, of shape {own} or "
         near = "a number" + (each + str((*own[:place], 1, *own[place:])) if own else "")
+        near += ", or one for each 128 places along K besides, and perhaps each 128 of those" if own else ""
         raise LaunchError(f"scaled_mm: {name} has shape {info.shape}; nearest legal choice: {near}")
     if whole:
         shape.insert(place, 1)
         strides.insert(place, 0)
     return replace(info, shape=tuple(shape), strides=tuple(strides))
+
+
+HALVES = (dtypes.f16, dtypes.bf16)
+"""What is widened to; ``wgmma`` takes it in every order."""
+
+WIDENED_ROWS = {True: 6144, False: 2048}
+"""From how many rows on it pays, for weights that are contiguous along K and for others.
+
+On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
+"""
+
+WIDENED_ELEMENTS = 1 << 22
+"""Of the weights; the launch of a pass over fewer takes longer than the pass."""
+
+
+def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
+    """Whether it takes less time to widen operand B before the product than on the way.
+
+    Args:
+        infos: the arrays of a product.
+        multiplied: the dtype of the multiplication.
+        features: of the machine.
+    """
+    a, b = infos["a"], infos["b"]
+    narrow = b.dtype.bits == 8 and multiplied in HALVES and a.dtype == multiplied
+    if "sm_90a" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
+        return False
+    return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
+
+
+GROUPED_ROWS = 512
+"""The same for weights of 4 bits in groups, by an estimate.
+
+``mma.sync`` multiplies what it decodes at about half the rate of ``wgmma``; the pass moves 2.5 bytes for each
+weight.
+"""
+
+
+def pays_widened_groups(
+    infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str], target: Target
+) -> bool:
+    """The same for weights in groups; on a GPU those of more than 4 bits are widened on the way.
+
+    Processors decode weights slowly on their way, and faster in a pass: of 2048 x 2048 on two cores products
+    of 1, 16 and 256 rows took 15, 17 and 107 ms, with a pass 4.6, 5.3 and 11; of 64 x 64 no more than
+    without.  Its kernels compile in a quarter of the time, too.
+
+    Args:
+        infos: the arrays of a product.
+        multiplied: the dtype of the multiplication.
+        features: of the machine.
+        target: the machine's.
+    """
+    a, b = infos["a"], infos["b"]
+    if not target.warps:
+        return target.machine_code and widens_groups(infos, multiplied)
+    if "sm_90a" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
+        return False
+    return b.dtype in PACKED and widens_groups(infos, multiplied)
+
+
+def widens_groups(infos: Mapping[str, ArrayInfo], multiplied: DType) -> bool:
+    """Whether a pass can widen weights in groups: their neighbours along K are neighbours in memory.
+
+    Args:
+        infos: the arrays of a product.
+        multiplied: the dtype of the multiplication.
+    """
+    a, b = infos["a"], infos["b"]
+    narrow = a.dtype == multiplied != b.dtype and multiplied in WIDE
+    return narrow and b.strides[0] == 1 != b.strides[1]
+
+
+def check_prepass(
+    prepass: bool | None,
+    infos: Mapping[str, ArrayInfo],
+    multiplied: DType,
+    *,
+    grouped: bool,
+    in_blocks: bool,
+) -> None:
+    """Refuse a pass that would widen nothing.
+
+    Raises:
+        LaunchError: operand B is as wide as what is multiplied, or has scales of blocks.
+    """
+    if prepass and in_blocks:
+        raise LaunchError("prepass=True widens b alone, and blocks of it have scales; use prepass=None")
+    if prepass and grouped:
+        if not widens_groups(infos, multiplied):
+            raise LaunchError(
+                f"prepass=True widens groups of weights that are contiguous along K to the dtype of a, "
+                f"{infos['a'].dtype}; nearest legal choice: prepass=None, or weights=tw.pack_weights(b, ...)"
+            )
+        return
+    narrow = infos["b"].dtype
+    if prepass and not (narrow.bits == 8 and infos["a"].dtype == multiplied and narrow != multiplied):
+        raise LaunchError(
+            f"prepass=True widens b to the dtype of a: {narrow} beside {infos['a'].dtype} is not of 8 bits, "
+            f"or is multiplied in {multiplied}; use prepass=None"
+        )

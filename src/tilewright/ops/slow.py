@@ -6,7 +6,10 @@ import sys
 import warnings
 
 from tilewright.errors import SlowWarning
+from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.mma import MmaAtom
+from tilewright.ir.ops import Mma
+from tilewright.runtime.executable import Executable
 from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.target import CUDA
 from tilewright.tracebacks import is_ours
@@ -24,3 +27,11 @@ def warn_if_slow(atom: MmaAtom, arch: str) -> None:
     while frame.f_back is not None and is_ours(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(f"matmul: {said}", SlowWarning, stacklevel=level)
+
+
+def warn(executable: Executable) -> None:
+    """Say so where what multiplies is slow for the dtype on the machine."""
+    for op in executable.kernel.walk():
+        if isinstance(op, Mma | MmaAsync):
+            warn_if_slow(op.mma.atom, executable.arch)
+            return

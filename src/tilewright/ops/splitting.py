@@ -3,33 +3,42 @@
 Each row, along which is summed, is scaled by a power of 4 so that its largest number lies in [2**13, 2**15).
 Each number x of it becomes ``high = f16(x)`` and ``low = f16(x - high)``: ``high + low`` differs from x by at
 most ``2**-22 |x|``, or ``2**-25`` where the low half is subnormal, that is ``2**-38`` of the largest.
+One launch splits both operands.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from tilewright import dtypes
 from tilewright.lang import operations as tw
+from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.exact_functions import absolute, bitcast, maximum, minimum, where
-from tilewright.lang.launch import batch_index, block_index
-from tilewright.lang.scalars import ceil_div
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import block_index, require
+from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.ops.grades import MOST_RANK
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 from tilewright.threads.distribution import Distribution, raked
 
-ALONG_K = raked((8, 512), (8, 32), 4, 1)
-"""Which threads split what of a matrix whose rows are contiguous: a warp for each row."""
+THREADS, LANES = 256, 32
+"""Of a block, and of a warp."""
 
-ALONG_ROWS = raked((32, 128), (8, 32), 4, 0)
-"""Which threads split what of a matrix whose columns are contiguous."""
+VECTOR = 4
+"""Neighbours that a thread reads at once."""
 
-WARPS = 8
-"""Of a block."""
+SHALLOW = 1024
+"""Elements along K, at most, of operands that threads keep in registers between both looks at them."""
+
+FEW = 4096
+"""Rows of an operand, at most, that are dealt out to more blocks of fewer rows each."""
 
 FINITE = 3.4028234663852886e38
 """The largest number of f32."""
@@ -41,37 +50,155 @@ TOP = 14
 """The exponent of the largest scaled number, or one less, for the scale is a power of 4."""
 
 
-@lru_cache(maxsize=MOST_RANK + 1)
-def split(rank: int) -> Kernel:
-    """``X[..., r, k] = (high + low)[..., r, k] * unit[..., r] ** 2`` with so many dimensions of batches.
+@dataclass(frozen=True)
+class Tiling:
+    """How a block of threads splits so many rows of an operand, tile after tile along K.
 
-    Infinities and NaN are found in ``high``, and scale nothing.  ``low`` is not written without ``both``.
+    Args:
+        rows: of a tile.
+        depth: of a tile.
+        along_rows: whether neighbours in memory are neighbours along the rows, not along K.
+        is_whole: whether a tile is as deep as the operand, and is read only once.
     """
-    lead = "".join(f"B{dim} " for dim in range(rank))
 
-    @kernel(X=f"{lead}R K", high=f"{lead}R K", low=f"{lead}R K", unit=f"{lead}R")
-    def split_in_halves(X: Any, high: Any, low: Any, unit: Any, *, spread: Distribution, both: bool) -> None:
-        r = block_index(ceil_div(X.shape[-2], spread.shape[0]))  # on the longest axis of a grid
-        batch = tuple(batch_index(extent) for extent in X.shape[:-2])
-        tile, turns = spread.shape, ceil_div(X.shape[-1], spread.shape[1])
-        largest = tw.fragment(spread, dtypes.f32, 0)
-        for k in traced_range(turns):
-            size = absolute(tw.load(X[batch].tile(tile, (r, k)), spread))
-            largest.assign(maximum(largest, where(size <= FINITE, size, 0.0)))
-        # Of a row that several warps hold, they tell each other.
-        told = tw.shared((tile[0], WARPS), dtypes.f32) if spread is ALONG_ROWS else None
-        exponent = maximum(bitcast(reduce_max(largest, 1, scratch=told), dtypes.i32) >> 23, 1)
-        half = minimum((TOP + BIAS - exponent) >> 1, BIAS // 2)
-        scale = bitcast((BIAS + 2 * half) << 23, dtypes.f32)
-        units = unit[batch].tile((tile[0],), (r,)).unmerge(0, (tile[0], 1))
-        tw.copy(bitcast((BIAS - half) << 23, dtypes.f32), units)
-        for k in traced_range(turns):
-            x = tw.load(X[batch].tile(tile, (r, k)), spread)
-            scaled = x * scale
-            first = scaled.to(dtypes.f16)
-            tw.copy(first, high[batch].tile(tile, (r, k)))
-            if both:
-                rest = where(absolute(x) <= FINITE, scaled - first.to(dtypes.f32), 0.0)
-                tw.copy(rest.to(dtypes.f16), low[batch].tile(tile, (r, k)))
+    rows: int
+    depth: int
+    along_rows: bool
+    is_whole: bool = False
+
+    @staticmethod
+    def of(rows: int, depth: int, *, along_rows: bool) -> Tiling:
+        """The tiling of an operand."""
+        if depth <= SHALLOW:
+            whole = max(1 << max(depth - 1, 0).bit_length(), LANES * VECTOR)
+            return Tiling(8, whole, along_rows, is_whole=True)
+        if along_rows:
+            return Tiling(16, 256, along_rows) if rows <= FEW else Tiling(32, 128, along_rows)
+        return Tiling(8, 512, along_rows)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a tile."""
+        return self.rows, self.depth
+
+    @property
+    def spread(self) -> Distribution:
+        """Which threads split what: a warp each row, or neighbours along the rows."""
+        across = self.rows // VECTOR if self.along_rows else THREADS // LANES
+        return raked(self.shape, (across, THREADS // across), VECTOR, int(not self.along_rows))
+
+
+@lru_cache(maxsize=(MOST_RANK + 1) ** 2)
+def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
+    """``x[..., r, k] = (x_high + x_low)[..., r, k] * x_unit[..., r] ** 2`` of both operands, in one launch.
+
+    Infinities and NaN are found in the high halves, and scale nothing.  Low ones are not written without
+    ``both``.
+
+    Args:
+        rank_a: how many dimensions of batches A has.
+        rank_b: how many B has.
+    """
+    declared: dict[str, Any] = {}
+    for name, rank in (("a", rank_a), ("b", rank_b)):
+        lead = "".join(f"{name.upper()}{dim} " for dim in range(rank))
+        rows = f"{lead}R{name}"
+        declared |= dict.fromkeys((name, f"{name}_high", f"{name}_low"), f"{rows} K") | {f"{name}_unit": rows}
+
+    @kernel(**declared)
+    def split_in_halves(
+        a: Any,
+        a_high: Any,
+        a_low: Any,
+        a_unit: Any,
+        b: Any,
+        b_high: Any,
+        b_low: Any,
+        b_unit: Any,
+        *,
+        tilings: tuple[Tiling, Tiling],
+        both: bool,
+    ) -> None:
+        blocks_a, blocks_b = (
+            blocks_of(unit, one.rows) for unit, one in zip((a_unit, b_unit), tilings, strict=True)
+        )
+        number = block_index(blocks_a + blocks_b)
+        with when(number < blocks_a):
+            _split((a, a_high, a_low, a_unit), number, tilings[0], both)
+        with otherwise():
+            _split((b, b_high, b_low, b_unit), number - blocks_a, tilings[1], both)
 
     return split_in_halves
+
+
+def blocks_of(unit: Tensor, rows: int) -> Index:
+    """How many blocks of so many rows an operand takes, which has a unit for each row."""
+    *batch, extent = unit.shape
+    count: Index = ceil_div(extent, rows) * prod(batch)
+    return count
+
+
+def place_of(unit: Tensor, rows: int, number: Index) -> tuple[tuple[Index, ...], Index]:
+    """Which batch a block takes, and which of its tiles of so many rows."""
+    *batch, extent = unit.shape
+    count = ceil_div(extent, rows)
+    places, r, number = list[Index](), number % count, number // count
+    for one in reversed(batch):
+        places.insert(0, number % one)
+        number = number // one
+    return tuple(places), r
+
+
+def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool) -> None:
+    """Split the rows of one block: first their largest number, then their halves.
+
+    Args:
+        arrays: an operand, its halves, and the units of its rows.
+        number: of the block.
+        tiling: how it takes them.
+        both: whether the low halves are written.
+    """
+    batch, r = place_of(arrays[-1], tiling.rows, number)
+    x, high, low, unit = (array[batch] if batch else array for array in arrays)
+    spread, tile, turns = tiling.spread, tiling.shape, ceil_div(x.shape[-1], tiling.depth)
+    largest, held = tw.fragment(spread, dtypes.f32, 0), list[Fragment]()
+    if tiling.is_whole:
+        require(x.shape[-1] <= tiling.depth, f"K is {tiling.depth} at most where a tile is as deep")
+        held.append(tw.load(x.tile(tile, (r, 0)), spread))
+        largest.assign(maximum(largest, _finite(held[0])))
+    else:
+        for k in traced_range(turns):
+            largest.assign(maximum(largest, _finite(tw.load(x.tile(tile, (r, k)), spread))))
+    # Of a row that several warps hold, they tell each other.
+    told = tw.shared((tiling.rows, THREADS // LANES), dtypes.f32) if tiling.along_rows else None
+    scale, one = units_of(reduce_max(largest, 1, scratch=told))
+    tw.copy(one, unit.tile((tiling.rows,), (r,)).unmerge(0, (tiling.rows, 1)))
+
+    def write(given: Fragment, k: Index | int) -> None:
+        scaled = given * scale
+        first = scaled.to(dtypes.f16)
+        tw.copy(first, high.tile(tile, (r, k)))
+        if both:
+            rest = where(absolute(given) <= FINITE, scaled - first.to(dtypes.f32), 0.0)
+            tw.copy(rest.to(dtypes.f16), low.tile(tile, (r, k)))
+
+    for part in held:
+        write(part, 0)
+    if not held:
+        for k in traced_range(turns):
+            write(tw.load(x.tile(tile, (r, k)), spread), k)
+
+
+def _finite(given: Fragment) -> Fragment:
+    """Sizes of numbers, 0 for those that are not finite."""
+    size = absolute(given)
+    found: Fragment = where(size <= FINITE, size, 0.0)
+    return found
+
+
+def units_of(largest: Fragment) -> tuple[Fragment, Fragment]:
+    """What rows are multiplied by, whose largest numbers are given, and the square root of what undoes it."""
+    exponent = maximum(bitcast(largest, dtypes.i32) >> 23, 1)
+    half = minimum((TOP + BIAS - exponent) >> 1, BIAS // 2)
+    scale = bitcast((BIAS + 2 * half) << 23, dtypes.f32)
+    return scale, bitcast((BIAS - half) << 23, dtypes.f32)

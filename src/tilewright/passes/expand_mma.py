@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from tilewright.dtypes import DType
 from tilewright.ir.fragment_ops import Redistribute
@@ -25,28 +26,50 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
 
     They become a loop over K, as much of it per turn as `step_depth` says; an operand that is a fragment
     already gives the part of its registers that belongs to the turn.  Products that are subtracted become
-    those of the negative of A, which are added.
+    those of the negative of A, which are added.  Those of atoms that are 1 deep which follow each other, with
+    operands in common, become one loop, of which each turn loads an operand once for all of them.
 
     Args:
         kernel: the kernel.
         unroll: loops of up to this many turns ask to be unrolled.
     """
+    runs = {id(op): run for run in _runs(kernel.body) for op in run}
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not isinstance(op, Mma):
             return None
         if op.a.is_fragment and op.b.is_fragment:
             return _negated(op, rewriter) if op.negative else None
-        depth = step_depth(op)
-        extent = _depth(op.a)
+        run = runs.get(id(op), (op,))
+        if op is not run[0]:
+            return ()  # the first one stands for all
+        depth, extent = max(map(step_depth, run)), _depth(op.a)
         if extent == depth:
-            return _step(op, rewriter, extent, None)
+            return _step(run, rewriter, extent, None)
         index = loop_index(rewriter.names.unique("k_step"), 0, extent // depth, 1)
-        body = Block(tuple(_step(op, rewriter, depth, index)))
+        body = Block(tuple(_step(run, rewriter, depth, index)))
         turns = extent // depth
         return (For(index, 0, turns, 1, body, unroll=turns <= unroll, location=op.location),)
 
     return rewrite_kernel(kernel, change)
+
+
+def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:
+    """Multiplies of atoms that are 1 deep which follow each other, with operands in common."""
+    for fits, ops in groupby(block.ops, _is_shallow):
+        run = tuple(op for op in ops if isinstance(op, Mma))
+        operands = [operand for op in run for operand in (op.a, op.b)]
+        alike = len({(op.mma, _depth(op.a)) for op in run}) == 1
+        if fits and alike and len({*operands}) < len(operands):
+            yield run
+    for op in block.ops:
+        for inner in op.regions:
+            yield from _runs(inner)
+
+
+def _is_shallow(op: Op) -> bool:
+    """Whether an operation multiplies both operands from shared memory by an atom that is 1 deep."""
+    return isinstance(op, Mma) and op.mma.tile[2] == 1 and op.a.is_tensor and op.b.is_tensor
 
 
 ACCESS_BYTES = 16
@@ -119,42 +142,54 @@ def _depth(operand: Value) -> int:
     return shape[1]
 
 
-def _step(op: Mma, rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
+def _step(run: Sequence[Mma], rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
+    """One turn of multiplies that have their turns together."""
     ops: list[Op] = []
-    loaded: list[Value] = []
-    for operand, spread in ((op.a, op.mma.a(depth)), (op.b, op.mma.b(depth))):
-        name = f"{operand.buffer.name}_frag"
-        if operand.is_fragment:
-            if at is not None:
-                start = (0, mul(at, depth))
-                part = rewriter.define(
-                    Redistribute, name, op.location, source=operand, start=start, distribution=spread
-                )
-                ops.append(part)
-                operand = part.result
-            loaded.append(operand)
-            continue
-        source = operand
-        if at is not None:
-            tile = Tile((spread.shape[0], depth), (0, at))
-            step = f"{operand.buffer.name}_step"
-            view = rewriter.define(Reshape, step, op.location, source=operand, transform=tile)
-            ops.append(view)
-            source = view.result
-        read = loaded_as(op, operand, depth)
-        fragment = rewriter.define(Fragment, name, op.location, dtype=operand.dtype, distribution=read)
-        copy = Copy(source, fragment.result, location=op.location)
-        ops += [fragment, replace(copy, vector=widest_vector(copy))]
-        held = fragment.result
-        if read != spread:
-            renamed = rewriter.define(
-                Redistribute, name, op.location, source=held, start=(0, 0), distribution=spread
-            )
-            ops.append(renamed)
-            held = renamed.result
-        loaded.append(held)
-    whole = replace(op, a=loaded[0], b=loaded[1])
-    return [*ops, *(_negated(whole, rewriter) if op.negative else (whole,))]
+    loaded: dict[tuple[Value, bool], Value] = {}
+    for op in run:
+        for operand in (op.a, op.b):
+            key = operand, operand is op.a
+            if key not in loaded:
+                made, loaded[key] = _loaded(op, operand, rewriter, depth, at)
+                ops += made
+        whole = replace(op, a=loaded[op.a, True], b=loaded[op.b, False])
+        ops += _negated(whole, rewriter) if op.negative else (whole,)
+    return ops
+
+
+def _loaded(
+    op: Mma, operand: Value, rewriter: Rewriter, depth: int, at: Int | None
+) -> tuple[list[Op], Value]:
+    """The fragment of an operand that is multiplied in a turn, and what makes it."""
+    spread, name = (op.mma.a if operand is op.a else op.mma.b)(depth), f"{operand.buffer.name}_frag"
+    if operand.is_fragment:
+        if at is None:
+            return [], operand
+        start = (0, mul(at, depth))
+        part = rewriter.define(
+            Redistribute, name, op.location, source=operand, start=start, distribution=spread
+        )
+        return [part], part.result
+    ops: list[Op] = []
+    source = operand
+    if at is not None:
+        tile = Tile((spread.shape[0], depth), (0, at))
+        step = f"{operand.buffer.name}_step"
+        view = rewriter.define(Reshape, step, op.location, source=operand, transform=tile)
+        ops.append(view)
+        source = view.result
+    read = loaded_as(op, operand, depth)
+    fragment = rewriter.define(Fragment, name, op.location, dtype=operand.dtype, distribution=read)
+    copy = Copy(source, fragment.result, location=op.location)
+    ops += [fragment, replace(copy, vector=widest_vector(copy))]
+    held = fragment.result
+    if read != spread:
+        renamed = rewriter.define(
+            Redistribute, name, op.location, source=held, start=(0, 0), distribution=spread
+        )
+        ops.append(renamed)
+        held = renamed.result
+    return ops, held
 
 
 def _negated(op: Mma, rewriter: Rewriter) -> tuple[Op, ...]:

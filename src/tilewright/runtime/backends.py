@@ -85,7 +85,8 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
         target: the one asked for.
 
     Raises:
-        LaunchError: arrays on different devices, or a target that cannot reach them.
+        LaunchError: arrays on different devices, a target that cannot reach them, or one that can launch
+            nothing on this machine.
     """
     devices = {info.device for _, info in arrays}
     if len(devices) > 1:
@@ -93,6 +94,8 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
         raise LaunchError(f"kernel {kernel}: arrays on different devices: {places}; move them to one")
     memory = memory_of(next(iter(devices), HOST))
     chosen = serving(memory) if target is None else target_named(target)
+    if chosen.missing and (reason := part(chosen.missing)()):
+        raise LaunchError(f"kernel {kernel}: {reason}")
     if chosen.memory != memory and devices:
         where = "in host memory" if memory == HOST else "on a GPU"
         raise LaunchError(

@@ -128,14 +128,19 @@ def _check_cluster(kernel: Kernel, grid: Sequence[int]) -> None:
             )
 
 
-def check_output(kernel: str, name: str, info: ArrayInfo) -> None:
+def check_output(writer: str, name: str, info: ArrayInfo) -> None:
     """Check that an array can be written: each element once, to memory of its own.
+
+    Args:
+        writer: who writes it, as errors name it, e.g. ``"kernel gemm"``.
+        name: what the writer calls the array.
+        info: the array.
 
     Raises:
         LaunchError: it is read-only, or its elements lie over each other.
     """
     if info.readonly:
-        raise LaunchError(f"kernel {kernel} writes {name}, which is read-only; pass a writable array")
+        raise LaunchError(f"{writer} writes {name}, which is read-only; pass a writable array")
     if 0 in info.shape:
         return
     reach = 0
@@ -144,7 +149,7 @@ def check_output(kernel: str, name: str, info: ArrayInfo) -> None:
             continue
         if stride <= reach:
             raise LaunchError(
-                f"kernel {kernel} writes {name}, whose strides {info.strides} lay several of its "
+                f"{writer} writes {name}, whose strides {info.strides} lay several of its "
                 f"{info.shape} elements over each other; pass a contiguous array"
             )
         reach += stride * (extent - 1)

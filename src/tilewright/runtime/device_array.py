@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
+from tilewright.errors import LaunchError
 from tilewright.runtime.memory import Memory
 from tilewright.targets.target import part, target_named
 
@@ -45,13 +46,30 @@ class DeviceArray:
     @classmethod
     def empty(cls, shape: tuple[int, ...], element: DType, index: int = 0) -> DeviceArray:
         """An array of a shape, row by row, that holds anything."""
-        strides = tuple(element.bytes * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        strides = _row_by_row(shape, element.bytes)
         return cls(Memory(element.bytes * math.prod(shape), index), shape, strides, element)
 
     @property
     def T(self) -> DeviceArray:  # noqa: N802
         """The transpose: the same memory with its dimensions reversed."""
         return DeviceArray(self.memory, self.shape[::-1], self.strides[::-1], dtype(self.dtype))
+
+    def reshape(self, *shape: int) -> DeviceArray:
+        """The same memory as an array of another shape; it lies row by row, as `empty` makes it.
+
+        Args:
+            shape: extents, of as many elements.
+
+        Raises:
+            LaunchError: they are of more or fewer elements, or there are gaps between the elements.
+        """
+        size = self.dtype.itemsize
+        if math.prod(shape) != math.prod(self.shape) or self.strides != _row_by_row(self.shape, size):
+            raise LaunchError(
+                f"an array of shape {self.shape} and strides {self.strides} is not the same memory as one of "
+                f"shape {shape}, which has as many elements, row by row without gaps"
+            )
+        return DeviceArray(self.memory, shape, _row_by_row(shape, size), dtype(self.dtype))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -75,6 +93,11 @@ class DeviceArray:
         dense = np.empty([self.shape[dim] for dim in by_stride], self.dtype)
         self.memory.read(dense.ctypes.data, dense.nbytes)
         return dense.transpose(np.argsort(by_stride))
+
+
+def _row_by_row(shape: tuple[int, ...], element_bytes: int) -> tuple[int, ...]:
+    """Strides in bytes of an array whose last dimension is contiguous."""
+    return tuple(element_bytes * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 @launches

@@ -6,6 +6,7 @@
 | `TILEWRIGHT_CACHE_BYTES` | how much of them is kept | `1GiB` |
 | `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
 | `TILEWRIGHT_TRACEBACK` | `full` shows the frames of the package in tracebacks of its errors | `short` |
+| `ROCM_PATH` | where ROCm is installed, whose compiler is taken for AMD GPUs before any other | `/opt/rocm` |
 
 An empty variable counts as unset.
 """
@@ -25,6 +26,7 @@ CACHE_DIR = "TILEWRIGHT_CACHE_DIR"
 CACHE_BYTES = "TILEWRIGHT_CACHE_BYTES"
 THREADS = "TILEWRIGHT_THREADS"
 TRACEBACK = "TILEWRIGHT_TRACEBACK"
+ROCM_PATH = "ROCM_PATH"
 
 _DEFAULT_CACHE_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -86,6 +88,19 @@ def wants_full_tracebacks(variables: Mapping[str, str] = os.environ) -> bool:
     if text not in ("", "short", "full"):
         raise SettingError(TRACEBACK, text, "tracebacks are short or full", "full")
     return text == "full"
+
+
+def rocm_folder(variables: Mapping[str, str] = os.environ) -> Path:
+    """Where ROCm is installed, if it is.
+
+    Args:
+        variables: where to look; the process's environment unless given.
+
+    Example:
+        >>> rocm_folder({}).as_posix(), rocm_folder({"ROCM_PATH": "/usr/rocm-7"}).as_posix()
+        ('/opt/rocm', '/usr/rocm-7')
+    """
+    return Path(variables.get(ROCM_PATH, "").strip() or "/opt/rocm")
 
 
 def usable_processors() -> int:

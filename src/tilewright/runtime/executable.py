@@ -28,7 +28,7 @@ class Executable:
     """A kernel compiled for one target and one class of arguments; made by `Kernel.compile`.
 
     Args:
-        target: the target that runs it: ``"reference"``, ``"cpu"`` or ``"cuda"``.
+        target: the target that runs it: ``"reference"``, ``"cpu"``, ``"cuda"`` or ``"hip"``.
         arch: the architecture it was compiled for.
         kernel: the traced kernel.
         listing: the generated text; None where the target executes the kernel itself.
@@ -37,6 +37,7 @@ class Executable:
         seconds: time to lower, emit and compile or load it.
         resources: what the compiler reported, e.g. registers and spills per thread.
         handle: the backend's own loaded form.
+        assembly: the compiler's listing of the machine code, where it was asked for one; else empty.
         launches: what was prepared to launch it, as far as somebody still holds it.
         schedule: how it computes what a dataflow kernel says; None of an explicit kernel.
         flow: what that is; None likewise.
@@ -51,6 +52,7 @@ class Executable:
     seconds: float = 0.0
     resources: Mapping[str, Any] = field(default_factory=dict)
     handle: Any = field(default=None, repr=False)
+    assembly: str = field(default="", repr=False)
     launches: weakref.WeakSet[Prepared] = field(default_factory=weakref.WeakSet, repr=False)
     schedule: Schedule | None = None
     flow: Flow | None = field(default=None, repr=False)

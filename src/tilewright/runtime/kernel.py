@@ -368,7 +368,7 @@ class Bound(BoundChecks, BoundFlow):
         kernel = executable.kernel
         check_apart(executable.flow, found)  # if it was known, nothing else has looked
         for name in kernel.written_params:
-            check_output(kernel.name, name, found[name])
+            check_output(f"kernel {kernel.name}", name, found[name])
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, found, numbers), parameters, found)

@@ -17,7 +17,13 @@ assembler's warnings and figures, and `runtime.cache` keeps the code already.
 """
 
 FATAL = ("C7508", "C7510", "C7511", "C7517")
-"""Warnings of the assembler that mean wrong or slow code: ignored setmaxnreg, serialised wgmma."""
+"""What the assembler warns of in wrong or slow code: ignored setmaxnreg, wgmma that wait for the last."""
+
+SERIALIZED = "wgmma.mma_async instructions are serialized"
+"""What it says of a function in which multiplications wait for each other.
+
+One version says so of a text of which another one does not (C7514, C7515, C7520 of NVRTC 13.0): results are
+the same, so that it is told with the registers, and not refused."""
 
 RESOURCES = {
     "registers": r"Used (\d+) registers",
@@ -138,4 +144,5 @@ def _excerpts(log: str, text: str) -> str:
 
 def _resources(log: str) -> dict[str, int]:
     found = {name: re.search(pattern, log) for name, pattern in RESOURCES.items()}
-    return {name: int(match[1]) for name, match in found.items() if match}
+    made = {name: int(match[1]) for name, match in found.items() if match}
+    return made | ({"serialized_wgmma": log.count(SERIALIZED)} if SERIALIZED in log else {})

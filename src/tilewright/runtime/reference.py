@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -19,6 +20,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.trials import check_sizes
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.residues import PRIME, Residues
 from tilewright.targets.reference.run import run
 from tilewright.targets.target import HOST, REFERENCE
 
@@ -129,6 +131,14 @@ class PreparedReference:
             work=WORK if blocks is None else None,
         )
 
+    def residues(self, arguments: Sequence[Any], seed: int, given: Mapping[str, Any]) -> dict[str, HostArray]:
+        """What the kernel writes if every float is an integer modulo a prime; see `runtime.algebra`."""
+        kernel = self.executable.kernel
+        arrays, numbers = self._unpacked(arguments)
+        held = drawn(kernel, arrays, seed, given)
+        run(kernel, held, self.binding.sizes, numbers, check=False, numbers=Residues()).raise_if_any()
+        return {name: held[name] for name in arrays if name in kernel.written_params}
+
     def _unpacked(self, arguments: Sequence[Any]) -> tuple[dict[str, HostArray], dict[str, Any]]:
         """The arrays and the numbers among the arguments, by name."""
         arrays, numbers = {}, {}
@@ -184,3 +194,67 @@ def host_array(info: ArrayInfo) -> HostArray:
             f"the reference runs on host arrays; this one lies on {info.device}: copy it to the host"
         )
     return elements(info).view(info.dtype.numpy)
+
+
+def drawn(
+    kernel: Kernel, arrays: Mapping[str, HostArray], seed: int, given: Mapping[str, Any]
+) -> dict[str, HostArray]:
+    """Random residues in place of floats, with the strides that the arrays have; integers as they are.
+
+    Args:
+        kernel: whose arguments they are; what it writes alone holds no residues.
+        arrays: by name; one memory under two names stays one.
+        seed: of the residues, which depend on the names and shapes besides.
+        given: residues, by name, which are not random.
+
+    Raises:
+        LaunchError: residues are given for what is no array of floats of this shape.
+    """
+    kinds = {value.name: value.dtype for value in kernel.tensors}
+    read = {value.buffer.name for op in kernel.walk() for value in op.read if value.is_tensor}
+    if strange := [name for name in given if name not in kinds or not kinds[name].is_float]:
+        floats = ", ".join(name for name, kind in kinds.items() if kind.is_float)
+        raise LaunchError(f"residues are given for {strange[0]}; nearest legal choice: one of {floats}")
+    made: dict[str, HostArray] = {}
+    places: dict[Any, HostArray] = {}
+    for name, array in arrays.items():
+        place = array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
+        if place not in places:
+            storage = Residues().storage(kinds[name])
+            places[place] = held = _strided_as(array, storage)
+            if not kinds[name].is_float:
+                held[...] = array
+            elif name in given:
+                held[...] = _residues_of(name, given[name], array.shape)
+            elif name in read or name not in kernel.written_params:
+                rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+                held[...] = rng.integers(0, PRIME, array.shape, np.uint64)
+            else:
+                held[...] = Residues().poison(kinds[name], ())
+        made[name] = places[place]
+    return made
+
+
+def _residues_of(name: str, given: Any, shape: tuple[int, ...]) -> HostArray:
+    """The residues that a caller gives.
+
+    Raises:
+        LaunchError: another shape, or no integers from 0 to the prime.
+    """
+    array = np.asarray(given)
+    if array.shape != shape or array.dtype != np.uint64 or (array >= PRIME).any():
+        raise LaunchError(
+            f"residues of {name} are {array.dtype} of shape {array.shape}; they must be uint64 of shape "
+            f"{shape}, each less than 2**61 - 1"
+        )
+    return array
+
+
+def _strided_as(array: HostArray, storage: np.dtype[Any]) -> HostArray:
+    """Memory for as many elements, with the same strides in elements."""
+    steps = [stride // array.itemsize for stride in array.strides]
+    spans = [(extent - 1) * step for extent, step in zip(array.shape, steps, strict=True)]
+    start = sum(-span for span in spans if span < 0)
+    memory = np.zeros(1 + sum(map(abs, spans)) if array.size else 1, storage)
+    strides = tuple(step * storage.itemsize for step in steps)
+    return np.ndarray(array.shape, storage, memory, start * storage.itemsize, strides)

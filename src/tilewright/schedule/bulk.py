@@ -16,7 +16,7 @@ from tilewright.lang.transaction_barriers import Barriers, arrive, mbarrier, wai
 from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Accumulation, Held, Sums
+from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.rings import Source, Sources, of_both
 from tilewright.schedule.schedule import Schedule
@@ -180,7 +180,7 @@ class Consumer:
         self.ring = ring
         schedule = ring.schedule
         self.each = schedule.groups if ring.pingpong else 1
-        self.accumulation = Accumulation(schedule.mma, ring.products, 1, schedule.promote)
+        self.accumulation = accumulation(schedule, ring.sources, ring.products, 1)
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
@@ -231,5 +231,5 @@ class Consumer:
             Verb("acquire", 0, acquire),
             *self.accumulation.verbs(sums, operands),
             Verb("release", -self.accumulation.behind, release),
-            *self.accumulation.promoting(sums),
+            *self.accumulation.promoting(sums, work),
         ]

@@ -20,6 +20,8 @@ def against_array(name: str, spec: TensorSpec) -> Iterator[tuple[str, str]]:
         A sentence with the value and the limit, and how the array could be changed; empty if nobody can.
     """
     unit = max(BULK.unit_bytes // spec.dtype.bytes, 1)
+    if spec.dtype.is_packed:
+        yield f"{name} is packed {spec.dtype}, which bulk copies move as bytes of u8 alone", ""
     if spec.dtype.bytes > 1 and spec.dtype.name not in TMA_DTYPES:
         yield f"{name} is {spec.dtype}, which bulk copies do not move", ""
     if not 2 <= spec.rank <= BULK.rank:

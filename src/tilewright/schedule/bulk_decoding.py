@@ -7,7 +7,7 @@ it in registers, and multiplies these by the tile of B in shared memory, while i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.dtypes import DType
@@ -59,6 +59,7 @@ class DecodingConsumer(Consumer):
         schedule = ring.schedule
         self.depth = part_depth(schedule.atom.a_dtype)
         self.parts = schedule.block_k // self.depth
+        self.accumulation = replace(self.accumulation, parts=self.parts)
         self.spread = tw.operand_a(schedule.mma, self.depth)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
@@ -85,7 +86,7 @@ class DecodingConsumer(Consumer):
 
         at_once = self.parts == SETS or any(one.source.sample.unit_dim == 0 for one in decoded)
         ahead = 1 if at_once else 2
-        decode = Verb("decode", 1, partial(self._decode, decoded, work), outside=True)
+        decode = Verb("decode", 1, partial(self._decode, decoded, work), outside=not at_once)
         fetching = [
             Verb("acquire", ahead, partial(self._acquire, work), self.parts),
             Verb("fetch", ahead, partial(self._fetch, decoded, work)),
@@ -94,12 +95,13 @@ class DecodingConsumer(Consumer):
             *self.accumulation.verbs(sums, operands),
             Verb("release", -self.parts, release, self.parts),
             *([*fetching, decode] if at_once else [decode, *fetching]),
+            *self.accumulation.promoting(sums, work),
         ]
 
     def _registers(self, source: Source, ring: SwizzledStages) -> Decoded:
         with made_by("staging", source.part):
             # What is decoded behind the last part is multiplied by nobody, but it must be something.
-            raw = tw.fragment(self.spread, source.sample.dtype, 0, name=f"r{source.name}")
+            raw = tw.fragment(self.spread, source.held or source.sample.dtype, 0, name=f"r{source.name}")
             kind, name = self.ring.schedule.atom.a_dtype, f"d{source.name}"
             return Decoded(
                 source, ring, raw, tuple(tw.fragment(self.spread, kind, name=name) for _ in range(SETS))
@@ -120,7 +122,10 @@ class DecodingConsumer(Consumer):
     def _decode(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
         """Make the operands of a part: into registers whose multiplication is known to be complete."""
         for one in decoded:
-            made = decoded_part(one.source, one.raw, work, step, self.ring.schedule.block_k)
+            row = one.source.row(work)
+            if not self.ring.pingpong:  # whose groups take tiles of their own
+                row = row * self.ring.schedule.groups + work.group
+            made = decoded_part(one.source, one.raw, work, step, self.ring.schedule.block_k, row)
             one.made[step.part % SETS].assign(made)
 
     def _number(self, work: Work, step: Step) -> Index:

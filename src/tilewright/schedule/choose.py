@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Operand, Part, Reduce
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.form import Form
+from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.settle import settle
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.target import TARGETS, part
@@ -19,6 +23,13 @@ from tilewright.targets.target import TARGETS, part
 UNKNOWN = 4096
 """The extent that is assumed where a kernel is compiled for a class of arrays."""
 
+
+MOST_STAGES = 16
+"""Of a ring whose tiles are less deep than what was proposed."""
+
+MOST_COVERED = 256
+"""Rows or columns that one tile covers where the result is reduced along them; longer ones are reduced across
+tiles, if that is possible."""
 
 IN_ORDER = ("workspace", "reduce-scatter", "cluster")
 """Ways in which parts of K are added up in one order, at every run, and whose times are estimated."""
@@ -83,6 +94,11 @@ class Question:
         return self.form.a.view.dtype
 
     @property
+    def b_dtype(self) -> DType:
+        """Of operand B as it is multiplied."""
+        return self.form.b.view.dtype
+
+    @property
     def decodes(self) -> bool:
         """Whether an operand is computed from what lies in memory, between the multiplications."""
         return not all(factor.is_plain for factor in self.form.factors)
@@ -102,6 +118,16 @@ class Question:
     @property
     def covered(self) -> tuple[int, int]:
         """Rows and columns that one tile must hold, because the result is reduced along them; 0 if not."""
+        return (0, 0) if self.across else self._reduced
+
+    @property
+    def across(self) -> bool:
+        """Whether reductions go across tiles, of rows and columns that are longer than tiles should be."""
+        return max(self._reduced) > MOST_COVERED and bool(reduced_in_parts(self.form))
+
+    @property
+    def _reduced(self) -> tuple[int, int]:
+        """Rows and columns that the result is reduced along; 0 if not."""
         m, n, _ = self.shape
         least = [0, 0]
         for node in self.form.flow.walk():
@@ -113,9 +139,10 @@ class Question:
     @property
     def majors(self) -> tuple[str, str]:
         """Along what A and B are contiguous: ``"k"``, ``"mn"``, or ``""`` along neither."""
-        return self._major(self.form.a), self._major(self.form.b)
+        return self.major(self.form.a), self.major(self.form.b)
 
-    def _major(self, factor: Factor) -> str:
+    def major(self, factor: Factor) -> str:
+        """Along what an operand is contiguous; see `majors`."""
         unit = self.form.spec(factor.part.operand, self.specs).unit_dim
         if unit is None:
             return ""
@@ -148,7 +175,21 @@ def proposals(question: Question) -> Iterator[Candidate]:
     """
     owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
     found: Iterator[Candidate] = part(owner.chooser)(question)
+    if question.across:
+        found = _across(found)
+    if question.form.scaled_every:
+        found = _of_scales(question, found)
     return found if question.form.flow.grouped is None else _of_groups(question, found)
+
+
+def _across(found: Iterator[Candidate]) -> Iterator[Candidate]:
+    """What is proposed where tiles reduce a part each."""
+    seen: set[Schedule] = set()
+    for one in found:
+        made = replace(one.schedule, across=True, cluster=(1, 1))
+        if made not in seen:
+            seen.add(made)
+            yield replace(one, schedule=made)
 
 
 def _of_groups(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
@@ -160,6 +201,23 @@ def _of_groups(question: Question, found: Iterator[Candidate]) -> Iterator[Candi
         if begins_anywhere and made.staging in ("cp_async", "fragments"):
             made = replace(made, staging="registers", stages=1)
         if made.roles != "ping-pong" and made not in seen:
+            seen.add(made)
+            yield replace(one, schedule=made)
+
+
+def _of_scales(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
+    """What is proposed for sums that are multiplied by scales: as deep as these allow, with as many bytes."""
+    every, seen = question.form.scaled_every, set[Schedule]()
+    for one in found:
+        made = one.schedule
+        depth = gcd(made.block_k, every)
+        if depth < made.block_k:
+            stages = made.stages if made.stages == 1 else made.stages * made.block_k // depth
+            made = replace(made, tile=(*made.tile[:2], depth), stages=min(stages, MOST_STAGES))
+        if not made.promote or every // depth % made.promote:
+            made = replace(made, promote=every // depth)
+        asked = question.form, question.specs, question.arch
+        if made not in seen and not reasons(settle(made, *asked)[0], *asked):
             seen.add(made)
             yield replace(one, schedule=made)
 

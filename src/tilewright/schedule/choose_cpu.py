@@ -19,7 +19,8 @@ from tilewright.targets.target import part
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
 """All tiles that there are: the micro-tiles of all vector widths divide them.
 
-A panel of B fits the first-level cache, the rows of A the second-level cache.  A block that reaches past an
+A panel of B fits the first-level cache, the rows of A the second-level cache; of several products those of
+all operands, and those of f64, in tiles that are half as deep.  A block that reaches past an
 edge packs and multiplies only what lies before it, so that few tiles are enough for all shapes.
 """
 
@@ -47,6 +48,10 @@ SEVERAL, TASKS = (16, 4), 4
 START = 40_000
 """In multiply-adds of the micro-kernel: what a block takes besides its tile, 0.4 us at AVX-512."""
 
+FEW_ROWS, FEW_DEPTH = {"k": 6, "mn": 48}, 64
+"""Up to how many rows of A it takes longer to widen weights of 8 bits than to multiply them, by along what
+these are contiguous; and how deep tiles are then: what is widened at once stays in the first-level cache."""
+
 FEW_BLOCKS = 64
 """Up to how many blocks for each thread it is looked at which thread takes which."""
 
@@ -57,6 +62,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
     Before them all, small products of many batch items are dealt out several at a time.
     """
     yield from _small(question)
+    yield from _few_rows(question)
     balanced = not question.stores_lines and not any(
         isinstance(node, Reduce) for node in question.form.flow.walk()
     )
@@ -97,6 +103,26 @@ def _small(question: Question) -> Iterator[Candidate]:
     yield Candidate(schedule, time, f"a tile that holds all of an item, {each} items for each block")
 
 
+def _few_rows(question: Question) -> Iterator[Candidate]:
+    """Shallow tiles where few rows are multiplied by weights of 8 bits.
+
+    Those that are contiguous along their columns are read in long runs by a tile of many columns; of others
+    few columns are read at once, in as many streams.
+    """
+    (m, n, _), form = question.shape, question.form
+    if not form.is_single or form.precision == "tf32" or not (form.a.is_plain and form.b.is_converted):
+        return
+    along = question.majors[1]
+    if form.b.dtype.bits != 8 or m > FEW_ROWS.get(along, 0):
+        return
+    enough = (columns for columns in COLUMNS if n >= columns * question.processors)
+    columns = max(enough, default=COLUMNS[0]) if along == "mn" else COLUMNS[0]
+    schedule = _schedule(question, (ROWS[0], columns), balanced=True)
+    schedule = replace(schedule, tile=(ROWS[0], columns, FEW_DEPTH))
+    time = tile_time((ROWS[0], columns), question.shape, question.processors, balanced=True)
+    yield Candidate(schedule, time, f"shallow tiles for up to {FEW_ROWS[along]} rows by weights of 8 bits")
+
+
 def _items(question: Question) -> int:
     """Batch items of the problem."""
     return prod(question.extents[:-3])
@@ -112,7 +138,9 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     sums = fma(question.dtype).c_dtype
     micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
-    return Schedule(atom, (rows, columns, DEPTH), staging="panels", balanced=balanced)
+    is_wide = sums.computed.bytes > 4 or not question.form.is_single
+    depth = DEPTH // 2 if is_wide else DEPTH
+    return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
 
 
 def _decoding(question: Question, atom: MmaAtom | None) -> Schedule:

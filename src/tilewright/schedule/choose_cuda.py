@@ -13,6 +13,8 @@ from itertools import product
 
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_decoded import candidates as decoded_in_bulk
+from tilewright.schedule.choose_f64 import candidates as of_f64
+from tilewright.schedule.choose_f64 import is_f64
 from tilewright.schedule.choose_few_rows import has_few_rows
 from tilewright.schedule.choose_fma import small_tiles
 from tilewright.schedule.choose_forms import (
@@ -25,6 +27,7 @@ from tilewright.schedule.choose_forms import (
     overflows,
     promoted_every,
 )
+from tilewright.schedule.choose_packed import candidates as packed_weights
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_several import candidates as several
 from tilewright.schedule.choose_small import small
@@ -64,12 +67,17 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
     What is for small products of many batch items comes first.
     """
+    if is_f64(question) and not question.form.is_single:
+        yield from of_f64(question)
     if not question.form.is_single:
         yield from several(question, "sm_90a" in question.arch.features and _takes_wgmma(question))
         return
     few = small(question)
     if few is not None:
         yield few
+    if is_f64(question):
+        yield from of_f64(question)
+    yield from packed_weights(question)
     if "sm_90a" in question.arch.features and question.decodes:
         yield from decoded_in_bulk(question)
     if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
@@ -126,7 +134,8 @@ def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
 def _takes_wgmma(question: Question) -> bool:
     """Whether Hopper's multiply takes the operands as they lie in memory."""
     dtype, form = question.dtype, question.form
-    if form.b.dtype != dtype or "" in question.majors or question.decodes:
+    is_mixed = dtype != question.b_dtype and {dtype.name, question.b_dtype.name} - {*FP8}
+    if is_mixed or "" in question.majors or question.decodes:
         return False
     if dtype.name in ("f16", "bf16"):
         return True
@@ -140,7 +149,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
     # With a residual to read, warps of their own that bring it and store are worth their registers.
     apart = shape.persistent and shape.roles == "cooperative" and question.reads_result_sized
     made = Schedule(
-        wgmma(dtype, columns),
+        wgmma(dtype, columns, question.b_dtype),
         (rows, columns, ROW_BYTES // dtype.bytes),
         stages=shape.stages,
         staging="tma",
@@ -199,5 +208,7 @@ def _ampere_schedule(question: Question) -> Schedule:
     staged = replace(staged, promote=int(promoted_every(question) > 0))
     if m * n >= 128 * 128 * question.processors:
         warps = (4, 2) if dtype.bytes > 4 or staged.promote or question.decodes else (2, 2)
-        return replace(staged, tile=(128, 128, depth), warps=warps)
+        # What is decoded, and sums that lie in registers twice, do not fit beside each other.
+        columns = 64 if question.decodes and staged.promote else 128
+        return replace(staged, tile=(128, columns, depth), warps=warps)
     return replace(staged, stages=4)

@@ -68,10 +68,9 @@ class Stream:
             rows: of A, in a tile.
             promoted_every: elements along K after which sums are added to others; 0: never.
         """
-        dtype = question.dtype
         block_k = self.block_k(question)
         return Schedule(
-            wgmma(dtype, rows),
+            wgmma(question.b_dtype, rows, question.dtype),
             (self.columns, rows, block_k),
             stages=self.stages(question, rows),
             staging="tma",

@@ -116,7 +116,9 @@ class Shape:
 
 
 def promoted_every(question: Question) -> int:
-    """Elements along K after which sums of tensor cores are added to others; 0: never."""
+    """Elements along K after which sums are added to others; 0: never."""
+    if question.form.scaled_every:
+        return question.form.scaled_every
     if question.dtype.name in FP8:
         return PROMOTED_EVERY
     return SUMMED_EVERY if question.form.precision == SUMMED else 0

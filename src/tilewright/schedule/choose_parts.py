@@ -129,7 +129,13 @@ def tiles_along(question: Question, schedule: Schedule) -> tuple[int, int]:
 
 
 def sharing(question: Question, schedule: Schedule) -> Iterator[Schedule]:
-    """A schedule whose blocks have parts of K, with clusters that its tiles fill, which share operands."""
+    """A schedule whose blocks have parts of K, with clusters that its tiles fill, which share operands.
+
+    None where an operand is decoded: a stage that threads have read is released to the other blocks of a
+    cluster with the memory's order, which took twice the time of the product.
+    """
+    if question.decodes:
+        return
     tiles = tiles_along(question, schedule)
     for cluster in CLUSTERS_THAT_SHARE:
         blocks = in_clusters(question.processors, prod(cluster))

@@ -10,7 +10,7 @@ from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
+from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 
 SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
 """Element types that products are chosen for."""
@@ -26,7 +26,8 @@ def tensor_core(question: Question) -> MmaAtom | None:
     if dtype.name not in SUPPORTED:
         raise DTypeError(f"no product of {dtype} yet; nearest: {', '.join(SUPPORTED)}")
     if dtype.name == "f64":
-        return MMA_F64
+        # Hopper multiplies tiles of 8 x 8 at half of its rate.
+        return MMA_F64_M16K4 if MMA_F64_M16K4.feature in question.arch.features else MMA_F64
     if dtype.name == "f32" and question.form.precision != "tf32":
         return None
     return TENSOR_CORE.get(dtype.name)

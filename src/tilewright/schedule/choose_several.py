@@ -12,10 +12,19 @@ from itertools import product
 
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import BAND, BESIDE, Shape, cached_row_us, overflows, promoted_every
+from tilewright.schedule.choose_forms import (
+    BAND,
+    BESIDE,
+    COLUMN_US,
+    Shape,
+    cached_row_us,
+    overflows,
+    promoted_every,
+)
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_waiting import is_carried
 from tilewright.schedule.memory import flops_of
+from tilewright.schedule.plans import takes_turns
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
@@ -36,6 +45,9 @@ FORMS = (
     *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
 
+SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
+"""To and from the shared memory of a multiprocessor: 128 bytes in each clock, of which a column takes two."""
+
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Bytes along K of tiles that threads copy."""
 
@@ -48,7 +60,8 @@ def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
         takes_wgmma: whether Hopper's multiply takes the first operands as they lie in memory.
     """
     if takes_wgmma:
-        found = [made for shape in FORMS if (made := _of_shape(question, shape)) is not None]
+        depth = ROW_BYTES // (2 if _takes_turns(question) else 1)
+        found = [made for shape in FORMS if (made := _of_shape(question, shape, depth)) is not None]
         found.sort(key=lambda one: one.estimate)
         yield from (one for one in found if is_carried(question, one.schedule))
     copied = [*_copied(question)]
@@ -58,13 +71,35 @@ def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
     yield from legal
 
 
-def _of_shape(question: Question, shape: Shape) -> Candidate | None:
-    """The schedule of a form; None where its sums, or two of its stages, do not fit."""
+def _takes_turns(question: Question) -> bool:
+    """Whether totals are promoted one after the other, of half a row of 128 bytes along K.
+
+    So it is where sums are promoted, which otherwise lie in registers twice, and no operand is contiguous
+    along K, of which rows of 128 bytes are a whole step.
+    """
+    form = question.form
+    rows = all(question.major(factor) == "mn" for factor in form.factors)
+    return promoted_every(question) > 0 and len(form.totals) > 1 and rows
+
+
+def _of_shape(question: Question, shape: Shape, depth: int) -> Candidate | None:
+    """The schedule of a form; None where its sums, or two of its stages, do not fit.
+
+    Args:
+        question: the problem.
+        shape: the form.
+        depth: bytes along K of a stage; of half a row of 128 bytes totals take turns.
+    """
     form, dtype, (rows, columns) = question.form, question.dtype, shape.tile
-    sums = shape.rows * columns // 128 * len(form.totals) * (2 if promoted_every(question) else 1)
+    promote = 1 if depth < ROW_BYTES else promoted_every(question) * dtype.bytes // ROW_BYTES
+    atom, totals = wgmma(dtype, columns), len(form.totals)
+    in_turns = takes_turns(atom, totals, promote)
+    if in_turns and shape.roles == "ping-pong":
+        return None  # while a group waits for its sums, no other one multiplies
+    sums = shape.rows * columns // 128 * (totals + 1 if in_turns else totals * (2 if promote else 1))
     if sums > (MOST_SUMS if shape.persistent else MOST_SUMS_ALONE) or shape.against(question):
         return None
-    stage = ROW_BYTES * (rows * len(form.rows_m) + columns * len(form.rows_n))
+    stage = depth * (rows * len(form.rows_m) + columns * len(form.rows_n))
     stored = [store.operand.dtype.bytes for store in form.stores]
     buffers = sum(shape.groups * shape.rows * min(ROW_BYTES, columns * size) for size in stored)
     stages = min((question.arch.shared_bytes - BARRIERS_BYTES - buffers) // stage, shape.stages)
@@ -72,21 +107,24 @@ def _of_shape(question: Question, shape: Shape) -> Candidate | None:
         return None
     apart = shape.persistent and question.reads_result_sized and shape.roles == "cooperative"
     made = Schedule(
-        wgmma(dtype, columns),
-        (rows, columns, ROW_BYTES // dtype.bytes),
+        atom,
+        (rows, columns, depth // dtype.bytes),
         stages=stages,
         staging="tma",
         roles=shape.roles,
         groups=shape.groups,
         blocks=question.processors if shape.persistent else 0,
         group_m=BAND,
-        promote=promoted_every(question) * dtype.bytes // ROW_BYTES,
+        promote=promote,
         epilogue="overlapped" if apart else "staged",
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,
     )
     asked = [sum(cached_row_us(question, one) for one in side) for side in (form.rows_m, form.rows_n)]
-    time = shape.time_us(question, (asked[0], asked[1]))
+    # What is loaded is written to shared memory, and read by each product of each group.
+    read = len(form.products) * shape.groups * (shape.rows + columns) * ROW_BYTES
+    busy_us = (stage * ROW_BYTES // depth + read) / SHARED_BYTES_PER_US if in_turns else shape.busy_us
+    time = replace(shape, busy_us=busy_us).time_us(question, (asked[0], asked[1]))
     how = f"{shape.rows} x {columns} for each of {shape.groups} groups, {shape.roles}"
     return Candidate(made, time, f"{len(form.products)} products of each step, {how}")
 

@@ -43,6 +43,15 @@ OUTSIDE_US = 0.00043
 LINE_US = 0.00277 / 2
 """The multiply of 64 rows with one column, along `ROW_BYTES` of K."""
 
+DECODE_US = {True: 0.085, False: 0.12}
+"""To decode 64 rows of a line of `ROW_BYTES` in registers: contiguous along K, and otherwise."""
+
+SHARED_DECODE = 0.1
+"""How much longer that takes for each other group of a block that decodes."""
+
+DECODED_MEETING_US = 0.6
+"""What adding up parts of K in memory was measured to take besides, where an operand is decoded."""
+
 TILE_US = 5.8
 """Of a block besides its steps: its start, the first stage, and its results."""
 
@@ -76,18 +85,20 @@ def meeting_us(question: Question, schedule: Schedule) -> float:
     if parts <= 1 and schedule.split_k != "stream":
         return 0.0
     rows, columns, _ = schedule.mma.tile
-    read = parts if parts <= FAN else FAN + -(-parts // FAN)
+    read, totals = parts if parts <= FAN else FAN + -(-parts // FAN), len(question.form.totals)
     if question.arch.lanes == 1:
-        return read * rows * columns * READ_MULTIPLY_ADDS
-    tile_us = rows * columns * schedule.atom.c_dtype.bytes / READ_BYTES_PER_US
+        return read * rows * columns * totals * READ_MULTIPLY_ADDS
+    tile_us = rows * columns * totals * schedule.atom.c_dtype.bytes / READ_BYTES_PER_US
     if is_clustered(schedule):  # each block adds a share of the tile
         return CLUSTER_US + DOUBLED_US * (log2(parts) - 1) + tile_us
+    decoded = DECODED_MEETING_US if question.decodes else 0.0
     if schedule.reduction == "reduce-scatter":  # each waits for all, and adds a share of the tile
         if columns <= LEAST_SHARE or not has_slices(question.form):  # one adds all of it
-            return SCATTER_US + parts * tile_us
-        return SCATTER_US + parts * PART_US + tile_us
+            return decoded + SCATTER_US + parts * tile_us
+        return decoded + SCATTER_US + parts * PART_US + tile_us
     # A block of a stream has parts of two tiles.
-    return TICKET_US * (1 + (parts > FAN)) + (read + (schedule.split_k == "stream")) * tile_us
+    tiles = read + (schedule.split_k == "stream")
+    return decoded + TICKET_US * (1 + (parts > FAN)) + tiles * tile_us
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,16 @@ class Load:
         once = sum(size for size, count in sizes if count == 1 and size <= MOST_STREAMED)
         return once / max(sum(size for size, _ in sizes), 1)
 
+    @property
+    def decode_us(self) -> float:
+        """Of a step, by a group that decodes the operand along the rows of a tile; 0 if none does."""
+        if not self.question.decodes:
+            return 0.0
+        groups = self.schedule.groups
+        rows = self.schedule.tile[0] // groups * (1 + SHARED_DECODE * (groups - 1))
+        along_k = self.question.majors[1 if self.schedule.swap_ab else 0] == "k"
+        return self.lines * rows / 64 * DECODE_US[along_k]
+
     def path_us(self) -> float:
         """Of the multiprocessor with most blocks."""
         schedule, processors = self.schedule, max(self.question.processors, 1)
@@ -194,7 +215,7 @@ class Load:
         arrival = (ARRIVAL_US + self.step_bytes / BYTES_PER_US) / (schedule.stages - 1)
         rows, columns, _ = schedule.tile
         multiply = rows / 64 * columns * self.lines * LINE_US
-        step = max(arrival, beside * self.step_bytes / BYTES_PER_US, beside * multiply)
+        step = max(arrival, beside * self.step_bytes / BYTES_PER_US, beside * multiply, self.decode_us)
         step += beside * self.outside * OUTSIDE_US
         return steps * step + (1 if schedule.blocks else rounds) * TILE_US
 

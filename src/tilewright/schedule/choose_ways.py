@@ -163,12 +163,13 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
         plain: the schedule that it is made of, with its estimate.
         schedule: how K is split.
     """
-    if schedule.staging == "tma":
-        return plain.estimate if schedule.split_k == 1 else bulk_us(question, schedule)
-    if is_known(question, schedule):
-        return fma_us(question, schedule)
-    if is_ring(question, schedule):
-        return ring_us(question, schedule)
+    if question.form.is_single:  # of several products these times know nothing
+        if schedule.staging == "tma":
+            return plain.estimate if schedule.split_k == 1 else bulk_us(question, schedule)
+        if is_known(question, schedule):
+            return fma_us(question, schedule)
+        if is_ring(question, schedule):
+            return ring_us(question, schedule)
     parts, tiles, blocks = parts_under(question, schedule), tiles_of(question, schedule), question.processors
     if schedule.split_k == 1:
         return plain.estimate

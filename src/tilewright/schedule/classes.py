@@ -16,7 +16,7 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
 
     Of a stride, the start, and the extent of the dimension that is contiguous it counts whether accesses of
     16 or of 4 bytes divide them; where a thread has vectors of its own, whose accesses may begin anywhere,
-    nothing of them counts.
+    nothing of them counts.  Packed elements share bytes in any case.
 
     Example:
         >>> from tilewright.arch import REFERENCE
@@ -28,11 +28,12 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
         >>> coarse(spec, CPU.architecture("x86-64-v3"))
         f16[1i, 1i] strides [1i, 1] align 2
     """
-    per_byte = spec.dtype.bytes
+    size, together = spec.dtype.bytes, spec.dtype.per_byte
     widths = () if arch.vector_registers else WIDTHS
 
     def width(count: int) -> int:
-        return max((w // per_byte for w in widths if count * per_byte % w == 0 and w >= per_byte), default=1)
+        counts = (w // size * together for w in widths if w >= size)
+        return max((one for one in counts if count % one == 0), default=together)
 
     return replace(
         spec,
@@ -42,5 +43,5 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
         stride_divisors=tuple(
             1 if dim == spec.unit_dim else width(divisor) for dim, divisor in enumerate(spec.stride_divisors)
         ),
-        align=max((w for w in widths if spec.align % w == 0), default=min(spec.align, per_byte)),
+        align=max((w for w in widths if spec.align % w == 0), default=min(spec.align, size)),
     )

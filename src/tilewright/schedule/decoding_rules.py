@@ -6,7 +6,8 @@ from tilewright.dataflow.nodes import Node, Store
 from tilewright.ir.traits import REGISTERS
 from tilewright.schedule.bulk_decoding import SETS, part_depth
 from tilewright.schedule.machine_rules import Reasons
-from tilewright.schedule.resources import Case, Side
+from tilewright.schedule.resources import Case
+from tilewright.schedule.sides import Side
 
 
 def decoded(case: Case) -> Reasons:
@@ -52,6 +53,3 @@ def parts_in_bulk(case: Case) -> Reasons:
     if k % depth:
         text = f"a depth of {k} is no multiple of {depth}, for which {SETS} sets of registers take turns"
         yield "tile", text, f"tile={(m, n, max(round(k / depth), 1) * depth)}", product
-    if case.schedule.promote:
-        text = f"promote={case.schedule.promote}; sums of what is decoded are not promoted"
-        yield "promote", text, "promote=0", product

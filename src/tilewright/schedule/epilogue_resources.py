@@ -13,13 +13,17 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.counts import divisor_at_most
-from tilewright.schedule.bulk_arrays import against_store
+from tilewright.schedule.bulk_views import against_tiles
+from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.epilogue.direct import in_parts, own_slices, shared_columns
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.threads.registers import reduction, thread_digits
+
+TICKET_BYTES = 4
+"""What threads learn from each other of the number of a part."""
 
 RING, PARTIAL, RESULT, BARRIERS, TICKET, SUMS = "ring", "partial", "result", "barriers", "ticket", "sums"
 """What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers, a number,
@@ -124,6 +128,12 @@ class Leaving:
             for name in ("free", "written"):
                 yield Buffer(name, BARRIERS, self.groups * self.count * BARRIER_BYTES)
 
+    def tickets(self) -> Iterator[Buffer]:
+        """What threads learn of who comes last, for each dimension that is reduced along across tiles."""
+        nodes = reduced_in_parts(self.form) if self.schedule.across else ()
+        for _ in {node.argument.axes[node.axis] for node in nodes}:
+            yield Buffer("ticket", TICKET, TICKET_BYTES * self.groups)
+
     def _along_rows(self, store: Store) -> bool:
         unit = self.form.spec(store.operand, self.specs).unit_dim
         return unit is not None and store.at[unit] == self.form.m
@@ -132,14 +142,19 @@ class Leaving:
         """Why bulk copies do not store a result slice by slice."""
         spec, (rows, columns) = self.form.spec(store.operand, self.specs), (self.mma.tile[0], self.columns)
         name, width = store.operand.name, ROW_BYTES // spec.dtype.bytes
-        yield from against_store(name, spec)
+        inner, outer = (rows, columns) if self._along_rows(store) else (columns, rows)
+        spans = (self.form.n, self.form.m) if self._along_rows(store) else (self.form.m, self.form.n)
+        panel = (outer, width)
+        for text, _ in against_tiles(
+            self.form, store.operand, store.at, spans, self.specs, panel, stored=True
+        ):
+            yield text
         if self.form.lists and self.schedule.epilogue != "staged":
             yield f"tensor maps of the arrays of {name} are seen by those who compute, and others would store"
         if (cut := self.form.flow.grouped) is not None:
             yield f"groups of {cut.name} end anywhere in {name}, and bulk copies would store whole boxes"
         if spec.unit_dim is not None and store.at[spec.unit_dim] not in (self.form.m, self.form.n):
             yield f"{name} is contiguous along {store.at[spec.unit_dim].name}"
-        inner, outer = (rows, columns) if self._along_rows(store) else (columns, rows)
         if inner % width:
             yield f"slices of {inner} {spec.dtype} are no whole number of rows of {ROW_BYTES} bytes"
         if outer > BULK.extent:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Flow, Integer, Node, Number, Store
+from tilewright.dataflow.nodes import Flow, Store
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.control import otherwise, when
 from tilewright.lang.fragments import Fragment
@@ -17,7 +17,6 @@ from tilewright.lang.launch import derived
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
-from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.schedule.batches import Batches
 from tilewright.schedule.bulk import Bulk
@@ -25,14 +24,12 @@ from tilewright.schedule.bulk_decoding import bulk_ring
 from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
-from tilewright.schedule.epilogue.values import Views
-from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered, is_split
-from tilewright.schedule.form import Form, array, extent_of, form_of
+from tilewright.schedule.form import Form, extent_of, form_of
+from tilewright.schedule.fragments_ring import Fragments
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import Listed, ListedArray
-from tilewright.schedule.memory import MOST_STREAMED
 from tilewright.schedule.partition import (
     MOST_SPLITS,
     DataParallel,
@@ -45,15 +42,12 @@ from tilewright.schedule.partition import (
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.registers_ring import Registers
-from tilewright.schedule.replay import replay
-from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Source
+from tilewright.schedule.rings import CpAsync, Direct, Panels
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
 from tilewright.schedule.shares import Shares
+from tilewright.schedule.sources import Tiles, sources_of
 from tilewright.schedule.stream import Stream
-
-Tiles: TypeAlias = DataParallel | Persistent | Listed
-"""Which tiles a block computes."""
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
@@ -150,7 +144,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):
-        sources = _sources(form, schedule, arguments, partition)
+        sources = sources_of(form, schedule, arguments, partition)
         ring = RINGS[schedule.staging](schedule, sources, form.products)
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
@@ -161,7 +155,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
             fixup = (
                 ClusterSums(schedule)
                 if is_clustered(schedule)
-                else FIXUPS[schedule.reduction](schedule, *partition.split)
+                else FIXUPS[schedule.reduction](schedule, *partition.split, len(form.totals))
             )
     if isinstance(ring, Bulk):
         with made_by("stages"):
@@ -264,7 +258,9 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Til
         for span in (form.m, form.n)
     )
     groups = _groups(form, schedule, arguments)
-    problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile, groups)
+    # Where a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
+    least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
+    problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile, groups, least)
     if schedule.split_k == "stream":
         return Stream(problem, order, schedule.blocks)
     splits, unit = _splits(problem, schedule), max(schedule.promote, 1)
@@ -310,68 +306,3 @@ def _whole_clusters(problem: Problem, schedule: Schedule) -> Sequence[Index]:
     """Tiles along the rows and along the columns, with those that only fill a cluster."""
     pairs = zip(problem.tiles, schedule.cluster, strict=True)
     return [count if blocks == 1 else ceil_div(count, blocks) * blocks for count, blocks in pairs]
-
-
-def _sources(
-    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Tiles
-) -> tuple[Source, ...]:
-    rows, columns, _ = schedule.mma.tile
-    first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
-    made = []
-    along_m = [(factor, "m", rows) for factor in form.rows_m]
-    for factor, along, count in [*along_m, *((factor, "n", columns) for factor in form.rows_n)]:
-
-        def matrix(work: Work, factor: Factor = factor, along: str = along) -> Tensor:
-            whole = factor.matrix(array(arguments, factor.part.operand), form.places(work, whole=True))
-            if not isinstance(partition, Shares):
-                return whole
-            return partition.of(whole, rows=0) if along == "m" else partition.of(whole, columns=0)
-
-        made.append(
-            Source(
-                factor.name,
-                matrix,
-                factor.matrix(array(arguments, factor.part.operand), form.places(first)),
-                along,
-                count,
-                _decode(form, factor, arguments),
-                factor.part,
-                not factor.keeps_zero,
-                0 if schedule.staging != "tma" else _readers(form, partition, factor, along),
-            )
-        )
-    return tuple(made)
-
-
-def _readers(form: Form, partition: Tiles, factor: Factor, along: str) -> Index:
-    """How many blocks, or clusters, load each element of a matrix: one for each tile of the result beside it.
-
-    0 where that is another number, of batches, groups and views; and of a matrix that is so large that most
-    of it pushes only its own elements out of the second-level cache, which then does best by itself.
-    """
-    operand = factor.part.operand
-    if isinstance(partition, Listed) or operand.transforms or form.batch or form.flow.grouped is not None:
-        return 0
-    problem = partition.problem
-    rows, beside = (problem.m, partition.tiles_n) if along == "m" else (problem.n, partition.tiles_m)
-    size = maximum(rows * problem.k, 1) * operand.dtype.bytes
-    readers = derived(beside * minimum(MOST_STREAMED // size, 1))
-    return readers  # noqa: RET504 the kernel's parameter is named after it
-
-
-def _decode(form: Form, factor: Factor, arguments: dict[str, Any]) -> Callable[[Fragment], Any] | None:
-    """What makes an operand of the elements of its array; None where they are multiplied as they are."""
-    if factor.is_plain:
-        return None
-
-    views = Views(form, arguments)
-
-    def decode(held: Fragment) -> Any:
-        def leaf(node: Node) -> Any:
-            if isinstance(node, Integer):
-                return views.number(node)
-            return arguments[node.name] if isinstance(node, Number) else held
-
-        return replay(factor.view, leaf)
-
-    return decode

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright import dtypes
 from tilewright.dataflow import wide
 from tilewright.dataflow.nodes import (
     Flow,
@@ -18,9 +19,11 @@ from tilewright.dataflow.nodes import (
     Node,
     Number,
     Part,
+    Position,
     Rearrange,
     Span,
     Sum,
+    walk,
 )
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
@@ -29,12 +32,30 @@ from tilewright.functions.table import CONVERSION
 from tilewright.lang.dataflow.promotion import holds_all
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
+from tilewright.schedule.shared_elements import run_along, same
 from tilewright.targets.atoms import WGMMA
 
 Places = Mapping[Span, Index | slice]
 """An index along some spans, or a part of them."""
 
 EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers by which the products of an operand are multiplied, one for so many neighbours along K.
+
+    Args:
+        part: the array and the spans that it is taken along.
+        view: the part, or another dtype of it.
+        run: places along K that have a number in common.
+        rows: rows of the operand that have it in common.
+    """
+
+    part: Part
+    view: Node
+    run: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -46,12 +67,16 @@ class Factor:
         row: the span of its rows.
         depth: the span along K.
         view: what is multiplied: the part, or a function of its elements.
+        beside: other parts of arrays that the function takes, such as the scales of groups along K.
+        scale: by what its products are multiplied besides.
     """
 
     part: Part
     row: Span
     depth: Span
     view: Node
+    beside: tuple[Part, ...] = ()
+    scale: Scale | None = None
 
     @property
     def name(self) -> str:
@@ -62,6 +87,24 @@ class Factor:
     def dtype(self) -> DType:
         """Of its elements in memory."""
         return self.part.operand.dtype
+
+    @property
+    def held(self) -> DType:
+        """Of its elements in registers before anything is computed of them: packed ones come there wider."""
+        if not self.dtype.is_packed:
+            return self.dtype
+        uses = [node for node in walk(self.view) if any(same(one, self.part) for one in node.arguments)]
+        made = {node.dtype for node in uses if isinstance(node, Map) and node.function == "convert"}
+        only = len(made) == 1 and all(isinstance(node, Map) and node.function == "convert" for node in uses)
+        if only and holds_all(first := made.pop(), (self.dtype,)):
+            return first
+        return dtypes.f16 if self.dtype.is_float else dtypes.i8
+
+    @property
+    def runs(self) -> list[int]:
+        """Of the parts beside it that have elements for groups along K, how many neighbours a group has."""
+        found = (run_along(part, self.depth) for part in self.beside)
+        return [run for run in found if run is not None and run > 1]
 
     @property
     def is_plain(self) -> bool:
@@ -80,6 +123,8 @@ class Factor:
     def keeps_zero(self) -> bool:
         """Whether 0 is made of 0, whatever is passed to the kernel: what lies past the edge is 0 then too."""
         if any(isinstance(leaf, Number | Integer) for leaf in leaves(self.view)):
+            return False
+        if any(self.depth not in part.at for part in self.beside):
             return False
         return not np.any(at_zero(self.view))
 
@@ -151,8 +196,8 @@ def plan_of(flow: Flow, m: Span, n: Span) -> Plan:
         a, negated_a = _positive(product.a, product)
         b, negated_b = _positive(product.b, product)
         negative = negative ^ negated_a ^ negated_b
-        at_a = _number(plan.rows_m, _factor(a, m, product))
-        at_b = _number(plan.rows_n, _factor(b, n, product))
+        at_a = _number(plan.rows_m, _factor(a, m, product, product.scale_a))
+        at_b = _number(plan.rows_n, _factor(b, n, product, product.scale_b))
         plan.products.append(Product(product, at_a, at_b, _number(plan.totals, total), negative))
     return plan
 
@@ -206,6 +251,12 @@ def _refuse_others(product: Sum, first: Sum) -> None:
             f"in one loop over steps, or {EXPLICIT}",
             product.location,
         )
+    if product is not first and any((*product.scales, *first.scales)):
+        raise TraceError(
+            "several products, of which one has scales: they are added up together, and are not multiplied "
+            f"by the same numbers; nearest legal choice: one product, or {EXPLICIT}",
+            product.location,
+        )
     if kinds[0] != kinds[1]:
         a, b, c, precision = kinds[0]
         raise TraceError(
@@ -236,15 +287,53 @@ def _spelled(factor: Factor) -> str:
     return f"{factor.name}[{', '.join(span.name for span in factor.part.at)}]"
 
 
-def _factor(node: Node, row: Span, product: Sum) -> Factor:
-    parts = [part for part in leaves(node) if isinstance(part, Part)]
-    if len(parts) != 1 or row not in parts[0].at or product.span not in parts[0].at:
+def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> Factor:
+    parts: list[Part] = []
+    for leaf in leaves(node):
+        if isinstance(leaf, Position):
+            raise TraceError(
+                f"an operand of a product that depends on where its elements stand, positions of "
+                f"{leaf.span.name}; nearest legal choice: {EXPLICIT}",
+                leaf.location or product.location,
+            )
+        if isinstance(leaf, Part) and not any(same(leaf, known) for known in parts):
+            parts.append(leaf)
+    both = {row, product.span}
+    # Of those that have an element for each row and each k, the first is what tiles are loaded of.
+    whole = [
+        part for part in parts if both <= {*part.at} and all(run_along(part, span) == 1 for span in both)
+    ]
+    if not whole:
         raise TraceError(
-            f"an operand of a product is a function of one part of an array, along {row.name} and "
-            f"{product.span.name}; nearest legal choice: {EXPLICIT}",
+            f"an operand of a product is a function of a part of an array along {row.name} and "
+            f"{product.span.name}, and perhaps of others beside it; nearest legal choice: {EXPLICIT}",
             node.location or product.location,
         )
-    return Factor(parts[0], row, product.span, _plain(node))
+    others = tuple(part for part in parts if part is not whole[0])
+    return Factor(whole[0], row, product.span, _plain(node), others, _scale(scale, row, product))
+
+
+def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
+    """The scales of an operand, by the array that they lie in."""
+    if node is None:
+        return None
+    plain = view = _plain(node)
+    while isinstance(plain, Map) and plain.function == "convert":
+        plain = _plain(plain.given[0])
+    if not isinstance(plain, Part) or row not in plain.at or product.span not in plain.at:
+        raise TraceError(
+            f"a scale of a product is a part of an array, along {row.name} and {product.span.name}; nearest "
+            f"legal choice: S[{row.name}, {product.span.name} // 128]",
+            node.location or product.location,
+        )
+    run, rows = (run_along(plain, span) or 1 for span in (product.span, row))
+    if run == 1:
+        raise TraceError(
+            f"a scale for each {product.span.name}: sums are multiplied by what their products have in "
+            f"common; nearest legal choice: S[{row.name}, {product.span.name} // 128]",
+            node.location or product.location,
+        )
+    return Scale(plain, view, run, rows)
 
 
 def _plain(node: Node) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tilewright.dtypes import u32
@@ -30,22 +30,24 @@ LEAST_SHARE = 8
 class Fixup:
     """What the ways through global memory have in common.
 
-    Groups of warps that share a tile have sums of their own.
+    Groups of warps that share a tile have sums of their own, and so has each total.
 
     Args:
         schedule: how the product is computed.
         tiles: tiles whose K is split.
         parts: parts of all of them.
+        totals: how many sums each element has, which lie one after the other.
     """
 
     zeroed = False
     """Whether the memory of a tile holds zeros when its first part comes, and again after its last."""
 
-    def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
+    def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
         self.has_roles, self.most = schedule.roles != "none", most_parts(schedule)
+        self.totals = totals
         self.has_copies = schedule.staging in ("cp_async", "fragments")
         groups = schedule.groups if self.has_roles else 1
-        kept = maximum(self.kept(tiles, parts), 1)
+        kept = maximum(self.kept(tiles, parts), 1) * totals
         self.order = in_order_of_threads(schedule.mma.c())
         shape = (kept, groups, *self.order.extents)
         partial_sums = launcher_memory(shape, schedule.atom.c_dtype, resets=self.zeroed)
@@ -65,27 +67,27 @@ class Fixup:
             tw.barrier()
 
     @contextmanager
-    def completed(self, work: Work, total: Fragment) -> Iterator[None]:
-        """The with block is executed by those who have the sums of all parts, in ``total``."""
+    def completed(self, work: Work, *totals: Fragment) -> Iterator[None]:
+        """The with block is executed by those who have the sums of all parts, in ``totals``."""
         last = var(1)
         with made_by("reduction"):
             self.quiet()
             with when(work.segment.parts > 1):
-                last.set(self.meet(work, total))
+                last.set(self.meet(work, totals))
         with when(last.get() > 0):
             yield
 
-    def meet(self, work: Work, total: Fragment) -> Index:
+    def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
         """Bring the sums of a part to the others.
 
         Returns:
-            1 for those who then have all of them in ``total``, else 0.
+            1 for those who then have all of them in ``totals``, else 0.
         """
         raise NotImplementedError
 
-    def held(self, slot: Index, group: Index) -> Tensor:
-        """(rows, columns): the memory of some sums."""
-        return self.order.tile(self.sums[slot, group])
+    def held(self, slot: Index, group: Index, number: int = 0) -> Tensor:
+        """(rows, columns): the memory of the sums of a total."""
+        return self.order.tile(self.sums[slot * self.totals + number, group])
 
     def barrier(self, work: Work) -> Index | None:
         """The number of the barrier at which a group meets."""
@@ -108,8 +110,8 @@ class Workspace(Fixup):
     that nobody reads more than some of them.  The order of additions follows from the number of parts.
     """
 
-    def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
-        super().__init__(schedule, tiles, parts)
+    def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
+        super().__init__(schedule, tiles, parts, totals)
         self.is_flat = is_flat(schedule)
         if not self.is_flat:
             arrived_near = launcher_memory((maximum(parts, 1), self.groups), u32, resets=True)
@@ -119,39 +121,45 @@ class Workspace(Fixup):
         """Of all parts."""
         return parts
 
-    def meet(self, work: Work, total: Fragment) -> Index:
+    def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
         """Write, and see who is last: of the neighbours, and of all."""
         segment = work.segment
-        self._write(work, total, segment.part)
+        self._write(work, totals, segment.part)
         if self.is_flat:
             last = self.take_ticket(work, self.counter(work), segment.parts)
             with when(last > 0):
-                self._add(work, total, 0, segment.parts, 1)
+                self._add(work, totals, 0, segment.parts, 1)
             return last
         has_all = var(0)
         first = let(segment.part // FAN * FAN)
         near = let(minimum(segment.parts - first, FAN))
         counter = self.arrived_near[segment.slot(first), work.group]
         with when(self.take_ticket(work, counter, near) > 0):
-            self._add(work, total, first, near, 1)
+            self._add(work, totals, first, near, 1)
             has_all.set(1)
             with when(segment.parts > FAN):
-                self._write(work, total, first)
+                self._write(work, totals, first)
                 count = let(ceil_div(segment.parts, FAN))
                 last = self.take_ticket(work, self.counter(work), count)
                 has_all.set(last)
                 with when(last > 0):
-                    self._add(work, total, 0, count, FAN)
+                    self._add(work, totals, 0, count, FAN)
         return has_all.get()
 
-    def _write(self, work: Work, total: Fragment, part: Index) -> None:
-        tw.copy(total, self.held(work.segment.slot(part), work.group))
+    def _write(self, work: Work, totals: Sequence[Fragment], part: Index) -> None:
+        for number, total in enumerate(totals):
+            tw.copy(total, self.held(work.segment.slot(part), work.group, number))
 
-    def _add(self, work: Work, total: Fragment, first: Index, count: Index, step: int) -> None:
+    def _add(self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int) -> None:
         """Add up so many parts, every so many-th."""
         most = min(self.most if step == 1 else -(-self.most // step), FAN)
         segment = work.segment
-        add_parts(total, count, most, lambda i: self.held(segment.slot(first + i * step), work.group))
+        for number, total in enumerate(totals):
+
+            def part(i: Index, number: int = number) -> Tensor:
+                return self.held(segment.slot(first + i * step), work.group, number)
+
+            add_parts(total, count, most, part)
 
 
 class ReduceScatter(Fixup):
@@ -220,15 +228,17 @@ class Turnstile(Fixup):
         """Of each tile."""
         return tiles
 
-    def meet(self, work: Work, total: Fragment) -> Index:
+    def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
         """The last part has all."""
-        segment, barrier = work.segment, self.barrier(work)
-        sums, counter = self.held(segment.tile, work.group), self.counter(work)
+        segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
+        held = [(total, self.held(segment.tile, work.group, at)) for at, total in enumerate(totals)]
         await_(counter, segment.part, barrier=barrier)
         with when(segment.part > 0):
-            total.assign(total + tw.load(sums, total))
+            for total, sums in held:
+                total.assign(total + tw.load(sums, total))
         with when(segment.part < segment.parts - 1):
-            tw.copy(total, sums)
+            for total, sums in held:
+                tw.copy(total, sums)
         signal(counter, of=segment.parts, barrier=barrier)
         return maximum(segment.part - (segment.parts - 2), 0)
 
@@ -242,14 +252,16 @@ class Atomic(Fixup):
         """Of each tile."""
         return tiles
 
-    def meet(self, work: Work, total: Fragment) -> Index:
+    def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
         """Add, and see who is last."""
-        sums = self.held(work.segment.tile, work.group)
-        tw.copy(total, sums, reduction="add")
+        held = [(total, self.held(work.segment.tile, work.group, at)) for at, total in enumerate(totals)]
+        for total, sums in held:
+            tw.copy(total, sums, reduction="add")
         last = self.take_ticket(work, self.counter(work), work.segment.parts)
         with when(last > 0):
-            tw.copy(sums, total)
-            tw.copy(tw.fragment(total.distribution, total.dtype, 0, name="zeros"), sums)
+            for total, sums in held:
+                tw.copy(sums, total)
+                tw.copy(tw.fragment(total.distribution, total.dtype, 0, name="zeros"), sums)
         return last
 
 

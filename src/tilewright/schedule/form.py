@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 from tilewright.dataflow.nodes import (
@@ -23,6 +24,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.factors import EXPLICIT, Factor, Places, Product, plan_of
 from tilewright.schedule.groups import MOST
 from tilewright.schedule.partition import Work
+from tilewright.schedule.stages import ROW_BYTES
 from tilewright.symbolic.nodes import Sym
 from tilewright.views.view import View
 
@@ -132,12 +134,17 @@ class Form:
         return replace(
             spec,
             rank=view.rank,
-            unit_dim=view.unit_dim,
+            unit_dim=view.run_dim(ROW_BYTES // spec.dtype.bytes),
             extent_divisors=ones,
             stride_divisors=ones,
             align=spec.dtype.bytes,
             signed=True,
         )
+
+    @property
+    def scaled_every(self) -> int:
+        """Places along K that have their scales in common; 0 where there are none."""
+        return gcd(*(factor.scale.run for factor in self.factors if factor.scale is not None))
 
     @property
     def precision(self) -> str:

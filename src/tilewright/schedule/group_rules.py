@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.schedule.machine_rules import Reasons
-from tilewright.schedule.resources import Case, Side
+from tilewright.schedule.resources import Case
+from tilewright.schedule.sides import Side
 
 ALIGNED = ("tma", "cp_async", "fragments")
 """Stagings that copy from multiples of 4 or of 16 bytes."""

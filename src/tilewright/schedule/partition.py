@@ -77,6 +77,7 @@ class Problem:
         k: what is summed along.
         tile: extents (m, n, k) of a tile.
         groups: those that its rows or columns fall into; instead of batches.
+        least: how many steps along K are taken at least, of zeros if there are none.
     """
 
     batch: tuple[Index, ...]
@@ -85,6 +86,7 @@ class Problem:
     k: Index
     tile: tuple[Index, Index, int]
     groups: RowGroups | None = None
+    least: int = 0
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -105,8 +107,11 @@ class Problem:
     @property
     def steps(self) -> Index:
         """Tiles along K."""
-        count: Index = ceil_div(self.k, self.tile[2])
-        return count
+        return self.at_least(ceil_div(self.k, self.tile[2]))
+
+    def at_least(self, steps: Index) -> Index:
+        """So many steps, or as many as are taken at least."""
+        return maximum(steps, self.least) if self.least else steps
 
 
 @dataclass(frozen=True)
@@ -258,7 +263,8 @@ class DataParallel(Partition):
         tile = let((number * tiles_m + self.place[0]) * tiles_n + self.place[1])
         begin = let((part * each + minimum(part, more)) * unit)
         own = (each + minimum(maximum(more - part, 0), 1)) * unit
-        self.steps = let(own if unit == 1 else minimum(own, maximum(self.steps - begin, 0)))
+        own = own if unit == 1 else minimum(own, maximum(self.steps - begin, 0))
+        self.steps = let(self.problem.at_least(own))
         self.segment = Segment(begin, tile, part, self.parts, lambda p: tile * self.parts + p)
         tiles = tiles_m * tiles_n * self.problem.batches
         self.split = tiles, tiles * self.parts

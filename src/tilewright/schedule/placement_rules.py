@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.schedule.machine_rules import Reasons
-from tilewright.schedule.resources import Case, Side
+from tilewright.schedule.resources import Case
+from tilewright.schedule.sides import Side
 
 STAGINGS = ("direct", "registers", "cp_async", "fragments")
 """Those in which all threads fill stages that lie as a schedule says."""
@@ -53,6 +54,22 @@ def dealt(case: Case) -> Reasons:
             tile = f"{side.rows} x {case.tile[2]} of {side.label}"
             text = f"{rows} x {along_k} threads have no equal parts of {tile}"
             yield "dealt", text, near, product
+
+
+def turned(case: Case) -> Reasons:
+    """An operand that is turned around in registers comes through them, in parts of threads, and K1 wide."""
+    schedule, product = case.schedule, case.form.sum
+    for side in case.sides:
+        if side.label.lower() not in schedule.turned:
+            continue
+        what = f'turned="{schedule.turned}"'
+        near = f'turned="{schedule.turned.replace(side.label.lower(), "")}"'
+        if schedule.staging != "registers":
+            text = f'{what}; only staging="registers" holds a tile in registers before it is in shared memory'
+            yield "turned", text, near, product
+        elif not schedule.k1[side.at] or not all(schedule.dealt[side.at]):
+            text = f"{what}; no K1 of {side.label}, or no parts of it that are dealt to threads"
+            yield "turned", text, f"{near}, or k1 and dealt of {side.label}", product
 
 
 def _against(case: Case, side: Side) -> str:

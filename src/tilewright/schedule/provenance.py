@@ -27,6 +27,7 @@ FIELD_OF_VERB = {
     "multiply": "atom",
     "retire": "atom",
     "promote": "promote",
+    "scale": "promote",
 }
 """For each verb of the main loop the field of the schedule that says how it is done."""
 

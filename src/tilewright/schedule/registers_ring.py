@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.lang import operations as tw
 from tilewright.lang.tensors import Fragment
+from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Sums
@@ -35,7 +36,8 @@ class Registers(Whole):
             for at, move in enumerate(self._pairs(work, step)):
                 with made_by(node=move.part):
                     past = isinstance(move.target, Fragment)
-                    own = move.source if past else move.source.partition(**move.dealing)
+                    dealing = move.dealing | ({"vector_dim": 0} if move.is_turned else {})
+                    own = move.source if past else move.source.partition(**dealing)
                     if first:
                         held.append(tw.load(own, move.target if past else None, name="prefetched"))
                     else:
@@ -46,6 +48,10 @@ class Registers(Whole):
                 with made_by(node=move.part):
                     if isinstance(move.target, Fragment):
                         move.target.assign(fragment)
+                    elif move.is_turned:
+                        along_k = move.target.partition(**move.dealing).value.tensor.distribution
+                        assert along_k is not None
+                        tw.copy(redistribute(fragment, along_k), move.target)
                     else:
                         tw.copy(fragment, move.target)
             if shares:
@@ -57,5 +63,5 @@ class Registers(Whole):
             Verb("fetch", 1, fetch, outside=True),
             *self.accumulation.verbs(sums, self._operands),
             *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
-            *self.accumulation.promoting(sums),
+            *self.accumulation.promoting(sums, work),
         ]

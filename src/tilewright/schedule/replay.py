@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.dataflow.nodes import Literal, Map, Node
+from tilewright.dataflow.nodes import Literal, Map, Node, Rearrange
 from tilewright.functions.table import CONVERSION
 from tilewright.lang.fragments import elementwise
 
@@ -17,6 +17,8 @@ def replay(node: Node, leaf: Callable[[Node], Any]) -> Any:
         node: the value.
         leaf: gives what is no function of other values: parts of arrays, sums, numbers of the launch.
     """
+    if isinstance(node, Rearrange):  # the same elements, which are known by their rows and k
+        return replay(node.argument, leaf)
     if isinstance(node, Literal):
         return node.value
     if not isinstance(node, Map):

@@ -12,12 +12,13 @@ from functools import cached_property
 from itertools import combinations
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
 from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.beside import groups_in
 from tilewright.schedule.bulk import COPYING_WARPS
 from tilewright.schedule.bulk_decoding import SETS, part_depth
+from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.epilogue_resources import (
     BARRIERS,
@@ -26,16 +27,19 @@ from tilewright.schedule.epilogue_resources import (
     RING,
     SUMS,
     TICKET,
+    TICKET_BYTES,
     Buffer,
     Leaving,
 )
-from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import is_clustered, is_flat, is_split
 from tilewright.schedule.form import Form
+from tilewright.schedule.lane_runs import Taken, common_run, lanes_along_k, row_gap
+from tilewright.schedule.plans import takes_turns
+from tilewright.schedule.scaled_sums import ScaledTile
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import Side
 from tilewright.schedule.stages import (
     MOST_ROWS,
-    ROW_BYTES,
     Together,
     elems_of,
     is_packed_first,
@@ -43,53 +47,6 @@ from tilewright.schedule.stages import (
     panel_rows,
 )
 from tilewright.targets.target import TARGETS, Target
-
-TICKET_BYTES = 4
-"""What threads learn from each other of the number of a part."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """Operand A or B under a schedule.
-
-    Args:
-        label: ``"A"`` or ``"B"``.
-        factor: what the graph says of it.
-        spec: the class of its array.
-        rows: of the tile of one group.
-        sharing: groups whose tiles lie in one stage side by side; 0: all groups take the same tile.
-    """
-
-    label: str
-    factor: Factor
-    spec: TensorSpec
-    rows: int
-    sharing: int
-
-    @property
-    def at(self) -> int:
-        """0 of operand A, 1 of operand B."""
-        return "AB".index(self.label)
-
-    @property
-    def dtype(self) -> DType:
-        """Of its elements in memory."""
-        return self.factor.dtype
-
-    @property
-    def along_rows(self) -> bool:
-        """Whether neighbours along M or N, not along K, are neighbours in memory."""
-        unit = self.spec.unit_dim
-        return unit is not None and self.factor.part.at[unit] == self.factor.row
-
-    @property
-    def width(self) -> int:
-        """Elements of a row of 128 bytes."""
-        return ROW_BYTES // self.dtype.bytes
-
-    def stage_bytes(self, depth: int) -> int:
-        """Bytes of one stage."""
-        return max(self.sharing, 1) * self.rows * depth * self.dtype.bytes
 
 
 @dataclass(frozen=True)
@@ -170,7 +127,14 @@ class Case:
         along_m = (("A", factor, rows, sharing) for factor in form.rows_m)
         along_n = (("B", factor, columns, 0) for factor in form.rows_n)
         return tuple(
-            Side(label, factor, form.spec(factor.part.operand, self.specs), extent, groups)
+            Side(
+                label,
+                factor,
+                form.spec(factor.part.operand, self.specs),
+                extent,
+                groups,
+                self.schedule.atom,
+            )
             for label, factor, extent, groups in (*along_m, *along_n)
         )
 
@@ -200,6 +164,15 @@ class Case:
         rows = max(side.sharing, 1) * side.rows // self.parts(side)
         return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
 
+    def against_load(self, side: Side) -> Iterator[tuple[str, str]]:
+        """Why bulk copies do not load an operand, and how its array could be changed."""
+        factor, boxes = side.factor, (self.box_rows(side) or side.rows, side.width)
+        spans = (factor.row, factor.depth)
+        if side.along_rows:
+            boxes, spans = (self.tile[2], side.width), (factor.depth, factor.row)
+        part = factor.part
+        return against_tiles(self.form, part.operand, part.at, spans, self.specs, boxes, stored=False)
+
     def has_parts(self, side: Side) -> bool:
         """Whether the blocks of a cluster share an operand in equal parts."""
         return max(side.sharing, 1) * side.rows % self.parts(side) == 0
@@ -211,8 +184,18 @@ class Case:
     @property
     def accumulators(self) -> int:
         """Registers of a thread that hold sums."""
-        values = self.mma.c().size_values * len(self.form.totals)
-        return -(-values * self.schedule.atom.c_dtype.bytes // 4) * (2 if self.schedule.promote else 1)
+        totals, promote = len(self.form.totals), self.schedule.promote
+        promoted = 1 if takes_turns(self.schedule.atom, totals, promote) else totals * bool(promote)
+        values = self.mma.c().size_values * (totals + promoted)
+        return -(-values * self.schedule.atom.c_dtype.bytes // 4) + self._of_scales
+
+    @property
+    def _of_scales(self) -> int:
+        """Registers of a thread that hold the scales of a sum."""
+        schedule = self.schedule
+        tile = ScaledTile(self.mma, self.tile[2], self.cooperating, not schedule.balanced)
+        scaled = [(side.at, side.factor.scale) for side in self.sides if side.factor.scale is not None]
+        return sum(one.size_values for at, scale in scaled for one in tile.maps(at, scale))
 
     @property
     def held(self) -> int:
@@ -241,12 +224,35 @@ class Case:
         made = Together(self.schedule.k1[side.at], self.schedule.extra_rows[side.at])
         return made if made.k1 and made.k1 <= self.tile[2] else None
 
+    @cached_property
+    def run(self) -> int:
+        """How many neighbours along K a lane multiplies of packed operands; 0: as instructions have them."""
+        if self.schedule.staging != "fragments":
+            return 0
+        taken = [
+            Taken(
+                side.dtype,
+                not side.along_rows and side.spec.unit_dim is not None,
+                side.at,
+                not side.factor.is_plain,
+                tuple(side.factor.runs),
+            )
+            for side in self.sides
+        ]
+        return common_run(self.schedule.atom, self.tile[2], taken)
+
+    @property
+    def part_depth(self) -> int:
+        """How deep the parts are for which two sets of registers take turns."""
+        atom = self.schedule.atom
+        return self.run * lanes_along_k(atom.a) if self.run else atom.shape[2]
+
     def _of_part(self, side: Side) -> int:
         """Registers of both sets of an operand's parts, as they come and, if they are decoded, as they go."""
-        atom, depth = self.schedule.atom, self.schedule.atom.shape[2]
+        atom, depth = self.schedule.atom, self.part_depth
         is_a = side.label == "A"
         values = (self.mma.a(depth) if is_a else self.mma.b(depth)).size_values
-        kinds = [side.dtype]
+        kinds = [] if self.run and side.dtype.is_packed else [side.factor.held]
         if not side.factor.is_plain:
             kinds.append(atom.a_dtype if is_a else atom.b_dtype)
         return sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
@@ -269,7 +275,14 @@ class Case:
     def shared(self) -> tuple[Buffer, ...]:
         """Everything in shared memory, in order."""
         epilogue = self.leaving.buffers()
-        return (*self._ring(), *epilogue, *self._sums(), *self._barriers(), *self._tickets())
+        return (
+            *self._ring(),
+            *epilogue,
+            *self._sums(),
+            *self._barriers(),
+            *self._tickets(),
+            *self.leaving.tickets(),
+        )
 
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
@@ -277,6 +290,10 @@ class Case:
             if together := self.together(side):
                 layout = together.layout(self.schedule.stages, side.rows, self.tile[2])
                 size = elems_of(layout) * side.dtype.bytes
+            elif self.run and side.dtype.is_packed:
+                pitch = self.tile[2] + row_gap(side.dtype, self.tile[2])
+                rows = self.schedule.stages * side.rows
+                size = side.dtype.bytes_of((rows - 1) * pitch + self.tile[2])
             elif self.schedule.staging == "panels":
                 unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
                 kind = side.factor.view.dtype
@@ -286,6 +303,13 @@ class Case:
                     yield Buffer(f"s{side.factor.name}_narrow", RING, narrow, self.is_swizzled)
             if not self.goes_past(side):
                 yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
+
+        for side in self.sides if self.run else ():
+            for part in side.factor.beside:
+                count = groups_in(part, side.factor.depth, self.tile[2])
+                size = self.schedule.stages * side.rows * count * part.operand.dtype.bytes
+                if count:
+                    yield Buffer(f"s{part.operand.name}", RING, size)
 
     def _sums(self) -> Iterator[Buffer]:
         """What the blocks of a cluster read of each other."""
@@ -344,6 +368,8 @@ class Case:
             return False
         if schedule.atom.asynchronous and RING in kinds:
             return False
+        if self.run and kinds == {TICKET, RING}:
+            return False  # some threads alone copy the scales of groups into the ring
         return kinds in ({RESULT, PARTIAL}, {RESULT, RING}, {TICKET, RING}) or (
             is_split(schedule) and kinds == {PARTIAL, RING}
         )

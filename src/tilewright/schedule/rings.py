@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from tilewright.dataflow.nodes import Part
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async
 from tilewright.lang.fragments import elementwise
@@ -21,11 +21,13 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.layout.layout import Layout
+from tilewright.schedule.beside import Beside, Spot
 from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Accumulation, Held, Sums
+from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
+from tilewright.schedule.scaled_sums import ScaleSource
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import (
     HeldTile,
@@ -34,6 +36,7 @@ from tilewright.schedule.stages import (
     Share,
     SwizzledStages,
     Together,
+    is_widened,
     panel_rows,
 )
 
@@ -48,10 +51,14 @@ class Source:
         sample: the same, of any tile: its dtype, and along what it is contiguous.
         along: ``"m"`` or ``"n"``, which place of a tile chooses its rows.
         rows: of the tile of one group.
-        decode: what makes the operand of a fragment of its elements; None: they are multiplied as they are.
+        decode: what makes the operand of a fragment of its elements, and of where they lie; None: they are
+            multiplied as they are.
         part: what the graph says of it.
         is_cut: whether what is decoded of elements past the edge of K is not 0, and so is replaced by 0.
         readers: how many blocks, or clusters, load each of its elements; 0: it is not known.
+        held: dtype of its elements in registers, before they are decoded; None: that in memory.
+        scales: of its products.
+        beside: the arrays beside it, of which it is computed too.
     """
 
     name: str
@@ -59,10 +66,13 @@ class Source:
     sample: Tensor
     along: str
     rows: int
-    decode: Callable[[Fragment], Any] | None = None
+    decode: Callable[[Fragment, Spot], Any] | None = None
     part: Part | None = None
     is_cut: bool = False
     readers: Index = 0
+    held: DType | None = None
+    scales: ScaleSource | None = None
+    beside: Beside | None = None
 
     @property
     def has_map(self) -> bool:
@@ -98,12 +108,14 @@ class Move:
         target: in shared memory, or a fragment in the registers that multiply.
         part: what the graph says of it.
         dealing: which threads copy what, as `tw.copy` takes it.
+        is_turned: whether each thread reads its part along the rows, and writes it along K.
     """
 
     source: Tensor
     target: Any
     part: Part | None
     dealing: dict[str, Any]
+    is_turned: bool = False
 
 
 class Agent(Protocol):
@@ -128,7 +140,7 @@ class Whole:
         self.schedule, self.sources = schedule, sources
         self.asynchronous = schedule.mma.atom.asynchronous
         behind = self.behind if self.asynchronous else 0
-        self.accumulation = Accumulation(schedule.mma, products, behind, schedule.promote)
+        self.accumulation = accumulation(schedule, sources, products, behind)
         self.parts = 1
         self.rings: tuple[Any, ...] = tuple(self._ring(source) for source in sources)
 
@@ -139,7 +151,15 @@ class Whole:
         if self.asynchronous:
             return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
         together = Together(schedule.k1[source.side], schedule.extra_rows[source.side])
-        return PlainStages(source.sample, source.rows, schedule.block_k, schedule.stages, name, together)
+        kind = source.held if self._is_widened(source) else source.sample.dtype
+        return PlainStages(
+            source.sample, source.rows, schedule.block_k, schedule.stages, name, together, kind
+        )
+
+    def _is_widened(self, source: Source) -> bool:
+        """Whether packed elements are converted on their way to shared memory."""
+        along_k = source.sample.unit_dim == 1
+        return is_widened(self.schedule.atom, source.side, source.sample.dtype, along_k=along_k)
 
     def _dealing(self, source: Source) -> dict[str, Any]:
         """Which threads copy what of a tile: so many of them, or a grid over its rows and K.
@@ -182,8 +202,13 @@ class Whole:
                 matrix, row = source.matrix(work), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
-            found += [Move(here, there, source.part, dealing) for here, there in pairs]
+            is_turned = "ab"[source.side] in self.schedule.turned and source.sample.unit_dim == 0
+            found += [Move(here, there, source.part, dealing, is_turned) for here, there in pairs]
         return found
+
+    def _beside(self, work: Work, step: Step) -> list[Move]:
+        """What is copied of the arrays beside operands, where these lie in the ring."""
+        return []
 
     def _operands(self, step: Step) -> tuple[Held, Held]:
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
@@ -219,7 +244,7 @@ class Direct(Whole):
             Verb("load", 0, load),
             *self.accumulation.verbs(sums, self._operands),
             Verb("release", 0, lambda step: tw.barrier()),
-            *self.accumulation.promoting(sums),
+            *self.accumulation.promoting(sums, work),
         ]
 
 
@@ -253,7 +278,7 @@ class Panels(Whole):
         return [
             Verb("load", 0, load),
             *self.accumulation.verbs(sums, operands),
-            *self.accumulation.promoting(sums),
+            *self.accumulation.promoting(sums, work),
         ]
 
 
@@ -283,16 +308,18 @@ class CpAsync(Whole):
             self._meet()
 
         def load(step: Step) -> None:
-            for move in self._pairs(work, step):
+            for move in [*self._pairs(work, step), *self._beside(work, step)]:
                 with made_by(node=move.part):
-                    tw.copy_async(move.source, move.target, **move.dealing)
+                    is_converted = move.source.dtype != move.target.dtype
+                    copy = tw.copy if is_converted else tw.copy_async
+                    copy(move.source, move.target, **move.dealing)
             tw.async_commit()
 
         return [
             Verb("ready", 0, ready),
             Verb("load", self.distance, load, outside=True),
             *self.accumulation.verbs(sums, self._operands),
-            *self.accumulation.promoting(sums),
+            *self.accumulation.promoting(sums, work),
         ]
 
     def end(self, work: Work) -> None:
@@ -302,83 +329,9 @@ class CpAsync(Whole):
             tw.barrier()
 
 
-class Fragments(CpAsync):
-    """As `CpAsync`, and from shared memory into two sets of registers, one of which is multiplied.
-
-    Operands that are functions of what lies in memory are decoded there, between the multiplications.
-    """
-
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
-        super().__init__(schedule, sources, products)
-        depth = schedule.mma.tile[2]
-        self.parts = schedule.block_k // depth
-        self.decodes = any(source.decode is not None for source in sources)
-        both = (tw.operand_a(schedule.mma, depth), tw.operand_b(schedule.mma, depth))
-        self.maps = tuple(both[source.side] for source in sources)
-        self.held = [
-            [tw.fragment(part, source.sample.dtype, name=f"r{source.name}") for _ in range(2)]
-            for part, source in zip(self.maps, sources, strict=True)
-        ]
-        kinds = schedule.mma.atom.a_dtype, schedule.mma.atom.b_dtype
-        self.decoded = [
-            held
-            if source.decode is None
-            else [tw.fragment(part, kinds[source.side], name=f"d{source.name}") for _ in range(2)]
-            for part, source, held in zip(self.maps, sources, self.held, strict=True)
-        ]
-
-    @property
-    def ahead(self) -> int:
-        """How many parts before its multiplication a tile must be there."""
-        return 2 if self.decodes else 1
-
-    @property
-    def pending(self) -> int:
-        """Tiles that may be on their way; one less where a tile must be there a whole tile ahead."""
-        return super().pending - self.ahead // self.parts
-
-    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """The next part is loaded, and the one before it decoded, while this one is multiplied.
-
-        What is decoded is loaded one part earlier than what is multiplied as it is, for its set of registers
-        is free again when it is decoded, and not when it is multiplied.
-        """
-        ready, load, *_ = super().verbs(work, sums)
-        multiplying = self.accumulation.verbs(sums, self._held_operands)
-        filling = [
-            Verb("ready", self.ahead, ready.do, self.parts, outside=True),
-            Verb("fetch", self.ahead, partial(self._fetch, self.decodes), outside=True),
-            Verb("load", self.distance * self.parts, load.do, self.parts, outside=True),
-        ]
-        if self.decodes:
-            # Its last part is read before all meet, after which its place in the ring is filled again.
-            plain = Verb("fetch", 1, partial(self._fetch, False), outside=True)
-            filling = [
-                plain,
-                filling[0],
-                Verb("decode", 1, partial(self._decode, work), outside=True),
-                *filling[1:],
-            ]
-        return [*filling, *multiplying, *self.accumulation.promoting(sums)]
-
-    def _fetch(self, decoded: bool, step: Step) -> None:
-        """Load one part of the operands that are decoded, or of those that are not."""
-        for source, ring, part, held in zip(self.sources, self.rings, self.maps, self.held, strict=True):
-            if (source.decode is not None) == decoded:
-                stage = ring.shared[step.index % self.schedule.stages]
-                tw.copy(stage.tiles(part.shape)[0, step.part], held[step.part % 2])
-
-    def _decode(self, work: Work, step: Step) -> None:
-        for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):
-            if source.decode is not None:
-                made = decoded_part(source, held[step.part % 2], work, step, self.schedule.block_k)
-                decoded[step.part % 2].assign(made)
-
-    def _held_operands(self, step: Step) -> tuple[Held, Held]:
-        return of_both(self.sources, [decoded[step.part % 2] for decoded in self.decoded])
-
-
-def decoded_part(source: Source, held: Fragment, work: Work, step: Step, block_k: int) -> Any:
+def decoded_part(
+    source: Source, held: Fragment, work: Work, step: Step, block_k: int, row: Index, stage: Index = 0
+) -> Any:
     """What is multiplied of a part of an operand: decoded, and 0 past the edge of K.
 
     Args:
@@ -387,11 +340,14 @@ def decoded_part(source: Source, held: Fragment, work: Work, step: Step, block_k
         work: the tile of the result.
         step: which part of which tile along K.
         block_k: how deep a tile is.
+        row: which part of so many rows of the operand.
+        stage: the stage of the ring in which the tile is.
     """
     assert source.decode is not None, "there is nothing to decode"
-    made = source.decode(held)
+    depth, tile = held.shape[1], work.segment.begin + step.index
+    made = source.decode(held, Spot(work, row, tile * (block_k // depth) + step.part, stage, step.part))
     if not source.is_cut:
         return made
-    depth, first = made.shape[1], (work.segment.begin + step.index) * block_k
+    first = tile * block_k
     left = source.matrix(work).shape[1] - first - step.part * depth
     return elementwise("select", coordinates(made, 1) < left, made, 0)

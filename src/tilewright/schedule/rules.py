@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
-from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.decoding_rules import decoded, parts_in_bulk
+from tilewright.schedule.fixup import has_shares
 from tilewright.schedule.group_rules import grouped, listed
 from tilewright.schedule.machine_rules import (
     Reasons,
@@ -27,7 +27,9 @@ from tilewright.schedule.machine_rules import (
     sums_beside,
     threads,
 )
-from tilewright.schedule.placement_rules import dealt, together
+from tilewright.schedule.placement_rules import dealt, together, turned
+from tilewright.schedule.promotion_rules import scaled
+from tilewright.schedule.reduction_rules import reduced, reduced_across
 from tilewright.schedule.resources import Case
 
 REPEATED_ROWS = 8
@@ -72,6 +74,7 @@ def _exactness(case: Case) -> Reasons:
     if case.form.precision == SUMMED and atom.sum_bits is not None and not case.schedule.promote:
         text = f"{atom} keeps {atom.sum_bits} bits of its sums; the kernel asks for sums as f32 adds them"
         yield "promote", text, "promote=2", product
+    yield from scaled(case)
     if atom.precision is not None and case.form.precision != TF32:
         text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all"
         yield "atom", text, fitting(case), product
@@ -198,13 +201,13 @@ def _parts(case: Case) -> Reasons:
     """Two sets of registers take turns at the parts of a tile, which therefore are even in number."""
     if case.schedule.staging != "fragments":
         return
-    (m, n, k), depth = case.tile, case.schedule.atom.shape[2]
+    (m, n, k), depth = case.tile, case.part_depth
     parts = k // depth
     if parts % 2:
         text = f"a depth of {k} is {parts} of {depth}, for which two sets of registers take turns"
         yield "tile", text, f"tile={(m, n, k + depth)}", case.form.sum
     decodes = not all(side.factor.is_plain for side in case.sides)
-    if decodes and parts == 2 and case.schedule.stages == 2:
+    if decodes and parts == 2 and case.schedule.stages == 2 and not case.run:
         text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
         yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", case.form.sum
 
@@ -267,9 +270,10 @@ def _split(case: Case) -> Reasons:
     if schedule.reduction == "reduce-scatter" and schedule.epilogue != "direct":
         text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
         yield "epilogue", text, 'epilogue="direct"', case.form.stores[0]
-    if len(case.form.totals) > 1:
-        text = f"split_k={split!r} of {len(case.form.totals)} totals of products, of which blocks pass on one"
-        yield "split_k", text, "split_k=1", product
+    if len(case.form.totals) > 1 and has_shares(schedule):
+        count = len(case.form.totals)
+        text = f'reduction="{schedule.reduction}" of {count} totals of products, as of complex numbers'
+        yield "reduction", text, 'reduction="workspace"', product
     if schedule.reduction == "cluster":
         yield from _of_a_cluster(case)
 
@@ -315,7 +319,7 @@ def _bulk_operands(case: Case) -> Reasons:
         return
     for side in case.sides:
         part = side.factor.part
-        for text, change in against_array(side.factor.name, side.spec):
+        for text, change in case.against_load(side):
             yield "staging", text, 'staging="cp_async"' + (f", or {change}" if change else ""), part
         if side.along_rows and case.tile[2] > BULK.extent:
             text = f"boxes of {case.tile[2]} elements of {side.factor.name} along {side.factor.depth.name}"
@@ -332,25 +336,6 @@ def _bulk_operands(case: Case) -> Reasons:
             yield "tile", text, "an extent of the tile that is a multiple of 64", part
 
 
-def _reductions(case: Case) -> Reasons:
-    """What is reduced lies in the tile of one group, which is more than one element long."""
-    for node in case.form.flow.walk():
-        if not isinstance(node, Reduce):
-            continue
-        dim = 0 if node.argument.axes[node.axis] == case.form.m else 1
-        what = f"{node.combine} along {(case.form.m, case.form.n)[dim].name}"
-        if dim == 0 and case.cooperating > 1:
-            text = f"{what}: groups that share a tile along its rows hold no column as a whole"
-            yield "roles", text, 'roles="ping-pong", or groups=1', node
-        if case.mma.tile[dim] == 1:
-            yield (
-                "tile",
-                f"{what}: a tile of {case.tile} has nothing to reduce",
-                "a tile that covers it",
-                node,
-            )
-
-
 OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
     _whole_atoms,
     _operands,
@@ -365,7 +350,7 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
     _bulk_operands,
     clusters,
     storing_warps,
-    _reductions,
+    reduced,
 )
 """What an expanded kernel would break."""
 
@@ -379,6 +364,8 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _bypass,
     together,
     dealt,
+    turned,
+    reduced_across,
     _parts,
     _whole_parts,
     parts_in_bulk,

@@ -64,6 +64,7 @@ tiles, one behind the other, are dealt out to the blocks in equal shares, which 
 
 Staging: TypeAlias = str
 Bypass: TypeAlias = str
+Turned: TypeAlias = str
 Roles: TypeAlias = str
 EpiloguePath: TypeAlias = str
 Reduction: TypeAlias = str
@@ -71,6 +72,7 @@ SplitK: TypeAlias = int | str
 Natural: TypeAlias = int
 legal("Staging", *one_of(STAGINGS))
 legal("Bypass", *one_of(BYPASSES))
+legal("Turned", *one_of(BYPASSES))
 legal("Roles", *one_of(ROLES))
 legal("EpiloguePath", *one_of(EPILOGUES))
 legal("Reduction", *one_of(REDUCTIONS))
@@ -139,7 +141,14 @@ class Schedule:
         dealt: threads along the rows and along K to which a tile of A is dealt, and one of B.  Each copies a
             contiguous part, and neighbours follow each other along what is contiguous in the array; 0: all of
             them, in as few sectors as the array allows.
+        turned: operands that lie in memory along their rows, and in shared memory with K1 neighbours along K:
+            ``""`` none, ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"`` and with ``dealt`` of the
+            operand.  Threads read them along their rows, as wide as the array allows, and turn their parts
+            around in registers; what lies along K is read and written as it lies.
         batches: batch items of which a block computes the same tile, one after the other.
+        across: whether what is reduced along rows or columns, and stored along one dimension alone, is
+            reduced across tiles: each writes its part, and who comes last makes the result of all parts, in
+            the order of the tiles.  Otherwise one tile covers all of a row, or column.
 
     Raises:
         LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
@@ -187,7 +196,9 @@ class Schedule:
     k1: tuple[Natural, Natural] = (0, 0)
     extra_rows: tuple[Natural, Natural] = (0, 0)
     dealt: tuple[tuple[Natural, Natural], tuple[Natural, Natural]] = ((0, 0), (0, 0))
+    turned: Turned = ""
     batches: Count = 1
+    across: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):

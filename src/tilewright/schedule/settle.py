@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from tilewright.arch import Arch
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.form import Form
 from tilewright.schedule.group_rules import against_groups
 from tilewright.schedule.legality import reasons
@@ -38,9 +37,7 @@ def settle(
     case = Case(schedule, form, specs, arch)
     if not case.is_bulk or arch.bulk is None:
         return schedule, ()
-    obstacles = {
-        side.factor.name: next(against_array(side.factor.name, side.spec), None) for side in case.sides
-    }
+    obstacles = {side.factor.name: next(case.against_load(side), None) for side in case.sides}
     kept = [reason for reason, _ in filter(None, obstacles.values())]
     kept += filter(None, (against_groups(case, side) for side in case.sides))
     if not kept:
@@ -87,4 +84,4 @@ def width(spec: TensorSpec) -> int:
     if spec.unit_dim is None:
         return size
     steps = [divisor for dim, divisor in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
-    return math.gcd(spec.align, *(divisor * size for divisor in steps))
+    return math.gcd(spec.align, *(divisor // spec.dtype.per_byte * size for divisor in steps))

@@ -21,6 +21,9 @@ OF_PARTS = ("reduction", "split_k")
 WORKSPACE = 'reduction="workspace"'
 """What every machine has, for any number of parts."""
 
+NO_SPLIT = "split_k=1"
+"""What is near where no way to split K will do."""
+
 ANOTHER = "split_k=None, or a schedule of your own"
 """What is near where nothing better is known."""
 
@@ -68,15 +71,21 @@ def _of_waiting(question: Question, waiting: Sequence[Schedule]) -> tuple[str, s
 
 
 def _of_rules(question: Question, tried: Sequence[tuple[Schedule, list[Violation]]]) -> tuple[str, str]:
-    """Of schedules that break rules: one that speaks of parts, and is kept in any case by a workspace."""
+    """Of schedules that break rules: one that speaks of parts, and is kept by no split or by a workspace."""
     found = [reason for _, broken in tried for reason in broken]
     if not found:
         plain = candidates(replace(question, splitting=None))
         why = next((why for one in plain for why in one.against), "")
         return why or "its blocks take turns, or share operands in clusters", ANOTHER
     counts = Counter(reason.rule for reason in found)
+    ways_out = (NO_SPLIT, WORKSPACE)
     first = min(
-        found, key=lambda one: (one.rule not in OF_PARTS, one.nearest != WORKSPACE, -counts[one.rule])
+        found,
+        key=lambda one: (
+            one.rule not in OF_PARTS,
+            ways_out.index(one.nearest) if one.nearest in ways_out else len(ways_out),
+            -counts[one.rule],
+        ),
     )
     return first.message, first.nearest or ANOTHER
 

@@ -77,23 +77,51 @@ class PlainStages:
         depth: of a tile.
         stages: tiles that it holds.
         together: what stays together along K instead.
+        dtype: of what lies here, into which tiles are converted as they are copied; default: the source's.
+        behind: elements behind each row, of an operand along K, in which nothing lies.
     """
 
     def __init__(
-        self, source: Tensor, rows: int, depth: int, stages: int, name: str, together: Together = Together()
+        self,
+        source: Tensor,
+        rows: int,
+        depth: int,
+        stages: int,
+        name: str,
+        together: Together = Together(),
+        dtype: DType | None = None,
+        behind: int = 0,
     ) -> None:
         self.shape = (rows, depth)
-        strides = (1, rows) if source.unit_dim == 0 else (depth, 1)
-        layout: Layout | View = View.strided((stages, rows, depth), (rows * depth, *strides))
+        pitch = depth + behind
+        strides = (1, rows) if source.unit_dim == 0 else (pitch, 1)
+        layout: Layout | View = View.strided((stages, rows, depth), (rows * pitch, *strides))
         if together.k1:
             layout = together.layout(stages, rows, depth)
-        self.shared = tw.shared((stages, rows, depth), source.dtype, layout=layout, name=name)
+        self.shared = tw.shared((stages, rows, depth), dtype or source.dtype, layout=layout, name=name)
 
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Tensor]]:
         """What is copied to where for one step; blocks share nothing."""
         return [(source.tile(self.shape, (row, step)), self.shared[stage])]
+
+
+def is_widened(atom: MmaAtom, side: int, dtype: DType, *, along_k: bool) -> bool:
+    """Whether an operand of packed elements is converted before it lies in shared memory.
+
+    It is where a lane multiplies fewer neighbours along K than share a byte, or these share none.
+
+    Args:
+        atom: the instruction.
+        side: 0 of operand A, 1 of operand B.
+        dtype: of the operand's elements in memory.
+        along_k: whether neighbours along K are neighbours there.
+    """
+    if not dtype.is_packed:
+        return False
+    dim, run = (atom.a, atom.b)[side].vector()
+    return not along_k or dim != 1 or run % dtype.per_byte > 0
 
 
 class HeldTile:
@@ -146,7 +174,8 @@ def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool)
     """Whether a tile is packed as it lies in memory, and then converted.
 
     To convert numbers on their way from rows of contiguous k to panels takes them one by one; a transposition
-    without a conversion, and a conversion without a transposition, take whole vectors.
+    without a conversion, and a conversion without a transposition, take whole vectors.  Packed elements
+    are not transposed.
 
     Args:
         source: the dtype in memory.
@@ -154,7 +183,7 @@ def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool)
         unit: as `packed` takes it.
         along_rows: whether it is contiguous along its rows' dimension in memory.
     """
-    return source != dtype and bool(unit) and not along_rows
+    return source != dtype and bool(unit) and not along_rows and not source.is_packed
 
 
 def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
@@ -211,8 +240,8 @@ class SwizzledStages:
 
     def __init__(self, source: Tensor, rows: int, depth: int, stages: int, groups: int, name: str) -> None:
         self.rows, self.depth, self.groups = rows, depth, groups
-        self.along_rows = source.unit_dim == 0
         width = ROW_BYTES // source.dtype.bytes
+        self.along_rows = source.value.tensor.view.run_dim(width) == 0
         if self.along_rows:
             self.panels, panel = rows // width, (depth, width)
         else:

@@ -22,6 +22,7 @@ from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import read_schedule, schedule_format
+from tilewright.targets.target import CUDA, TARGETS
 
 NEAR = 1.0
 """How far a measured shape may be from an unseen one: the length of the vector of log2 of their ratios.
@@ -42,10 +43,14 @@ class OtherVersionError(TableError):
 
 @functools.cache
 def rules_hash() -> str:
-    """What tells the rules that propose candidates from earlier and later ones: the text of their files."""
-    digest = hashlib.sha256()
+    """What tells the rules that propose candidates from earlier and later ones: the text of their files.
+
+    Those of targets that have no tables do not count.
+    """
+    digest, others = hashlib.sha256(), {f"choose_{name}.py" for name in TARGETS if name != CUDA.name}
     for path in sorted(Path(__file__).parent.glob("choose*.py")):
-        digest.update(path.read_bytes())
+        if path.name not in others:
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -217,7 +222,7 @@ def class_of(question: Question) -> str:
     parts = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
     aside = aside or any(operand.transforms for operand in parts) or len(form.stores) != 1
     aside = aside or bool(form.lists)
-    if aside or not form.is_single or question.decodes:
+    if aside or not form.is_single or question.decodes or form.scaled_every:
         return ""
     (store,) = form.stores
     spec = question.specs[store.operand.name]

@@ -17,6 +17,7 @@ from tilewright.errors import LayoutError
 from tilewright.ir.mma import REGISTERS, SHARED, MmaAtom
 from tilewright.layout.tuples import integer, integers
 from tilewright.namespaces import namespace
+from tilewright.targets.matrix_cores import MATRIX_CORES
 from tilewright.threads.distribution import Distribution, Mode
 
 __all__ = ["fma", "wgmma"]
@@ -123,6 +124,8 @@ MMA_I8 = _mma_sync(Row(i8, i8, i32, 32, "sm_80"))
 MMA_U8 = _mma_sync(Row(u8, u8, i32, 32, "sm_80"))
 MMA_F64 = _mma_sync(Row(f64, f64, f64, 4, "sm_80", m=8))
 MMA_F64_M16 = _mma_sync(Row(f64, f64, f64, 8, "sm_90"))
+MMA_F64_M16K4 = _mma_sync(Row(f64, f64, f64, 4, "sm_90"))
+MMA_F64_M16K16 = _mma_sync(Row(f64, f64, f64, 16, "sm_90"))
 MMA_E4M3 = _mma_sync(Row(f8e4m3, f8e4m3, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS))
 MMA_E5M2 = _mma_sync(Row(f8e5m2, f8e5m2, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS))
 
@@ -131,6 +134,9 @@ MMA_SYNC: tuple[MmaAtom, ...] = tuple(_MMA_SYNC.values())
 """Every atom of ``mma.sync``."""
 
 __all__ += _MMA_SYNC
+
+globals().update(MATRIX_CORES)  # authors write those of all vendors as ``tw.atoms.…``
+__all__ += MATRIX_CORES
 
 WGMMA: tuple[Row, ...] = (
     Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
@@ -295,7 +301,7 @@ def is_listed(atom: MmaAtom) -> bool:
         >>> is_listed(MMA_F16), is_listed(wgmma(bf16, 64)), is_listed(replace(MMA_F16, c_dtype=f64))
         (True, True, False)
     """
-    listed = MMA_SYNC
+    listed = (*MMA_SYNC, *MATRIX_CORES.values())
     if atom.instruction == "wgmma":
         fitting = (
             row for row in WGMMA if (row.a, row.b, row.c) == (atom.a_dtype, atom.b_dtype, atom.c_dtype)
@@ -314,7 +320,7 @@ def spelled(atom: MmaAtom) -> str:
         >>> spelled(MMA_F16), spelled(wgmma("bf16", 256)), spelled(fma("f16", lanes=(8, 8), each=(4, 4)))
         ('tw.atoms.MMA_F16', 'tw.atoms.wgmma("bf16", 256)', 'tw.atoms.fma("f16", lanes=(8, 8), each=(4, 4))')
     """
-    for name, known in _MMA_SYNC.items():
+    for name, known in (*_MMA_SYNC.items(), *MATRIX_CORES.items()):
         if known == atom:
             return f"tw.atoms.{name}"
     if atom.instruction == "wgmma" and is_listed(atom):

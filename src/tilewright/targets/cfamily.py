@@ -334,13 +334,16 @@ C_RULES = RuleTable("c")
 
 
 @C_RULES.rule(For)
-def _for(emitter: Emitter, op: For) -> None:
+def loop(emitter: Emitter, op: For, assume: str = "") -> None:
+    """A loop, whose end is computed once; ``assume`` names what tells the compiler that it runs at all."""
     index, kind = emitter.name(op.index), emitter.defined_type(op.index, op.start, op.stop)
     stop = emitter.spell(op.stop)
     if not isinstance(op.stop, int | Sym):
         end = emitter.local(f"{index}_end")
         emitter.declare(named(f"const {kind}"), end, stop)
         stop = end
+    if assume:
+        emitter.do(call(assume, code("{} < {}", emitter.spell(op.start), stop)))
     before = emitter.dialect.unroll if op.unroll else ""
     condition = code("{} < {}", index, stop)
     with emitter.loop(kind, index, emitter.spell(op.start), condition, op.step, before):
@@ -349,9 +352,10 @@ def _for(emitter: Emitter, op: For) -> None:
 
 @C_RULES.rule(If)
 def _if(emitter: Emitter, op: If) -> None:
-    with emitter.branch(emitter.spell_cond(op.condition)):
+    always = op.condition == TRUE
+    with emitter.indented() if always else emitter.branch(emitter.spell_cond(op.condition)):
         emitter.block(op.then)
-    if op.otherwise.ops:
+    if op.otherwise.ops and not always:
         with emitter.otherwise():
             emitter.block(op.otherwise)
 

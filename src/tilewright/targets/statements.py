@@ -7,7 +7,7 @@ an emitter, passes (`targets/tidy.py`) mend them, the printer writes them: nobod
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 COLUMNS = 100
@@ -261,6 +261,10 @@ class Printer:
                 self._compound(_loop_head(node), node.body, depth)
             case Branch():
                 self._branch(node, depth)
+            case Declare() if node.comment and len(simple_text(node)) > self.columns - 2 * depth:
+                # Behind a line that is broken it would be broken too.
+                self._line(f"// {node.comment}", depth)
+                self._line(simple_text(replace(node, comment="")), depth)
             case Raw() | Do() | Declare() | Assign():
                 self._line(simple_text(node), depth)
 

@@ -22,6 +22,9 @@ HOST = "cpu"
 GPU = "cuda"
 """What they call the memory of an NVIDIA GPU."""
 
+AMD_GPU = "rocm"
+"""What they call the memory of an AMD GPU."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -42,6 +45,7 @@ class Target:
         place: what copies an array of the host to where it reaches it; empty: nothing need be done.
         wait: what returns when all its kernels have ended; empty: launches return then.
         present: what says how many devices there are; empty: it needs none.
+        missing: what says why nothing can be launched on this machine, ``""`` where it can; empty: it can.
         tools: what `tilewright doctor` says of its compiler and driver; empty: it needs none.
         clock: the context manager of a clock for its kernels.
         rivals: what a user would call instead.
@@ -63,6 +67,7 @@ class Target:
     place: str = ""
     wait: str = ""
     present: str = ""
+    missing: str = ""
     tools: str = ""
     clock: str
     rivals: str
@@ -145,8 +150,26 @@ CUDA = Target(
     chooser="tilewright.schedule.choose_cuda:candidates",
     shape=(4096, 4096, 4096),
 )
+HIP = Target(
+    name="hip",
+    called=("amd", "rocm"),
+    memory=AMD_GPU,
+    serves=True,
+    backend="tilewright.runtime.hip:HipBackend",
+    known="tilewright.targets.hip.arch:ARCHITECTURES",
+    lowering="tilewright.targets.hip.lowering:PASSES",
+    arch="gfx942",
+    warps=True,
+    present="tilewright.runtime.hip:device_count",
+    missing="tilewright.runtime.hip:missing",
+    tools="tilewright.cli.doctor:hip_tools",
+    clock="tilewright.tune.clocks:host_clock",
+    rivals="tilewright.tune.rivals:torch_rivals",
+    chooser="tilewright.schedule.choose_hip:candidates",
+    shape=(4096, 4096, 4096),
+)
 
-TARGETS: dict[str, Target] = {target.name: target for target in (REFERENCE, CPU, CUDA)}
+TARGETS: dict[str, Target] = {target.name: target for target in (REFERENCE, CPU, CUDA, HIP)}
 """Every target by its name."""
 
 MEANT = {other: target.name for target in TARGETS.values() for other in target.called}

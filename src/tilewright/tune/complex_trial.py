@@ -115,9 +115,12 @@ class ComplexTrial:
         (a_re, a_im), b = sides
         schedule = self.product.launch()[-1].schedule
         assert schedule is not None, "the kernel is a dataflow kernel"
+        split = self.product.way.halves
+        halves = 0 if split is None else 2 if split.both else 1
         how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
         found = tuple(one[rows] for one in planes(made))
-        return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=self.asked.method)
+        method = self.asked.method
+        return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=method, halves=halves)
 
     def six_launches(self) -> SixLaunches:
         """The same product of planes that are there already, by four products and two additions."""
@@ -152,13 +155,13 @@ class ComplexTrial:
     @property
     def launches(self) -> dict[str, int]:
         """How many kernels each flow starts."""
-        return {OURS: 1 + len(self.product.way.planes), SIX: 6}
+        return {OURS: self.product.way.launches, SIX: 6}
 
     @property
     def bytes(self) -> dict[str, int]:
         """What the launches of each flow read and write, every array once for each launch."""
         (m, n, k), size = self.shape, self.dtype.bytes
-        own = 2 * size * (m * k + k * n + m * n) + sum(one.moved_bytes for one in self.product.way.planes)
+        own = 2 * size * (m * k + k * n + m * n) + self.product.way.moved_bytes
         return {OURS: own, SIX: bytes_moved(self.shape, size)}
 
     def perf(self, microseconds: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import ToolchainError
-from tilewright.runtime.outputs import output
+from tilewright.runtime.outputs import check_output, output
 from tilewright.tune.statistics import Interval
 
 FORMATS = ("png", "svg", "pdf")
@@ -38,12 +38,31 @@ def save(figure: Any, path: Path) -> None:
         ToolchainError: no picture is written in the format of such a file.
         OutputError: the file cannot be written.
     """
+    from matplotlib import rc_context
+
+    kind = _format(path)
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with output(path) as file, rc_context({"svg.hashsalt": "tilewright"}):
+        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
+
+
+def check_drawable(path: Path) -> None:
+    """Find out before the work whether its picture can be drawn.
+
+    Raises:
+        ToolchainError: as `new_figure` and `save`.
+        OutputError: the file cannot be written.
+    """
+    new_figure((1, 1))
+    _format(path)
+    check_output(path)
+
+
+def _format(path: Path) -> str:
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
         raise ToolchainError(f"no picture of format {path.suffix!r}; nearest: .png, .svg or .pdf")
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with output(path) as file:
-        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
+    return kind
 
 
 def draw_intervals(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,12 @@ QUICK = Effort(seconds=0.5, warm_up_seconds=0.05, least=3)
 
 
 def measure(
-    callables: Mapping[str, Work], target: str, *, effort: Effort | None = None, stream: int | None = None
+    callables: Mapping[str, Work],
+    target: str,
+    *,
+    effort: Effort | None = None,
+    stream: int | None = None,
+    clock: Clock | None = None,
 ) -> Measurement:
     """Time per call of each callable, in rounds of one sample each, every round in another random order.
 
@@ -55,6 +61,7 @@ def measure(
         target: ``"cuda"`` for device time, anything else for host time.
         effort: how long to measure.
         stream: CUDA stream handle; default: PyTorch's current stream if PyTorch uses the device, else 0.
+        clock: another clock than the target's.
 
     Raises:
         ToolchainError: no CUDA driver, or no device.
@@ -64,8 +71,8 @@ def measure(
         >>> taken["sum"].us.median > 0
         True
     """
-    with clock_for(target, stream) as clock:
-        return _rounds(callables, clock, effort or Effort())
+    with clock_for(target, stream) if clock is None else nullcontext(clock) as chosen:
+        return _rounds(callables, chosen, effort or Effort())
 
 
 @launches

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from tilewright.checking.attention import softmax_attention
 from tilewright.checking.sample import operands
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import WrongResultError
+from tilewright.errors import TilewrightError, WrongResultError
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.targets.target import HOST, part, target_named
+from tilewright.tune.figures import check_drawable
 from tilewright.tune.measure import do_bench
 from tilewright.tune.trial import Trial
 
@@ -35,15 +37,19 @@ class Asked(argparse.Namespace):
         shape: extents of its first problem.
         small: whether small problems are wanted.
         how: of a program that takes numbers, ``init=``, ``verify=`` and ``time=`` for `run_gemm`.
+        picture: of a program that draws, the file that its picture goes to, or None.
     """
 
     target: str
     shape: tuple[int, ...]
     small: bool
     how: dict[str, Any]
+    picture: Path | None = None
 
 
-def parse_args(about: str, shapes: Shapes, small: Shapes, extents: str = "") -> Asked:
+def parse_args(
+    about: str, shapes: Shapes, small: Shapes, extents: str = "", *, picture: bool = False
+) -> Asked:
     """The arguments of a program that runs kernels: ``[--small] [--target …] [verify init time [M N K]]``.
 
     Args:
@@ -53,6 +59,7 @@ def parse_args(about: str, shapes: Shapes, small: Shapes, extents: str = "") -> 
         extents: their names, e.g. ``"M N K"``, if numbers can follow: whether every element is verified (0
             or 1), what the matrices hold (1 integers, 2 random numbers), whether it is timed (0 or 1), and
             extents, as in Composable Kernel's examples.
+        picture: whether the program draws with matplotlib, and takes ``--picture FILE``.
 
     Example:
         >>> from unittest.mock import patch
@@ -70,7 +77,16 @@ def parse_args(about: str, shapes: Shapes, small: Shapes, extents: str = "") -> 
         parser.add_argument(
             "numbers", nargs="*", type=int, metavar=f"verify init time {extents}", help=numbers
         )
+    if picture:
+        parser.add_argument(
+            "--picture", type=Path, metavar="FILE.png", help="draw what came out (extra `plot`)"
+        )
     asked = parser.parse_args(namespace=Asked())
+    if asked.picture is not None:
+        try:
+            check_drawable(asked.picture)
+        except TilewrightError as error:
+            parser.error(f"--picture {asked.picture}: {error}")
     given = getattr(asked, "numbers", None) or [1, 2, 1]
     count = len(extents.split())
     if len(given) not in (3, 3 + count) or given[1] not in INITS or min(given[3:], default=1) < 1:

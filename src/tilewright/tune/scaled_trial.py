@@ -16,14 +16,24 @@ from tilewright import dtypes
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
-from tilewright.dtypes import DType
-from tilewright.ops.products import scaled
+from tilewright.dtypes import DType, limits
+from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks, scaled_in_groups
+from tilewright.ops.scale_blocks import shared_rows
 from tilewright.ops.scaled import scaled_mm
-from tilewright.ops.scales import SCALES, multiplied_as, multiplied_on, natural_dtype
+from tilewright.ops.scales import (
+    SCALES,
+    multiplied_as,
+    multiplied_on,
+    natural_dtype,
+    pays_widened,
+    pays_widened_groups,
+)
+from tilewright.packing import pack
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import arch_of, backend_named
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
+from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS, part
 from tilewright.tune.measure import Effort, measure
@@ -43,10 +53,12 @@ class ScaledOperands:
 
     Args:
         a: (M, K).
-        b: (K, N).
-        scale_a: a number for each row, or None.
-        scale_b: a number for each column, or None.
+        b: (K, N); of numbers of 4 bits one in each element.
+        scale_a: a number for each row, or each block of them, or None; see `scaled_mm`.
+        scale_b: a number for each column, or each block of them, or each group and column, or None.
         bias: a number for each column, or None.
+        zero_b: a zero point for each group and column, or None.
+        group: how many neighbours along K have a scale in common; None: all of them.
     """
 
     a: Array
@@ -54,6 +66,8 @@ class ScaledOperands:
     scale_a: Array | None = None
     scale_b: Array | None = None
     bias: Array | None = None
+    zero_b: Array | None = None
+    group: int | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -68,7 +82,10 @@ class ScaledOperands:
         scales: tuple[str, ...] = SCALES,
         bias: bool = True,
         layout: str = "nt",
+        blocks: tuple[int, int] | None = None,
         seed: int = 0,
+        group: int | None = None,
+        zeros: bool = False,
     ) -> ScaledOperands:
         """Random operands: numbers from a normal distribution, integers over all of their range.
 
@@ -78,22 +95,44 @@ class ScaledOperands:
             scales: which scales there are.
             bias: whether there is one.
             layout: how A and B lie in memory, as `tilewright gemm` has it.
+            blocks: where scales belong to blocks along K, how many rows of A, and columns of B, have one.
             seed: of the random numbers.
+            group: how many neighbours along K have a scale, and perhaps a zero point, in common.
+            zeros: whether groups have zero points.
         """
         m, n, k = shape
         rng = np.random.default_rng(seed)
         drawn = [_drawn(rng, extents, kind) for extents, kind in zip(((m, k), (k, n)), kinds, strict=True)]
         a, b = (laid_out(array, letter) for array, letter in zip(drawn, layout, strict=True))
         made: dict[str, Array | None] = {}
-        for name, extent in zip(SCALES, (m, n), strict=True):
-            made[name] = rng.uniform(0.5, 2.0, extent).astype(np.float32) if name in scales else None
-        return ScaledOperands(a, b, **made, bias=rng.standard_normal(n).astype(np.float32) if bias else None)
+        sizes: tuple[tuple[int, ...], ...] = (m,), (n,) if group is None else (k // group, n)
+        if blocks is not None:
+            along_k = -(-k // BLOCK)
+            sizes = (-(-m // blocks[0]), along_k), (along_k, -(-n // blocks[1]))
+        for name, size in zip(SCALES, sizes, strict=True):
+            made[name] = rng.uniform(0.5, 2.0, size).astype(np.float32) if name in scales else None
+        made["bias"] = rng.standard_normal(n).astype(np.float32) if bias else None
+        made["zero_b"] = (
+            rng.integers(-8, 8, sizes[1]).astype(np.int8) if zeros and group is not None else None
+        )
+        return ScaledOperands(a, b, **made, group=group)
+
+    @property
+    def weights(self) -> Array:
+        """B as it is multiplied, before scales of columns: of groups with their zero points and scales."""
+        wide = self.b.astype(np.float32)
+        for array, change in ((self.zero_b, np.subtract), (self.scale_b, np.multiply)):
+            if array is not None and self.group is not None:
+                wide = change(wide, array.astype(np.float32).repeat(self.group, axis=0))
+        return wide
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, int], kind: DType) -> Array:
     if kind.is_float:
-        return normal(rng, shape, kind)
-    return rng.integers(-128, 128, shape).astype(kind.numpy)
+        made = normal(rng, shape, dtypes.f32 if kind.is_packed else kind)
+        return made.astype(kind.numbers) if kind.is_packed else made
+    low, high = limits(kind)
+    return rng.integers(int(low), int(high) + 1, shape).astype(kind.numbers)
 
 
 @dataclass
@@ -106,6 +145,8 @@ class ScaledTrial:
         out: dtype of the result; None: as `scaled_mm` has it.
         activation: what is done with each element at the end.
         schedule: how it is computed; None: as it is chosen.
+
+    ``widens`` says whether a pass of its own widens B in memory first.
     """
 
     operands: ScaledOperands
@@ -121,21 +162,35 @@ class ScaledTrial:
         self.multiplied = multiplied_as(*kinds)
         self.out = self.out or natural_dtype(self.multiplied)
         blank = np.full(m * n * self.out.bytes, _UNWRITTEN, np.uint8).view(self.out.numpy).reshape(m, n)
-        given = {"a": made.a, "b": made.b, "out": blank, "bias": made.bias}
+        given = {"a": made.a, "b": made.b, "out": blank, "bias": made.bias, "zero_b": made.zero_b}
         given |= {name: getattr(made, name) for name in SCALES}
-        self._there = {
-            name: device_put(array, self.target) for name, array in given.items() if array is not None
-        }
+        self._there = {name: placed(array, self.target) for name, array in given.items() if array is not None}
         if self.schedule is None:
             arch = arch_of(backend_named(self.target), None)
             a, b = described(self._there["a"]), described(self._there["b"])
             self.multiplied = multiplied_on(a, b, TARGETS[self.target], arch)
+        arrays = {name: described(array) for name, array in self._there.items()}
+        self.shared = shared_rows(arrays) if made.group is None else None
+        if self.shared is not None and not self.multiplied.is_float:
+            self.multiplied = dtypes.f16
+        self.widens = False
+        if self.schedule is None and self.shared is None:
+            features = arch_of(backend_named(self.target), None).features
+            if made.group is None:
+                self.widens = pays_widened(arrays, self.multiplied, features)
+            else:
+                target = TARGETS[self.target]
+                self.widens = pays_widened_groups(arrays, self.multiplied, features, target)
         self.name = f"scaled_mm<{self.target}, {kinds[0]} x {kinds[1]} -> {self.out}>"
 
     def launch(self) -> Any:
         """Start it; on a GPU it may still run when this returns."""
         return scaled_mm(
-            **self._there, activation=self.activation, schedule=self.schedule, target=self.target
+            **self._there,
+            group=self.operands.group,
+            activation=self.activation,
+            schedule=self.schedule,
+            target=self.target,
         )
 
     def run(self) -> float:
@@ -153,21 +208,44 @@ class ScaledTrial:
     @property
     def _kernel(self) -> tuple[Bound, dict[str, Any]]:
         """The kernel, and its arrays by its names, on the host."""
-        made, (m, n, _) = self.operands, self.operands.shape
+        made, (m, n, k) = self.operands, self.operands.shape
         ones = {"scale_a": np.ones(m, np.float32), "scale_b": np.ones(n, np.float32)}
+        kernel, words = scaled(0), dict[str, Any]()
+        if self.shared is not None:
+            kernel, words = scaled_by_blocks(0), {"shared": self.shared}
+            (rows, columns), along_k = self.shared, -(-k // BLOCK)
+            ones["scale_a"] = np.ones((-(-m // rows), along_k), np.float32)
+            ones["scale_b"] = np.ones((along_k, -(-n // columns)), np.float32)
+        elif made.group is not None:
+            kernel, words = scaled_in_groups(0), {"group": made.group}
+            ones["scale_b"] = np.ones((k // made.group, n), np.float32)
+            ones["zero_b"] = np.zeros((k // made.group, n), np.float32)
         ones["bias"] = np.zeros(n, np.float32)
         found = {name: getattr(made, name) for name in ones}
         terms = frozenset(name for name, array in found.items() if array is not None)
-        bound = scaled(0).bind(
-            multiplied=self.multiplied, terms=terms, activation=self.activation, schedule=self.schedule
+        bound = kernel.bind(
+            multiplied=self.multiplied,
+            terms=terms,
+            activation=self.activation,
+            schedule=self.schedule,
+            **words,
         )
-        given = {name: ones[name] if array is None else array for name, array in found.items()}
+        given = {
+            name: ones[name] if array is None else np.broadcast_to(array, ones[name].shape)
+            for name, array in found.items()
+        }
         return bound, {"A": made.a, "B": made.b, **given}
+
+    @property
+    def _seen(self) -> list[Any]:
+        """The kernel's arrays as it is given them, in its order: packed where they are."""
+        given = self._kernel[1]
+        return [packed_on_host(array) for array in given.values()]
 
     def scheduled(self) -> Schedule:
         """How it is computed."""
-        bound, given = self._kernel
-        found = bound.schedule_for(*given.values(), self.result(), 1.0, target=self.target)
+        bound, _ = self._kernel
+        found = bound.schedule_for(*self._seen, self.result(), 1.0, target=self.target)
         assert found is not None, "the kernel is a dataflow kernel"
         return found
 
@@ -176,7 +254,7 @@ class ScaledTrial:
         bound, given = self._kernel
         stored, schedule = self.result(), self.scheduled()
         how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
-        flow = bound.flow(*given.values(), stored, 1.0)
+        flow = bound.flow(*self._seen, stored, 1.0)
         return compare_flow(flow, {"D": stored}, given, {"alpha": 1.0}, how)
 
     def time(self, effort: Effort | None = None) -> Measurement:
@@ -187,9 +265,11 @@ class ScaledTrial:
         """What is done without such a kernel, by name; nothing where the library is not installed."""
         if self.activation is not None:
             return {}  # it would be another pass
-        if self.target == CUDA.name:
+        if self.target == CUDA.name and self.operands.group is not None:
+            return {}  # PyTorch has no conversion of them
+        if self.target == CUDA.name and self.shared is None:
             return torch_passes(self._there, self.multiplied)
-        return numpy_passes(self.operands)
+        return {} if self.shared is not None else numpy_passes(self.operands)
 
     @property
     def flops(self) -> int:
@@ -200,7 +280,8 @@ class ScaledTrial:
     @property
     def bytes(self) -> int:
         """The fewest bytes that move: every array once."""
-        return sum(math.prod(one.shape) * dtypes.dtype(one.dtype).bytes for one in self._there.values())
+        arrays = (one.array if isinstance(one, Packed) else one for one in self._there.values())
+        return sum(math.prod(one.shape) * dtypes.dtype(one.dtype).bytes for one in arrays)
 
     def perf(self, microseconds: float) -> str:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
@@ -208,15 +289,33 @@ class ScaledTrial:
         return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
 
 
+def packed_on_host(array: Array) -> Any:
+    """An array as kernels are given it: numbers of 4 bits two in a byte, along K where K is contiguous."""
+    kind = dtypes.dtype(array.dtype)
+    if not kind.is_packed:
+        return array
+    along_k = array.strides[0] == array.itemsize
+    held = pack(array.T if along_k else array, kind)
+    return packed(held.T if along_k else held, kind)
+
+
+def placed(array: Array, target: str) -> Any:
+    """An array in a target's memory."""
+    made = packed_on_host(array)
+    if isinstance(made, Packed):
+        return packed(device_put(made.array, target), made.dtype)
+    return device_put(made, target)
+
+
 def numpy_passes(made: ScaledOperands) -> dict[str, Callable[[], object]]:
     """NumPy: convert to f32, multiply, scale and add the bias."""
 
     def call() -> Array:
-        product = made.a.astype(np.float32) @ made.b.astype(np.float32)
+        product = made.a.astype(np.float32) @ made.weights
         if made.scale_a is not None:
             product *= made.scale_a[:, None]
         for array, change in ((made.scale_b, np.multiply), (made.bias, np.add)):
-            if array is not None:
+            if array is not None and array.ndim == 1:
                 change(product, array, out=product)
         return product
 

@@ -92,7 +92,7 @@ class Trial:
             device_put(array, target)
             for array in (operands.a, operands.b, blank.view(self.out_dtype.numpy).reshape(m, n))
         )
-        self._arguments = self._a, self._b if _takes_b_by_rows(bound) else self._b.T, self._c
+        self._arguments = self._arranged()
         self.schedule = bound.schedule_for(*self._arguments, target=target) if atom is None else None
         if self.schedule is not None:
             period = self.schedule.promote * self.schedule.block_k or None
@@ -102,6 +102,10 @@ class Trial:
             raise LaunchError(f"kernel {bound.program.name} is explicit; nearest legal choice: atom=")
         self.atom, self.period = atom, period
         self.name = f"{bound.program.name}<{target}, {self.dtype}, {about}>"
+
+    def _arranged(self) -> tuple[Any, ...]:
+        """The kernel's arguments."""
+        return self._a, self._b if _takes_b_by_rows(self.bound) else self._b.T, self._c
 
     def trace(self) -> IrKernel:
         """Record the kernel for the class of these arrays."""

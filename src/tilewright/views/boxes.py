@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 
 from tilewright.arch import BULK
 from tilewright.symbolic.arithmetic import parts_of
-from tilewright.symbolic.expr import add, expand, less, less_equal, mul, prove
+from tilewright.symbolic.expr import add, expand, floordiv, less, less_equal, mul, prove
 from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, FloorDiv, Int, Less, Mod, Sym
 from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
@@ -200,15 +201,63 @@ def _follows(part: Cond, place: Int, extent: Int, span: int) -> bool:
     if not isinstance(part, Less):  # known to be false, as that of a tile before the first
         outside = prove(less(place, 0)), prove(less_equal(extent, place))
         return part == Constant(False) and True in outside
+    if _is_outermost(part, place, extent):
+        return True
     gap = add(part.right, mul(part.left, -1), -1)  # not negative where the condition holds
     if symbols(gap).isdisjoint(symbols(place)):
         return False
     rests = [expand(add(gap, mul(place, -1))), expand(add(gap, place, 1, mul(extent, -1)))]
-    if any(bounds(rest)[0] >= 0 for rest in rests):
+    if any(bounds(rest)[0] >= 0 for rest in rests) or _grows_along(gap, place):
         return True
     # Of a tile before the first, ``gap`` <= -1, and no place is inside of the tensor.
     before = bounds(expand(add(place, mul(gap, -span))))[1] < span
     return before or any(prove(less_equal(0, rest)) is True for rest in rests)
+
+
+def _grows_along(gap: Int, place: Int) -> bool:
+    """Whether a gap is not negative where a place is not, because both grow with one integer.
+
+    Where ``p * gap - q * place >= least``, for positive p and q, a place of 0 or more has ``p * gap >=
+    least``; of the values that a gap takes, those below 0 are at most ``first - step``.
+    """
+    terms, constant = parts_of(gap)
+    step = divisor(add(gap, -constant))
+    first = constant % step if step else constant
+    place = _numerator(place)
+    steps = dict(parts_of(place)[0])
+    for term, factor in terms:
+        other = steps.get(term, 0)
+        if other * factor <= 0:
+            continue
+        shared = gcd(other, factor)
+        p, q = abs(other) // shared, abs(factor) // shared
+        if bounds(expand(add(mul(gap, p), mul(place, -q))))[0] > p * (first - step):
+            return True
+    return False
+
+
+def _numerator(place: Int) -> Int:
+    """What is 0 or more exactly where a place is: of ``n // c + d`` that is ``n + c * d``."""
+    terms, constant = parts_of(place)
+    if len(terms) == 1 and terms[0][1] == 1:
+        term = terms[0][0]
+        if isinstance(term, FloorDiv) and isinstance(term.right, int) and term.right > 0:
+            return _numerator(add(term.left, term.right * constant))
+    return place
+
+
+def _is_outermost(part: Less, place: Int, extent: Int) -> bool:
+    """Whether a condition on merged dimensions says that the place along the outermost one is inside of it.
+
+    With ``c`` elements inside of it, ``left < c * extent`` if and only if ``left // c < extent``.
+    """
+    counts = (
+        {factor for _, factor in parts_of(expand(part.right))[0]} if not isinstance(extent, int) else set()
+    )
+    if isinstance(extent, int) and isinstance(part.right, int) and extent and part.right % extent == 0:
+        counts = {part.right // extent}
+    inner = (c for c in counts if c > 1 and expand(add(part.right, mul(extent, -c))) == 0)
+    return any(floordiv(part.left, c) == place for c in inner)
 
 
 def _bends(view: View) -> bool:

@@ -28,6 +28,7 @@ from tilewright.symbolic.expr import (
 )
 from tilewright.symbolic.nodes import Cond, Int
 from tilewright.symbolic.ranges import divisor
+from tilewright.views.repeated import Repeat
 from tilewright.views.strided import AsStrided
 from tilewright.views.view import View, coordinates
 
@@ -132,8 +133,7 @@ class Slice:
             start.append(low)
             if part is None or isinstance(part, tuple):
                 shape.append(add(high, mul(low, -1)))
-        index = iter(coordinates(shape))
-        kept = (part is None or isinstance(part, tuple) for part in self.at)
+        index, kept = iter(coordinates(shape)), (part is None or isinstance(part, tuple) for part in self.at)
         return view.map(shape, [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)])
 
 
@@ -396,5 +396,5 @@ class Swizzle:
 
 
 TRANSFORMS: tuple[type, ...] = (
-    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Swizzle, AsStrided),
+    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Repeat, Swizzle, AsStrided),
 )

@@ -117,6 +117,25 @@ class View(Shown):
                 return dim
         return None
 
+    def run_dim(self, width: int) -> int | None:
+        """The dimension whose neighbours are adjacent in memory, at least in each group of ``width`` of them.
+
+        It is `unit_dim` if there is one; of merged dimensions groups may be adjacent where all are not.
+
+        Example:
+            >>> from tilewright.views.transforms import Merge
+            >>> heads = Merge(0, 2).apply(View.strided((3, 64, 5), (1000, 1, 64)))
+            >>> heads.unit_dim, heads.run_dim(64), heads.run_dim(128)
+            (None, 0, None)
+        """
+        unit = self.unit_dim
+        for dim in reversed(range(self.rank)) if unit is None else ():
+            if divisor(self.shape[dim]) % width == 0:
+                _, lane, start = neighbours(self, dim, width)
+                if lane not in symbols(start):
+                    return dim
+        return unit
+
     @property
     def coords(self) -> tuple[Sym, ...]:
         """The coordinates that ``offset`` and ``valid`` are written in."""

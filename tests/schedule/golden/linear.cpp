@@ -94,7 +94,8 @@ CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, In
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32_from_bf16(float* target, Index target_step, const bf16* source, Index source_step,
     Index rows, Index columns) {
-  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  typedef float vector
+    __attribute__((vector_size(32), aligned(4)));
   if (rows < 8 || columns < 8) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_bf16(source[i * source_step + j]);
@@ -227,24 +228,36 @@ static void linear_block(const linear_arguments& given, long long block, char* s
                   + B_stride0*row + line);
             }
           }
-          if (m_needed - (6*m_panel) <= 3) {
+          if (m_needed - (6*m_panel) <= 1) {
             if (n_needed - (16*n_panel) <= 8) {
-              multiply_f32<3,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+              multiply_f32<1,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
             else {
-              multiply_f32<3,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+              multiply_f32<1,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
           }
           else {
-            if (n_needed - (16*n_panel) <= 8) {
-              multiply_f32<6,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
-                  !(k == 0));
+            if (m_needed - (6*m_panel) <= 3) {
+              if (n_needed - (16*n_panel) <= 8) {
+                multiply_f32<3,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    depth, !(k == 0));
+              }
+              else {
+                multiply_f32<3,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    depth, !(k == 0));
+              }
             }
             else {
-              multiply_f32<6,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
-                  !(k == 0));
+              if (n_needed - (16*n_panel) <= 8) {
+                multiply_f32<6,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    depth, !(k == 0));
+              }
+              else {
+                multiply_f32<6,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel,
+                    depth, !(k == 0));
+              }
             }
           }
         }

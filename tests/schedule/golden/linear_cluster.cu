@@ -306,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
         __align__(8) float part[32] = {};
         // test_golden.py:28 reduction: part_1: f32 64x64, 32 per thread
         __align__(8) float part_1[32] = {};
-        if (true) {
+        {
           // test_golden.py:28 reduction: whole.unmerge(1, (2, 64))[:, j] -> part, 8 bytes at a time
           {
             const int row = 16*(tid / 32) + ((tid / 4) % 8);
@@ -330,23 +330,6 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
               #pragma unroll
               for (int i = 0; i < 2; ++i) {
                 *(uint2*)&part_1[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
-              }
-            }
-          }
-        }
-        else {
-          if (true) {
-            // test_golden.py:28 reduction: whole_2.unmerge(1, (2, 64))[:, j] -> part, 8 bytes at a time
-            {
-              const int row = 16*(tid / 32) + ((tid / 4) % 8);
-              const int col = 2*(tid % 4);
-              const float* from = peer(partial_sums, 2*turn) + 8704*g_1 + 136*row + 64*j + col;
-              #pragma unroll
-              for (int j_1 = 0; j_1 < 8; ++j_1) {
-                #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                  *(uint2*)&part[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
-                }
               }
             }
           }

@@ -365,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           for (int turn_2 = 0; turn_2 < near; ++turn_2) {
             // test_golden.py:27 reduction: part_2: f32 64x256, 128 per thread
             __align__(8) float part_2[128] = {};
-            if (true) {
+            {
               // test_golden.py:27 reduction: ordered_3.merge(1, 3) -> part_2, 8 bytes at a time
               {
                 const int row = 16*(tid / 32) + ((tid / 4) % 8);
@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
               for (int turn_3 = 0; turn_3 < count; ++turn_3) {
                 // test_golden.py:27 reduction: part_3: f32 64x256, 128 per thread
                 __align__(8) float part_3[128] = {};
-                if (true) {
+                {
                   // test_golden.py:27 reduction: ordered_7.merge(1, 3) -> part_3, 8 bytes at a time
                   {
                     const int row = 16*(tid / 32) + ((tid / 4) % 8);

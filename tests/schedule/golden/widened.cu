@@ -12,6 +12,11 @@ __device__ __forceinline__ decltype(A() + B()) min_int(A a, B b) {
   return a < b ? a : b;
 }
 
+template <class A, class B>
+__device__ __forceinline__ decltype(A() + B()) max_int(A a, B b) {
+  return a > b ? a : b;
+}
+
 __device__ __forceinline__ half_t float_to_half(float x) {
   half_t y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
@@ -19,11 +24,10 @@ __device__ __forceinline__ half_t float_to_half(float x) {
 }
 
 __device__ __forceinline__ void e4m3_pair_to_half(half_t* to, const e4m3_t* from) {
-  const unsigned short x = from[0].bits | from[1].bits << 8;
+  const unsigned short x = *(const unsigned short*)from;
   unsigned y;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));
-  to[0].bits = (unsigned short)y;
-  to[1].bits = (unsigned short)(y >> 16);
+  *(unsigned*)to = y;
 }
 
 template <class Word>
@@ -203,9 +207,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
         const int rows = min_int(((N + 120) / 128) - band, 8);
         const int m = (((blocks*turn + block) % (8*((M + 255) / 256))) % rows) + band;
         const int n = ((blocks*turn + block) % (8*((M + 255) / 256))) / rows;
-        const int k_end = (K + 112) / 128;
+        const int k_end = max_int((K + 112) / 128, 1);
         for (int k = 0; k < k_end; ++k) {
-          const int step = ((K + 112) / 128)*turn + k;
+          const int step = max_int((K + 112) / 128, 1)*turn + k;
           const int stage = step % 2;
           // test_golden.py:78 staging: wait for empty
           mbarrier_wait(empty + stage, -((step / 2) % 2) + 1);
@@ -240,19 +244,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       // test_golden.py:78 staging: rB: f8e4m3 64x64, 32 per thread
       __align__(2) e4m3_t rB[32] = {};
       // test_golden.py:78 staging: dB: f16 64x64, 32 per thread
-      half_t dB[32];
+      __align__(4) half_t dB[32];
       // test_golden.py:78 staging: dB_1: f16 64x64, 32 per thread
-      half_t dB_1[32];
-      if (0 < (K + 112) / 128) {
+      __align__(4) half_t dB_1[32];
+      {
         // test_golden.py:78 stages: wait for full
-        mbarrier_wait(full + (((K + 112) / 128)*turn_1) % 2, ((((K + 112) / 128)*turn_1) / 2) % 2);
+        mbarrier_wait(full + (max_int((K + 112) / 128, 1)*turn_1) % 2,
+            ((max_int((K + 112) / 128, 1)*turn_1) / 2) % 2);
       }
-      if (0 < (K + 112) / 128) {
+      {
         // test_golden.py:78 staging: sB_tile -> rB, 2 bytes at a time
         {
           const int row = 16*(tid / 32) + ((tid / 4) % 8);
           const int col = 2*(tid % 4);
-          const e4m3_t* from = sB + 16384*((((K + 112) / 128)*turn_1) % 2) + 8192*g + 128*row + col;
+          const e4m3_t* from = sB + 16384*((max_int((K + 112) / 128, 1)*turn_1) % 2) + 8192*g
+              + 128*row + col;
           #pragma unroll
           for (int j = 0; j < 8; ++j) {
             #pragma unroll
@@ -263,16 +269,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           }
         }
       }
-      // test_golden.py:78 staging: made = convert(rB), two at a time
-      half_t made[32];
-      #pragma unroll
-      for (int i = 0; i < 16; ++i) e4m3_pair_to_half(&made[2*i], &rB[2*i]);
-      // test_golden.py:78 staging: made -> dB
-      #pragma unroll
-      for (int i = 0; i < 32; ++i) dB[i] = made[i];
-      const int k_1_end = (K + 112) / 128;
+      {
+        // test_golden.py:78 staging: made = convert(rB), two at a time
+        __align__(4) half_t made[32];
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) e4m3_pair_to_half(&made[2*i], &rB[2*i]);
+        // test_golden.py:78 staging: made -> dB
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) *(unsigned*)&dB[2*i] = *(const unsigned*)&made[2*i];
+      }
+      const int k_1_end = max_int((K + 112) / 128, 1);
+      __builtin_assume(0 < k_1_end);
       for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
-        const int step_1 = ((K + 112) / 128)*turn_1 + k_1;
+        const int step_1 = max_int((K + 112) / 128, 1)*turn_1 + k_1;
         // test_golden.py:78 atom: registers are ready
         mma_fence();
         // test_golden.py:78 atom: acc += dB * b.tile((256, 64), (0, 0)), by wgmma.m64n256k16.f32.f16
@@ -305,12 +314,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           }
         }
         // test_golden.py:78 staging: made_1 = convert(rB), two at a time
-        half_t made_1[32];
+        __align__(4) half_t made_1[32];
         #pragma unroll
         for (int i = 0; i < 16; ++i) e4m3_pair_to_half(&made_1[2*i], &rB[2*i]);
         // test_golden.py:78 staging: made_1 -> dB_1
         #pragma unroll
-        for (int i = 0; i < 32; ++i) dB_1[i] = made_1[i];
+        for (int i = 0; i < 16; ++i) *(unsigned*)&dB_1[2*i] = *(const unsigned*)&made_1[2*i];
         // test_golden.py:78 atom: registers are ready
         mma_fence();
         // test_golden.py:78 atom: acc += dB_1 * b_1.tile((256, 64), (0, 1)), by wgmma.m64n256k16.f32.f16
@@ -323,18 +332,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
         mma_commit();
         // test_golden.py:78 atom: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
-        if (k_1 + 1 < (K + 112) / 128) {
+        if (k_1 + 1 < max_int((K + 112) / 128, 1)) {
           // test_golden.py:78 stages: wait for full
-          mbarrier_wait(full + (((K + 112) / 128)*turn_1 + k_1 + 1) % 2,
-              ((((K + 112) / 128)*turn_1 + k_1 + 1) / 2) % 2);
+          mbarrier_wait(full + (max_int((K + 112) / 128, 1)*turn_1 + k_1 + 1) % 2,
+              ((max_int((K + 112) / 128, 1)*turn_1 + k_1 + 1) / 2) % 2);
         }
-        if (k_1 + 1 < (K + 112) / 128) {
+        if (k_1 + 1 < max_int((K + 112) / 128, 1)) {
           // test_golden.py:78 staging: sB_tile_2 -> rB, 2 bytes at a time
           {
             const int row = 16*(tid / 32) + ((tid / 4) % 8);
             const int col = 2*(tid % 4);
-            const e4m3_t* from = sB + 16384*((((K + 112) / 128)*turn_1 + k_1 + 1) % 2) + 8192*g
-                + 128*row + col;
+            const e4m3_t* from = sB + 16384*((max_int((K + 112) / 128, 1)*turn_1 + k_1 + 1) % 2)
+                + 8192*g + 128*row + col;
             #pragma unroll
             for (int j = 0; j < 8; ++j) {
               #pragma unroll
@@ -345,13 +354,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
             }
           }
         }
-        // test_golden.py:78 staging: made_2 = convert(rB), two at a time
-        half_t made_2[32];
-        #pragma unroll
-        for (int i = 0; i < 16; ++i) e4m3_pair_to_half(&made_2[2*i], &rB[2*i]);
-        // test_golden.py:78 staging: made_2 -> dB
-        #pragma unroll
-        for (int i = 0; i < 32; ++i) dB[i] = made_2[i];
+        if (k_1 + 1 < max_int((K + 112) / 128, 1)) {
+          // test_golden.py:78 staging: made_2 = convert(rB), two at a time
+          __align__(4) half_t made_2[32];
+          #pragma unroll
+          for (int i = 0; i < 16; ++i) e4m3_pair_to_half(&made_2[2*i], &rB[2*i]);
+          // test_golden.py:78 staging: made_2 -> dB
+          #pragma unroll
+          for (int i = 0; i < 16; ++i) *(unsigned*)&dB[2*i] = *(const unsigned*)&made_2[2*i];
+        }
       }
       // test_golden.py:79 epilogue: rscale: f32 64x1, 2 per thread
       float rscale[2];
@@ -366,11 +377,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       }
       // test_golden.py:78 atom: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
-      if (0 < (K + 112) / 128) {
+      {
         // test_golden.py:78 stages: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) {
-          mbarrier_arrive(empty + (((K + 112) / 128) + ((K + 112) / 128)*turn_1 + 1) % 2);
+          mbarrier_arrive(empty
+              + (max_int((K + 112) / 128, 1) + max_int((K + 112) / 128, 1)*turn_1 + 1) % 2);
         }
       }
       // test_golden.py:78 epilogue: part = acc[0:64, 0:64]

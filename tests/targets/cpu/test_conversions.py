@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.dtypes import DType, boolean
+from tilewright.dtypes import DType, boolean, holds
 from tilewright.functions import conversions
 from tilewright.runtime import native
 from tilewright.targets.listing import Listing
@@ -96,6 +96,42 @@ def test_every_pattern_widens_exactly(machine: Machine, dtype: DType, toolchain:
     x = patterns(dtype)
     for wide in (tw.f32, tw.f64):
         assert_same(converted(machine, x, wide, toolchain=toolchain), x.astype(wide.numpy))
+
+
+@pytest.mark.parametrize("narrow", [*NARROW, tw.i8, tw.u8, tw.i16, tw.u16], ids=str)
+def test_what_a_dtype_holds_converts_exactly(narrow: DType) -> None:
+    """Infinities and NaN among them."""
+    x = patterns(narrow)
+    number = x[~np.isnan(x.astype(np.float64))]
+    for wide in (*FLOATS, *INTEGERS):
+        there = number.astype(wide.numpy).astype(np.float64)
+        keeps = np.array_equal(there, number.astype(np.float64))
+        has_nan = len(number) == len(x) or wide.is_float
+        assert holds(wide, narrow) == (keeps and has_nan), wide
+
+
+@tw.kernel(X="M N", Y="M N")
+def copy_rows(X, Y):
+    m, n = tw.block_index(tw.ceil_div(X.shape, (33, 32)))
+    rows = tw.shared((33, 32), Y.dtype)
+    tw.copy(X.tile((33, 32), (m, n)), rows, threads=(1, 32))
+    tw.barrier()
+    tw.copy(rows, Y.tile((33, 32), (m, n)), threads=(1, 32))
+
+
+@pytest.mark.parametrize("dtype", [tw.f8e4m3, tw.f8e5m2], ids=str)
+@pytest.mark.parametrize(("kernel", "shape"), [(copy, (3072,)), (copy, (1200,)), (copy_rows, (40, 64))])
+def test_every_pattern_widens_by_tables(
+    machine: Machine, dtype: DType, kernel: tw.Kernel, shape: tuple[int, ...], toolchain: native.Toolchain
+) -> None:
+    """Also an odd number of rows, and what is no whole tile."""
+    every = np.tile(np.random.default_rng(0).permutation(patterns(dtype)), 16)
+    x = every[: shape[0] * 71].reshape(-1, 71)[:, :64] if len(shape) > 1 else every[: shape[0]]
+    y = np.full(shape, 99, np.float32)
+    listing = machine(kernel.trace(x, y), {"X": x, "Y": y}, toolchain=toolchain)
+    assert_same(y, x.astype(np.float32))
+    assert len(np.unique(x.copy().view(np.uint8))) == 256
+    assert ("vpermi2b" in listing.text) == (native.host_arch() == "x86-64-v4")
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)

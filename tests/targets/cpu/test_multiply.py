@@ -47,7 +47,7 @@ def b_first(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def twice(A, B, C):
-    """B is multiplied twice, which needs all of it."""
+    """B is multiplied twice, panel by panel."""
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
     acc = tw.accumulator(MMA)
@@ -59,6 +59,45 @@ def twice(A, B, C):
         tw.mma(sA, sB, acc)
         tw.barrier()
     tw.copy(acc * 0.5, C.tile(TILE[:2], (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def apart(A, B, C):
+    """B is multiplied twice, and A is copied in between: all of B is needed."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc * 0.5, C.tile(TILE[:2], (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def crossed(A, B, C):
+    """Four products of two tiles of each operand, two of them in another accumulator and subtracted."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    rows = [tw.shared((48, 32), A.dtype) for _ in range(2)]
+    columns = [tw.shared((64, 32), B.dtype) for _ in range(2)]
+    first, second = tw.accumulator(MMA), tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        for sA, sB in zip(rows, columns, strict=True):
+            tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+            tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.barrier()
+        tw.mma(rows[0], columns[0], first)
+        tw.mma(rows[1], columns[1], second, negative=True)
+        tw.mma(rows[0], columns[1], first)
+        tw.mma(rows[1], columns[0], second, negative=True)
+        tw.barrier()
+    tw.copy((first - second) * 0.25, C.tile(TILE[:2], (m, n)))
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -95,8 +134,17 @@ def ahead(A, B, C):
     tw.copy(acc, C.tile(TILE[:2], (m, n)))
 
 
-KERNELS = {kernel.name: kernel for kernel in (plain, b_first, twice, read_between, ahead)}
-SHAPES = [(48, 64, 32), (49, 65, 33), (1, 1, 1), (54, 80, 64), (7, 17, 100), (95, 127, 31), (60, 30, 0)]
+KERNELS = {kernel.name: kernel for kernel in (plain, b_first, twice, apart, crossed, read_between, ahead)}
+SHAPES = [
+    (48, 64, 32),
+    (49, 65, 33),
+    (1, 1, 1),
+    (54, 80, 64),
+    (25, 40, 33),
+    (7, 17, 100),
+    (95, 127, 31),
+    (60, 30, 0),
+]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +174,30 @@ def text_of(name: str, arch: str = "x86-64-v3") -> str:
     return cpu.emit(KERNELS[name].trace(*arrays), arch).text
 
 
-@pytest.mark.parametrize(("name", "elems"), [("plain", 16 * 32), ("b_first", 16 * 32), ("twice", 64 * 32)])
+@pytest.mark.parametrize(
+    ("name", "elems"), [("plain", 16 * 32), ("b_first", 16 * 32), ("twice", 16 * 32), ("apart", 64 * 32)]
+)
 def test_a_panel_of_b_takes_the_room_of_one(name: str, elems: int) -> None:
     listing = cpu.emit(KERNELS[name].trace(*[tw.like("f32", 100, 100)] * 3), "x86-64-v3")
     assert ("a panel of sB" in listing.text) == (elems == 16 * 32)
-    sums = 2 if name == "twice" else 1  # which stores a product of its sums, held beside them
+    sums = 2 if name in ("twice", "apart") else 1  # which stores a product of its sums, held beside them
     others = 48 * 32 * 4 + sums * 48 * 64 * 4
     # Large arrays are set apart by some lines of the cache.
     assert 0 <= listing.shared_bytes - others - elems * 4 <= 48 * 64 + 3 * 9 * 64
+
+
+def test_products_of_the_same_tiles_share_their_loops() -> None:
+    """Each panel of B is packed once, for all products of it, and no tile is filled past an edge of K."""
+    text = text_of("crossed")
+    assert (
+        len(re.findall(r"for \(Index m_panel = 0", text))
+        == len(re.findall(r"for \(Index n_panel = 0", text))
+        == 1
+    )
+    assert text.count("a panel of ") == 2
+    calls = re.findall(r"multiply_f32(?:_subtracting)?<6,2>\(", text[text.index("for (Index n_panel") :])
+    assert len(calls) == 4
+    assert "inside1" not in text
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,38 @@ def test_a_tensor_in_pieces_gets_the_order_of_the_multiply() -> None:
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
+def converted(A, B, C):
+    """B is converted on its way to the operand."""
+    tile_m, tile_n, tile_k = TILE
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    acc = tw.accumulator(MMA)
+    sA, sB = tw.shared((tile_m, tile_k), A.dtype), tw.shared((tile_n, tile_k), A.dtype)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA, threads=(16, 4))
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB, threads=(16, 4))
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [("f8e4m3", False), ("i8", False), ("f32", True), ("bf16", True)]
+)
+def test_an_operand_is_widened_at_once_unless_it_is_rounded_on_its_way(
+    machine: Machine, kind: str, rounds: bool
+) -> None:
+    (m, n, k), drawn = (70, 45, 67), np.random.default_rng(0)
+    A = drawn.uniform(-1, 1, (m, k)).astype(np.float16)
+    B = (8 * drawn.uniform(-1, 1, (n, k))).astype(tw.dtype(kind).numpy)
+    C = np.full((m, n), np.nan, np.float32)
+    listing = machine(converted.trace(A, B, C), {"A": A, "B": B, "C": C})
+    assert ("sB holds its elements as f32, exactly" in listing.notes) != rounds
+    a, b = A.astype(np.float64), B.astype(np.float16).astype(np.float64)
+    assert (np.abs(C - a @ b.T) <= (k + 1) * 2.0**-24 * (np.abs(a) @ np.abs(b).T)).all()
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
 def halves(A, B, C, *, between, sets):
     """Each tile in two halves of the depth, in one or two sets of registers, with something between."""
     tile_m, tile_n, tile_k = TILE

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tests.passes.several_products import COMPLEX, traced
 from tests.schedule.small import batched as several
 from tests.schedule.small import product
 from tests.targets import signals
@@ -160,6 +161,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "im2col_ragged": lambda: _im2col(1, stride=(2, 1), dilation=(1, 2), padding=((1, 0), 2)),
     "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), 256, 8, True),
     "ragged_gemm_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), 128, None, False),
+    "complex_by_fma": lambda: traced(COMPLEX, simt(tw.f32)),
     "padded_gemm_f32": lambda: _gemm(tw.f32, tw.f32, simt(tw.f32), (32, 64, 16), 128, None, False),
     "gemm_f64": lambda: _gemm(tw.f64, tw.f64, simt(tw.f64), (32, 64, 8), (32, 4), None, False),
     "gemm_f16_fma": lambda: _gemm(tw.f16, tw.f16, simt(tw.f16), (32, 64, 16), (32, 4), None, True),

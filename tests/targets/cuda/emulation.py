@@ -42,6 +42,12 @@ OVERRIDES = {
         )
         for kind in ("half", "bf16")
     },
+    "sub_f16x2": "static unsigned sub_f16x2(unsigned x, unsigned z) "
+    "{ return of_halves([](double a, double b, double) { return a - b; }, x, z, 0); }",
+    "mul_f16x2": "static unsigned mul_f16x2(unsigned x, unsigned z) "
+    "{ return of_halves([](double a, double b, double) { return a * b; }, x, z, 0); }",
+    "fma_bf16x2": "static unsigned fma_bf16x2(unsigned x, unsigned z, unsigned sum) "
+    "{ return of_bf16s([](float a, float b, float c) { return fmaf(a, b, c); }, x, z, sum); }",
     "copy_async": """template <int bytes>
 static void copy_async(void* to, const void* from, bool exists = true) {
   if (exists) memcpy(to, from, bytes); else memset(to, 0, bytes);

@@ -147,6 +147,38 @@ template <class Half> static float from_half(Half x) {
   memcpy(&y, &x.bits, 2);
   return (float)y;
 }
+static unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const unsigned long long bytes = (unsigned long long)y << 32 | x;
+  unsigned made = 0;
+  for (int i = 0; i < 4; ++i) made |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return made;
+}
+template <class Function> static unsigned of_halves(Function f, unsigned x, unsigned y, unsigned z) {
+  unsigned made = 0;
+  for (int i = 0; i < 2; ++i) {
+    _Float16 given[3];
+    const unsigned short bits[3] = {(unsigned short)(x >> 16 * i), (unsigned short)(y >> 16 * i),
+                                    (unsigned short)(z >> 16 * i)};
+    memcpy(given, bits, 6);
+    const _Float16 one = (_Float16)f(given[0], given[1], given[2]);
+    unsigned short half;
+    memcpy(&half, &one, 2);
+    made |= (unsigned)half << 16 * i;
+  }
+  return made;
+}
+template <class Function> static unsigned of_bf16s(Function f, unsigned x, unsigned y, unsigned z) {
+  unsigned made = 0;
+  for (int i = 0; i < 2; ++i) {
+    const unsigned shift = 16 * i;
+    const float given[3] = {__uint_as_float(x >> shift << 16), __uint_as_float(y >> shift << 16),
+                            __uint_as_float(z >> shift << 16)};
+    unsigned bits = __float_as_uint(f(given[0], given[1], given[2]));
+    bits = (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits + 0x7fff + (bits >> 16 & 1);
+    made |= (bits >> 16) << shift;
+  }
+  return made;
+}
 template <class Half, class From> static Half to_half(From x) {
   const _Float16 y = (_Float16)x;
   Half z;

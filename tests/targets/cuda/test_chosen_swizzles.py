@@ -18,7 +18,7 @@ from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.vectors import resolve_vectors
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets import cuda
-from tilewright.targets.cuda.banks import in_shared, requests
+from tilewright.targets.simt.banks import in_shared, requests
 from tilewright.targets.simt.matrices import choose_engines
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View

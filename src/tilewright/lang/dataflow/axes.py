@@ -52,6 +52,21 @@ def _shown(node: Node) -> str:
     return f"{node.variable or ''}{spelled(node)}"
 
 
+def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
+    """The axes of an operand, of which a scale has those that it varies along.
+
+    Raises:
+        TraceError: it varies along another one.
+    """
+    if any(axis is not None and axis not in of.axes for axis in scale.axes):
+        raise TraceError(
+            f"a scale {_shown(scale)} of {_shown(of)}: it varies along another axis than what it scales; "
+            f"nearest legal choice: a scale along {spelled(of)}, or the other operand's",
+            here(),
+        )
+    return tuple(axis if axis in scale.axes else None for axis in of.axes)
+
+
 def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
     """The span that ``a @ b`` sums along, and the axes of the sum.
 

@@ -9,18 +9,19 @@ from tilewright.dataflow.nodes import (
     PRECISIONS,
     Flow,
     Integer,
+    Node,
     Number,
     Operand,
     Rearrange,
     Reduce,
     Sum,
 )
-from tilewright.dtypes import f32, i64
+from tilewright.dtypes import DType, f32, i64
 from tilewright.errors import TraceError
 from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.ops import Elementwise, Op, Reshape
 from tilewright.lang.dataflow import folds, indexing
-from tilewright.lang.dataflow.axes import product_axes
+from tilewright.lang.dataflow.axes import product_axes, scale_axes
 from tilewright.lang.dataflow.promotion import sum_dtype
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.spans import SpanLoop
@@ -45,7 +46,9 @@ class FlowRecorder(Recorder):
 
     # ---------------------------------------------------------------- tiles
 
-    def product(self, left: Any, right: Any, precision: str = "exact") -> Tile:
+    def product(
+        self, left: Any, right: Any, precision: str = "exact", scales: tuple[Any, Any] = (None, None)
+    ) -> Tile:
         """``left @ right``, a sum along a span of `steps`."""
         for value in (left, right):
             if not isinstance(value, Tile):
@@ -60,7 +63,26 @@ class FlowRecorder(Recorder):
                 f"{' or '.join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1]))}",
                 here(),
             )
-        return self.tile(self.make(Sum, kind, axes, span, a, b, precision), left, right)
+        factors = [self._scale(*pair, kind) for pair in zip(scales, (left, right), strict=True)]
+        made = self.make(Sum, kind, axes, span, a, b, precision, *factors)
+        return self.tile(made, left, right, *scales)
+
+    def _scale(self, scale: Any, of: Tile, kind: DType) -> Node | None:
+        """The numbers by which the products of an operand are multiplied, along its axes."""
+        if scale is None:
+            return None
+        if not isinstance(scale, Tile):
+            raise no_tile(scale)
+        if not kind.is_float or not scale.dtype.is_float:
+            raise TraceError(
+                f"scales of {scale.dtype} of products that are summed in {kind}; nearest legal choice: "
+                "operands and scales that are floats, e.g. A[m, k].to(tw.f16)",
+                here(),
+            )
+        node, axes = scale.node, scale_axes(scale.node, of.node)
+        if node.axes != axes:
+            node = self.make(Rearrange, node.dtype, axes, node)
+        return node if node.dtype == kind else self.converted(node, kind)
 
     def transposed(self, tile: Tile) -> Tile:
         """Two axes exchanged."""

@@ -98,7 +98,7 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
             here(),
         )
     precision = acc.precision if term.precision == EXACT else term.precision
-    product = flow.make(Sum, kind, term.axes, term.span, a, term.b, precision)
+    product = flow.make(Sum, kind, term.axes, term.span, a, term.b, precision, *term.scales)
     made = flow.mapped("add", (flow.tile(before), flow.tile(product)))
     acc.hold(made.node, source.needs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tilewright.dataflow.nodes import BATCH, STEPS, Axis, Node, Operand, Part, Rearrange, Span, Store, walk
@@ -15,8 +16,9 @@ from tilewright.lang.fragments import number
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
-from tilewright.symbolic.expr import equal, prove
+from tilewright.symbolic.expr import ceil_div, equal, prove
 from tilewright.symbolic.nodes import Int
+from tilewright.views.repeated import Repeat
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
@@ -71,6 +73,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
     if any(not isinstance(one, SpanIndex) for one in given):
         tensor = tensor[tuple(slice(None) if isinstance(one, SpanIndex) else one for one in given)]
         index = tuple(one for one in index if one is None or isinstance(one, SpanIndex))
+    tensor = _shared_along(flow, tensor, [one for one in index if one is not None])
     spans = [one.span for one in index if one is not None]
     for dim, (span, extent) in enumerate(zip(spans, tensor.value.tensor.shape, strict=True)):
         if prove(equal(span.extent, extent)) is not True and not _required(flow, span.extent, extent):
@@ -86,6 +89,23 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
         )
     axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
     return Place(operand_of(flow, tensor), tuple(spans), axes)
+
+
+def _shared_along(flow: Recorder, tensor: Tensor, index: Sequence[SpanIndex]) -> Tensor:
+    """The view of an array of which neighbours along some spans have one element in common."""
+    for dim, one in enumerate(index):
+        if one.shared == 1:
+            continue
+        extent, wanted = tensor.value.tensor.shape[dim], ceil_div(one.span.extent, one.shared)
+        if prove(equal(wanted, extent)) is not True and not _required(flow, wanted, extent):
+            said = f"{tensor.value.name}.shape[{dim}] == tw.ceil_div({one.span.extent}, {one.shared})"
+            raise TraceError(
+                f"{one} runs over {wanted}, and dimension {dim} of {tensor.value} has {extent}; nearest "
+                f"legal choice: tw.require({said}, ...) before the loop",
+                here(),
+            )
+        tensor = tensor._view(Repeat(dim, one.shared, one.span.extent), "view")
+    return tensor
 
 
 def _required(flow: Recorder, one: Int, other: Int) -> bool:

@@ -10,13 +10,20 @@ from tilewright.lang.source import here
 
 
 class SpanIndex:
-    """A run of one dimension, as an index: ``m`` of ``for m, n in tw.tiles(C)``."""
+    """A run of one dimension, as an index: ``m`` of ``for m, n in tw.tiles(C)``, and ``m // 128``.
 
-    __slots__ = ("home", "span")
+    Args:
+        span: the run.
+        home: the loop whose variable it is.
+        shared: how many neighbours have one index in common.
+    """
 
-    def __init__(self, span: Span, home: SpanLoop) -> None:
+    __slots__ = ("home", "shared", "span")
+
+    def __init__(self, span: Span, home: SpanLoop, shared: int = 1) -> None:
         self.span = span
         self.home = home
+        self.shared = shared
 
     def check(self) -> None:
         """Refuse it after its loop.
@@ -27,12 +34,18 @@ class SpanIndex:
         if not self.home.is_open:
             raise ended(self.span.name, self.home)
 
+    def __floordiv__(self, count: object) -> SpanIndex:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            self._no_arithmetic()
+        return SpanIndex(self.span, self.home, self.shared * count)
+
     def _no_arithmetic(self, *_: object) -> NoReturn:
         name = self.span.name
         raise TraceError(
-            f"{name} stands for all places of a run at once: it indexes arrays, A[{name}, ...], and has no "
-            "arithmetic and no order; nearest legal choice: a view of the array, A[1:] for places that are "
-            f"shifted, or an explicit kernel, whose tw.block_index and tw.range give integers",
+            f"{name} stands for all places of a run at once: it indexes arrays, A[{name}, ...] or, where "
+            f"neighbours share an element, A[{name} // 128, ...], and has no other arithmetic and no order; "
+            "nearest legal choice: a view of the array, A[1:] for places that are shifted, or an explicit "
+            "kernel, whose tw.block_index and tw.range give integers",
             here(),
         )
 
@@ -43,7 +56,7 @@ class SpanIndex:
             here(),
         )
 
-    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _no_arithmetic
+    __add__ = __sub__ = __mul__ = __truediv__ = __mod__ = __pow__ = _no_arithmetic
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _no_arithmetic
     __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __matmul__ = _no_arithmetic
     __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __rmatmul__ = _no_arithmetic
@@ -53,7 +66,7 @@ class SpanIndex:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return self.span.name
+        return self.span.name if self.shared == 1 else f"{self.span.name} // {self.shared}"
 
 
 class SpanLoop:

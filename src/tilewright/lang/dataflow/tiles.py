@@ -25,7 +25,9 @@ class Recording(Protocol):
     def transposed(self, tile: Tile) -> Tile:
         """Two axes exchanged."""
 
-    def product(self, left: Any, right: Any, precision: str = "exact") -> Tile:
+    def product(
+        self, left: Any, right: Any, precision: str = "exact", scales: tuple[Any, Any] = (None, None)
+    ) -> Tile:
         """``left @ right``."""
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
@@ -146,16 +148,20 @@ class Tile(_Arithmetic):
         return self.flow.product(self, other)
 
     @verb
-    def matmul(self, other: Any, *, precision: str = "exact") -> Tile:
-        """``self @ other``, with a word about how exactly numbers are multiplied.
+    def matmul(self, other: Any, *, precision: str = "exact", scales: tuple[Any, Any] = (None, None)) -> Tile:
+        """``self @ other``, with a word about how exactly numbers are multiplied, and scales of them.
 
         Args:
             other: the tile on the right.
             precision: ``"exact"``; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits;
                 ``"f32"``: sums lose no more than sums in f32 do, where instructions cut them off.
+            scales: tiles along the axes of ``self``, and along those of ``other``, or None: each product is
+                multiplied by both, in the dtype of the sum.  Products whose scales are the same, as those of
+                128 neighbours are in ``scale[m, k // 128]``, are added up before they are multiplied.
 
         Raises:
-            TraceError: another word, or one but ``"exact"`` of a product that is not summed in f32.
+            TraceError: another word, or one but ``"exact"`` of a product that is not summed in f32; scales
+                along other axes, or of products that are no floats.
 
         Example:
             >>> import numpy as np
@@ -170,8 +176,23 @@ class Tile(_Arithmetic):
             >>> a, c = np.ones((8, 8), np.float32), np.empty((8, 8), np.float32)
             >>> tw.ir.evaluate(product.flow(a, a, c), {"A": a, "B": a})["C"].item(0)
             8.0
+
+            A scale for each row of A and each two places along K:
+
+            >>> @tw.kernel(A="M K", B="K N", S="M R", C="M N")
+            ... def scaled(A, B, S, C):
+            ...     tw.require(S.shape[1] == tw.ceil_div(A.shape[1], 2), "a scale for each two places")
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k].matmul(B[k, n], scales=(S[m, k // 2], None))
+            ...         C[m, n] = acc
+            >>> a, b, s, c = np.ones((1, 4)), np.ones((4, 1)), np.array([[2, 3]]), np.empty((1, 1))
+            >>> a, b, s, c = (one.astype(np.float32) for one in (a, b, s, c))
+            >>> tw.ir.evaluate(scaled.flow(a, b, s, c), {"A": a, "B": b, "S": s})["C"].item(0)
+            10.0
         """
-        return self.flow.product(self, other, precision)
+        return self.flow.product(self, other, precision, scales)
 
     def __rmatmul__(self, other: object) -> Tile:
         return self.flow.product(other, self)

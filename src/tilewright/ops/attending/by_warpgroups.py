@@ -112,7 +112,9 @@ class _Block:
         self.ratio = tw.derived(Q.shape[1] // maximum(K.shape[1], 1))
         deep, wide = (-(-columns // PANEL) for columns in (tiles.depth, tiles.width))
         kind, groups, stages, keys = Q.dtype, tiles.groups, tiles.stages, tiles.keys
-        self.sQ = tw.shared((groups, deep, ROWS, PANEL), kind, swizzle=128)
+        self.deep, self.wide = deep, wide
+        held = deep if tiles.own_output else max(deep, wide)  # results may be wider than queries
+        self.sQ = tw.shared((groups, held, ROWS, PANEL), kind, swizzle=128)
         self.sO = tw.shared((groups, wide, ROWS, PANEL), kind, swizzle=128) if tiles.own_output else self.sQ
         beside = -(-keys // PANEL)
         side_by_side = (beside, tiles.depth) if tiles.keys_by_column else (deep, keys)
@@ -137,9 +139,9 @@ class _Block:
         for item in self.items.all():
             b, h, g = item.batch, item.head, let(item.head // self.ratio)
             wait(self.empty_q[0], 1 - item.parity)
-            arrive(self.full_q[0], expect_bytes=_bytes(self.sQ, self.sQ.shape))
+            arrive(self.full_q[0], expect_bytes=_bytes(self.sQ, (self.tiles.groups, self.deep, ROWS, PANEL)))
             for group in unroll(self.tiles.groups):
-                for p in unroll(self.sQ.shape[1]):
+                for p in unroll(self.deep):
                     at = (item.tile * self.tiles.groups + group, p)
                     tma_load(self.Q[b, h].tile((ROWS, PANEL), at), self.sQ[group, p], self.full_q[0])
             count = self.count(item)
@@ -277,7 +279,7 @@ class _Rows:
         fence_async()
         role_barrier(1 + self.g, threads=32 * WARPS)
         at, tile = self.first // ROWS, block.O[item.batch, item.head]
-        for p in unroll(held.shape[0]):
+        for p in unroll(block.wide):
             tma_store(held[p], tile.tile((ROWS, PANEL), (at, p)))
         bulk_commit()
         if block.L is not None and isinstance(self.state, Softmax):

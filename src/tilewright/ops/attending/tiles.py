@@ -50,7 +50,7 @@ class WarpgroupTiles:
         """Shared memory that it takes, of numbers of 2 bytes."""
         deep, wide, long = (-(-side // PANEL) * PANEL for side in (self.depth, self.width, self.keys))
         rows = 64 * self.groups
-        held = rows * deep + (rows * wide if self.own_output else 0)
+        held = rows * (deep + wide if self.own_output else max(deep, wide))
         keys = long * self.depth if self.keys_by_column else self.keys * deep
         return 2 * (held + self.stages * (keys + self.keys * wide)) + BARRIER_BYTES
 

@@ -187,8 +187,6 @@ def in_panels(side: Side, shape: tuple[int, int]) -> bool:
 
 def why_no_bulk(side: Side, shape: tuple[int, int], *, stored: bool) -> tuple[str, ...]:
     """Why bulk copies do not move blocks of an array; nothing if they do."""
-    if stored and side.operand.transforms:  # of which formulas know too little
-        return (f"what is stored is a view of {side.operand.name}",)
     if not in_panels(side, shape):
         return (f"blocks of {shape} are no whole number of rows of {ROW_BYTES} bytes",)
     panel, _ = panel_of(side, shape)

@@ -14,6 +14,8 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Condition, Index, ceil_div
 from tilewright.lang.tracer import located
+from tilewright.schedule.crossing import reduced_in_parts
+from tilewright.schedule.epilogue.across import Across, reductions_of
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
 from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
@@ -57,6 +59,9 @@ class Direct:
         self.blocks = [store for store, is_whole in zip(form.stores, whole, strict=True) if is_whole]
         self.lines = [store for store, is_whole in zip(form.stores, whole, strict=True) if not is_whole]
         """What is stored along rows or columns alone."""
+
+        self.across = self._across(extents) if schedule.across else []
+        """The memory of reductions across tiles, each with the results that are made of them."""
 
         if schedule.balanced and self.lines:
             raise TraceError(
@@ -181,9 +186,23 @@ class Direct:
         for store in stores:
             tw.copy(values.stored(store), self.views.block(store.operand, store.at, values.place))
 
+    def _across(self, extents: tuple[Index, Index]) -> list[tuple[Across, list[Store]]]:
+        """For rows and for columns what is reduced across tiles."""
+        nodes, found = reduced_in_parts(self.form), []
+        batch = tuple(extent_of(self.form, self.views.arguments, span) for span in self.form.batch)
+        for dim, span in enumerate((self.form.m, self.form.n)):
+            own = [node for node in nodes if node.argument.axes[node.axis] == span]
+            if own:
+                stores = [store for store in self.lines if reductions_of(store, tuple(own))]
+                found.append((Across(self.form, self.schedule, own, dim, extents, batch), stores))
+        return found
+
     def store_lines(self, tile: Values) -> None:
-        """What is stored along one dimension: by the first of the tiles along the other."""
-        for store in self.lines:
+        """What is stored along one dimension: by the first of the tiles along the other, or the last one."""
+        for across, stores in self.across:
+            across.store(tile, stores, self)
+        made = {id(store) for _, stores in self.across for store in stores}
+        for store in (one for one in self.lines if id(one) not in made):
             along = self.views.along(store.at)
             first: Condition | bool = True
             for span, at in zip((self.form.m, self.form.n), tile.place.at, strict=True):

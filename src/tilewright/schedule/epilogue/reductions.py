@@ -1,4 +1,4 @@
-"""Reductions of the result along its rows or columns, within the one tile that covers all of them."""
+"""Reductions of the result along its rows or columns, within a tile: one that covers all, or makes a part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Reductions:
     """How tiles of the result are reduced.
 
     A reduction's meaning is over the whole extent.  A tile must therefore cover it, which is asked of the
-    extents before the kernel starts, and elements of the tile past the edge must not count.
+    extents before the kernel starts, unless its schedule makes reductions of those of tiles; and elements of
+    the tile past the edge must not count.
 
     Args:
         form: what is computed.
@@ -44,23 +45,24 @@ class Reductions:
         for node in form.flow.walk():
             if isinstance(node, Reduce):
                 dim = 0 if node.argument.axes[node.axis] == form.m else 1
-                self._cover(node, dim)
+                if not schedule.across:
+                    self._cover(node, dim)
                 shape = tuple(
                     extent if span in node.argument.axes else 1
                     for span, extent in zip((form.m, form.n), spread.shape, strict=True)
                 )
                 held = spread if shape == spread.shape else spread.projected(shape)
-                self._scratch_for(held, dim, _wide(node.dtype))
+                self._scratch_for(held, dim, wide(node.dtype))
 
     def reduce(
-        self, combine: str, tile: Fragment, dim: int, work: Work, location: Location | None
+        self, combine: str, tile: Fragment, dim: int, work: Work, at: Index, location: Location | None
     ) -> Fragment:
-        """``combine`` over the rows (dim 0) or columns (1) of a tile that exist."""
+        """``combine`` over the rows (dim 0) or columns (1) that exist of the tile ``at`` a place."""
         if tile.shape[dim] == 1:
             text = "what does not vary along a dimension is not reduced along it; nearest legal choice: "
             raise TraceError(f"{text}multiply by its extent, or leave it as it is", location)
-        tile = self._inside(combine, tile, dim)
-        kind = _wide(tile.dtype)
+        tile = self._inside(combine, tile, dim, at if self.schedule.across else 0)
+        kind = wide(tile.dtype)
         scratch = self._scratch_for(tile.distribution, dim, kind)
         if scratch is None:
             return REDUCE[combine](tile, dim)
@@ -92,9 +94,10 @@ class Reductions:
         if known != Constant(True):
             current().guards.append(Guard(known, message, (unwrap(extent),)))
 
-    def _inside(self, combine: str, tile: Fragment, dim: int) -> Fragment:
+    def _inside(self, combine: str, tile: Fragment, dim: int, at: Index) -> Fragment:
         """The tile, with what changes no result in the place of elements past the edge."""
-        extent, length = self.extents[dim], tile.shape[dim]
+        length = tile.shape[dim]
+        extent = self.extents[dim] - at * length
         if isinstance(extent, int) and extent == length:
             return tile
         inside = coordinates(tile, dim) < extent
@@ -130,6 +133,10 @@ def neutral(combine: str, dtype: DType) -> float | int:
     return least if combine == "max" else most
 
 
-def _wide(dtype: DType) -> DType:
-    """The dtype in which partial results of several warps are kept."""
+def wide(dtype: DType) -> DType:
+    """The dtype in which partial results, of several warps or tiles, are kept.
+
+    Args:
+        dtype: of what is reduced.
+    """
     return dtype.computed if dtype.is_float else dtype

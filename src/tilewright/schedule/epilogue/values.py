@@ -19,12 +19,14 @@ from tilewright.dataflow.nodes import (
     Number,
     Operand,
     Part,
+    Position,
     Rearrange,
     Reduce,
     Span,
     Store,
     Sum,
 )
+from tilewright.dtypes import i32
 from tilewright.errors import TraceError
 from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
@@ -158,6 +160,16 @@ class Values:
             spread = self.spread.slice((0, columns.start), place.shape)
         return Values(self.views, self.reductions, place, spread, None, (self, columns))
 
+    def of_parts(self, made: Mapping[int, Fragment]) -> Values:
+        """The values that are computed of reductions over all tiles.
+
+        Args:
+            made: the reductions, by the `id` of their nodes.
+        """
+        values = Values(self.views, self.reductions, self.place, self.spread, self.sums)
+        values._known |= made
+        return values
+
     def fetch(self, stores: Sequence[Store]) -> None:
         """Read the arrays that what is stored is computed from, but for what is brought elsewhere."""
         for store in stores:
@@ -233,6 +245,8 @@ class Values:
                 return self.views.number(node)
             case Part():
                 return self._part(node)
+            case Position(span=span):
+                return self._position(span)
             case Rearrange(argument=argument):
                 return self.value(argument)
             case Map(function=function, given=given):
@@ -240,7 +254,8 @@ class Values:
             case Reduce(combine=combine, argument=argument, axis=axis):
                 dim = 0 if argument.axes[axis] == self.views.form.m else 1
                 tile = self.value(argument)
-                return self.reductions.reduce(combine, tile, dim, self.place.work, node.location)
+                place = self.place
+                return self.reductions.reduce(combine, tile, dim, place.work, place.at[dim], node.location)
         raise TraceError(
             f"no schedule computes a {type(node).__name__} of sums; nearest legal choice: {EXPLICIT}",
             node.location,
@@ -251,6 +266,17 @@ class Values:
             return self.brought[id(node)]()
         tile = self.views.block(node.operand, node.at, self.place)
         return tw.load(tile, self.map((int(tile.shape[0]), int(tile.shape[1]))), name=f"r{node.operand.name}")
+
+    def _position(self, span: Span) -> Any:
+        """The index of each row, or column, in the whole dimension; of a batch the one that there is."""
+        form, place = self.views.form, self.place
+        if span not in (form.m, form.n):
+            at = place.work.batch[form.batch.index(span)]
+            return of_integer(at.expr, i32) if isinstance(at, Scalar) else at
+        dim = 0 if span == form.m else 1
+        shares = self.views.shares
+        begin = place.at[dim] * place.shape[dim] + (0 if shares is None else shares.spans[dim].start)
+        return coordinates(self.map(self._shape([span])), dim) + begin
 
     def _map(self, function: str, node: Node, given: list[Any]) -> Any:
         shapes = [value.shape for value in given if isinstance(value, Fragment)]

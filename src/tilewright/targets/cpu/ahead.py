@@ -67,9 +67,15 @@ class Ahead:
         name = emitter.name(op.source.buffer)
         return Ahead(emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel)
 
-    def begin(self, turns: Code, panels: Code) -> None:
-        """Share the rows among so many turns; after the last panel there is nothing to ask for."""
-        self.share, self.most = self.emitter.local("share"), self.emitter.local("ahead")
+    def begin(self, turns: Code, panels: Code, number: str = "") -> None:
+        """Share the rows among so many turns; after the last panel there is nothing to ask for.
+
+        Args:
+            turns: among which they are shared.
+            panels: how many there are.
+            number: what tells the names of its variables from those of others beside it.
+        """
+        self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
         following = code("{} + 1 < {}", named(self.panel.name), panels)
         self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, self.rows))
         self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
@@ -78,14 +84,14 @@ class Ahead:
         """Ask for what one turn has to ask for."""
         index = named(at.name)
         row = named(self.row.name)
-        last = self.emitter.within(code("({} + 1) * {}", index, self.share), self.most)
-        with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, last)):
+        end = self.emitter.within(code("({} + 1) * {}", index, self.share), self.most)
+        with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, end)):
             place = code("{} + {}", self.source, self.emitter.spell(self.start))
             if self.run <= UNROLLED * self.step:
-                # A row that begins inside of a line ends in one more.
-                for line in (*range(0, self.run, self.step), self.run - 1):
+                # Of a row that begins inside of a line the panel before has asked for the first one.
+                for last in reversed(range(self.run - 1, -1, -self.step)):
                     self.emitter.do(
-                        call("__builtin_prefetch", place if not line else code("{} + {}", place, line))
+                        call("__builtin_prefetch", code("{} + {}", place, last) if last else place)
                     )
                 return
             each = self.emitter.local("line")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, i8, i32
 from tilewright.ir.mma import MmaAtom
 from tilewright.threads.distribution import Distribution, Mode
 
@@ -13,6 +13,10 @@ MOST_ROWS = 14
 MOST_VECTORS = 4
 # A multiply-add issues twice per cycle, as does a load: more loads than this would set the pace.
 LOADS_PER_FMA = 0.75
+
+GROUP, LEAST_LANES, MOST_DEPTH = 4, 4, 1024
+"""Of products of bytes: neighbours along K that are multiplied at once, of which depths are multiples; the
+sums of the narrowest vector; and how deep operands are whose rows wait on the stack."""
 
 
 def _processor(name: str, vector_bytes: int, vector_registers: int) -> Arch:
@@ -103,3 +107,32 @@ def micro_atom(tile: MicroTile, compute: DType, multiplied: MmaAtom) -> MmaAtom:
         precision=precision,
         rounding=multiplied.rounding,
     )
+
+
+def operand_dtype(atom: MmaAtom, depth: int, lanes: int, arch: Arch) -> DType:
+    """The dtype in which the operands of a multiply lie for the micro-kernel.
+
+    Args:
+        atom: the author's.
+        depth: of the operands.
+        lanes: sums of a vector of the micro-tile.
+        arch: the processor.
+
+    Example:
+        >>> from tilewright.targets.atoms import fma
+        >>> wide, plain = ARCHITECTURES["x86-64-v3"], ARCHITECTURES["generic"]
+        >>> [operand_dtype(fma("i8"), 64, 8, arch) for arch in (wide, plain)]
+        [i8, i32]
+    """
+    are_bytes = (atom.a_dtype, atom.b_dtype, atom.c_dtype) == (i8, i8, i32)
+    fits = depth % GROUP == 0 and depth <= MOST_DEPTH and lanes >= LEAST_LANES
+    return i8 if are_bytes and fits and _has_dots(arch) else atom.c_dtype.computed
+
+
+def adds_groups(atom: MmaAtom) -> bool:
+    """Whether a micro-tile multiplies neighbours along K at once, so that those of A lie side by side."""
+    return atom.a_dtype == i8
+
+
+def _has_dots(arch: Arch) -> bool:
+    return arch.name in ("x86-64-v3", "x86-64-v4")

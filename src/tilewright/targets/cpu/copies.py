@@ -16,9 +16,20 @@ from tilewright.targets.cpu.atomics import reduction
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
-from tilewright.targets.cpu.loops import PAIR, Axis, Edges, Nest, coalesced, edges, in_pairs, nest, transposed
+from tilewright.targets.cpu.loops import (
+    PAIR,
+    Axis,
+    Edges,
+    Nest,
+    coalesced,
+    edges,
+    freedom,
+    in_pairs,
+    nest,
+)
 from tilewright.targets.cpu.runs import Runs, runs
-from tilewright.targets.cpu.transpose import transposition
+from tilewright.targets.cpu.transpose import ask_ahead, blocks, transposition
+from tilewright.targets.cpu.widen import emit_widened
 from tilewright.targets.listing import Access
 from tilewright.targets.statements import (
     Arm,
@@ -36,7 +47,6 @@ from tilewright.targets.statements import (
 from tilewright.views.transforms import Slice
 from tilewright.views.view import View, coordinates
 
-LEAST_LANES = 4
 ONE = Axis(Sym("one", 0, 0), 0, 1, 1)
 """The loop of a copy of one element."""
 ZERO = Code("0")
@@ -138,6 +148,10 @@ class _Copying:
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
             loops, rows = self._read_rows(loops)
             lanes = self._transposed(loops, within)
+            if not lanes and self._is_independent():
+                named_limits = {at: limit.name for at, limit in within.items()}
+                if emit_widened(self.emitter, (self.source, self.target), loops, named_limits, stack):
+                    return Access(None, "row by row, by tables in registers")
             found = None if lanes or not self._is_independent() else runs(loops, self.emitter.local)
             if found is not None:
                 loops = found.loops
@@ -146,27 +160,14 @@ class _Copying:
                 self._loops(loops, within, partial(self._elements, loops), rows)
         if lanes:
             return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
-        return Access(None, self._freedom(loops))
+        sides = tuple((side.name, side.dtype) for side in (self.source, self.target))
+        return Access(None, freedom(loops, sides, self.emitter.arch.vector_bytes, self._hindrance()))
 
-    def _freedom(self, loops: Nest) -> str:
-        """What the compiler can make of the innermost loop."""
-        if not loops.axes:
-            return "one element"
-        inner = loops.axes[-1]
+    def _hindrance(self) -> str:
+        """Why elements are copied one after the other; empty if nothing says so."""
         if self.reduce:
-            return "a loop over elements that are reduced one after the other"
-        if not self._is_independent():
-            return "a loop over elements that may be the same on both sides"
-        for at, side in enumerate((self.source, self.target)):
-            if inner.sym in symbols(loops.conditions[at]):
-                return f"a loop that asks each element of {side.name} whether it exists"
-        for at, side in enumerate((self.source, self.target)):
-            if (step := loops.stride(at, inner)) != 1:
-                apart = "unevenly" if step is None else f"{step} elements apart"
-                return f"a loop over {inner.extent} elements that lie {apart} in {side.name}"
-        size = max(self.source.dtype.bytes, self.target.dtype.bytes)
-        lanes = min(self.emitter.arch.vector_bytes // size, inner.extent)
-        return f"a loop over {inner.extent} neighbours on both sides, up to {lanes} in a vector"
+            return "are reduced one after the other"
+        return "" if self._is_independent() else "may be the same on both sides"
 
     def _declare(self, name: str, bounds: Mapping[int, Int]) -> dict[int, _Limit]:
         found = {}
@@ -371,18 +372,10 @@ class _Copying:
         Returns:
             The side of a block; 0 if nothing was copied.
         """
-        found = transposed(loops)
-        lanes = self.emitter.arch.vector_bytes // self.target.dtype.bytes
-        while found is not None and any(axis.extent % lanes for axis in found):
-            lanes //= 2
-        if found is None or loops.conditions != (TRUE, TRUE) or not self._is_independent():
+        found = blocks(loops, (self.source, self.target), self.emitter.arch.vector_bytes)
+        if found is None or not self._is_independent():
             return 0
-        along, across = found
-        from_row, to_row = loops.stride(0, along), loops.stride(1, across)
-        if from_row is None or to_row is None or lanes < LEAST_LANES or self.target.dtype.bytes < 4:
-            return 0
-        if along.scale != 1 or across.scale != 1:
-            return 0
+        (along, across), lanes, (from_row, to_row) = found
         name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
         with ExitStack() as stack:
             for axis in loops.axes:
@@ -391,6 +384,7 @@ class _Copying:
             for axis in (along, across):
                 stack.enter_context(self._turns(axis, limits, lanes))
             counts = [self._run(axis, limits, axis.sym, lanes) or lanes for axis in (along, across)]
+            ask_ahead(self.emitter, self.source, loops.offsets[0], (along, across), lanes)
             places: list[Code] = []
             for at, side, step in ((1, self.target, to_row), (0, self.source, from_row)):
                 start = code("{} + {}", side.name, self.emitter.spell(loops.offsets[at]))

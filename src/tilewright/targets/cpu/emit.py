@@ -36,8 +36,8 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     """
     chosen = CPU.architecture(arch)
     lowered, notes = lower(kernel, chosen)
-    fused = replace(lowered, body=fuse(gather(lowered)))
     extents = needed(lowered)
+    fused = replace(lowered, body=fuse(gather(lowered, extents)))
     emitter = CpuEmitter(fused, CPU_RULES, chosen, extents, read_of_copies(lowered, extents), reach(lowered))
     entry = emitter.identifier(kernel.name)
     arguments, block = emitter.names.unique(f"{entry}_arguments"), emitter.names.unique(f"{entry}_block")

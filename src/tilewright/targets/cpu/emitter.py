@@ -156,9 +156,10 @@ def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
     """The shared tensors and fragments that need memory, each with its elements, in program order."""
     elems: dict[Value, int] = {}
     panels = {
-        op.mma.b.buffer: panel_elems(op)
+        copy.target.buffer: panel_elems(op)
         for op in kernel.walk()
-        if isinstance(op, Multiply) and op.packing is not None
+        if isinstance(op, Multiply)
+        for copy in op.packing
     }
     for op in kernel.walk():
         if isinstance(op, Shared):

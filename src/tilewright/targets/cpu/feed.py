@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, holds, i8
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Fragment, Mma, Op, Shared
@@ -19,6 +19,7 @@ from tilewright.passes.relayout import relayout_shared, uses
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import expand
 from tilewright.symbolic.rebuilding import substitute
+from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.axes import operand_axes
 from tilewright.targets.cpu.join import join_multiplies
 from tilewright.targets.cpu.linear import panel_view, panels, row_view
@@ -95,13 +96,13 @@ def _multiplies(using: Iterable[Op]) -> list[Mma]:
 
 
 def _widened_dtype(kernel: Kernel, op: Shared) -> DType | None:
-    """The wider dtype that a shared tensor may hold its elements in: nothing else is ever written to it."""
+    """The wider dtype that a shared tensor may hold its elements in: none was rounded when it was written."""
     using = uses(kernel, op)
-    wanted = {mma.mma.atom.c_dtype.computed for mma in _multiplies(using)}
+    wanted = {mma.mma.atom.a_dtype for mma in _multiplies(using)}
     if len(wanted) != 1 or wanted == {op.dtype}:
         return None
     written = [o for o in using if isinstance(o, Copy) and o.target.buffer is op.result]
-    return wanted.pop() if all(copy.source.dtype == op.dtype for copy in written) else None
+    return wanted.pop() if all(holds(op.dtype, copy.source.dtype) for copy in written) else None
 
 
 def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
@@ -142,7 +143,7 @@ def _operand_layout(op: Shared, mma: Mma, is_a: bool, using: tuple[Op, ...]) -> 
         return None
     ordered = (*axes.lead, axes.row, axes.depth)
     shape, depth = tuple(axis.extent for axis in ordered), axes.depth.extent
-    if is_a and not _runs_along_rows(op.result, axes.row_dimension(op), using):
+    if is_a and (adds_groups(mma.mma.atom) or not _runs_along_rows(op.result, axes.row_dimension(op), using)):
         target = row_view(shape, _pitch(depth, op.dtype))
     elif axes.row.extent % (rows if is_a else columns):
         return None
@@ -184,7 +185,9 @@ def fits(value: Value, unit: int, dtype: DType, contiguous: bool) -> bool:
     if not isinstance(value.type, TensorType) or value.dtype != dtype:
         return False
     found = panels(value.type.view, unit)
-    return found is not None and (found.row_stride == 1 or not contiguous)
+    if found is None or (contiguous and found.row_stride != 1):
+        return False
+    return contiguous or dtype != i8 or found.k_stride == 1
 
 
 def _pack(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
@@ -198,23 +201,24 @@ def _pack(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
         operands = []
         for value, unit, contiguous in ((op.a, rows, False), (op.b, columns, True)):
             operands.append(value)
-            if not fits(value, unit, op.mma.atom.c_dtype.computed, contiguous):
-                operands[-1] = _packed(op, value, unit, rewriter, ops)
+            if not fits(value, unit, op.mma.atom.a_dtype, contiguous):
+                by_rows = adds_groups(op.mma.atom) and not contiguous
+                operands[-1] = _packed(op, value, unit, rewriter, ops, by_rows=by_rows)
                 notes.append(f"{value} is packed into {operands[-1]} before it is multiplied")
         return (*ops, replace(op, a=operands[0], b=operands[1])) if ops else None
 
     return rewrite_kernel(kernel, change), tuple(notes)
 
 
-def _packed(op: Mma, value: Value, unit: int, rewriter: Rewriter, ops: list[Op]) -> Value:
+def _packed(op: Mma, value: Value, unit: int, rewriter: Rewriter, ops: list[Op], *, by_rows: bool) -> Value:
     kind = value.type
     shape = kind.shape if isinstance(kind, TensorType) else value.fragment.shape
     extents = tuple(extent for extent in shape if isinstance(extent, int))
-    view = panel_view(extents, unit)
+    view = row_view(extents, extents[1]) if by_rows else panel_view(extents, unit)
     name = f"{value.buffer.name}_panels"
     elems = extents[0] * extents[1]
     shared = rewriter.define(
-        Shared, name, op.location, dtype=op.mma.atom.c_dtype.computed, view=view, elems=elems, align=128
+        Shared, name, op.location, dtype=op.mma.atom.a_dtype, view=view, elems=elems, align=128
     )
     spread = None if value.is_fragment else whole(extents)
     ops += [shared, Copy(value, shared.result, spread, location=op.location)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tilewright.dtypes import DType
+from tilewright.functions import philox
 from tilewright.functions.table import FUNCTIONS
 from tilewright.targets.cpu import activations, division, power
 from tilewright.targets.cpu.conversions import STORAGE
@@ -188,6 +189,7 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
         narrow = f"static inline float {row.name}_f32(float x) {{ return (float){row.name}_f64((double)x); }}"
         found[f"{row.name}_f64"] = (row.needs, row.text)
         found[f"{row.name}_f32"] = ((f"{row.name}_f64",), narrow)
+    found["random_bits"] = ((), f"static inline {philox.TEXT}")
     return {**found, **activations.SNIPPETS, **division.SNIPPETS, **power.SNIPPETS}
 
 
@@ -248,6 +250,8 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
             return f"{function}_{kind}({', '.join(operands)})", (f"{function}_{kind}",)
         case "shift_left" | "shift_right":
             return f"{function}<{STORAGE[dtype.name]}>({', '.join(operands)})", (function,)
+        case "random_bits":
+            return f"random_bits({', '.join(operands)})", ("random_bits",)
         case "pow":
             return f"pow_f32({', '.join(operands)})", ("pow_f32",)
         case _ if f"{function}_{dtype.name}" in SNIPPETS:

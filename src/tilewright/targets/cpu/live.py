@@ -45,9 +45,9 @@ def needed(kernel: Kernel) -> Mapping[Op, Extents]:
 
 
 def read_of_copies(kernel: Kernel, extents: Mapping[Op, Extents]) -> Mapping[Op, Mapping[int, Int]]:
-    """For copies that only feed one multiply: the bounds past which nothing of what they write is read.
+    """For copies that only feed multiplies: the bounds past which nothing of what they write is read.
 
-    Rows and columns are rounded up to whole micro-tiles.
+    Rows and columns are rounded up to whole micro-tiles.  Where multiplies differ there are no bounds.
 
     Args:
         kernel: the lowered kernel.
@@ -64,8 +64,9 @@ def read_of_copies(kernel: Kernel, extents: Mapping[Op, Extents]) -> Mapping[Op,
     for op in kernel.walk():
         if isinstance(op, Copy) and op.reduction is None and op.target.is_tensor:
             using = users[op.target.buffer]
-            if len(using) == 1 and isinstance(mma := using[0], Mma):
-                found[op] = _read(op.target, mma, extents[mma])
+            bounds = [_read(op.target, mma, extents[mma]) for mma in using if isinstance(mma, Mma)]
+            if bounds and len(bounds) == len(using) and all(one == bounds[0] for one in bounds):
+                found[op] = bounds[0]
     return found
 
 

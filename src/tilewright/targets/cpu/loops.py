@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+from tilewright.dtypes import DType
 from tilewright.symbolic.expr import add, all_of, ceil_div, expand, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Sym
 from tilewright.symbolic.rebuilding import slope, split_elements, substitute, symbols
@@ -237,3 +238,28 @@ def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
         return None
     offsets = tuple(substitute(offset, {unknown[0]: PAIR}) for offset in loops.offsets)
     return unknown[0], replace(loops, offsets=offsets)
+
+
+def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, hindrance: str) -> str:
+    """What the compiler can make of the innermost loop of a nest of ``(source, target)``.
+
+    Args:
+        loops: of a copy.
+        sides: names and dtypes of both.
+        vector_bytes: of the processor.
+        hindrance: why elements are copied one after the other; empty if nothing says so.
+    """
+    if not loops.axes:
+        return "one element"
+    if hindrance:
+        return f"a loop over elements that {hindrance}"
+    inner = loops.axes[-1]
+    for at, (name, _) in enumerate(sides):
+        if inner.sym in symbols(loops.conditions[at]):
+            return f"a loop that asks each element of {name} whether it exists"
+    for at, (name, _) in enumerate(sides):
+        if (step := loops.stride(at, inner)) != 1:
+            apart = "unevenly" if step is None else f"{step} elements apart"
+            return f"a loop over {inner.extent} elements that lie {apart} in {name}"
+    lanes = min(vector_bytes // max(kind.bytes for _, kind in sides), inner.extent)
+    return f"a loop over {inner.extent} neighbours on both sides, up to {lanes} in a vector"

@@ -3,55 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul, negate
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import FALSE, Cond, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.ahead import Ahead
+from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.copies import emit_panel
+from tilewright.targets.cpu.dots import group_count, grouping, micro_kernel, row_sums
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import Panels, panels
 from tilewright.targets.cpu.multiply import Multiply
-from tilewright.targets.statements import Code, code, joined
+from tilewright.targets.cpu.sequential import depth_of
+from tilewright.targets.statements import Code, Declare, call, code, joined, named
 
 
 def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
     """A multiply that nothing was gathered with."""
-    emit_multiply(emitter, Multiply(op, location=op.location))
+    emit_multiply(emitter, Multiply((op,), (FALSE,), location=op.location))
 
 
 def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
-    """For every micro-tile of the accumulator that is needed: one call of a micro-kernel."""
-    mma, extents = op.mma, emitter.extents[op.mma]
-    rows, columns, _ = mma.mma.atom.shape
-    tile_m, tile_n = mma.c.fragment.shape
-    depth = mma.a.tensor.shape[1]
-    assert isinstance(depth, int)
-    emitter.comment(op, f"{mma.c} {'-=' if mma.negative else '+='} {mma.a} * {mma.b}")
+    """For every micro-tile of the accumulators that is needed: a call of a micro-kernel for each product."""
+    first, extents = op.products[0], emitter.extents[op.products[0]]
+    rows, columns, _ = first.mma.atom.shape
+    tile_m, tile_n = first.c.fragment.shape
+    for one in op.products:
+        emitter.comment(one, f"{one.c} {'-=' if one.negative else '+='} {one.a} * {one.b}")
     with emitter.indented():
         m = _panels(emitter, "m", extents.rows, tile_m, rows)
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
-        emitter.constant("Index", deep, _within(emitter, extents.depth, depth))
-        calling = _calling(emitter, op, deep, m, n)
+        emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
+        callings = [
+            _calling(emitter, op, one, begins, deep, m, n)
+            for one, begins in zip(op.products, op.begins, strict=True)
+        ]
+        grouped = callings[0].grouped
+        if grouped is not None:
+            grouped.begin(emitter, m.count, deep)
         with emitter.turns(n.at.name, n.count):
-            ahead = None
-            if op.packing is not None:
+            aheads = []
+            for packing in op.packing:
                 with emitter.indented():
-                    emit_panel(emitter, op.packing, n.at, columns)
-                ahead = Ahead.of(emitter, op.packing, n.at, columns)
-            if ahead is not None:
-                ahead.begin(m.count, n.count)
+                    emit_panel(emitter, packing, n.at, columns)
+                aheads.append(Ahead.of(emitter, packing, n.at, columns))
+            if grouped is not None:
+                grouped.turn(emitter, deep)
+            asking = [ahead for ahead in aheads if ahead is not None]
+            for number, ahead in enumerate(asking):
+                ahead.begin(m.count, n.count, str(number or ""))
             with emitter.turns(m.at.name, m.count):
-                if ahead is not None:
+                for ahead in asking:
                     ahead.turn(m.at)
-                _choose(emitter, calling, (m, n))
+                _choose(emitter, callings, (m, n))
 
 
 # ---------------------------------------------------------------- what is needed
@@ -100,38 +111,93 @@ class _Calling:
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
     kernels: Sequence[Sequence[Code]]
     arguments: tuple[Code, ...]
+    grouped: _Grouped | None = None
 
 
-def _calling(emitter: CpuEmitter, op: Multiply, depth: Code, m: _Extent, n: _Extent) -> _Calling:
-    mma = op.mma
+@dataclass(frozen=True)
+class _Grouped:
+    """What is made of operands whose neighbours along K are multiplied at once.
+
+    Args:
+        groups: the array of the groups of a panel of B, and how long it is.
+        panel: where the panel lies that they are made of.
+        grouping: the function that makes them.
+        sums: the array of the sums of A's rows, and how long it is.
+        rows: where A begins, and the rows of a panel.
+        summing: the function that adds them up.
+    """
+
+    groups: tuple[Code, int]
+    panel: Code
+    grouping: Code
+    sums: tuple[Code, int]
+    rows: tuple[Code, int]
+    summing: Code
+
+    def begin(self, emitter: CpuEmitter, panels: Code, depth: Code) -> None:
+        """Before the panels of B: the sums of A's rows."""
+        for kind, (name, extent) in (("int", self.sums), ("int", self.groups)):
+            emitter.add(Declare(named(f"__attribute__((aligned(64))) {kind}"), name, None, extent))
+        start, unit = self.rows
+        emitter.do(call(self.summing, self.sums[0], start, code("{} * {}", panels, unit), depth))
+
+    def turn(self, emitter: CpuEmitter, depth: Code) -> None:
+        """Of a panel of B that is there: its groups."""
+        emitter.do(call(self.grouping, self.groups[0], self.panel, depth))
+
+
+def _calling(
+    emitter: CpuEmitter, op: Multiply, mma: Mma, begins: Cond, depth: Code, m: _Extent, n: _Extent
+) -> _Calling:
+    """The calls for one of the products, whose accumulator counts as 0 at some time."""
     rows, columns, _ = mma.mma.atom.shape
     a, b = (panels(v.tensor.view, unit) for v, unit in ((mma.a, rows), (mma.b, columns)))
     assert a is not None
     assert b is not None
     assert b.row_stride == 1
-    if op.packing is not None:
+    if op.is_packed(mma):
         b = replace(b, base=0, panel_stride=0)
     view = emitter.fragment_view(mma.c.fragment)
     at_c = substitute(view.offset, {view.coords[0]: mul(m.at, rows), view.coords[1]: mul(n.at, columns)})
     into = code("{} + {}", emitter.name(mma.c), emitter.spell(at_c))
-    adds = emitter.spell_cond(negate(op.begins))
-    lanes = _lanes(emitter, op.mma)
+    adds = emitter.spell_cond(negate(begins))
+    lanes = _lanes(emitter, mma)
     vectors = columns // lanes
-    heights = (rows,) if m.needed is None or rows == 1 else ((rows + 1) // 2, rows)
+    heights = (rows,) if m.needed is None else tuple(dict.fromkeys((1, (rows + 1) // 2, rows)))
     widths = (columns,) if n.needed is None or vectors == 1 else ((vectors + 1) // 2 * lanes, columns)
     kernels = [[_micro_kernel(emitter, mma, (high, wide), a, b) for wide in widths] for high in heights]
-    arguments = (_at(emitter, mma.a, a, m.at), _at(emitter, mma.b, b, n.at), into, depth, adds)
-    return _Calling((heights, widths), kernels, arguments)
+    at_a, at_b = _at(emitter, mma.a, a, m.at), _at(emitter, mma.b, b, n.at)
+    if not adds_groups(mma.mma.atom):
+        return _Calling((heights, widths), kernels, (at_a, at_b, into, depth, adds))
+    grouped = _grouped(emitter, mma, lanes, a, at_b)
+    sums = code("{} + {}", grouped.sums[0], emitter.spell(mul(m.at, rows)))
+    arguments = (at_a, grouped.groups[0], into, depth, adds, sums)
+    return _Calling((heights, widths), kernels, arguments, grouped)
 
 
-def _choose(emitter: CpuEmitter, calling: _Calling, extents: tuple[_Extent, _Extent]) -> None:
-    """Call the smallest micro-kernel that does what is needed of this micro-tile."""
-    rows, columns = calling.sizes
+def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: Panels, panel: Code) -> _Grouped:
+    """What is made of the operands of a multiply of bytes, and where."""
+    (rows, columns, _), depth = mma.mma.atom.shape, depth_of(mma.a)
+    return _Grouped(
+        (emitter.local("groups"), group_count(columns, depth)),
+        panel,
+        emitter.function("group_panel", grouping(columns, lanes)),
+        (emitter.local("row_sums"), mma.c.fragment.shape[0]),
+        (code("{} + {}", emitter.name(mma.a.buffer), emitter.spell(a.base)), rows),
+        emitter.function("sum_rows", row_sums(a.row_stride)),
+    )
+
+
+def _choose(emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[_Extent, _Extent]) -> None:
+    """Call the smallest micro-kernels that do what is needed of this micro-tile."""
+    rows, columns = callings[0].sizes
     for high, found in _smallest(emitter, rows, extents[0]):
         with found:
             for wide, chosen in _smallest(emitter, columns, extents[1]):
                 with chosen:
-                    emitter.do(code("{}({})", calling.kernels[high][wide], joined(", ", calling.arguments)))
+                    for calling in callings:
+                        kernel = calling.kernels[high][wide]
+                        emitter.do(code("{}({})", kernel, joined(", ", calling.arguments)))
 
 
 def _smallest(
@@ -142,8 +208,12 @@ def _smallest(
         yield 0, nullcontext()
         return
     left = code("{} - {}", extent.needed, emitter.spell(mul(extent.at, extent.unit), True))
-    yield 0, emitter.branch(code("{} <= {}", left, sizes[0]))
-    yield 1, emitter.otherwise()
+    with ExitStack() as larger:
+        for number, size in enumerate(sizes[:-1]):
+            if number:
+                larger.enter_context(emitter.otherwise())
+            yield number, emitter.branch(code("{} <= {}", left, size))
+        yield len(sizes) - 1, emitter.otherwise()
 
 
 def _at(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
@@ -168,6 +238,10 @@ def _micro_kernel(emitter: CpuEmitter, op: Mma, size: tuple[int, int], a: Panels
     acc = op.mma.atom.c_dtype
     compute = acc.computed
     rows, vectors = size[0], size[1] // lanes
+    if adds_groups(op.mma.atom):
+        of_bytes = micro_kernel(pitch, lanes, a.row_stride, depth_of(op.a))
+        function = emitter.function("multiply_bytes", of_bytes)
+        return code("{}<{},{}>", function, rows, vectors)
     precision, rounding = op.mma.atom.precision, op.mma.atom.rounding
     name = f"multiply_{compute}"
     if precision is not None:

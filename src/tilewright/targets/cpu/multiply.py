@@ -1,13 +1,15 @@
-"""Multiplies gathered with what belongs to them: the copy that packs B, and the zeros that sums begin with.
+"""Multiplies gathered with what belongs to them: those beside each other, copies that pack B, zeros of sums.
 
-B is packed one panel at a time, just before the panel is multiplied: it is then in the first-level cache, and
-the room of one panel is enough for all.  Sums that begin with 0 are not read the first time, so that nobody
-has to write the zeros.
+Multiplies of one form that follow each other share their loops: what one of them reads is in the caches for
+the next, as of complex numbers, whose parts are read by two products each.  B is packed one panel at a time,
+just before the panel is multiplied: it is then in the first-level cache, and the room of one panel is enough
+for all.  Sums that begin with 0 are not read the first time, so that nobody has to write the zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,111 +18,182 @@ from tilewright.ir.ops import Block, Copy, Fill, For, Fragment, If, Mma, Op, Res
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
+from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.linear import panels, same_place
+from tilewright.targets.cpu.live import Extents
 
 
 @dataclass(frozen=True)
 class Multiply(Op):
-    """A multiply with what is done along with it; exists only while text is emitted.
+    """Multiplies with what is done along with them; exists only while text is emitted.
 
     Args:
-        mma: the multiply.
-        packing: the copy that fills its operand B, one panel before it is multiplied.
-        begins: when the accumulator counts as 0, whatever it holds.
+        products: the multiplies, of the same tiles and extents, in program order.
+        begins: for each when its accumulator counts as 0, whatever it holds.
+        packing: the copies that fill operands B, one panel before it is multiplied.
     """
 
     name = "multiply"
     roles: ClassVar = {}
-    mma: Mma
-    packing: Copy | None = None
-    begins: Cond = FALSE
+    products: tuple[Mma, ...]
+    begins: tuple[Cond, ...]
+    packing: tuple[Copy, ...] = ()
+
+    @property
+    def _parts(self) -> tuple[Op, ...]:
+        return (*self.products, *self.packing)
 
     @property
     def operands(self) -> tuple[Value, ...]:
         """See `Op.operands`."""
-        return (*self.mma.operands, *(() if self.packing is None else self.packing.operands))
+        return tuple(value for part in self._parts for value in part.operands)
 
     @property
     def read(self) -> tuple[Value, ...]:
         """See `Op.read`."""
-        return (*self.mma.read, *(() if self.packing is None else self.packing.read))
+        return tuple(value for part in self._parts for value in part.read)
 
     @property
     def written(self) -> tuple[Value, ...]:
         """See `Op.written`."""
-        return (*self.mma.written, *(() if self.packing is None else self.packing.written))
+        return tuple(value for part in self._parts for value in part.written)
+
+    def is_packed(self, product: Mma) -> bool:
+        """Whether operand B of one of the products is filled panel by panel."""
+        return any(copy.target.buffer is product.b.buffer for copy in self.packing)
 
 
-def gather(kernel: Kernel) -> Block:
-    """The kernel's operations with every multiply as a `Multiply`."""
-    return _gathered(kernel.body, _once_used(kernel))
+def gather(kernel: Kernel, extents: Mapping[Op, Extents]) -> Block:
+    """The kernel's operations with every multiply as a `Multiply`.
+
+    Args:
+        kernel: the lowered kernel.
+        extents: how much of each multiply is needed.
+    """
+    return _gathered(kernel.body, _Uses.of(kernel), extents)
 
 
 def panel_elems(op: Multiply) -> int:
     """Elements of one panel of B."""
-    depth = op.mma.b.tensor.shape[1]
+    (product, *_) = op.products
+    depth = product.b.tensor.shape[1]
     assert isinstance(depth, int)
-    return op.mma.mma.atom.shape[1] * depth
+    return product.mma.atom.shape[1] * depth
 
 
-def _once_used(kernel: Kernel) -> frozenset[Value]:
-    """The shared tensors that one copy writes and one operation reads."""
-    counts: dict[Value, list[int]] = {op.result: [0, 0] for op in kernel.walk() if isinstance(op, Shared)}
-    for op in kernel.walk():
-        for at, values in enumerate((op.written, op.read)):
-            for buffer in {value.buffer for value in values} & counts.keys():
-                counts[buffer][at] += 1
-    return frozenset(buffer for buffer, found in counts.items() if found == [1, 1])
+@dataclass(frozen=True)
+class _Uses:
+    """Who writes and who reads each shared tensor."""
+
+    writers: Mapping[Value, Sequence[Op]]
+    readers: Mapping[Value, Sequence[Op]]
+
+    @staticmethod
+    def of(kernel: Kernel) -> _Uses:
+        writers: defaultdict[Value, list[Op]] = defaultdict(list)
+        readers: defaultdict[Value, list[Op]] = defaultdict(list)
+        shared = {op.result for op in kernel.walk() if isinstance(op, Shared)}
+        for op in kernel.walk():
+            for found, values in ((writers, op.written), (readers, op.read)):
+                for buffer in {value.buffer for value in values} & shared:
+                    found[buffer].append(op)
+        return _Uses(writers, readers)
+
+    def is_passed_on(self, buffer: Value, products: Sequence[Mma]) -> bool:
+        """Whether one copy writes a tensor, and nothing but some multiplies reads it."""
+        readers = self.readers.get(buffer, ())
+        named = all(any(op is product for product in products) for op in readers)
+        return len(self.writers.get(buffer, ())) == 1 and bool(readers) and named
 
 
-def _gathered(block: Block, once: frozenset[Value]) -> Block:
+def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, Extents]) -> Block:
     ops: list[Op] = []
     for op in block.ops:
         match op:
             case Mma():
-                ops.append(_multiply(op, ops, once))
+                _join(op, ops, extents)
             case For():
-                ops.append(replace(op, body=_gathered(op.body, once)))
+                ops.append(replace(op, body=_gathered(op.body, uses, extents)))
             case If():
-                then, otherwise = _gathered(op.then, once), _gathered(op.otherwise, once)
+                then, otherwise = (_gathered(part, uses, extents) for part in (op.then, op.otherwise))
                 ops.append(replace(op, then=then, otherwise=otherwise))
             case _:
                 ops.append(op)
+    for op in [op for op in ops if isinstance(op, Multiply)]:
+        _pack(op, ops, uses)
     return Block(_without_zeros(ops))
+
+
+# ---------------------------------------------------------------- multiplies beside each other
+
+
+def _join(op: Mma, before: list[Op], extents: Mapping[Op, Extents]) -> None:
+    """Put a multiply behind other operations: into the one before it, if they share their loops."""
+    at = len(before)
+    while at and isinstance(before[at - 1], Reshape):
+        at -= 1
+    last = before[at - 1] if at else None
+    if isinstance(last, Multiply) and _goes_with(last.products[0], op, extents):
+        whole = replace(last, products=(*last.products, op), begins=(*last.begins, FALSE))
+        before[at - 1 :] = [*before[at:], whole]
+        return
+    before.append(Multiply((op,), (FALSE,), location=op.location))
+
+
+def _goes_with(first: Mma, op: Mma, extents: Mapping[Op, Extents]) -> bool:
+    alike = first.mma == op.mma and first.a.tensor.shape == op.a.tensor.shape
+    return alike and extents[first] == extents[op] and not adds_groups(op.mma.atom)
 
 
 # ---------------------------------------------------------------- packing
 
 
-def _multiply(op: Mma, before: list[Op], once: frozenset[Value]) -> Multiply:
-    """The multiply; the copy that packs B for it is taken out of what comes before."""
-    for at in range(len(before) - 1, -1, -1):
+def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
+    """Take the copies that pack B for a multiply out of what comes before it."""
+    taken: list[Copy] = []
+    for product in op.products:
+        if any(same_place(copy.target, product.b) for copy in taken):
+            continue
+        at = _packing(op, product, ops, uses)
+        if at is not None:
+            taken.append(ops[at])  # type: ignore[arg-type]
+            del ops[at]
+    if taken:
+        ops[_place(ops, op)] = replace(op, packing=tuple(taken))
+
+
+def _place(ops: Sequence[Op], wanted: Op) -> int:
+    return next(at for at, op in enumerate(ops) if op is wanted)
+
+
+def _packing(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> int | None:
+    """Where the copy is that packs operand B of a product, if it may be made panel by panel."""
+    end = _place(before, op)
+    for at in range(end - 1, -1, -1):
         copy = before[at]
         if isinstance(copy, Reshape):
             continue
         if not isinstance(copy, Copy) or not _is_local(copy.target):
-            break
-        if same_place(copy.target, op.b):
-            later = before[at + 1 :]
-            if _packs(copy, op, once) and all(copy.source.buffer not in _buffers(o) for o in later):
-                del before[at]
-                return Multiply(op, copy, location=op.location)
-            break
-    return Multiply(op, location=op.location)
+            return None
+        if same_place(copy.target, product.b):
+            later = before[at + 1 : end]
+            fits = _packs(copy, op, product, uses)
+            return at if fits and all(copy.source.buffer not in _buffers(o) for o in later) else None
+    return None
 
 
-def _packs(copy: Copy, op: Mma, once: frozenset[Value]) -> bool:
+def _packs(copy: Copy, op: Multiply, product: Mma, uses: _Uses) -> bool:
     """Whether a copy may be made panel by panel: nothing else needs what it writes."""
-    if op.b.buffer not in once or copy.reduction is not None or copy.source.is_fragment:
+    buffer = product.b.buffer
+    if not uses.is_passed_on(buffer, op.products) or copy.reduction is not None or copy.source.is_fragment:
         return False
-    view, columns = op.b.tensor.view, op.mma.atom.shape[1]
+    if any(buffer is other.a.buffer for other in op.products) or any(
+        buffer is other.b.buffer and not same_place(other.b, product.b) for other in op.products
+    ):
+        return False
+    view, columns = product.b.tensor.view, product.mma.atom.shape[1]
     found = panels(view, columns)
-    return (
-        view.valid == TRUE
-        and found is not None
-        and (found.row_stride, found.k_stride) == (1, columns)
-        and op.a.buffer is not op.b.buffer
-    )
+    return view.valid == TRUE and found is not None and (found.row_stride, found.k_stride) == (1, columns)
 
 
 def _is_local(value: Value) -> bool:
@@ -167,7 +240,7 @@ def _touches(op: Op, value: Value) -> bool:
 def _begun(op: Op, cleared: Value) -> tuple[Op | None, Cond]:
     """An operation that takes the fragment for 0 itself, and when it leaves the zeros to be written."""
     if isinstance(op, Multiply) and _only_sums(op, cleared):
-        return replace(op, begins=TRUE), FALSE
+        return _beginning(op, cleared, TRUE), FALSE
     if not isinstance(op, For):
         return None, TRUE
     users = [one for one in op.body.walk() if cleared in one.operands]
@@ -175,7 +248,7 @@ def _begun(op: Op, cleared: Value) -> tuple[Op | None, Cond]:
         return None, TRUE
     if not any(one is user for one in op.body.ops):
         return None, TRUE
-    begun = replace(user, begins=equal(op.index, op.start))
+    begun = _beginning(user, cleared, equal(op.index, op.start))
     body = Block(tuple(begun if one is user else one for one in op.body.ops))
     empty = less_equal(op.stop, op.start)
     known = prove(empty)
@@ -184,4 +257,12 @@ def _begun(op: Op, cleared: Value) -> tuple[Op | None, Cond]:
 
 def _only_sums(op: Multiply, value: Value) -> bool:
     """Whether a multiply adds to a fragment and does nothing else with it, having not begun it yet."""
-    return op.begins == FALSE and op.mma.c == value and value not in (op.mma.a, op.mma.b)
+    adding = [begins for one, begins in zip(op.products, op.begins, strict=True) if one.c == value]
+    multiplied = (operand for one in op.products for operand in (one.a, one.b))
+    return bool(adding) and all(begins == FALSE for begins in adding) and value not in multiplied
+
+
+def _beginning(op: Multiply, value: Value, when: Cond) -> Multiply:
+    """A multiply whose first product that adds to a fragment takes it for 0 at some time."""
+    first = next(at for at, one in enumerate(op.products) if one.c == value)
+    return replace(op, begins=(*op.begins[:first], when, *op.begins[first + 1 :]))

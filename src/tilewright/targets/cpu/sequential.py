@@ -29,9 +29,9 @@ from tilewright.ir.ops import (
     Redistribute,
     WarpBarrier,
 )
-from tilewright.ir.types import Memory, TensorType
+from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
-from tilewright.targets.cpu.arch import MicroTile, micro_atom, micro_tile
+from tilewright.targets.cpu.arch import MicroTile, micro_atom, micro_tile, operand_dtype
 from tilewright.targets.cpu.linear import slowest_first
 from tilewright.threads.distribution import Distribution, Mode
 
@@ -80,7 +80,9 @@ class _Sequence:
     def mma(self, op: Mma) -> TiledMma:
         rows, columns, _ = op.mma.tile
         tile = self.tiles[op.mma.c()]
-        atom = micro_atom(tile, op.mma.atom.c_dtype.computed, op.mma.atom)
+        atom = micro_atom(
+            tile, operand_dtype(op.mma.atom, depth_of(op.a), tile.lanes, self.arch), op.mma.atom
+        )
         return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
 
     def of(self, spread: Distribution) -> Distribution:
@@ -121,6 +123,13 @@ class _Sequence:
             case Mma():
                 return (replace(op, mma=self.mma(op)),)
         return () if isinstance(op, SYNCHRONISATION) else None
+
+
+def depth_of(operand: Value) -> int:
+    """How deep an operand of a multiply is."""
+    shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
+    assert isinstance(shape[1], int)
+    return shape[1]
 
 
 def _operands(kernel: Kernel) -> frozenset[str]:

@@ -11,9 +11,11 @@ from tilewright.ir import async_ops as ops
 from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
 from tilewright.ir.clusters import needs_cluster_scope
 from tilewright.ir.kernel import layout_shared
+from tilewright.ir.ops import For
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, any_of, less, mul, negate
-from tilewright.symbolic.nodes import Cond, Constant, Int, Sym
+from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
+from tilewright.targets.cfamily import loop as loop_of_statements
 from tilewright.targets.cuda.instructions import Form, function
 from tilewright.targets.cuda.places import FIRST_THREAD, TID, address_of, barrier_of, by_first_thread
 from tilewright.targets.cuda.spelling import CUDA_RULES
@@ -23,6 +25,20 @@ from tilewright.targets.simt.dialect import SHARED_MEMORY
 from tilewright.targets.simt.emitter import Scope, SimtEmitter
 from tilewright.targets.statements import Arm, Branch, Code, Do, call, code, joined, named
 from tilewright.views.boxes import ROW_BYTES
+
+ASSUME = "__builtin_assume"
+"""Tells the compiler what it does not see."""
+
+
+@CUDA_RULES.rule(For)
+def loop(emitter: SimtEmitter, op: For) -> None:
+    """A loop; the assembler is told that one with asynchronous MMAs runs at all, where that is certain.
+
+    A path past the loop, on which the sums are those that were set, makes it wait for every single MMA.
+    """
+    is_certain = less(op.start, op.stop) == TRUE and not isinstance(op.stop, int)
+    multiplies = any(isinstance(inner, ops.MmaAsync) for inner in op.body.walk())
+    loop_of_statements(emitter, op, ASSUME if is_certain and multiplies else "")
 
 
 @CUDA_RULES.rule(ops.Role)

@@ -12,8 +12,8 @@ from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.shared_plan import plan_shared
 from tilewright.passes.vectors import resolve_vectors, settle_async
-from tilewright.targets.cuda.banks import spread_over_banks
 from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
+from tilewright.targets.simt.banks import spread_over_banks
 from tilewright.targets.simt.matrices import choose_engines
 
 PASSES: tuple[Pass, ...] = (

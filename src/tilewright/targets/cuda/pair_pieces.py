@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 _INPUTS = {
-    "e4m3": "const unsigned short x = from[0].bits | from[1].bits << 8;",
-    "e5m2": "const unsigned short x = from[0].bits | from[1].bits << 8;",
-    "i8": "const unsigned x = ((unsigned char)from[0] | (unsigned char)from[1] << 8) ^ 0x8080;",
+    "e4m3": "const unsigned short x = *(const unsigned short*)from;",
+    "e5m2": "const unsigned short x = *(const unsigned short*)from;",
+    "i8": "const unsigned x = *(const unsigned short*)from ^ 0x8080;",
 }
 """The bits of two numbers, of integers less their sign: 128 more than the number."""
 
-_OUTPUTS = """  to[0].bits = (unsigned short)y;
-  to[1].bits = (unsigned short)(y >> 16);"""
+_OUTPUTS = "  *(unsigned*)to = y;"
 
 _TO_HALVES = {
     "e4m3": '  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(x));',
@@ -53,7 +52,51 @@ def _piece(name: str, target: str, steps: str) -> str:
     return "\n".join(lines)
 
 
+INSTRUCTIONS = {
+    "sub_f16x2": """DEVICE unsigned sub_f16x2(unsigned x, unsigned z) {
+  unsigned y;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(z));
+  return y;
+}""",
+    "mul_f16x2": """DEVICE unsigned mul_f16x2(unsigned x, unsigned z) {
+  unsigned y;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(z));
+  return y;
+}""",
+    "fma_bf16x2": """DEVICE unsigned fma_bf16x2(unsigned x, unsigned z, unsigned sum) {
+  unsigned y;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(z), "r"(sum));
+  return y;
+}""",
+}
+"""Instructions for two halves in a register, each by its bits."""
+
+_ARITHMETIC = {
+    ("sub", "half"): "sub_f16x2(x, z)",
+    ("mul", "half"): "mul_f16x2(x, z)",
+    ("sub", "bf16"): "fma_bf16x2(z, 0xbf80bf80, x)",
+    ("mul", "bf16"): "fma_bf16x2(x, z, 0x80008000)",
+}
+"""Functions of two pairs: products less 0 in bf16, whose zeros keep their sign."""
+
+
+def _arithmetic(name: str, kind: str, made: str) -> str:
+    lines = (
+        f"DEVICE void {name}({kind}_t* to, const {kind}_t* from, const {kind}_t other) {{",
+        "  const unsigned x = *(const unsigned*)from, z = other.bits | other.bits << 16;",
+        f"  *(unsigned*)to = {made};",
+        "}",
+    )
+    return "\n".join(lines)
+
+
 PIECES = {
+    **INSTRUCTIONS,
+    **{
+        name: _arithmetic(name, kind, made)
+        for (function, kind), made in _ARITHMETIC.items()
+        for name in [f"pair_{function}_{kind}"]
+    },
     **{
         name: _piece(name, "half", steps)
         for source, steps in _TO_HALVES.items()
@@ -68,7 +111,14 @@ PIECES = {
 """By the names that they define."""
 
 NEEDS = {
-    name: tuple(f"{kind}_t" for kind in (name.partition("_")[0], name.rpartition("_")[2]) if kind != "i8")
-    for name in PIECES
+    **{
+        name: tuple(f"{kind}_t" for kind in (name.partition("_")[0], name.rpartition("_")[2]) if kind != "i8")
+        for name in PIECES
+        if "_pair_to_" in name
+    },
+    **{
+        f"pair_{function}_{kind}": (f"{kind}_t", made.partition("(")[0])
+        for (function, kind), made in _ARITHMETIC.items()
+    },
 }
-"""The types that each of them names."""
+"""What each of them names."""

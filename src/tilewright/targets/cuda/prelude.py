@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type
-from tilewright.targets.cuda import atomics, pair_pieces, signals, wgmma
+from tilewright.targets.cuda import atomics, packed_words, pair_pieces, signals, wgmma
 from tilewright.targets.cuda.instructions import TF32_BITS, function
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.arithmetic import MATH
@@ -212,11 +212,11 @@ DIALECT = SimtDialect(
     function="__device__ __forceinline__",
     atomics=atomics.ATOMICS,
     pieces=(
-        *(prelude.TYPES, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS),
-        *(pair_pieces.PIECES, prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
+        *(prelude.TYPES, prelude.RANDOM, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS),
+        *(pair_pieces.PIECES, packed_words.PIECES, prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
         *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES, signals.PIECES),
     ),
-    needs={**prelude.NEEDS, **pair_pieces.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
+    needs={**prelude.NEEDS, **pair_pieces.NEEDS, **packed_words.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
     built_in=frozenset(
         (
             *("blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize"),

@@ -18,15 +18,18 @@ from tilewright.passes.rewrite import Rewriter
 from tilewright.symbolic.expr import add
 from tilewright.targets.reference.findings import strided_element
 from tilewright.targets.reference.memory import Buffer, History
+from tilewright.targets.reference.numbers import NUMBERS, Numbers
 
 
-def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> Buffer:
+def array_buffer(
+    owner: Value, array: Array, is_written: bool, check: bool, numbers: Numbers = NUMBERS
+) -> Buffer:
     """The memory of a caller's array, in place, in address order.
 
     Raises:
         LaunchError: wrong dtype, fractional strides, or a read-only array that is written.
     """
-    want = owner.dtype.numpy
+    want = numbers.storage(owner.dtype)
     if array.dtype != want:
         raise LaunchError(f"{owner} is an array of {array.dtype}; the kernel takes {owner.dtype}")
     if is_written and not array.flags.writeable:
@@ -50,7 +53,8 @@ def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> B
         np.lib.stride_tricks.as_strided(exists, array.shape, steps)[...] = True
     address = rising.__array_interface__["data"][0]
     locate = partial(_element, array.shape, strides)
-    return Buffer(owner, flat, address, True, locate, exists, History.blank(span) if check else None)
+    history = History.blank(span) if check else None
+    return Buffer(owner, flat, address, True, locate, exists, history, numbers=numbers)
 
 
 def _element(shape: Sequence[int], strides: Sequence[int], number: int) -> tuple[int, ...] | None:

@@ -263,7 +263,7 @@ def _bulk_commit(machine: Machine, warp: Warp, op: ops.BulkCommit) -> None:
 @REFERENCE.rule(ops.BulkWait)
 def _bulk_wait(machine: Machine, warp: Warp, op: ops.BulkWait) -> None:
     if not warp.rank:
-        finish_stores(warp, op.pending)
+        finish_stores(machine, warp, op.pending)
 
 
 @REFERENCE.rule(ops.FenceAsync)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.functions.conversions import Array, narrowed, widen
+from tilewright.functions.conversions import Array
 from tilewright.ir import fragment_ops as ops
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.fragments import define, read
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.numerics import REDUCTIONS
 from tilewright.targets.reference.state import Warp
 from tilewright.threads.distribution import registers
 from tilewright.threads.registers import Reduction, registers_of
@@ -24,8 +23,9 @@ __all__ = ["REFERENCE"]
 @REFERENCE.rule(ops.Reduce)
 def _reduce(machine: Machine, warp: Warp, op: ops.Reduce) -> None:
     """Registers by their number, then lanes in pairs."""
-    plan, combine = op.plan, REDUCTIONS[op.function]
-    values = widen(read(machine, warp, op, op.source), op.source.dtype)
+    plan, numbers = op.plan, machine.numbers
+    combine = numbers.combine(op.function, op.source.dtype)
+    values = numbers.widen(read(machine, warp, op, op.source), op.source.dtype)
     beyond = _beyond(machine, warp, op, values) if op.source in warp.beyond else None
     parts = values[:, _registers(plan)]
     with np.errstate(all="ignore"):
@@ -38,7 +38,7 @@ def _reduce(machine: Machine, warp: Warp, op: ops.Reduce) -> None:
             while apart < digit.weight * digit.extent:
                 total = combine(total, total[lanes ^ apart])
                 apart *= 2
-    define(machine, warp, op, op.result, narrowed(total, op.result.dtype), beyond=beyond)
+    define(machine, warp, op, op.result, numbers.narrowed(total, op.result.dtype), beyond=beyond)
 
 
 def _beyond(machine: Machine, warp: Warp, op: ops.Reduce, values: Array) -> Array:

@@ -11,7 +11,6 @@ from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.memory import poison
 from tilewright.targets.reference.state import Registers, Warp
 
 
@@ -21,7 +20,7 @@ def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
     require_written(machine, warp, op, value)
     if touch(machine, warp, op, value, "read"):
         return registers.values
-    return poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
+    return machine.numbers.poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
 
 
 def held(machine: Machine, warp: Warp, value: Value) -> Registers:
@@ -29,8 +28,8 @@ def held(machine: Machine, warp: Warp, value: Value) -> Registers:
     shape = machine.shape(warp, value.fragment.distribution)
     registers = warp.registers.get(value)
     if registers is None:
-        registers = warp.registers[value] = Registers.blank(value.dtype, shape)
-    return registers.of_lanes(value.dtype, shape[0])
+        registers = warp.registers[value] = Registers.blank(value.dtype, shape, machine.numbers)
+    return registers.of_lanes(value.dtype, shape[0], machine.numbers)
 
 
 def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:

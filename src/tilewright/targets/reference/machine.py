@@ -24,8 +24,8 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
 from tilewright.targets.reference.gathers import Gathers
 from tilewright.targets.reference.leftovers import Leftovers
-from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import reduce_into
+from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.numbers import NUMBERS, Numbers
 from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
@@ -49,6 +49,7 @@ class Machine:
         buffers: global memory.
         scalars: the caller's numbers.
         check: whether to look for hazards and to count.
+        numbers: what numbers are.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Machine:
         buffers: dict[Value, Buffer],
         scalars: dict[Value, Any],
         check: bool,
+        numbers: Numbers = NUMBERS,
     ) -> None:
         self.kernel = kernel
+        self.numbers = numbers
         self.lanes = lanes
         self.check = check
         self.checker = Checker(Remedies(kernel))
@@ -78,7 +81,7 @@ class Machine:
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
         self.counts = Counts()
-        self._population = Population(kernel, lanes, check)
+        self._population = Population(kernel, lanes, check, numbers)
         self.agents = self._population.agents
 
     @property
@@ -186,7 +189,7 @@ class Machine:
         """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
         buffer = peers.reach(self.checker, warp, op, value, "read", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
-        result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
+        result = np.zeros(self.shape(warp, spread), self.numbers.storage(value.dtype))
         warp.loaded = None
         if buffer is None or footprint is None:
             return result
@@ -194,7 +197,7 @@ class Machine:
         touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
         if other is not None:
             result[~footprint.valid] = other
-        result[footprint.valid & ~touched] = poison(value.dtype, ())
+        result[footprint.valid & ~touched] = self.numbers.poison(value.dtype, ())
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
         result[touched] = buffer.elements[at]
         if self.check:
@@ -241,9 +244,9 @@ class Machine:
             self._count(site, buffer, footprint, vector)
             edges.mark(buffer, at, None if beyond is None or agent.in_background else beyond[touched])
         if reduction is not None:
-            reduce_into(buffer.elements, at, values[touched], reduction)
+            self.numbers.reduce_into(value.dtype, buffer.elements, at, values[touched], reduction)
         elif agent.in_background:
-            buffer.elements[at] = poison(value.dtype, ())
+            buffer.elements[at] = self.numbers.poison(value.dtype, ())
             marks = None if beyond is None else beyond[touched]
             warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched], marks))
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.functions.conversions import Array, convert, number
+from tilewright.functions.conversions import Array
 from tilewright.ir import ops
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.mma import TiledMma
@@ -19,7 +19,6 @@ from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, held, read, set_beyond, touch
 from tilewright.targets.reference.integers import read_index
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.numerics import add_products, elementwise, multiply
 from tilewright.targets.reference.overlaps import find_overlap
 from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
@@ -41,9 +40,9 @@ def _nothing(machine: Machine, warp: Warp, op: ops.Op) -> None:
 
 @REFERENCE.rule(ops.Fragment)
 def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
-    registers = Registers.blank(op.dtype, machine.shape(warp, op.distribution))
+    registers = Registers.blank(op.dtype, machine.shape(warp, op.distribution), machine.numbers)
     if op.fill is not None:
-        registers.fill = number(op.fill, op.dtype)
+        registers.fill = machine.numbers.number(op.fill, op.dtype)
         registers.values[...] = registers.fill
         registers.written[...] = True
     touch(machine, warp, op, op.result, "write")
@@ -68,10 +67,10 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     if op.source.is_fragment:
         values, beyond = read(machine, warp, op, op.source), warp.beyond.get(op.source)
     else:
-        other = number(op.other, op.source.dtype) if op.other != 0 else None
+        other = machine.numbers.number(op.other, op.source.dtype) if op.other != 0 else None
         values = machine.load(warp, agent, op, op.source, spread, vector, other)
         beyond = warp.loaded
-    moved = convert(values, op.source.dtype, op.target.dtype)
+    moved = machine.numbers.convert(values, op.source.dtype, op.target.dtype)
     if machine.check and op.source.is_tensor and op.target.is_tensor:
         find_overlap(machine, warp, op, agent)
     if op.target.is_fragment:
@@ -98,9 +97,9 @@ def _async_wait(machine: Machine, warp: Warp, op: ops.AsyncWait) -> None:
 def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
     kind, value = op.target.dtype, op.value
     if isinstance(value, Value):
-        made = convert(np.asarray(warp.scalars[value]), value.dtype, kind)
+        made = machine.numbers.convert(np.asarray(warp.scalars[value]), value.dtype, kind)
     else:
-        made = number(value, kind)
+        made = machine.numbers.number(value, kind)
     shape = machine.shape(warp, op.target.fragment.distribution)
     define(machine, warp, op, op.target, np.full(shape, made), fill=made)
 
@@ -126,7 +125,7 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
         else:
             operands.append(_held(warp.int(operand), op) if isinstance(operand, Expr) else operand)
             dtypes.append(None)
-    values = elementwise(op.function, operands, dtypes, op.result.dtype)
+    values = machine.numbers.elementwise(op.function, operands, dtypes, op.result.dtype)
     if op.result.is_fragment:
         shape = machine.shape(warp, op.result.fragment.distribution)
         beyond = edges.of_elementwise(op.function, operands, marks)
@@ -173,8 +172,8 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             _scattered(values[part], index, shape)
             for values, (index, shape) in zip((a, b), maps[:2], strict=True)
         ]
-        sums, before = multiply(op.mma.atom, dense[0], dense[1], op.negative), c[part]
-        result[part] = add_products(op.mma.atom, sums[maps[2][0]], before)
+        sums = machine.numbers.multiply(op.mma.atom, dense[0], dense[1], op.negative)
+        result[part] = machine.numbers.add_products(op.mma.atom, sums[maps[2][0]], c[part])
         if any(marks is not None for marks in beyond):
             marks = [
                 _scattered(np.zeros(v.shape, bool)[part] if m is None else m[part], index, shape)

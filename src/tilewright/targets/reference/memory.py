@@ -10,26 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType
 from tilewright.functions.conversions import Array
 from tilewright.ir.types import Memory, Value
 from tilewright.targets.reference.agents import Agent, Events
 from tilewright.targets.reference.findings import element_of
-
-
-def poison(dtype: DType, shape: int | tuple[int, ...]) -> Array:
-    """An array of what uninitialised memory holds: NaN, or a conspicuous integer.
-
-    Example:
-        >>> from tilewright.dtypes import f32, i8
-        >>> poison(f32, 2).tolist(), poison(i8, 2).tolist()
-        ([nan, nan], [-91, -91])
-    """
-    if dtype.kind == "bool":
-        return np.ones(shape, np.bool_)
-    array = np.empty(shape, dtype.numpy)
-    array.reshape(-1).view(np.uint8)[:] = 0xFF if dtype.is_float else 0xA5
-    return array
+from tilewright.targets.reference.numbers import NUMBERS, Numbers
 
 
 @dataclass
@@ -184,6 +169,7 @@ class Buffer:
         first: where element 0 lies in the history, which buffers that overlap share.
         units: how many entries of the history one element takes.
         overlaid: whether other tensors in shared memory lie in the same bytes, by a plan.
+        numbers: what its elements are.
     """
 
     owner: Value
@@ -197,6 +183,7 @@ class Buffer:
     first: int = 0
     units: int = 1
     overlaid: bool = False
+    numbers: Numbers = NUMBERS
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -222,7 +209,7 @@ class Buffer:
         """Hold nothing: what is read before it is written is found, and is poison."""
         self.written = False
         at: Any = slice(None) if self.exists is None else self.exists
-        self.elements[at] = poison(self.owner.dtype, ())
+        self.elements[at] = self.numbers.poison(self.owner.dtype, ())
 
     @property
     def memory(self) -> str:
@@ -242,12 +229,13 @@ class Buffer:
         return outside
 
 
-def shared_buffer(owner: Value, elems: int, address: int, check: bool) -> Buffer:
+def shared_buffer(owner: Value, elems: int, address: int, check: bool, numbers: Numbers = NUMBERS) -> Buffer:
     """Uninitialised shared memory; of elements of less than a byte, its bytes."""
     count = -(-elems // owner.dtype.per_byte)
     history = History.blank(count) if check else None
-    elements = poison(owner.dtype, count)
-    return Buffer(owner, elements, address, False, partial(element_of, owner), None, history)
+    elements = numbers.poison(owner.dtype, count)
+    locate = partial(element_of, owner)
+    return Buffer(owner, elements, address, False, locate, None, history, numbers=numbers)
 
 
 def overlay(buffers: Iterable[Buffer]) -> None:
@@ -267,12 +255,16 @@ def overlay(buffers: Iterable[Buffer]) -> None:
         share_histories(group, {buffer.owner for buffer in group})
 
 
-def workspace_buffer(owner: Value, elems: int, zeroed: bool, check: bool) -> Buffer:
+def workspace_buffer(
+    owner: Value, elems: int, zeroed: bool, check: bool, numbers: Numbers = NUMBERS
+) -> Buffer:
     """The launcher's own memory; of elements of less than a byte, its bytes."""
     elems = -(-elems // owner.dtype.per_byte)
-    elements = np.zeros(elems, owner.dtype.numpy) if zeroed else poison(owner.dtype, elems)
+    kind = owner.dtype
+    elements = np.zeros(elems, numbers.storage(kind)) if zeroed else numbers.poison(kind, elems)
     history = History.blank(elems) if check else None
-    return Buffer(owner, elements, 0, zeroed, partial(element_of, owner), None, history)
+    locate = partial(element_of, owner)
+    return Buffer(owner, elements, 0, zeroed, locate, None, history, numbers=numbers)
 
 
 def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:

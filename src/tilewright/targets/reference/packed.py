@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.functions.conversions import convert
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.packing import joined, numbers_of
 from tilewright.targets.reference.fragments import define, read
@@ -25,12 +24,14 @@ def _unpack(machine: Machine, warp: Warp, op: Unpack) -> None:
     numbers = numbers_of(read(machine, warp, op, op.source), op.packed)
     beyond = warp.beyond.get(op.source)
     beyond = None if beyond is None else np.repeat(beyond, op.packed.per_byte, axis=1)
-    define(machine, warp, op, op.target, convert(numbers, op.packed, op.target.dtype), beyond=beyond)
+    made = machine.numbers.convert(numbers, op.packed, op.target.dtype)
+    define(machine, warp, op, op.target, made, beyond=beyond)
 
 
 @REFERENCE.rule(Pack)
 def _pack(machine: Machine, warp: Warp, op: Pack) -> None:
-    numbers = convert(read(machine, warp, op, op.source), op.source.dtype, op.packed)
+    values = read(machine, warp, op, op.source)
+    numbers = machine.numbers.convert(values, op.source.dtype, op.packed)
     held = joined(numbers.view(np.uint8) & np.uint8((1 << op.packed.bits) - 1), op.packed)
     beyond = warp.beyond.get(op.source)
     if beyond is not None:

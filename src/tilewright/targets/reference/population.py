@@ -17,6 +17,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy, no_clocks
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, overlay, shared_buffer
+from tilewright.targets.reference.numbers import NUMBERS, Numbers
 from tilewright.targets.reference.schedules import Skeleton
 from tilewright.targets.reference.state import BlockState, ClusterState, Slots, Warp
 
@@ -35,11 +36,12 @@ class Population:
         kernel: the kernel.
         lanes: threads per warp.
         check: whether memory remembers who touched it.
+        numbers: what numbers are.
     """
 
-    def __init__(self, kernel: Kernel, lanes: int, check: bool) -> None:
+    def __init__(self, kernel: Kernel, lanes: int, check: bool, numbers: Numbers = NUMBERS) -> None:
         ops = list(kernel.walk())
-        self._check = check
+        self._check, self._numbers = check, numbers
         self._shared = [op for op in ops if isinstance(op, Shared)]
         self._mbarriers = [op for op in ops if isinstance(op, MBarrier)]
         self._arrivals = [op for op in ops if isinstance(op, Arrive)]
@@ -76,11 +78,9 @@ class Population:
         cluster = ClusterState()
         self._clusters += 1
         for rank, (index, env) in enumerate(members):
-            shared = {
-                op.result: shared_buffer(op.result, op.elems, self._addresses[op.result], self._check)
-                for op in self._shared
-            }
-            overlay(shared.values())
+            shared = {op.result: self._shared_buffer(op) for op in self._shared}
+            if self._numbers.in_bytes:
+                overlay(shared.values())
             block = BlockState(index, rank, cluster, self._slots[rank], {**buffers, **shared})
             block.mbarriers = self._transaction_barriers(block)
             block.warps += (self._warp(block, number, scalars, env) for number in range(block.slots.warps))
@@ -93,6 +93,10 @@ class Population:
             stages = [stage for b in cluster.blocks for each in b.mbarriers.values() for stage in each]
             cluster.skeleton = Skeleton(arrivals={stage.slot: stage.arrivals for stage in stages})
         return cluster
+
+    def _shared_buffer(self, op: Shared) -> Buffer:
+        address = self._addresses[op.result]
+        return shared_buffer(op.result, op.elems, address, self._check, self._numbers)
 
     def _warp(
         self, block: BlockState, number: int, scalars: Mapping[Value, Any], env: Mapping[Sym, int]

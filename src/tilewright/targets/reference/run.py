@@ -27,6 +27,7 @@ from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import Buffer, share, share_histories, workspace_buffer
+from tilewright.targets.reference.numbers import NUMBERS, Numbers
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.selection import Selection
 from tilewright.targets.reference.signals import (
@@ -53,6 +54,7 @@ def run(
     whole: Collection[str] = (),
     work: int | None = None,
     resident: int = RESIDENT,
+    numbers: Numbers = NUMBERS,
 ) -> Report:
     """Execute a kernel in place on NumPy arrays, and look for hazards.
 
@@ -70,6 +72,7 @@ def run(
         whole: arrays of which every element must be written, once all blocks have run; others are found.
         work: after so many accesses to elements only blocks run that stand for others; default: all run.
         resident: how many blocks are certain to run at once, where blocks wait for others of higher numbers.
+        numbers: what numbers are, and so the elements of the arrays.
 
     Returns:
         What was found and counted.  A block or cluster that cannot go on ends the run.
@@ -103,9 +106,10 @@ def run(
     for guard in kernel.guards:
         if (message := guard.broken(env)) is not None:
             raise LaunchError(f"kernel {kernel.name}: {message}")
-    buffers = _bind_buffers(kernel, arrays, env, check)
+    buffers = _bind_buffers(kernel, arrays, env, check, numbers)
     _forget(kernel, buffers, outputs)
-    machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
+    bound = _bind_scalars(kernel, scalars or {}, numbers)
+    machine = Machine(kernel, lanes, rules, buffers, bound, check, numbers)
     extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
     selection = Selection(kernel, env, extents, buffers, work, asked=blocks is not None)
     wanted = _clusters(kernel, extents, _grid(extents) if blocks is None else blocks)
@@ -190,26 +194,28 @@ def _array(arrays: Mapping[str, Array], name: str) -> Array:
 
 
 def _bind_buffers(
-    kernel: Kernel, arrays: Mapping[str, Array], env: Mapping[Sym, int], check: bool
+    kernel: Kernel, arrays: Mapping[str, Array], env: Mapping[Sym, int], check: bool, numbers: Numbers
 ) -> dict[Value, Buffer]:
     written = kernel.written_params
     buffers = {
-        value: array_buffer(value, _array(arrays, value.name), value.name in written, check)
+        value: array_buffer(value, _array(arrays, value.name), value.name in written, check, numbers)
         for value in kernel.tensors
     }
     share_histories(buffers.values(), {value for value in buffers if value.name in written})
     for space in kernel.workspaces:
         elems = max(0, int(evaluate(space.elems, env)))
-        buffers[space.value] = workspace_buffer(space.value, elems, space.zeroed or space.resets, check)
+        zeroed = space.zeroed or space.resets
+        buffers[space.value] = workspace_buffer(space.value, elems, zeroed, check, numbers)
     return buffers
 
 
-def _bind_scalars(kernel: Kernel, scalars: Mapping[str, Any]) -> dict[Value, Any]:
+def _bind_scalars(kernel: Kernel, scalars: Mapping[str, Any], numbers: Numbers) -> dict[Value, Any]:
     bound = {}
     for value in (param.value for param in kernel.params if isinstance(param, ScalarParam)):
         if value.name not in scalars:
             raise LaunchError(f"kernel {kernel.name} needs the number {value.name}")
-        bound[value] = np.asarray(scalars[value.name]).astype(value.dtype.numpy)
+        given = np.asarray(scalars[value.name]).astype(value.dtype.numpy)
+        bound[value] = numbers.scalar(given, value.dtype)
     return bound
 
 

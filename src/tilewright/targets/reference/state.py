@@ -17,7 +17,8 @@ from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.agents import Agent, Message
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
-from tilewright.targets.reference.memory import Buffer, poison
+from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.numbers import Numbers
 from tilewright.targets.reference.schedules import Skeleton, Step
 
 
@@ -101,11 +102,11 @@ class Registers:
     fill: Any = None
 
     @staticmethod
-    def blank(dtype: DType, shape: tuple[int, int]) -> Registers:
+    def blank(dtype: DType, shape: tuple[int, int], numbers: Numbers) -> Registers:
         """Registers that nothing has written."""
-        return Registers(poison(dtype, shape), np.zeros(shape, bool))
+        return Registers(numbers.poison(dtype, shape), np.zeros(shape, bool))
 
-    def of_lanes(self, dtype: DType, lanes: int) -> Registers:
+    def of_lanes(self, dtype: DType, lanes: int, numbers: Numbers) -> Registers:
         """The registers of the first ``lanes`` lanes, of which those that are not here hold the fill, if any.
 
         A role counts its threads anew: its warps may hold parts of a fragment that they did not hold before.
@@ -113,7 +114,7 @@ class Registers:
         had = self.values.shape[0]
         if had == lanes:
             return self
-        made = Registers.blank(dtype, (lanes, self.values.shape[1]))
+        made = Registers.blank(dtype, (lanes, self.values.shape[1]), numbers)
         made.values[:had], made.written[:had] = self.values[:lanes], self.written[:lanes]
         if self.fill is not None:
             made.values[had:], made.written[had:] = self.fill, True

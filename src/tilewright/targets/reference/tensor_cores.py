@@ -19,8 +19,7 @@ from tilewright.targets.reference.agents import Agent, Clocks, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.fragments import held, require_written, set_beyond
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import add_products, multiply
+from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.state import Flight, Issue, MmaUnit, Warp
 
 MISSING = "no mma_wait covers its group"
@@ -170,7 +169,7 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
     op = issue.op
     b, b_marks = _sampled(*issue.b)
     a, a_marks = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
-    products = multiply(op.mma.atom, a, b, op.negative)
+    products = machine.numbers.multiply(op.mma.atom, a, b, op.negative)
     beyond = _beyond(machine, issue, (a, b), (a_marks, b_marks))
     table = op.mma.c().table
     for warp, part in issue.parts.items():
@@ -181,7 +180,7 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
         if issue.is_fresh:
             before = np.zeros_like(before)
             part.written[...] = True
-        part.ahead = add_products(op.mma.atom, products[index], before)
+        part.ahead = machine.numbers.add_products(op.mma.atom, products[index], before)
         if beyond is not None:
             marks = beyond[0][index[0]] | beyond[1][index[1]]
             had = None if issue.is_fresh else warp.beyond.get(op.c)
@@ -208,7 +207,7 @@ def _sampled(buffer: Buffer, box: Array) -> tuple[Array, Array]:
     at = np.where(outside, 0, box)
     values: Array = buffer.elements[at]
     if outside.any():
-        values[outside] = poison(buffer.owner.dtype, ())
+        values[outside] = buffer.numbers.poison(buffer.owner.dtype, ())
     return values, np.zeros(box.shape, bool) if buffer.beyond is None else buffer.beyond[at] & ~outside
 
 
@@ -216,7 +215,7 @@ def _from_registers(machine: Machine, issue: Issue, depth: int) -> tuple[Array, 
     """A as the warps of the group hold it now, and what of it lies beyond an edge."""
     mma = issue.op.mma
     table = mma.a(depth).table
-    dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), mma.atom.a_dtype.numpy)
+    dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), machine.numbers.storage(mma.atom.a_dtype))
     marks = np.zeros(dense.shape, bool)
     for warp in issue.parts:
         first = warp.rank * machine.lanes

@@ -23,8 +23,7 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import box_at, whole
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.maps_in_memory import look_at_map
-from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import reduce_into
+from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 from tilewright.views.boxes import Box
 
@@ -90,10 +89,10 @@ def _load_into(
         _check(machine, agent, op, op.source, source, at[exists], "read")
         _check(machine, agent, op, op.target, target, tile[usable], "write")
         edges.mark(target, tile[usable], None)
-    target.elements[tile[usable]] = poison(op.target.dtype, ())
+    target.elements[tile[usable]] = machine.numbers.poison(op.target.dtype, ())
 
     def land() -> None:
-        values = np.zeros(tile.shape, op.target.dtype.numpy)
+        values = np.zeros(tile.shape, machine.numbers.storage(op.target.dtype))
         values[exists] = source.elements[at[exists]]
         target.elements[tile[usable]] = values[usable]
         edges.mark(target, tile[usable], ~exists[usable] if machine.check else None)
@@ -129,7 +128,7 @@ def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
         _check(machine, warp.stores, op, op.source, source, tile[moved], "read")
         _check(machine, warp.landings, op, op.target, target, at[moved], "write")
     if op.reduction is None:
-        target.elements[at[moved]] = poison(op.target.dtype, ())
+        target.elements[at[moved]] = machine.numbers.poison(op.target.dtype, ())
     warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
 
 
@@ -163,7 +162,7 @@ def commit_stores(warp: Warp) -> None:
     warp.landings.advance()
 
 
-def finish_stores(warp: Warp, pending: int) -> None:
+def finish_stores(machine: Machine, warp: Warp, pending: int) -> None:
     """Complete bulk stores until at most ``pending`` groups are left; the first lane knows."""
     done = warp.stores.time - 1 - pending
     for store in (store for store in warp.bulk if store.group <= done):
@@ -171,7 +170,8 @@ def finish_stores(warp: Warp, pending: int) -> None:
         if store.op.reduction is None:
             store.target.elements[store.to] = moved
         else:
-            reduce_into(store.target.elements, store.to, moved, store.op.reduction)
+            kind = store.op.target.dtype
+            machine.numbers.reduce_into(kind, store.target.elements, store.to, moved, store.op.reduction)
     warp.bulk = [store for store in warp.bulk if store.group > done]
     warp.agent.learn_time(Scope.LANE, warp.stores.slot, done)
 

@@ -235,8 +235,18 @@ def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> 
         return code(f"{'!' if kind.kind == 'bool' else '~'}{{}}", *operands)
     if function == "abs" and kind.kind == "uint":
         return operands[0]
+    return call(called(function, kind), *operands)
+
+
+def called(function: str, kind: DType) -> str:
+    """What is called for a function that is no operator, of operands that compute in a dtype.
+
+    Example:
+        >>> called("exp", f64), called("exp2", f32), called("max", i32)
+        ('exp', 'fast_exp2', 'max')
+    """
     in_c = FUNCTIONS[function].c_name(kind) if kind.is_float and FUNCTIONS[function].c else function
-    return call(_CALLS.get((function, kind.name), in_c), *operands)
+    return _CALLS.get((function, kind.name), in_c)
 
 
 def wraps(kind: DType) -> bool:

@@ -22,7 +22,15 @@ from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym
 from tilewright.symbolic.rebuilding import symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, element, walk_of
+from tilewright.targets.simt.emitter import (
+    LOOPS,
+    WORD_BYTES,
+    Scope,
+    SimtEmitter,
+    element,
+    is_by_words,
+    walk_of,
+)
 from tilewright.targets.simt.rows import read_rows
 from tilewright.targets.simt.swizzled import split_flips
 from tilewright.targets.simt.thread_values import (
@@ -188,6 +196,16 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
 
 def _between_fragments(emitter: SimtEmitter, op: Copy) -> None:
     with emitter.scope(op, f"{op.source} -> {op.target}", bare=True) as scope:
+        if is_by_words(op):
+            vector = WORD_BYTES // op.source.dtype.bytes
+            i = Sym(scope.name("i"), 0, op.spread.size_values // vector - 1)
+            places = (
+                code("*({}{}*)&{}[{}]", Code(kind), emitter.word(op.source.dtype, vector), name, at)
+                for kind, name in (("", emitter.name(op.target)), ("const ", emitter.name(op.source)))
+                for at in [emitter.spell(vector * i)]
+            )
+            emitter.one_line((i,), Assign(*places))
+            return
         i = Sym(scope.name("i"), 0, op.spread.size_values - 1)
         source = element(emitter.name(op.source), i)
         value = converted(source, op.source.dtype, op.target.dtype, emitter.dialect.types)

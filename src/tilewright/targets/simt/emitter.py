@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeGuard
 
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
+from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.copies import Copy, is_by_threads
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.ops import Mma, Op
@@ -28,6 +30,9 @@ SIMT_RULES = RuleTable("simt", C_RULES)
 
 _THREAD_SYMBOL = "%tid"
 """Its symbol, which no author can name."""
+
+WORD_BYTES = 4
+"""Of a register of the machine."""
 
 COORDINATES = {1: ("at",), 2: ("row", "col")}
 """What the coordinates of a tile are called, by its rank."""
@@ -165,8 +170,10 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
     """The widest word, in bytes, by which each fragment is accessed as a whole or copied."""
     found: dict[Value, int] = {}
     for op in kernel.walk():
-        if isinstance(op, Mma):
-            widths = {value: 4 for value in (op.a, op.b, op.c) if value.is_fragment}
+        if isinstance(op, Mma | MmaAsync):
+            widths = {value: WORD_BYTES for value in (op.a, op.b, op.c) if value.is_fragment}
+        elif is_by_words(op):
+            widths = {op.source: WORD_BYTES, op.target: WORD_BYTES}
         elif is_by_threads(op) and op.source.dtype == op.target.dtype and not _in_registers(op):
             width = (op.vector or 1) * op.source.dtype.bytes
             widths = {v: width for v in (op.source, op.target) if v.is_fragment}
@@ -179,6 +186,17 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
 
 def _in_registers(op: Copy) -> bool:
     return op.source.is_fragment and op.target.is_fragment
+
+
+def is_by_words(op: Op) -> TypeGuard[Copy]:
+    """Whether an operation copies narrow registers, several of which are a register of the machine.
+
+    Copied one by one they are taken out of it and put together again, which compilers do not undo.
+    """
+    if not isinstance(op, Copy) or not _in_registers(op) or op.source.dtype != op.target.dtype:
+        return False
+    size = op.source.dtype.bytes
+    return size < WORD_BYTES and op.spread.size_values * size % WORD_BYTES == 0
 
 
 class Scope:

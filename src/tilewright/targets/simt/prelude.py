@@ -9,6 +9,7 @@ reference: one rounding to nearest even.  A dialect has pieces of its own beside
 from __future__ import annotations
 
 from tilewright.dtypes import ALL
+from tilewright.functions import philox
 from tilewright.targets.c_integers import INTEGER_TYPES
 from tilewright.targets.simt import activations, division
 
@@ -128,6 +129,9 @@ DEVICE Word load_or(bool exists, const void* from, Word other) {
 }""",
 }
 """Loads of what may not exist."""
+
+RANDOM = {"random_bits": f"\nDEVICE {philox.TEXT}"}
+"""Random numbers that are a function of a counter."""
 
 DIVISION = division.PIECES
 """Quotients, rests and shifts as the reference has them."""

@@ -78,7 +78,8 @@ CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, In
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32_from_f16(float* target, Index target_step, const f16* source, Index source_step,
     Index rows, Index columns) {
-  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  typedef float vector
+    __attribute__((vector_size(64), aligned(4)));
   if (rows < 16 || columns < 16) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_f16(source[i * source_step + j]);
@@ -209,28 +210,38 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
           for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
             __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
-                + B_stride0*row);
-            __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
                 + B_stride0*row + 31);
           }
-          if (m_needed - (12*m_panel) <= 6) {
+          if (m_needed - (12*m_panel) <= 1) {
             if (n_needed - (32*n_panel) <= 16) {
-              multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
+              multiply_f32<1,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
                   !(k == 0));
             }
             else {
-              multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
+              multiply_f32<1,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
                   !(k == 0));
             }
           }
           else {
-            if (n_needed - (32*n_panel) <= 16) {
-              multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
-                  !(k == 0));
+            if (m_needed - (12*m_panel) <= 6) {
+              if (n_needed - (32*n_panel) <= 16) {
+                multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                    depth, !(k == 0));
+              }
+              else {
+                multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                    depth, !(k == 0));
+              }
             }
             else {
-              multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel, depth,
-                  !(k == 0));
+              if (n_needed - (32*n_panel) <= 16) {
+                multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                    depth, !(k == 0));
+              }
+              else {
+                multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 1536*n_panel + 384*m_panel,
+                    depth, !(k == 0));
+              }
             }
           }
         }

@@ -63,7 +63,8 @@ CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, In
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
     Index rows, Index columns) {
-  typedef float vector __attribute__((vector_size(16), aligned(4)));
+  typedef float vector
+    __attribute__((vector_size(16), aligned(4)));
   if (rows < 4 || columns < 4) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
@@ -72,18 +73,17 @@ static void transpose_f32(float* target, Index target_step, const float* source,
   vector row[4];
   UNROLL for (Index i = 0; i < 4; ++i)
     row[i] = *(const vector*)(source + i * source_step);
-  UNROLL for (Index i = 0; i < 4; ++i)
-    if (!(i & 1)) {
-      const vector low = row[i], high = row[i + 1];
-      row[i] = __builtin_shufflevector(low, high, 0, 4, 2, 6);
-      row[i + 1] = __builtin_shufflevector(low, high, 1, 5, 3, 7);
-    }
-  UNROLL for (Index i = 0; i < 4; ++i)
-    if (!(i & 2)) {
-      const vector low = row[i], high = row[i + 2];
-      row[i] = __builtin_shufflevector(low, high, 0, 1, 4, 5);
-      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 6, 7);
-    }
+  vector next[4];
+  UNROLL for (Index i = 0; i < 2; ++i) {
+    const vector upper = row[i], lower = row[i + 2];
+    next[2 * i] = __builtin_shufflevector(upper, lower, 0, 4, 1, 5);
+    next[2 * i + 1] = __builtin_shufflevector(upper, lower, 2, 6, 3, 7);
+  }
+  UNROLL for (Index i = 0; i < 2; ++i) {
+    const vector upper = next[i], lower = next[i + 2];
+    row[2 * i] = __builtin_shufflevector(upper, lower, 0, 4, 1, 5);
+    row[2 * i + 1] = __builtin_shufflevector(upper, lower, 2, 6, 3, 7);
+  }
   UNROLL for (Index j = 0; j < 4; ++j) *(vector*)(target + j * target_step) = row[j];
 }
 
@@ -180,30 +180,40 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
           for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
             __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
-                + B_stride0*row);
-            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
-                + B_stride0*row + 16);
+                + B_stride0*row + 15);
             __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
                 + B_stride0*row + 31);
           }
-          if (m_needed - (12*m_panel) <= 6) {
+          if (m_needed - (12*m_panel) <= 1) {
             if (n_needed - (8*n_panel) <= 4) {
-              multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
+              multiply_f32<1,1>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
             else {
-              multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
+              multiply_f32<1,2>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
           }
           else {
-            if (n_needed - (8*n_panel) <= 4) {
-              multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
-                  !(k == 0));
+            if (m_needed - (12*m_panel) <= 6) {
+              if (n_needed - (8*n_panel) <= 4) {
+                multiply_f32<6,1>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
+              else {
+                multiply_f32<6,2>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
             }
             else {
-              multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
-                  !(k == 0));
+              if (n_needed - (8*n_panel) <= 4) {
+                multiply_f32<12,1>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
+              else {
+                multiply_f32<12,2>(sA + 384*m_panel, sB + 0, acc + 384*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
             }
           }
         }

@@ -63,7 +63,8 @@ CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, In
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
     Index rows, Index columns) {
-  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  typedef float vector
+    __attribute__((vector_size(32), aligned(4)));
   if (rows < 8 || columns < 8) {
     for (Index i = 0; i < rows; ++i)
       for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
@@ -186,30 +187,40 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
           for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
             __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel + 16*B_stride0
-                + B_stride0*row);
-            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel + 16*B_stride0
-                + B_stride0*row + 16);
+                + B_stride0*row + 15);
             __builtin_prefetch(B + 64*B_stride0*n + 32*k + 16*B_stride0*n_panel + 16*B_stride0
                 + B_stride0*row + 31);
           }
-          if (m_needed - (6*m_panel) <= 3) {
+          if (m_needed - (6*m_panel) <= 1) {
             if (n_needed - (16*n_panel) <= 8) {
-              multiply_f32<3,1>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
+              multiply_f32<1,1>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
             else {
-              multiply_f32<3,2>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
+              multiply_f32<1,2>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
                   !(k == 0));
             }
           }
           else {
-            if (n_needed - (16*n_panel) <= 8) {
-              multiply_f32<6,1>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
-                  !(k == 0));
+            if (m_needed - (6*m_panel) <= 3) {
+              if (n_needed - (16*n_panel) <= 8) {
+                multiply_f32<3,1>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
+              else {
+                multiply_f32<3,2>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
             }
             else {
-              multiply_f32<6,2>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
-                  !(k == 0));
+              if (n_needed - (16*n_panel) <= 8) {
+                multiply_f32<6,1>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
+              else {
+                multiply_f32<6,2>(sA + 192*m_panel, sB + 0, acc + 768*n_panel + 96*m_panel, depth,
+                    !(k == 0));
+              }
             }
           }
         }

@@ -38,6 +38,21 @@ CHUNK_BYTES = 16
 
 
 @dataclass(frozen=True)
+class Serving:
+    """How a machine serves the accesses of a warp.
+
+    Args:
+        lanes: threads of a warp.
+        matrices: whether loads go by rows of matrices where these fit.
+        pairs: whether accesses wider than a bank that are equal in pairs of lanes are served together.
+    """
+
+    lanes: int = BANKS
+    matrices: bool = True
+    pairs: bool = True
+
+
+@dataclass(frozen=True)
 class WarpAccess:
     """One access of a warp.
 
@@ -71,11 +86,13 @@ def passes(offsets: Offsets, width: int, element_bytes: int) -> int:
     return int(bank_passes(parts, width).sum())
 
 
-def spread_over_banks(op: Shared, using: tuple[Op, ...]) -> tuple[Swizzle, ...] | None:
+def spread_over_banks(
+    op: Shared, using: tuple[Op, ...], serving: Serving = Serving()
+) -> tuple[Swizzle, ...] | None:
     """The swizzles under which the uses of a shared tensor take the fewest passes; None to leave it."""
     if op.dtype.bytes > CHUNK_BYTES or not isinstance(op.view.elems, int):
         return None
-    accesses = list(_accesses(op, using))
+    accesses = list(_accesses(op, using, serving))
     line = BANKS * BANK_BYTES
     fewest = sum(len(a.offsets) * max(a.offsets.shape[1] * a.bytes // line, 1) for a in accesses)
     chosen: tuple[Swizzle, ...] = ()
@@ -123,7 +140,7 @@ def _cost(accesses: Sequence[WarpAccess], swizzles: tuple[Swizzle, ...], dtype: 
     return total
 
 
-def _accesses(op: Shared, using: Sequence[Op]) -> Iterator[WarpAccess]:
+def _accesses(op: Shared, using: Sequence[Op], serving: Serving) -> Iterator[WarpAccess]:
     """What the first warp does with the tensor."""
     views = {op.result: op.view}
     for user in using:
@@ -134,33 +151,35 @@ def _accesses(op: Shared, using: Sequence[Op]) -> Iterator[WarpAccess]:
         elif isinstance(user, Copy):
             for value in (user.source, user.target):
                 if value in views:
-                    yield _copied(user, views[value], value is user.source)
+                    yield _copied(user, views[value], value is user.source, serving)
         elif isinstance(user, Mma):
             for value in (user.a, user.b):
                 if value in views:
                     depth = views[value].shape[1]
                     assert isinstance(depth, int)
                     spread = loaded_as(user, value, depth, views[value])
-                    yield _served_together(_loaded(views[value], spread, op.dtype))
+                    loaded = _loaded(views[value], spread, op.dtype, serving)
+                    yield _served_together(loaded) if serving.pairs else loaded
 
 
-def _copied(op: Copy, view: View, reads: bool) -> WarpAccess:
+def _copied(op: Copy, view: View, reads: bool, serving: Serving) -> WarpAccess:
     target = op.target.type
     if reads and isinstance(target, FragmentType):
-        return _loaded(view, target.distribution, op.source.dtype)
+        return _loaded(view, target.distribution, op.source.dtype, serving)
     vector = op.vector or widest_vector(op)
     value = op.source if reads else op.target
-    return WarpAccess(_of_first_warp(view, op.spread, vector), vector * value.dtype.bytes)
+    offsets = _of_first_warp(view, op.spread, vector, serving.lanes)
+    return WarpAccess(offsets, vector * value.dtype.bytes)
 
 
-def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
+def _loaded(view: View, spread: Distribution, dtype: DType, serving: Serving) -> WarpAccess:
     """A load into registers: by rows of matrices where it fits."""
-    if how := matrix_load(view, spread, dtype):
+    if serving.matrices and (how := matrix_load(view, spread, dtype)):
         rows = Distribution(spread.shape, how.lanes, how.values)
-        return WarpAccess(_of_first_warp(view, rows, 1), CHUNK_BYTES)
+        return WarpAccess(_of_first_warp(view, rows, 1, serving.lanes), CHUNK_BYTES)
     dim, run = spread.vector()
     vector = view.vector_width(dim, min(run & -run, CHUNK_BYTES // dtype.bytes))
-    return WarpAccess(_of_first_warp(view, spread, vector), vector * dtype.bytes)
+    return WarpAccess(_of_first_warp(view, spread, vector, serving.lanes), vector * dtype.bytes)
 
 
 def _served_together(access: WarpAccess) -> WarpAccess:
@@ -274,5 +293,5 @@ def _offsets(view: View, table: Offsets) -> Offsets:
     return np.ascontiguousarray(offsets.T).astype(np.int64)
 
 
-def _of_first_warp(view: View, spread: Distribution, vector: int) -> Offsets:
-    return _offsets(view, spread.table[:BANKS, ::vector])
+def _of_first_warp(view: View, spread: Distribution, vector: int, lanes: int) -> Offsets:
+    return _offsets(view, spread.table[:lanes, ::vector])

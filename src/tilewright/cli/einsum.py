@@ -1,0 +1,93 @@
+"""`tilewright einsum`: contract two arrays, verify every element, time it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.matrices import chosen_dtype
+from tilewright.cli.notation import read_schedule
+from tilewright.ops.einsum import Dropout
+from tilewright.ops.products import ACTIVATIONS
+from tilewright.targets.target import CPU, TARGETS
+from tilewright.tune.einsum_trial import Contracted, EinsumTrial
+from tilewright.tune.measure import QUICK
+from tilewright.tune.trial import OURS
+
+
+@reports
+def einsum(
+    subscripts: Annotated[str, typer.Argument(help="Axes of A, of B and of the result: bsk,khd->bhsd.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="Extents of A: 2x128x64.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Extents of B: 64x4x32.")],
+    dtype: Annotated[str, typer.Option(help="Of A and of B.")] = "f32",
+    bias: Annotated[bool, typer.Option(help="Add a number for each index that only B has.")] = True,
+    activation: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
+    ] = None,
+    dropout: Annotated[float, typer.Option(help="With which probability an element is set to 0.")] = 0.0,
+    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    verify: Annotated[bool, typer.Option(help="Compare every element under a bound for each.")] = True,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy's or PyTorch's.")] = True,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+) -> None:
+    """Contract two arrays in one kernel, verify every element, and time it.
+
+    D = dropout(activation(contraction of A and B + bias)), with the axes of D in any order.  Ends with one
+    line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where the bytes are those of every array once.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    choose("target", target, tuple(TARGETS))
+    if activation is not None:
+        choose("activation", activation, tuple(ACTIVATIONS))
+    kind, shapes = chosen_dtype(dtype), (_extents("A", a), _extents("B", b))
+    with working("making the arrays"):
+        given = Contracted.drawn(subscripts, shapes, kind, bias=bias, seed=seed)
+        dropped = Dropout(dropout, seed)
+        trial = EinsumTrial(given, target, activation, read_schedule(schedule), dropped=dropped)
+    seen = trial.contraction
+    views = [name for name, one in seen.seen if any(inner for _, inner in one.groups)]
+    say("result", "x".join(map(str, given.arrays["out"].shape)))
+    say("", f"{seen.batch} dimensions index by index, views of {', '.join(views) or 'no array'}")
+    say("", f"schedule: {trial.scheduled()}")
+    with working("running"):
+        seconds = trial.run()
+    say("run", f"on {target}: {duration(seconds)} for the first call")
+    if verify:
+        with working("verifying"):
+            found = trial.verify()
+        found.raise_if_wrong()
+        say("verify", str(found))
+    if time:
+        _time(trial)
+
+
+def _extents(name: str, text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(extent) for extent in text.lower().split("x"))
+    except ValueError:
+        found = (-1,)
+    if min(found) < 0:
+        raise UsageError(
+            f"extents of {name} are {text!r}; nearest: integers with x between them, as 2x128x64"
+        )
+    return found
+
+
+def _time(trial: EinsumTrial) -> None:
+    if not TARGETS[trial.target].machine_code:
+        typer.echo(trial.perf(1e6 * trial.run()))
+        return
+    with working("timing"):
+        taken = trial.time(QUICK)
+    for timing in taken.timings:
+        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
+        say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
+    typer.echo(trial.perf(taken[OURS].us.median))

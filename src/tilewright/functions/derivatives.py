@@ -1,0 +1,92 @@
+"""Derivatives of the activations, a row each, made of the other functions: every target has them.
+
+Where a derivative nears 0 it is a product of small numbers, not a difference of nearly equal ones; terms
+cancel only where one crosses 0, and for ``gelu`` far below it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.functions.table import FUNCTIONS
+
+Call: TypeAlias = Callable[..., Any]
+"""Computes a row of the table, by its name."""
+
+_BEND = 0.044715
+"""Of the polynomial in `gelu` with the hyperbolic tangent."""
+
+
+def _relu(x: Any, call: Call) -> Any:
+    """1 above 0, else 0."""
+    return -call("floor", -call("min", call("max", x, 0.0), 1.0))
+
+
+def _sigmoid(x: Any, call: Call) -> Any:
+    """s(x) s(-x), with s the sigmoid."""
+    return call("sigmoid", x) * call("sigmoid", -x)
+
+
+def _tanh(x: Any, call: Call) -> Any:
+    """1 - tanh(x)**2 = 4 s(2x) s(-2x)."""
+    return 4.0 * _sigmoid(2.0 * x, call)
+
+
+def _silu(x: Any, call: Call) -> Any:
+    """s(x) + x s(x) s(-x)."""
+    x = _within(x, 1000.0, call)
+    return call("sigmoid", x) * (1.0 + x * call("sigmoid", -x))
+
+
+def _gelu(x: Any, call: Call) -> Any:
+    """P(x) + x p(x), of the normal distribution."""
+    x = _within(x, 40.0, call)
+    density = call("exp", -0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))
+    return 0.5 + 0.5 * call("erf", x * math.sqrt(0.5)) + x * density
+
+
+def _gelu_tanh(x: Any, call: Call) -> Any:
+    """s(t) + x s(t) s(-t) t', where gelu is x s(t)."""
+    x = _within(x, 16.0, call)
+    scale, square = 2 * math.sqrt(2 / math.pi), x * x
+    t = scale * (x + _BEND * (square * x))
+    slope = scale * (1.0 + 3 * _BEND * square)
+    return call("sigmoid", t) * (1.0 + x * slope * call("sigmoid", -t))
+
+
+def _within(x: Any, most: float, call: Call) -> Any:
+    """Beyond some size the derivative is 0 or 1; an infinity times what is 0 there would be NaN."""
+    return call("max", call("min", x, most), -most)
+
+
+DERIVATIVES: dict[str, Callable[[Any, Call], Any]] = {
+    "relu": _relu,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": _silu,
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+}
+"""By the name of the activation."""
+
+
+def derivative_of(name: str, x: Any) -> Any:
+    """The derivative of an activation, of an array.
+
+    Args:
+        name: of the activation.
+        x: an array of f32 or f64.
+
+    Example:
+        >>> derivative_of("silu", np.float64([0, 1])).round(4).tolist()
+        [0.5, 0.9277]
+    """
+
+    def call(function: str, *given: Any) -> Any:
+        return np.asarray(FUNCTIONS[function].meaning(*(np.asarray(one, x.dtype) for one in given)))  # type: ignore[misc]
+
+    return np.asarray(DERIVATIVES[name](np.asarray(x), call))

@@ -1,0 +1,48 @@
+"""Derivatives of activations, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.dtypes import f32
+from tilewright.errors import TraceError, close_to, shown
+from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.lang.dataflow.tiles import Tile
+from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.source import here
+from tilewright.lang.verbs import verb
+
+
+@verb
+def derivative(activation: str, x: Fragment | Tile) -> Any:
+    """``activation'(x)``: what a gradient is multiplied by on its way back through an activation.
+
+    Of relu it is 0 at 0.  It is made of the other functions, in f32 at least, and rounded once to the dtype
+    of x; infinities give the limit, and NaN gives NaN.  In f32 it is off by at most ``2**-19``.
+
+    Args:
+        activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
+        x: the values that the activation was applied to.
+
+    Raises:
+        TraceError: no such activation.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def slopes(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     tw.copy(tw.derivative("silu", tw.load(part)), part)
+        >>> x = np.float32([-1, 0, 1])
+        >>> slopes(x, target="reference").target, x.astype(float).round(4).tolist()
+        ('reference', [0.0723, 0.5, 0.9277])
+    """
+    if activation not in DERIVATIVES:
+        near = close_to(activation, DERIVATIVES)
+        raise TraceError(
+            f"derivative of {shown(activation)}; choose one of {', '.join(DERIVATIVES)}{near}", here()
+        )
+    is_narrow = x.dtype.is_float and x.dtype.bits < f32.bits
+    made = DERIVATIVES[activation](x.to(f32) if is_narrow else x, elementwise)
+    return made.to(x.dtype) if is_narrow else made

@@ -1,0 +1,161 @@
+"""The kernels that write planes of one operand of a complex product, or of both at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.lang.control import otherwise, when
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import block_index
+from tilewright.lang.operations import barrier, copy, load, shared
+from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.tensors import Tensor
+from tilewright.layout.layout import Layout
+from tilewright.ops.complex_pairs import parted
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import Kernel
+from tilewright.threads.distribution import Distribution, raked
+
+ROWS, COLUMNS = 32, 64
+"""Of the tile of a block."""
+
+THREADS = 128
+"""Of a block, where it is not one."""
+
+VECTOR_BYTES = 16
+"""That a thread writes of a plane at once."""
+
+PLANES = ("", "_im", "_sum")
+"""What ends the names of planes: of real parts, of imaginary parts, and of their sums or differences."""
+
+ARRAYS = ("re", "im", "first", "second", "both")
+"""Of an operand: what is read, and the planes."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the planes of an operand are written.
+
+    Args:
+        kept: which of `PLANES`.
+        part: the dtype of real and imaginary parts.
+        negative: whether the third plane is the difference, as of a conjugate.
+        turned: whether planes are contiguous along the other dimension than what is read.
+        packed: whether both parts are read as one array of pairs.
+        on_host: whether a block is one thread.
+    """
+
+    kept: tuple[str, ...]
+    part: DType
+    negative: bool
+    turned: bool
+    packed: bool
+    on_host: bool
+
+    def spread(self, shape: tuple[int, int]) -> Distribution:
+        """Which threads take what of a tile."""
+        if self.on_host:
+            return raked(shape, (1, 1), 1, 1)
+        vector = VECTOR_BYTES // self.part.bytes
+        across = shape[1] // vector
+        return raked(shape, (THREADS // across, across), vector, 1)
+
+
+@lru_cache(maxsize=16)
+def splitting(rank: int) -> Kernel:
+    """The kernel that writes the planes of an operand, read row after row.
+
+    Args:
+        rank: how many dimensions of batches there are.
+    """
+    lead = "".join(f"B{dim} " for dim in range(rank))
+    declared: dict[str, Any] = dict.fromkeys(ARRAYS, f"{lead}S F")
+
+    @kernel(**declared)
+    def complex_planes(re: Any, im: Any, first: Any, second: Any, both: Any, *, how: Writing) -> None:
+        _write((re, im, first, second, both), block_index(_blocks(first)), how)
+
+    return complex_planes
+
+
+@lru_cache(maxsize=16)
+def splitting_of_two(rank: int) -> Kernel:
+    """The kernel that writes the planes of both operands.
+
+    Args:
+        rank: how many dimensions of batches each has.
+    """
+    declared: dict[str, Any] = {}
+    for name in "ab":
+        lead = "".join(f"{name.upper()}{dim} " for dim in range(rank))
+        declared |= {f"{name}_{array}": f"{lead}S{name} F{name}" for array in ARRAYS}
+
+    @kernel(**declared)
+    def complex_planes_of_both(
+        a_re: Any,
+        a_im: Any,
+        a_first: Any,
+        a_second: Any,
+        a_both: Any,
+        b_re: Any,
+        b_im: Any,
+        b_first: Any,
+        b_second: Any,
+        b_both: Any,
+        *,
+        hows: tuple[Writing, Writing],
+    ) -> None:
+        blocks_a, blocks_b = _blocks(a_first), _blocks(b_first)
+        number = block_index(blocks_a + blocks_b)
+        with when(number < blocks_a):
+            _write((a_re, a_im, a_first, a_second, a_both), number, hows[0])
+        with otherwise():
+            _write((b_re, b_im, b_first, b_second, b_both), number - blocks_a, hows[1])
+
+    return complex_planes_of_both
+
+
+def _blocks(plane: Tensor) -> Index:
+    """How many blocks an operand takes."""
+    *batch, rows, columns = plane.shape
+    count: Index = ceil_div(columns, COLUMNS) * ceil_div(rows, ROWS) * prod(batch)
+    return count
+
+
+def _write(arrays: Sequence[Tensor], number: Index, how: Writing) -> None:
+    """Write one tile of each plane."""
+    *batch, rows, columns = arrays[2].shape
+    across, down, tile = ceil_div(columns, COLUMNS), ceil_div(rows, ROWS), (ROWS, COLUMNS)
+    place = number // across % down, number % across
+    number, places = number // (across * down), list[Index]()
+    for extent in reversed(batch):
+        places.insert(0, number % extent)
+        number = number // extent
+    re, im, *planes = (array[tuple(places)] if batch else array for array in arrays)
+    values = _parts(re.tile(tile, place), im.tile(tile, place), how)
+    targets = [plane.tile(tile, place) for plane in planes]
+    if how.turned:
+        held = [shared(tile, how.part, layout=Layout(tile, (COLUMNS + 1, 1))) for _ in values]
+        for value, there in zip(values, held, strict=True):
+            copy(value, there)
+        barrier()
+        values = [load(there.permute(1, 0), how.spread((COLUMNS, ROWS))) for there in held]
+        targets = [target.permute(1, 0) for target in targets]
+    if PLANES[2] in how.kept:
+        values.append(values[0] - values[1] if how.negative else values[0] + values[1])
+    for end, value, target in zip(PLANES, values, targets, strict=False):
+        if end in how.kept:
+            copy(value, target)
+
+
+def _parts(re: Tensor, im: Tensor, how: Writing) -> list[Fragment]:
+    """Real and imaginary parts of a tile."""
+    spread = how.spread((ROWS, COLUMNS))
+    if how.packed:
+        return list(parted(load(re, spread), how.part))
+    return [load(re, spread), load(im, spread)]

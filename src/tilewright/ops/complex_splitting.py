@@ -1,0 +1,203 @@
+"""Complex numbers of f32 as halves of 11 bits, which tensor cores multiply: the kernel that makes them.
+
+As in `splitting`, but real and imaginary parts of a row have one scale, for their products are added up
+together, and what is written is contiguous along the rows: stages of 32 elements along K then lie in whole
+lines of 128 bytes.  One launch splits both operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.lang import operations as tw
+from tilewright.lang.control import otherwise, when
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.exact_functions import absolute, bitcast, maximum, where
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import block_index
+from tilewright.lang.scalars import Index, ceil_div
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import reduce_max
+from tilewright.layout.layout import Layout
+from tilewright.ops.splitting import FINITE, blocks_of, place_of, units_of
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import Kernel
+from tilewright.threads.distribution import Distribution, raked
+
+LANES = 32
+"""Of a warp."""
+
+SHALLOW = 1024
+"""Elements along K, at most, of operands that few blocks split: they take deeper tiles of fewer rows."""
+
+GAP = 2
+"""Halves behind each row of a tile in shared memory, so that neighbours along K are in other banks."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a block of threads splits so many rows of an operand, tile after tile along K.
+
+    Args:
+        rows: of a tile.
+        depth: of a tile.
+        warps: of a block.
+        turned: whether the operand is contiguous along K, so that halves go by way of shared memory.
+        packed: whether an array of 64 bits holds real and imaginary parts side by side.
+    """
+
+    rows: int
+    depth: int
+    warps: int
+    turned: bool
+    packed: bool
+
+    @staticmethod
+    def of(depth: int, *, turned: bool, packed: bool) -> Tiling:
+        """The tiling for an operand that is so deep."""
+        if depth <= SHALLOW:
+            return Tiling(16, 256, 16, turned, packed)
+        return Tiling(32, 128, 8, turned, packed)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a tile."""
+        return self.rows, self.depth
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.warps * LANES
+
+    @property
+    def spread(self) -> Distribution:
+        """Which threads read what: a warp each row, or neighbours along the rows."""
+        if self.turned:
+            return raked(self.shape, (self.warps, LANES), 2, 1)
+        return self._along_rows(2)
+
+    @property
+    def written(self) -> Distribution:
+        """Which threads write what of a tile that was turned."""
+        return self._along_rows(2)
+
+    def _along_rows(self, vector: int) -> Distribution:
+        across = self.rows // vector
+        return raked(self.shape, (across, self.threads // across), vector, 0)
+
+
+ARRAYS = ("re", "im", "re_high", "re_low", "im_high", "im_low")
+"""Of an operand: its parts, and the halves of each."""
+
+
+@lru_cache(maxsize=16)
+def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
+    """``x[..., r, k] = (x_high + x_low)[..., r, k] * x_unit[..., r] ** 2`` of both parts of both operands.
+
+    Infinities and NaN are found in the first half, and scale nothing.  Without ``both`` the second halves are
+    not written.
+
+    Args:
+        rank_a: how many dimensions of batches A has.
+        rank_b: how many B has.
+    """
+    declared: dict[str, Any] = {}
+    for name, rank in (("a", rank_a), ("b", rank_b)):
+        lead = "".join(f"{name.upper()}{dim} " for dim in range(rank))
+        rows = f"{lead}R{name}"
+        declared |= {f"{name}_{array}": f"{rows} K" for array in ARRAYS} | {f"{name}_unit": rows}
+
+    @kernel(**declared)
+    def complex_halves(
+        a_re: Any,
+        a_im: Any,
+        a_re_high: Any,
+        a_re_low: Any,
+        a_im_high: Any,
+        a_im_low: Any,
+        a_unit: Any,
+        b_re: Any,
+        b_im: Any,
+        b_re_high: Any,
+        b_re_low: Any,
+        b_im_high: Any,
+        b_im_low: Any,
+        b_unit: Any,
+        *,
+        tilings: tuple[Tiling, Tiling],
+        both: bool = True,
+    ) -> None:
+        step = 1 if both else 2
+        of_a = (a_re, a_im, *(a_re_high, a_re_low, a_im_high, a_im_low)[::step], a_unit)
+        of_b = (b_re, b_im, *(b_re_high, b_re_low, b_im_high, b_im_low)[::step], b_unit)
+        blocks_a, blocks_b = blocks_of(a_unit, tilings[0].rows), blocks_of(b_unit, tilings[1].rows)
+        number = block_index(blocks_a + blocks_b)
+        turning = []
+        if any(tiling.turned for tiling in tilings):
+            shape = tilings[0].shape
+            rows = Layout(shape, (1, shape[0] + GAP))
+            turning = [tw.shared(shape, dtypes.f16, layout=rows) for _ in ARRAYS[2::step]]
+        with when(number < blocks_a):
+            _split(of_a, number, tilings[0], turning)
+        with otherwise():
+            _split(of_b, number - blocks_a, tilings[1], turning)
+
+    return complex_halves
+
+
+def _split(arrays: Sequence[Tensor], number: Index, tiling: Tiling, turning: Sequence[Tensor]) -> None:
+    """Split the rows of one block: first their largest number, then their halves.
+
+    Args:
+        arrays: of the operand, as `ARRAYS` has them, or without the second halves, and its units.
+        number: of the block.
+        tiling: how it takes them.
+        turning: for each half a tile in shared memory, by way of which it is turned.
+    """
+    batch, r = place_of(arrays[-1], tiling.rows, number)
+    re, im, *halves, unit = (array[batch] if batch else array for array in arrays)
+    tile, count = tiling.shape, ceil_div(re.shape[-1], tiling.depth)
+    largest = tw.fragment(tiling.spread, dtypes.f32, 0)
+    for k in traced_range(count):
+        for part in _parts(re, im, (r, k), tiling):
+            size = absolute(part)
+            largest.assign(maximum(largest, where(size <= FINITE, size, 0.0)))
+    # Of a row that several warps hold, they tell each other.
+    told = None if tiling.turned else tw.shared((tiling.rows, tiling.warps), dtypes.f32)
+    scale, one = units_of(reduce_max(largest, 1, scratch=told))
+    tw.copy(one, unit.tile((tiling.rows,), (r,)).unmerge(0, (tiling.rows, 1)))
+    for k in traced_range(count):
+        parts = _parts(re, im, (r, k), tiling)
+        made = [half for part in parts for half in _halves(part, scale, len(halves) // 2)]
+        if tiling.turned:
+            tw.barrier()  # nobody reads what was there before
+            for half, place in zip(made, turning, strict=True):
+                tw.copy(half, place)
+            tw.barrier()
+            made = [tw.load(place, tiling.written) for place in turning]
+        for half, array in zip(made, halves, strict=True):
+            tw.copy(half, array.tile(tile, (r, k)))
+
+
+def _parts(re: Tensor, im: Tensor, place: tuple[Index, Index], tiling: Tiling) -> tuple[Fragment, Fragment]:
+    """Real and imaginary parts of a tile."""
+    tile, spread = tiling.shape, tiling.spread
+    if not tiling.packed:
+        return tw.load(re.tile(tile, place), spread), tw.load(im.tile(tile, place), spread)
+    both = tw.load(re.tile(tile, place), spread)
+    low, high = both.to(dtypes.i32), (both >> 32).to(dtypes.i32)
+    return bitcast(low, dtypes.f32), bitcast(high, dtypes.f32)
+
+
+def _halves(part: Fragment, scale: Fragment, count: int) -> tuple[Fragment, ...]:
+    """Both halves of a part, or the first one, scaled."""
+    scaled = part * scale
+    first = scaled.to(dtypes.f16)
+    if count == 1:
+        return (first,)
+    rest = where(absolute(part) <= FINITE, scaled - first.to(dtypes.f32), 0.0)
+    return first, rest.to(dtypes.f16)

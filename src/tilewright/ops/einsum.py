@@ -1,0 +1,325 @@
+"""`einsum`: contractions of two arrays, with any order of axes in the result, in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+from tilewright import dtypes
+from tilewright.calls import launches
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError, close_to, shown
+from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.ops.contraction import ADDED, Posed, extents_of, posed
+from tilewright.ops.contraction_halves import is_split, multiply
+from tilewright.ops.contractions import IN_KERNEL, Ending, contraction
+from tilewright.ops.integer_sums import check_sums
+from tilewright.ops.planning import (
+    Done,
+    Wanted,
+    check_apart,
+    check_splitting,
+    check_words,
+    of_sums,
+    result_dtype,
+)
+from tilewright.ops.recalled import again, located
+from tilewright.ops.slow import warn
+from tilewright.ops.subscripts import Subscripts, read_subscripts
+from tilewright.runtime.aliases import Pair
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import backend_for
+from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.strided import Strided
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.targets.target import TARGETS
+
+ARRAYS = ("a", "b", "out", "bias", "multiply", "residual")
+"""The arrays of a call."""
+
+_ORDER = tuple(map(ARRAYS.index, IN_KERNEL))
+_PLANS = Plans()
+
+
+class Dropout(NamedTuple):
+    """Which elements are dropped: those whose random bits are below the probability's share of ``2**32``.
+
+    Args:
+        probability: of each.
+        seed: the key of the random numbers.
+        offset: the upper half of their counter.
+    """
+
+    probability: float = 0.0
+    seed: int = 0
+    offset: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, int, int, float]:
+        """What the kernel is passed: seed, offset, threshold, and what all others are multiplied by.
+
+        Raises:
+            LaunchError: a probability or a number that there is not.
+        """
+        if not 0 <= self.probability < 1:
+            raise LaunchError(
+                f"einsum: dropout={shown(self.probability)}; nearest legal choice: a probability below 1"
+            )
+        for name in ("seed", "offset"):
+            if (given := getattr(self, name)) < 0:
+                raise LaunchError(f"einsum: {name}={given}; nearest legal choice: an integer from 0 on")
+        threshold = min(round(self.probability * 2**32), 2**32 - 1)
+        return self.seed, self.offset, threshold, 1 / (1 - self.probability)
+
+
+class Beside(NamedTuple):
+    """What is asked for that `matmul` does not have.
+
+    Args:
+        derivative: of which activation, if of one, the derivative of what is multiplied is taken.
+        saturate: whether the result stays in the finite range of its dtype.
+        dropped: which elements are dropped.
+    """
+
+    derivative: str | None = None
+    saturate: bool = False
+    dropped: Dropout = Dropout()
+
+
+NOTHING = Beside()
+
+
+@launches
+def einsum(
+    subscripts: str,
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    alpha: float = 1.0,
+    bias: Any = None,
+    activation: str | None = None,
+    multiply: Any = None,
+    derivative: str | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    offset: int = 0,
+    residual: Any = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    saturate: bool = False,
+    schedule: Schedule | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out = dropout(activation(alpha * contraction(a, b) + bias) * multiply) + residual``.
+
+    It is one kernel, and no array is copied: axes that strides allow to be joined are joined, and where they
+    have several strides, as those of a result in another order, tiles are read and stored through views.  On
+    Hopper operands come by bulk copies (TMA), and permuted results leave by them, where every tile is a box
+    of the array: see the page on epilogues.
+
+    Args:
+        subscripts: as of NumPy's einsum, letters for the axes of ``a``, of ``b``, and of the result:
+            ``"bik,kj->bij"``.  Letters that the result lacks are summed over; a letter twice in one operand
+            is its diagonal; ``...`` stands for all axes without a letter, which are broadcast.  Without
+            ``->`` the result has the letters that stand once, in the order of the alphabet.
+        a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8, of any strides.
+        b: array of the same dtype.
+        out: array to write, of the result's shape and any strides; default: a new array of the framework of
+            ``a``, whose axes follow each other in memory in the order of the subscripts.
+        alpha: a number.
+        bias: array that is broadcast to the result by NumPy's rules, and added before the activation.
+        activation: as in `matmul`.
+        multiply: array that is broadcast to the result, and multiplied with what the activation gives.
+        derivative: an activation, whose derivative at the elements of ``multiply`` is multiplied with instead
+            of them: what a gradient is on its way back through a layer.
+        dropout: the probability that an element is set to 0; others are divided by what is left of 1.
+        seed: of dropout, an integer from 0 to ``2**63 - 1``: which elements are dropped depends on it, on
+            ``offset`` and on the number of an element in the result, in the order of its subscripts, and on
+            nothing else; `testing.philox` says which.
+        offset: likewise; another one for each layer, or step, of one seed.
+        residual: array that is broadcast to the result and added last; it may be ``out``.
+        precision: as in `matmul`. Halves of f32 (``"f32"``, ``"f16"``) are made of operands that need no
+            view; others are multiplied without tensor cores, which is as exact.
+        out_dtype: dtype of a new result; default: as in `matmul`.
+        saturate: whether what is beyond the finite range of the result's dtype, infinities too, becomes the
+            nearest number of it; without it f16 and f8e5m2 have infinity there, f8e4m3 NaN.  NaN stays NaN.
+            Any result may then be of integers, to the nearest of which it is rounded, NaN to 0.
+        schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        split_k: into how many parts K is split, as in `matmul`.
+        reduction: how the sums of the parts come together, as in `matmul`.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)  # batch, position, channel
+        >>> w = np.ones((3, 2, 2), np.float32)  # channel, head, element
+        >>> y = tw.einsum("bsk,khe->bhse", x, w, bias=np.float32([[0, 1]]), target="reference")
+        >>> y.shape, y[1, 0]
+        ((2, 2, 2, 2), array([[21., 22.],
+               [30., 31.]], dtype=float32))
+    """
+    wanted = Wanted(alpha, None, activation, precision, out_dtype, schedule, target, split_k, reduction)
+    dropped = Dropout(dropout, seed, offset)
+    key, plan, at = None, None, list[int | None]()
+    arrays = (a, b, out, bias, multiply, residual)
+    try:
+        keys, at = located(arrays)
+        number = (alpha == 1, float(alpha).is_integer())
+        words = (subscripts, number, activation, derivative, dropout == 0, precision, out_dtype, saturate)
+        key = None if schedule is not None else (*keys, *words, target, wanted.how)
+        plan = None if key is None else _PLANS.find(key)
+    except (LaunchError, OverflowError, TypeError, ValueError):  # no array, or something that has no hash
+        key = None
+    if (
+        plan is not None
+        and (found := again(plan, arrays, at, _ORDER, (alpha, *dropped.numbers), stream)) is not None
+    ):
+        return found
+    # Which says what is wrong with which.
+    made = _checked(
+        subscripts,
+        dict(zip(ARRAYS, arrays, strict=True)),
+        wanted,
+        Beside(derivative, saturate, dropped),
+        stream,
+    )
+    if made.plan is not None and key is not None:
+        _PLANS.keep(key, made.plan)
+    return made.out
+
+
+def _checked(
+    subscripts: str,
+    given: Mapping[str, Any],
+    wanted: Wanted,
+    beside: Beside,
+    stream: Any,
+) -> Done:
+    """`einsum` with everything looked at."""
+    check_words(wanted)
+    check_splitting(wanted, "einsum")
+    _check_derivative(beside.derivative, given)
+    arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
+    infos = {name: described(array, f"einsum, argument {name}") for name, array in arrays.items()}
+    kind = result_dtype(infos, wanted, "einsum", saturate=beside.saturate)
+    named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
+    shape = _result_shape(subscripts, named, infos)
+    axes = zip(named.a, infos["a"].shape, strict=True)
+    depth = prod(extent for axis, extent in axes if axis not in named.out)
+    changed = wanted.activation is not None or beside.saturate
+    check_sums("einsum", infos["a"].dtype, depth, kind, changed=changed)
+    backend = backend_for("einsum", list(infos.items()), wanted.target).name
+    made: Fresh | None = None
+    if "out" not in arrays:
+        made = fresh(given["a"], shape, kind)
+        arrays["out"] = made.make()
+        infos["out"] = described(arrays["out"])
+    check_apart(infos)
+    problem = posed(named, infos, indexed=bool(beside.dropped.probability))
+    if problem.is_empty:
+        return Done(arrays["out"], None)
+    seen = {name: Strided(arrays[name], info) for name, info in problem.infos.items()}
+    numbers = (wanted.alpha, *beside.dropped.numbers)
+    plan: Plan | None
+    if is_split(problem, wanted, backend):
+        ending = ending_of(problem, infos, wanted, beside)
+        prepared = multiply(problem, seen, wanted, ending, numbers, backend, stream)
+        plan = None if prepared is None else Plan.of(prepared, *_reached(infos))
+        return Done(arrays["out"], plan and replace(plan, fresh=made))
+    kernel = bound_for(problem, infos, wanted, beside)
+    in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
+    arguments = (*in_order, *numbers)
+    tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
+    by_name = {name: one.info for name, one in zip(tensors, in_order, strict=True)}
+    plan, pointers = kernel.planned(arguments, backend, by_name)
+    if TARGETS[backend].warps and wanted.schedule is None:
+        warn(plan.prepared.executable)
+    plan.prepared.launch(arguments, pointers, stream)
+    # The reference reads the arrays themselves, which are not seen as the caller has them.
+    is_known = TARGETS[backend].machine_code
+    return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
+
+
+def _reached(infos: Mapping[str, ArrayInfo]) -> tuple[list[ArrayInfo], tuple[Pair, ...]]:
+    """The arrays in the order of the kernel, and which of them the result must lie clear of."""
+    out = IN_KERNEL.index("out")
+    pairs = (Pair(out, at, name == "residual") for at, name in enumerate(IN_KERNEL[:out]) if name in infos)
+    return [infos.get(name, infos["out"]) for name in IN_KERNEL], tuple(pairs)
+
+
+def _check_derivative(derivative: str | None, given: Mapping[str, Any]) -> None:
+    """It is that of an activation, at the elements of an array that is given."""
+    if derivative is None:
+        return
+    if derivative not in DERIVATIVES:
+        near = close_to(derivative, DERIVATIVES)
+        raise LaunchError(f"derivative={shown(derivative)}; choose one of {', '.join(DERIVATIVES)}{near}")
+    if given["multiply"] is None:
+        raise LaunchError(
+            f"einsum: derivative={derivative!r} of nothing; nearest legal choice: multiply=, the array that "
+            "the activation was applied to"
+        )
+
+
+def bound_for(
+    problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, beside: Beside = NOTHING
+) -> Bound:
+    """The kernel of a contraction.
+
+    Args:
+        problem: the contraction.
+        infos: its arrays.
+        wanted: what is asked for besides.
+        beside: what `matmul` does not have.
+    """
+    # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
+    wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
+    kernel = contraction(problem.contraction, dtypes.f64 if wide else dtypes.f32)
+    return kernel.bind(
+        precision=of_sums(wanted.precision, infos["a"].dtype),
+        ending=ending_of(problem, infos, wanted, beside),
+        schedule=wanted.how,
+    )
+
+
+def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, beside: Beside) -> Ending:
+    """What is done with the sums; the arguments are those of `bound_for`."""
+    terms = {name for name in ADDED if name in infos}
+    terms |= {"alpha"} if wanted.alpha != 1 else set()
+    terms |= {"dropout"} if problem.contraction.order else set()
+    terms |= {"activation"} if wanted.activation is not None else set()
+    return Ending(frozenset(terms), wanted.activation, beside.derivative, beside.saturate)
+
+
+def _result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
+    """The shape of the result, to which all that is added is broadcast."""
+    extents = extents_of(named, infos)
+    shape = tuple(extents[label] for label in named.out)
+    if "out" in infos and infos["out"].shape != shape:
+        raise LaunchError(f"einsum of {text!r}: out has shape {infos['out'].shape}, the result has {shape}")
+    for name in ADDED:
+        if name in infos:
+            own = infos[name].shape
+            pairs = zip(reversed(own), reversed(shape), strict=False)
+            if len(own) > len(shape) or any(n not in (1, extent) for n, extent in pairs):
+                text_of = f"{name} has shape {own}, which is not broadcast to {shape}, that of the result"
+                raise LaunchError(f"einsum of {text!r}: {text_of}")
+    return shape

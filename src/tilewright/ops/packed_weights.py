@@ -1,0 +1,144 @@
+"""`pack_weights`: weights rearranged once into the order in which kernels for few rows load them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.calls import launches
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.lang import operations as tw
+from tilewright.lang.copies import copy
+from tilewright.lang.launch import block_index
+from tilewright.lang.scalars import ceil_div
+from tilewright.ops.scale_groups import in_groups
+from tilewright.ops.scales import PACKED
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.fresh import fresh
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.packed_arrays import Packed, packed
+
+SIDE, THREADS = 64, 128
+"""Rows and columns of a tile that a block rearranges, and its threads."""
+
+
+@launches
+@dataclass(frozen=True, eq=False)
+class PackedWeights:
+    """Weights with their scales and zero points, as `scaled_mm` takes them; made by `pack_weights`.
+
+    Args:
+        b: packed numbers of 4 bits (K, N), contiguous along K.
+        scale_b: a number for each group and column, or None.
+        zero_b: the same for zero points.
+        group: how many neighbours along K have a scale in common; None: there are no groups.
+    """
+
+    b: Packed
+    scale_b: Any = None
+    zero_b: Any = None
+    group: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents (K, N).
+
+        Example:
+            >>> import tilewright as tw
+            >>> tw.pack_weights(tw.packed(tw.pack([[1, 2]] * 6, tw.i4), tw.i4), target="reference").shape
+            (6, 2)
+        """
+        return described(self.b).shape
+
+    def __repr__(self) -> str:
+        k, n = self.shape
+        groups = "" if self.group is None else f", groups of {self.group}"
+        zeros = "" if self.zero_b is None else " with zero points"
+        return f"<{self.b.dtype} weights {k} x {n}{groups}{zeros}>"
+
+
+@launches
+def pack_weights(
+    b: Any,
+    scale_b: Any = None,
+    zero_b: Any = None,
+    *,
+    group: int | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> PackedWeights:
+    """Weights of 4 bits for `scaled_mm`, rearranged once so that neighbours along K share bytes.
+
+    A lane of a matrix unit multiplies a run of neighbours along K, which it loads at once where they lie
+    next to each other in memory.  Weights whose neighbours along N share bytes are loaded number by number
+    instead, each time that they are multiplied; here they are turned around once, by one kernel.  Weights
+    that are contiguous along K already are taken as they are.  It is the same product, whose sums may be
+    added up in another order.
+
+    Args:
+        b: `packed` numbers of i4 or f4e2m1, (K, N), contiguous along either; K is even.
+        scale_b: as `scaled_mm` takes it.
+        zero_b: as `scaled_mm` takes it.
+        group: as `scaled_mm` takes it.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        What `scaled_mm` takes as ``b``, with its scales.
+
+    Raises:
+        LaunchError: scales that do not fit, or an odd K.
+        DTypeError: an array that is not packed.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> along_n = tw.packed(tw.pack([[1, -8], [2, 7], [3, 0], [4, 5]], tw.i4), tw.i4)
+        >>> scales = np.float16([[1, 1], [0.5, 2]])
+        >>> weights = tw.pack_weights(along_n, scales, group=2, target="reference")
+        >>> weights
+        <i4 weights 4 x 2, groups of 2>
+        >>> tw.scaled_mm(np.ones((1, 4), np.float16), weights, target="reference")
+        array([[6.5, 9. ]], dtype=float16)
+    """
+    info = described(b, "pack_weights, argument b")
+    if info.dtype not in PACKED:
+        near = "tw.packed(array, 'i4'), or scaled_mm itself"
+        raise DTypeError(f"pack_weights: b is {info.dtype}; nearest legal choice: {near}")
+    infos = {"b": info}
+    for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
+        if array is not None and not isinstance(array, int | float):
+            infos[name] = described(array, f"pack_weights, argument {name}")
+    in_groups(infos, group)
+    if len(info.shape) != 2:
+        raise LaunchError(f"pack_weights: b has shape {info.shape}; nearest legal choice: (K, N)")
+    depth, columns = info.shape
+    if info.strides[0] == 1 or depth <= info.dtype.per_byte or 0 in info.shape:
+        return PackedWeights(b, scale_b, zero_b, group)
+    if depth % info.dtype.per_byte:
+        near = f"a multiple of {info.dtype.per_byte}, which share a byte"
+        raise LaunchError(f"pack_weights: K is {depth}; nearest legal choice: {near}")
+    made = fresh(b.array, (columns, depth // info.dtype.per_byte), dtypes.u8).make()
+    turned = packed(made.T, info.dtype)
+    _turning(info.dtype)(b, turned, target=target, stream=stream)
+    return PackedWeights(turned, scale_b, zero_b, group)
+
+
+@lru_cache(maxsize=len(PACKED))
+def _turning(kind: DType) -> Kernel:
+    """``V[k, n] = W[k, n]``, of which W is contiguous along N and V along K."""
+    wide = dtypes.f16 if kind.is_float else dtypes.i8
+
+    @kernel(W="K N", V="K N")
+    def turn_weights(W: Any, V: Any) -> None:
+        k, n = block_index((ceil_div(W.shape[0], SIDE), ceil_div(W.shape[1], SIDE)))
+        held = tw.shared((SIDE, SIDE), wide)
+        copy(W.tile((SIDE, SIDE), (k, n)), held, threads=THREADS)
+        tw.barrier()
+        copy(held, V.tile((SIDE, SIDE), (k, n)), threads=THREADS)
+
+    return turn_weights

@@ -1,0 +1,376 @@
+"""`reduced_matmul`: what the rows or the columns of a product are reduced to, without storing the product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.calls import launches
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.functions import exp, log
+from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, result_dtype, seen_as
+from tilewright.ops.problem import Matrices, describe, result_shape
+from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.recalled import located
+from tilewright.ops.slow import warn
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import backend_for
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.fresh import fresh
+from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.strided import Strided
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import TARGETS
+
+REDUCTIONS = ("sum", "max", "min", "logsumexp")
+"""What rows or columns are reduced to, in the order of the kernel's arrays."""
+
+PRODUCT = "product"
+"""The array of the elements that are reduced, where they are stored too."""
+
+
+_PLANS = Plans()
+
+
+@lru_cache(maxsize=64)
+def reduced(rank: int, number: DType, axis: int) -> Kernel:
+    """Reductions along one axis of ``activation(alpha * A @ B + bias)``, of which ``wanted`` says which.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        number: the dtype in which all but the sums is computed, and of alpha.
+        axis: along which is reduced: 1, of each row, or 0, of each column.
+    """
+    lead = "".join(f"B{dim} " for dim in range(rank))
+    kept = f"{lead}{'N' if axis == 0 else 'M'}"
+    declared: dict[str, Any] = dict.fromkeys(("total", "top", "least", "lse"), kept)
+    declared |= {"A": f"{lead}M K", "B": f"{lead}K N", "bias": "N", "D": f"{lead}M N"}
+
+    @kernel(**declared, alpha=number)
+    def gemm_reduced(
+        A: Any,
+        B: Any,
+        bias: Any,
+        D: Any,
+        total: Any,
+        top: Any,
+        least: Any,
+        lse: Any,
+        alpha: Any,
+        *,
+        precision: str,
+        wanted: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        for *batch, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
+            value: Any = acc.to(number)
+            if "alpha" in wanted:
+                value = alpha * value
+            if "bias" in wanted:
+                value = value + bias[n].to(number)
+            if activation is not None:
+                value = ACTIVATIONS[activation](value)
+            if PRODUCT in wanted:
+                D[(*batch, m, n)] = value
+            at = (*batch, m if axis else n)
+            if "sum" in wanted:
+                total[at] = value.sum(axis=axis)
+            high: Any = value.max(axis=axis) if wanted & {"max", "logsumexp"} else None
+            if "max" in wanted:
+                top[at] = high
+            if "min" in wanted:
+                least[at] = value.min(axis=axis)
+            if "logsumexp" in wanted:
+                above = value - (high[:, None] if axis else high)
+                lse[at] = log(exp(above).sum(axis=axis)) + high
+
+    return gemm_reduced
+
+
+@launches
+def reduced_matmul(
+    a: Any,
+    b: Any,
+    reduce: Any,
+    axis: int = -1,
+    out: Any = None,
+    *,
+    alpha: float = 1.0,
+    bias: Any = None,
+    activation: str | None = None,
+    product: Any = None,
+    precision: str = "exact",
+    schedule: Schedule | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out[m] = reduce over n of activation(alpha * (a @ b) + bias)[m, n]``, or over m of each column.
+
+    It is one kernel: the product is not stored, unless that is asked for.  Rows that are longer than a tile
+    are reduced across tiles, in an order that is the same at every run.
+
+    Args:
+        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3 or f8e5m2, of any strides.
+        b: array (..., K, N) of the same dtype. Leading dimensions are broadcast as in `matmul`.
+        reduce: ``"sum"``, ``"max"``, ``"min"``, or ``"logsumexp"``, the logarithm of the sum of exponentials,
+            by which a softmax is ``exp(x - logsumexp)``; or a tuple of some of them.
+        axis: -1, for a number for each row, or -2, for one for each column.
+        out: array (..., M), or (..., N), to write; of several reductions a tuple; default: new arrays, of
+            f32, and of f64 where the operands are of f64.
+        alpha: a number.
+        bias: array (N,), added to each row.
+        activation: as in `matmul`.
+        product: array (..., M, N) that the elements are written to as well.
+        precision: as in `matmul`; but f32 is multiplied without halves: ``"f32"`` and ``"f16"`` of it are
+            computed as ``"exact"``, which is more exact.
+        schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.  What a sum, or a logarithm, may be off by is on the page on epilogues; maxima of rows with
+        NaN are NaN, and so is the logarithm for rows whose maximum is infinite.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, there is nothing to reduce, or an array that is written
+            shares memory with another one.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> q = np.float32([[1, 0], [0, 2]])
+        >>> tw.reduced_matmul(q, q.T, ("max", "sum"), target="reference")
+        (array([1., 4.], dtype=float32), array([1., 4.], dtype=float32))
+        >>> tw.reduced_matmul(q, q.T, "logsumexp", target="reference").round(3)
+        array([1.313, 4.018], dtype=float32)
+    """
+    names = _names(reduce)
+    outs = _outs(out, names, reduce)
+    wanted = Wanted(alpha, None, activation, precision, schedule=schedule, target=target)
+    given = (a, b, bias, product, *outs)
+    key, at = None, list[int | None]()
+    try:
+        keys, at = located(given)
+        words = (alpha == 1, names, axis, activation, precision, target)
+        key = None if schedule is not None else (*keys, *words)
+        made = None if key is None else _again(_PLANS.find(key), given, at, names, alpha, stream)
+    except (LaunchError, TypeError):  # no array, or something that has no hash
+        made = key = None
+    if made is None:  # which says what is wrong with which
+        arrays = dict(zip(("a", "b", "bias", PRODUCT, *names), given, strict=True))
+        plan, made = _checked(arrays, names, axis, wanted, stream)
+        if key is not None and plan is not None:
+            _PLANS.keep(key, plan)
+    return made[0] if isinstance(reduce, str) else made
+
+
+def _checked(
+    given: Mapping[str, Any], names: tuple[str, ...], axis: int, wanted: Wanted, stream: Any
+) -> tuple[Plan | None, tuple[Any, ...]]:
+    """`reduced_matmul` with everything looked at: what launches it again, if anything can; the results."""
+    if axis not in (-1, -2):
+        raise LaunchError(f"reduced_matmul: axis={axis}; nearest legal choice: -1, rows, or -2, columns")
+    check_words(wanted)
+    arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
+    infos = {name: described(array, f"reduced_matmul, argument {name}") for name, array in arrays.items()}
+    kind = _dtype(infos, wanted)
+    shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
+    _check_shapes(infos, shape, axis)
+    kept = (*shape[:-2], shape[-2 if axis == -1 else -1])
+    new = [name for name in names if name not in arrays]
+    maker = fresh(given["a"], kept, kind) if new else None
+    for name in new:
+        arrays[name] = maker.make() if maker is not None else None
+        infos[name] = described(arrays[name], f"reduced_matmul, out of {name}")
+    backend = backend_for("reduced_matmul", list(infos.items()), wanted.target).name
+    _check_outs(infos, names, kept)
+    made = tuple(arrays[name] for name in names)
+    if not prod(kept):
+        return None, made
+    bound, seen = bound_for(arrays, infos, names, axis, wanted)
+    tensors = (p.name for p in bound.program.parameters if p.kind == "tensor")
+    by_name = {name: one.info for name, one in zip(tensors, seen, strict=True)}
+    arguments = (*seen, wanted.alpha)
+    plan, pointers = bound.planned(arguments, backend, by_name)
+    if TARGETS[backend].warps and wanted.schedule is None:
+        warn(plan.prepared.executable)
+    plan.prepared.launch(arguments, pointers, stream)
+    # The reference reads the arrays themselves, which are not seen as the caller has them.
+    return (replace(plan, fresh=maker) if TARGETS[backend].machine_code else None), made
+
+
+def _again(
+    plan: Plan | None,
+    given: Sequence[Any],
+    at: Sequence[int | None],
+    names: tuple[str, ...],
+    alpha: float,
+    stream: Any,
+) -> tuple[Any, ...] | None:
+    """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
+    if plan is None:
+        return None
+    (a, b, bias, product, *outs), (at_a, at_b, at_bias, at_product, *at_outs) = given, at
+    for place, one in enumerate(outs):
+        if one is None:
+            if plan.fresh is None:
+                return None
+            outs[place] = plan.fresh.make()
+            at_outs[place] = address = plan.fresh.address(outs[place])
+            if address & 15:  # not as its kernel was told
+                return None
+    places = [names.index(name) if name in names else 0 for name in REDUCTIONS]
+    arrays = [a, b, b if bias is None else bias, outs[0] if product is None else product]
+    pointers = [at_a, at_b, at_b if bias is None else at_bias, at_outs[0] if product is None else at_product]
+    known = [int(address or 0) for address in (*pointers, *(at_outs[place] for place in places))]
+    if not plan.apart(known):
+        return None
+    plan.prepared.launch((*arrays, *(outs[place] for place in places), alpha), known, stream)
+    return tuple(outs)
+
+
+def bound_for(
+    arrays: Mapping[str, Any],
+    infos: Mapping[str, ArrayInfo],
+    names: tuple[str, ...],
+    axis: int,
+    wanted: Wanted,
+) -> tuple[Bound, list[Strided]]:
+    """The kernel, and its arrays, in which batches are merged with rows where strides allow it.
+
+    Args:
+        arrays: those of the call; of results by the names of the reductions.
+        infos: what they are.
+        names: the reductions.
+        axis: as `reduced_matmul` has it.
+        wanted: what is asked for besides.
+    """
+    shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
+    place = len(shape) - 1 if axis == -1 else len(shape) - 2
+    whole = {name: info for name, info in infos.items() if name != PRODUCT}
+    for name in names:  # as arrays that are broadcast to the product
+        info = infos[name]
+        extents, strides = list(info.shape), list(info.strides)
+        extents.insert(place, 1)
+        strides.insert(place, 0)
+        whole[name] = replace(info, shape=tuple(extents), strides=tuple(strides))
+    in_rows = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    stands_for = replace(infos[names[0]], shape=shape, strides=in_rows, pointer=0)
+    whole["out"] = infos.get(PRODUCT, stands_for)
+    problem = describe(whole, "n" if axis == -1 else "m")
+    rank = len(problem.batch)
+    seen = {}
+    for name in ("a", "b", "bias"):
+        if name in infos:
+            seen[name] = seen_as(arrays[name], infos[name], problem.operands[name])
+    dim = rank + (1 if axis == -1 else 0)
+    for name in names:
+        seen[name] = seen_as(arrays[name], infos[name], _without(problem.operands[name], dim))
+    # What is not read or written has the shape of what is.
+    first = seen[names[0]]
+    matrices = problem.operands["out"] if PRODUCT in arrays else problem.operands[names[0]]
+    seen["D"] = seen_as(arrays.get(PRODUCT, first.array), infos.get(PRODUCT, first.info), matrices)
+    if "bias" not in seen:
+        seen["bias"] = seen_as(arrays["b"], infos["b"], _row(problem.operands["b"]))
+    terms = {*names, *(name for name in ("bias", PRODUCT) if name in arrays)}
+    terms |= {"alpha"} if wanted.alpha != 1 else set()
+    number = dtypes.f64 if dtypes.f64 in {info.dtype for info in infos.values()} else dtypes.f32
+    bound = reduced(rank, number, 1 if axis == -1 else 0).bind(
+        precision=of_sums(wanted.precision, infos["a"].dtype),
+        wanted=frozenset(terms),
+        activation=wanted.activation,
+        schedule=wanted.schedule,
+    )
+    given: list[Strided] = [seen[name] for name in ("a", "b", "bias", "D")]
+    given += [seen.get(name, first) for name in REDUCTIONS]
+    return bound, given
+
+
+def _without(matrices: Matrices, dim: int) -> Matrices:
+    """An array without the dimension along which it repeats."""
+    shape, strides = ((*of[:dim], *of[dim + 1 :]) for of in (matrices.shape, matrices.strides))
+    return Matrices(shape, strides)
+
+
+def _row(matrices: Matrices) -> Matrices:
+    return Matrices(matrices.shape[-1:], matrices.strides[-1:])
+
+
+def _names(reduce: Any) -> tuple[str, ...]:
+    """Which reductions are asked for, each once."""
+    names = (
+        (reduce,) if isinstance(reduce, str) else tuple(reduce) if isinstance(reduce, tuple | list) else ()
+    )
+    wrong = [name for name in names if name not in REDUCTIONS]
+    if wrong or not names or len(set(names)) < len(names):
+        near = close_to(wrong[0], REDUCTIONS) if wrong and isinstance(wrong[0], str) else ""
+        raise LaunchError(
+            f"reduced_matmul: reduce={shown(reduce)}; nearest legal choice: one of {', '.join(REDUCTIONS)}, "
+            f"or a tuple of some of them, each once{near}"
+        )
+    return names
+
+
+def _dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
+    """The dtype of new results."""
+    kind = result_dtype({name: infos[name] for name in ("a", "b")}, wanted, "reduced_matmul")
+    if not kind.is_float:
+        raise DTypeError(
+            f"reduced_matmul of {infos['a'].dtype}; nearest legal choice: floats, or a kernel of one's own"
+        )
+    return dtypes.f64 if kind == dtypes.f64 else dtypes.f32
+
+
+def _check_shapes(infos: Mapping[str, ArrayInfo], shape: tuple[int, ...], axis: int) -> None:
+    """Matrices, with something to reduce, and arrays of the shapes that follow from them."""
+    for name in ("a", "b"):
+        if len(infos[name].shape) < 2:
+            raise LaunchError(
+                f"reduced_matmul: {name} has shape {infos[name].shape}; nearest legal choice: a matrix, "
+                f"{name}[{'None, :' if name == 'a' else ':, None'}]"
+            )
+    if not shape[axis]:
+        raise LaunchError(f"reduced_matmul: a @ b has shape {shape}: there is nothing to reduce along {axis}")
+    for name, own in (("bias", shape[-1:]), (PRODUCT, shape)):
+        if name in infos and infos[name].shape != own:
+            raise LaunchError(f"reduced_matmul: {name} has shape {infos[name].shape}, and is one of {own}")
+
+
+def _outs(out: Any, names: tuple[str, ...], reduce: Any) -> tuple[Any, ...]:
+    """The arrays to write; None for new ones."""
+    if out is None:
+        return (None,) * len(names)
+    outs = (out,) if isinstance(reduce, str) else tuple(out) if isinstance(out, tuple | list) else ()
+    if len(outs) != len(names):
+        raise LaunchError(
+            f"reduced_matmul: out is {shown(out)}; nearest legal choice: a tuple of {len(names)} arrays, of "
+            f"{', '.join(names)}"
+        )
+    return outs
+
+
+def _check_outs(infos: Mapping[str, ArrayInfo], names: tuple[str, ...], kept: tuple[int, ...]) -> None:
+    """All that is written has its shape and memory of its own."""
+    for name in names:
+        if infos[name].shape != kept:
+            raise LaunchError(
+                f"reduced_matmul: out of {name} has shape {infos[name].shape}, and is one of {kept}"
+            )
+        if not infos[name].dtype.is_float or infos[name].dtype.components > 1:
+            raise DTypeError(
+                f"reduced_matmul: out of {name} is {infos[name].dtype}; nearest legal choice: f32"
+            )
+    for name in (*names, *((PRODUCT,) if PRODUCT in infos else ())):
+        check_apart(infos, name)

@@ -1,0 +1,146 @@
+"""Weights that are widened in memory before they are multiplied, which pays where many rows share them.
+
+One pass reads the narrow numbers and writes them, exactly, in the dtype of the multiplication; the product
+then is one of two operands of one width, which bulk copies bring and ``wgmma`` takes as they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.lang import operations as tw
+from tilewright.lang.launch import batch_index, block_index
+from tilewright.lang.scalars import ceil_div
+from tilewright.ops.grades import MOST_RANK
+from tilewright.ops.halves import Part, Several, Step, once
+from tilewright.runtime.arrays import current_stream, stream_handle
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.executable import Prepared
+from tilewright.runtime.frameworks import Device
+from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.scratch import scratch
+from tilewright.runtime.strided import Strided
+from tilewright.targets.target import TARGETS
+from tilewright.threads.distribution import raked
+
+SPREAD = raked((8, 512), (8, 32), 16, 1)
+"""Which threads widen what: a warp for each row, 16 bytes of narrow numbers at once for each thread."""
+
+UNIT = 8
+"""Elements that rows are a multiple of, as bulk copies ask."""
+
+
+@lru_cache(maxsize=MOST_RANK + 1)
+def widen(rank: int) -> Kernel:
+    """``Y[..., r, c] = X[..., r, c]``, in the dtype of Y, with so many dimensions of batches."""
+    lead = "".join(f"B{dim} " for dim in range(rank))
+
+    @kernel(X=f"{lead}R C", Y=f"{lead}R C")
+    def widened_in_memory(X: Any, Y: Any) -> None:
+        tile = SPREAD.shape
+        r, c = block_index(ceil_div(X.shape[-2:], tile))
+        batch = tuple(batch_index(extent) for extent in X.shape[:-2])
+        tw.copy(tw.load(X[batch].tile(tile, (r, c)), SPREAD).to(Y.dtype), Y[batch].tile(tile, (r, c)))
+
+    return widened_in_memory
+
+
+@dataclass(frozen=True)
+class Wide:
+    """An operand and its wide copy, both as (batches, rows, columns) with contiguous rows.
+
+    Args:
+        given: the operand.
+        copy: what lies in scratch memory.
+        turned: whether rows and columns are those of the operand exchanged.
+    """
+
+    given: Strided
+    copy: Part
+    turned: bool
+
+    @staticmethod
+    def of(seen: Strided, dtype: DType) -> Wide:
+        """The wide copy of an operand, in the order of memory that it has."""
+        info = seen.info
+        turned = info.strides[-2] == 1 and info.strides[-1] != 1
+        shape, strides = (_turned(values, turned) for values in (info.shape, info.strides))
+        *batch, rows, columns = shape
+        pitch = -(-columns // UNIT) * UNIT
+        own = [extent if step else 1 for extent, step in zip(batch, strides, strict=False)]
+        lead = [step and pitch * rows * prod(own[at + 1 :]) for at, step in enumerate(strides[:-2])]
+        given = Strided(seen.array, replace(info, shape=shape, strides=strides))
+        return Wide(given, Part(dtype, shape, (*lead, pitch, 1)), turned)
+
+    def step(self, start: int, backend: str) -> Step:
+        """What widens it; what repeats along a batch is widened once."""
+        rank = len(self.copy.shape) - 2
+        arrays = [once(one, rank) for one in (self.given, self.copy.at(start, self.given))]
+        return Step.of(widen(rank).bind(), arrays, (), backend)
+
+    def seen(self, start: int) -> Strided:
+        """The wide copy with the extents of the operand."""
+        placed = self.copy.at(start, self.given)
+        shape, strides = (_turned(of, self.turned) for of in (placed.info.shape, placed.info.strides))
+        return Strided(placed.array, replace(placed.info, shape=shape, strides=strides))
+
+
+def _turned(values: tuple[int, ...], turned: bool) -> tuple[int, ...]:
+    return (*values[:-2], values[-1], values[-2]) if turned else tuple(values)
+
+
+class Widened(Several):
+    """What launches a product again, on other arrays like those that it was launched on first.
+
+    Args:
+        step: what widens operand B.
+        product: what multiplies.
+        device: where the arrays lie.
+        size_bytes: of the wide copy.
+    """
+
+    def __init__(self, step: Prepared, product: Prepared, device: Device, size_bytes: int) -> None:
+        self.step = step
+        super().__init__(product, device, size_bytes)
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Launch both, with the arrays of a product and the numbers behind them."""
+        self.recent = True
+        arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
+        a, b, *rest = pointers
+        handle, own = self.streams(arrays, stream)
+        with scratch(self.size_bytes, self.device, handle) as start:
+            self.step.launch((), (b, start), own)
+            self.product.launch((arrays[0], start, *arrays[2:], *numbers), (a, start, *rest), own)
+
+
+def multiply(
+    bound: Bound, seen: Sequence[Strided], numbers: tuple[complex, ...], backend: str, stream: Any
+) -> Widened | None:
+    """Widen operand B, and multiply; returns what does so again, if anything can.
+
+    Args:
+        bound: the kernel of the product, which multiplies operands of one dtype.
+        seen: its arrays, the operands first.
+        numbers: its numbers.
+        backend: the target.
+        stream: the CUDA stream; None: the framework's current one.
+    """
+    a, b, *rest = seen
+    wide = Wide.of(b, a.info.dtype)
+    device = a.info.device
+    handle = current_stream(device, [one.array for one in seen]) if stream is None else stream_handle(stream)
+    with scratch(wide.copy.bytes, device, handle) as start:
+        step = wide.step(start, backend)
+        product = Step.of(bound, (a, wide.seen(start), *rest), numbers, backend)
+        own = stream if isinstance(device, str) else handle  # on the host there is none
+        for one in (step, product):
+            one.prepared.launch(one.arguments, one.pointers, own)
+    if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
+        return None
+    return Widened(step.prepared, product.prepared, device, wide.copy.bytes)

@@ -1,0 +1,153 @@
+"""Weights in groups along K, widened in memory with their scales before they are multiplied by many rows.
+
+One pass reads the narrow numbers, takes their zero points away, scales them, and writes what is multiplied;
+the product then is one of two operands of one width.  Each weight is rounded as it is in the one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+from tilewright.lang import operations as tw
+from tilewright.lang.copies import copy
+from tilewright.lang.launch import block_index
+from tilewright.lang.scalars import ceil_div
+from tilewright.ops.halves import Several, Step
+from tilewright.ops.widening import SPREAD, Wide
+from tilewright.runtime.arrays import current_stream, stream_handle
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.executable import Prepared
+from tilewright.runtime.frameworks import Device
+from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.scratch import scratch
+from tilewright.runtime.strided import Strided
+from tilewright.targets.target import TARGETS
+from tilewright.threads.distribution import Distribution, raked
+
+VECTOR = 16
+"""Numbers that a thread widens at once."""
+
+
+def spread_over(group: int) -> Distribution:
+    """Which threads widen what: tiles that lie in a group, so that each row of them has one scale.
+
+    Args:
+        group: how many neighbours have a scale in common.
+
+    Example:
+        >>> spread_over(128).shape, spread_over(96).shape, spread_over(5).shape
+        ((32, 128), (128, 32), (8, 512))
+    """
+    columns = gcd(group, SPREAD.shape[1])
+    if columns < VECTOR:
+        return SPREAD
+    rows = SPREAD.shape[0] * SPREAD.shape[1] // columns
+    return raked((rows, columns), (rows, columns // VECTOR), VECTOR, 1)
+
+
+@lru_cache(maxsize=1)
+def widen_in_groups() -> Kernel:
+    """``Y[r, c] = (X[r, c] - Z[r, c // group]) * S[r, c // group]``, in the dtype of Y."""
+
+    @kernel(X="R C", S="R G", Z="R G", Y="R C")
+    def widened_groups(X: Any, S: Any, Z: Any, Y: Any, *, group: int, terms: frozenset[str]) -> None:
+        spread = spread_over(group)
+        tile = spread.shape
+        r, c = block_index(ceil_div(X.shape, tile))
+
+        def of_group(array: Any) -> Any:
+            if group % tile[1]:
+                every = array.broadcast(2, group).merge(1)
+                return tw.load(every.tile(tile, (r, c)), spread).to(Y.dtype)
+            one = array.tile((tile[0], 1), (r, c * tile[1] // group))
+            return tw.load(one, spread.projected((tile[0], 1))).to(Y.dtype)
+
+        wide = tw.load(X.tile(tile, (r, c)), spread, element=Y.dtype)
+        if "zero_b" in terms:
+            wide = wide - of_group(Z)
+        if "scale_b" in terms:
+            wide = wide * of_group(S)
+        copy(wide, Y.tile(tile, (r, c)))
+
+    return widened_groups
+
+
+class WidenedGroups(Several):
+    """What launches a product again, on other arrays like those that it was launched on first.
+
+    Args:
+        step: what widens operand B.
+        product: what multiplies.
+        device: where the arrays lie.
+        size_bytes: of the wide copy.
+    """
+
+    def __init__(self, step: Prepared, product: Prepared, device: Device, size_bytes: int) -> None:
+        self.step = step
+        super().__init__(product, device, size_bytes)
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Launch both, with the arrays of a product of groups and the numbers behind them."""
+        self.recent = True
+        arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
+        a, b, scale_a, scale_b, zero_b, bias, out = pointers
+        handle, own = self.streams(arrays, stream)
+        given = (arrays[0], b, arrays[2], arrays[-1], arrays[-2], arrays[-1])
+        with scratch(self.size_bytes, self.device, handle) as start:
+            self.step.launch((), (b, scale_b, zero_b, start), own)
+            self.product.launch((*given, *numbers), (a, start, scale_a, out, bias, out), own)
+
+
+def multiply(
+    product: Bound,
+    seen: Sequence[Strided],
+    widening: Bound,
+    beside: Sequence[Strided],
+    numbers: tuple[complex, ...],
+    backend: str,
+    stream: Any,
+) -> WidenedGroups | None:
+    """Widen operand B, and multiply; returns what does so again, if anything can.
+
+    Args:
+        product: the kernel of a product without groups, which multiplies operands of one dtype.
+        seen: its arrays, the operands first.
+        widening: `widen_in_groups`, with how large groups are and what they have.
+        beside: scales and zero points, (groups, columns).
+        numbers: of the product.
+        backend: the target.
+        stream: the CUDA stream; None: the framework's current one.
+    """
+    a, b, *rest = seen
+    wide = Wide.of(b, a.info.dtype)
+    assert wide.turned, "neighbours along K are neighbours in memory"
+    of_rows = [
+        Strided(one.array, replace(one.info, shape=one.info.shape[::-1], strides=one.info.strides[::-1]))
+        for one in beside
+    ]
+    device, arrays = a.info.device, [one.array for one in (*seen, *beside)]
+    handle = current_stream(device, arrays) if stream is None else stream_handle(stream)
+    with scratch(wide.copy.bytes, device, handle) as start:
+        given = (wide.given, *of_rows, wide.copy.at(start, wide.given))
+        step = Step.of(widening, given, (), backend)
+        last = Step.of(product, (a, wide.seen(start), *rest), numbers, backend)
+        own = stream if isinstance(device, str) else handle  # on the host there is none
+        for one in (step, last):
+            one.prepared.launch(one.arguments, one.pointers, own)
+    if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
+        return None
+    return WidenedGroups(step.prepared, last.prepared, device, wide.copy.bytes)
+
+
+def widening_of(group: int, terms: frozenset[str]) -> Bound:
+    """The kernel that widens weights in groups.
+
+    Args:
+        group: how many neighbours along K have a scale in common.
+        terms: which of ``"scale_b"`` and ``"zero_b"`` there are.
+    """
+    return widen_in_groups().bind(group=group, terms=terms)

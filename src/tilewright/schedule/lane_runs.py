@@ -1,0 +1,155 @@
+"""Runs along K that a lane multiplies: which k an instruction counts as which does not matter to a sum.
+
+A lane of ``mma.sync`` holds pairs along K that lie apart, so that packed numbers would be loaded byte by
+byte.  Where both operands are taken along K in another order, each lane has as many neighbours as one access
+brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.mma import MmaAtom
+from tilewright.schedule.stages import is_widened
+from tilewright.threads.distribution import Distribution, Mode
+
+RUNS = (16, 8)
+"""How many neighbours a lane has, the best first; it holds them in registers of both operands at once."""
+
+
+ACCESS_BYTES = 16
+"""The widest access of a thread."""
+
+GAP_BYTES = 32
+"""Behind a row of whole lines of the banks, so that four rows of four lanes read different banks."""
+
+
+def row_gap(dtype: DType, depth: int) -> int:
+    """Elements behind a row of packed elements in shared memory in which nothing lies.
+
+    Args:
+        dtype: of the elements.
+        depth: of a tile.
+
+    Example:
+        >>> from tilewright.dtypes import i4
+        >>> row_gap(i4, 256), row_gap(i4, 128)
+        (64, 64)
+    """
+    return GAP_BYTES * dtype.per_byte if dtype.bytes_of(depth) % (2 * GAP_BYTES) == 0 else 0
+
+
+def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
+    """How many neighbours along K a lane multiplies; 0: as the instruction has them.
+
+    Two sets of registers take turns at the parts of a tile, whose number is even, and a part lies within one
+    group of neighbours that have a scale in common.
+
+    Args:
+        atom: the instruction.
+        block_k: how deep a tile is.
+        groups: how many neighbours along K have elements of other arrays in common.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> lane_run(MMA_F16, 128, [128]), lane_run(MMA_F16, 128, [32]), lane_run(MMA_F16, 32, [])
+        (16, 8, 0)
+    """
+    if atom.instruction != "mma.sync":
+        return 0
+    lanes = lanes_along_k(atom.a)
+    known = tuple(groups)
+
+    def fits(run: int) -> bool:
+        depth = lanes * run
+        whole = depth % atom.shape[2] == 0 and block_k % (2 * depth) == 0
+        return whole and all(group % depth == 0 for group in known)
+
+    return next((run for run in RUNS if fits(run)), 0)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is known of an operand that may be taken along K in another order.
+
+    Args:
+        dtype: of its elements in memory.
+        along_k: whether neighbours along K are neighbours there.
+        side: 0 of operand A, 1 of operand B.
+        decoded: whether it is computed of what lies in memory.
+        groups: how many neighbours along K have elements of other arrays in common.
+    """
+
+    dtype: DType
+    along_k: bool
+    side: int
+    decoded: bool
+    groups: tuple[int, ...] = ()
+
+
+def common_run(atom: MmaAtom, block_k: int, operands: Sequence[Taken]) -> int:
+    """How many neighbours along K a lane multiplies of operands of which some are packed; else 0.
+
+    Args:
+        atom: the instruction.
+        block_k: how deep a tile is.
+        operands: all of them.
+    """
+    packed = [one for one in operands if one.dtype.is_packed]
+    if not packed or not all(one.along_k for one in operands):
+        return 0
+    if any(one.decoded and not one.dtype.is_packed for one in operands):
+        return 0  # which waits in registers, as it lies in memory
+    if any(is_widened(atom, one.side, one.dtype, along_k=True) for one in packed):
+        return 0
+    return lane_run(atom, block_k, [group for one in operands for group in one.groups])
+
+
+def lanes_along_k(spread: Distribution) -> int:
+    """Lanes that share the k of an operand.
+
+    Args:
+        spread: the map of an operand.
+    """
+    count = 1
+    for mode in spread.threads:
+        count *= mode.extent if mode.dim == 1 else 1
+    return count
+
+
+def in_runs(spread: Distribution, run: int) -> Distribution:
+    """The map of an operand whose lanes have so many neighbours along K, in the registers of the instruction.
+
+    Args:
+        spread: the map of the operand as the instruction has it.
+        run: how many.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> print(in_runs(MMA_F16.b, 4))
+        threads (4 along 1 by 4, 8 along 0 by 1), values (4 along 1 by 1)
+    """
+    return Distribution(spread.shape, _stepped(spread.threads, run), _stepped(spread.values, 1))
+
+
+def _stepped(modes: Iterable[Mode], step: int) -> tuple[Mode, ...]:
+    """The modes along K, one after the other from a step on; the others as they are."""
+    made = []
+    for mode in modes:
+        made.append(Mode(mode.extent, 1, step) if mode.dim == 1 else mode)
+        step *= mode.extent if mode.dim == 1 else 1
+    return tuple(made)
+
+
+def along_k_first(spread: Distribution) -> Distribution:
+    """The same map with a lane's neighbours along K in registers that follow each other, as they are loaded.
+
+    Args:
+        spread: the map of an operand.
+    """
+    along = tuple(mode for mode in spread.values if mode.dim == 1)
+    return Distribution(
+        spread.shape, spread.threads, (*along, *(mode for mode in spread.values if mode.dim != 1))
+    )

@@ -1,0 +1,27 @@
+"""The rules of scales of sums: a sum is multiplied once, so that all of its products have them in common."""
+
+from __future__ import annotations
+
+from tilewright.schedule.machine_rules import Reasons
+from tilewright.schedule.resources import Case
+
+
+def scaled(case: Case) -> Reasons:
+    """What is added up before it is multiplied lies within one run of places that share a scale."""
+    every, (m, n, depth) = case.form.scaled_every, case.tile
+    if not every:
+        return
+    schedule, product = case.schedule, case.form.sum
+    if every % depth:
+        near = next(k for k in range(min(every, depth), 0, -1) if every % k == 0 and k % case.units[2] == 0)
+        text = f"tiles of {depth} along K, and each {every} places have a scale in common"
+        yield "tile", text, f"tile={(m, n, near)}, promote={every // near}", product
+        return
+    most = every // depth
+    if not schedule.promote or most % schedule.promote:
+        count = schedule.promote * depth or "all"
+        text = f"sums of {count} products, of which each {every} have a scale in common"
+        yield "promote", text, f"promote={most}", product
+    elif schedule.promote > 1 and schedule.split_k == "stream":
+        text = f'split_k="stream" of sums of {schedule.promote} tiles, which shares of the steps would cut'
+        yield "split_k", text, 'split_k="auto"', product

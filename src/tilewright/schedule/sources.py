@@ -1,0 +1,144 @@
+"""The operands of an explicit kernel: where their tiles lie, and how they are computed of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from tilewright.dataflow.nodes import Integer, Node, Number, Part
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import derived
+from tilewright.lang.scalars import Index, maximum, minimum
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.beside import Beside, Spot
+from tilewright.schedule.epilogue.values import Views
+from tilewright.schedule.factors import Factor, matrix
+from tilewright.schedule.form import Form, array
+from tilewright.schedule.lists import Listed
+from tilewright.schedule.memory import MOST_STREAMED
+from tilewright.schedule.partition import DataParallel, Persistent, Work
+from tilewright.schedule.replay import replay
+from tilewright.schedule.rings import Source
+from tilewright.schedule.scaled_sums import ScaleSource
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.shared_elements import run_along, without_repeats
+from tilewright.schedule.shares import Shares
+from tilewright.symbolic.expr import equal, mod, prove
+
+Tiles: TypeAlias = DataParallel | Persistent | Listed
+"""Which tiles a block computes."""
+
+
+def sources_of(
+    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Tiles
+) -> tuple[Source, ...]:
+    """All operands, those along M first.
+
+    Args:
+        form: what is computed, as the schedule multiplies it.
+        schedule: how.
+        arguments: the kernel's, by name.
+        partition: which tiles a block computes.
+    """
+    rows, columns, _ = schedule.mma.tile
+    first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
+    made = []
+    along_m = [(factor, "m", rows) for factor in form.rows_m]
+    for factor, along, count in [*along_m, *((factor, "n", columns) for factor in form.rows_n)]:
+        view = partial(_view, form, factor, arguments=arguments, partition=partition)
+        beside = _beside(form, factor, arguments, partition, first)
+        made.append(
+            Source(
+                factor.name,
+                view(factor.part),
+                factor.matrix(array(arguments, factor.part.operand), form.places(first)),
+                along,
+                count,
+                _decode(form, factor, arguments, beside),
+                factor.part,
+                not factor.keeps_zero or not _ends_with_groups(form, factor),
+                0 if schedule.staging != "tma" else _readers(form, partition, factor, along),
+                factor.held,
+                None if (scale := factor.scale) is None else ScaleSource(view(scale.part), scale),
+                beside,
+            )
+        )
+    return tuple(made)
+
+
+def _ends_with_groups(form: Form, factor: Factor) -> bool:
+    """Whether K ends where groups along it do, so that nothing beside an operand is of what lies past it."""
+    known = {guard.condition for guard in form.flow.requirements}
+    runs = {run_along(part, factor.depth) for part in factor.beside} - {None}
+    wholes = (equal(mod(factor.depth.extent, run), 0) for run in runs if run is not None)
+    return all(prove(whole) is True or whole in known for whole in wholes)
+
+
+def _view(
+    form: Form, factor: Factor, part: Part, arguments: dict[str, Any], partition: Tiles
+) -> Callable[[Work], Tensor]:
+    """An array of an operand for a tile of the result: its rows and k, or those of both that it has."""
+    wanted = [span for span in (factor.row, factor.depth) if span in part.at]
+    along = "rows" if factor.row == form.m else "columns"
+
+    def view(work: Work) -> Tensor:
+        whole = matrix(array(arguments, part.operand), part.at, wanted, form.places(work, whole=True))
+        if not isinstance(partition, Shares) or factor.row not in part.at:
+            return whole
+        return partition.of(whole, **{along: 0})
+
+    return view
+
+
+def _beside(form: Form, factor: Factor, arguments: dict[str, Any], partition: Tiles, first: Work) -> Beside:
+    """The arrays beside an operand."""
+
+    def of(part: Part) -> Callable[[Work], Tensor]:
+        return _view(form, factor, part, arguments, partition)
+
+    in_groups = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]
+    return Beside(
+        factor,
+        tuple((part, of(part)) for part in factor.beside),
+        tuple((part, of(without_repeats(part))) for part in in_groups),
+        first,
+    )
+
+
+def _decode(
+    form: Form, factor: Factor, arguments: dict[str, Any], beside: Beside
+) -> Callable[[Fragment, Spot], Any] | None:
+    """What makes an operand of the elements of its array; None where they are multiplied as they are."""
+    if factor.is_plain:
+        return None
+
+    views = Views(form, arguments)
+
+    def decode(held: Fragment, spot: Spot) -> Any:
+        def leaf(node: Node) -> Any:
+            if isinstance(node, Integer):
+                return views.number(node)
+            if isinstance(node, Number):
+                return arguments[node.name]
+            return held if beside.is_held(node) else beside.elements(node, held, spot)
+
+        return replay(factor.view, leaf)
+
+    return decode
+
+
+def _readers(form: Form, partition: Tiles, factor: Factor, along: str) -> Index:
+    """How many blocks, or clusters, load each element of a matrix: one for each tile of the result beside it.
+
+    0 where that is another number, of batches, groups and views; and of a matrix that is so large that most
+    of it pushes only its own elements out of the second-level cache, which then does best by itself.
+    """
+    operand = factor.part.operand
+    if isinstance(partition, Listed) or operand.transforms or form.batch or form.flow.grouped is not None:
+        return 0
+    problem = partition.problem
+    rows, beside = (problem.m, partition.tiles_n) if along == "m" else (problem.n, partition.tiles_m)
+    size = maximum(rows * problem.k, 1) * operand.dtype.bytes
+    readers = derived(beside * minimum(MOST_STREAMED // size, 1))
+    return readers  # noqa: RET504 the kernel's parameter is named after it

@@ -1,0 +1,168 @@
+"""The MMA atoms of AMD GPUs, as data: one row for each, from which its maps and its record follow.
+
+``v_mfma`` is executed by a wave of 64 lanes: a lane holds neighbours along K of one row of A and of B, and
+rows of one column of C.  ``v_wmma`` is executed by a wave of 32 lanes; before gfx12 lanes 16 apart hold
+copies of the same rows of A and B.
+
+Which numbers along K meet in one instruction does not change a product, as long as A and B agree: so the
+atoms in which a lane holds 16 bytes, which it reads at once, are one or several instructions, as deep as the
+hardware has them.
+
+In which order the hardware adds the products of one instruction, and where it rounds, is not documented: the
+records say that each sum is rounded once, which is an assumption.
+
+Source: AMD, "Instinct MI300 Instruction Set Architecture", section "Matrix Arithmetic Instructions"; "RDNA3
+Instruction Set Architecture" and "RDNA4 Instruction Set Architecture", sections "Wave Matrix Multiply
+Accumulate".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
+from tilewright.ir.mma import MmaAtom
+from tilewright.threads.distribution import Distribution, Mode
+
+MFMA, WMMA = "mfma", "wmma"
+"""The kinds of instruction."""
+
+_SECTIONS = {
+    MFMA: "AMD Instinct MI300 ISA, Matrix Arithmetic Instructions",
+    WMMA: "RDNA3 ISA, Wave Matrix Multiply Accumulate",
+    "gfx12": "RDNA4 ISA, Wave Matrix Multiply Accumulate",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the documentation lists of an atom of rows and columns of equal number.
+
+    Args:
+        a: dtype of A and B.
+        c: dtype of the sums.
+        side: rows, and columns.
+        k: how deep it goes.
+        feature: what the hardware must have.
+        run: consecutive rows of C in a lane's registers, before the rows of the lanes beside it.
+    """
+
+    a: DType
+    c: DType
+    side: int
+    k: int
+    feature: str
+    run: int = 4
+
+    @property
+    def named(self) -> str:
+        """Extents and dtypes, as the names of atoms end."""
+        return f"{self.side}x{self.side}x{self.k}.{self.c}.{self.a}"
+
+
+def _mfma(row: Row) -> MmaAtom:
+    """64 lanes: as many along the rows as there are, the others along K of operands, and rows of C."""
+    beside = 64 // row.side
+    held = row.k // beside
+    values = (Mode(held, 1, 1),) if held > 1 else ()
+    operand = Distribution((row.side, row.k), (Mode(row.side, 0, 1), Mode(beside, 1, held)), values)
+    step = row.run * beside
+    runs = [Mode(row.run, 0, 1), Mode(row.side // step, 0, step)]
+    return MmaAtom(
+        f"mfma.{row.named}",
+        *(row.a, row.a, row.c),
+        operand,
+        operand,
+        Distribution(
+            (row.side, row.side),
+            (Mode(row.side, 1, 1), Mode(beside, 0, row.run)),
+            tuple(mode for mode in runs if mode.extent > 1),
+        ),
+        MFMA,
+        row.feature,
+        section=_SECTIONS[MFMA],
+    )
+
+
+def _wmma(row: Row) -> MmaAtom:
+    """32 lanes; half of them hold copies of A and B, and every second row of C."""
+    operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, None, 0)), (Mode(row.k, 1, 1),))
+    sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 1)), (Mode(8, 0, 2),))
+    kinds = row.a, row.a, row.c
+    return MmaAtom(
+        f"wmma.{row.named}", *kinds, operand, operand, sums, WMMA, row.feature, section=_SECTIONS[WMMA]
+    )
+
+
+def _wmma_gfx12(row: Row) -> MmaAtom:
+    """32 lanes; half of them hold the other half of K, and the lower rows of C."""
+    operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, 1, row.k // 2)), (Mode(row.k // 2, 1, 1),))
+    sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 8)), (Mode(8, 0, 1),))
+    kinds, section = (row.a, row.a, row.c), _SECTIONS["gfx12"]
+    return MmaAtom(
+        f"wmma.gfx12.{row.named}", *kinds, operand, operand, sums, WMMA, row.feature, section=section
+    )
+
+
+MFMA_F16 = _mfma(Row(f16, f32, 32, 8, "mfma"))
+MFMA_F16_K16 = _mfma(Row(f16, f32, 32, 16, "mfma"))
+MFMA_F16_M16 = _mfma(Row(f16, f32, 16, 16, "mfma"))
+MFMA_F16_M16K32 = _mfma(Row(f16, f32, 16, 32, "mfma"))
+MFMA_BF16 = _mfma(Row(bf16, f32, 32, 8, "mfma"))
+MFMA_BF16_K16 = _mfma(Row(bf16, f32, 32, 16, "mfma"))
+MFMA_BF16_M16 = _mfma(Row(bf16, f32, 16, 16, "mfma"))
+MFMA_BF16_M16K32 = _mfma(Row(bf16, f32, 16, 32, "mfma"))
+MFMA_F32 = _mfma(Row(f32, f32, 32, 2, "mfma"))
+MFMA_F32_K8 = _mfma(Row(f32, f32, 32, 8, "mfma"))
+MFMA_F32_M16 = _mfma(Row(f32, f32, 16, 4, "mfma"))
+MFMA_F32_M16K16 = _mfma(Row(f32, f32, 16, 16, "mfma"))
+MFMA_F64_M16 = _mfma(Row(f64, f64, 16, 4, "mfma", run=1))
+MFMA_F64_M16K8 = _mfma(Row(f64, f64, 16, 8, "mfma", run=1))
+MFMA_I8_K8 = _mfma(Row(i8, i32, 32, 8, "gfx90a"))
+MFMA_I8_M16K16 = _mfma(Row(i8, i32, 16, 16, "gfx90a"))
+MFMA_I8 = _mfma(Row(i8, i32, 32, 16, "gfx940"))
+MFMA_I8_K32 = _mfma(Row(i8, i32, 32, 32, "gfx940"))
+MFMA_I8_M16 = _mfma(Row(i8, i32, 16, 32, "gfx940"))
+MFMA_I8_M16K64 = _mfma(Row(i8, i32, 16, 64, "gfx940"))
+MFMA_E4M3 = _mfma(Row(f8e4m3, f32, 32, 16, "gfx950"))
+MFMA_E4M3_K32 = _mfma(Row(f8e4m3, f32, 32, 32, "gfx950"))
+MFMA_E4M3_M16 = _mfma(Row(f8e4m3, f32, 16, 32, "gfx950"))
+MFMA_E5M2 = _mfma(Row(f8e5m2, f32, 32, 16, "gfx950"))
+MFMA_E5M2_K32 = _mfma(Row(f8e5m2, f32, 32, 32, "gfx950"))
+MFMA_E5M2_M16 = _mfma(Row(f8e5m2, f32, 16, 32, "gfx950"))
+
+WMMA_F16 = _wmma(Row(f16, f32, 16, 16, "gfx11"))
+WMMA_BF16 = _wmma(Row(bf16, f32, 16, 16, "gfx11"))
+WMMA_I8 = _wmma(Row(i8, i32, 16, 16, "gfx11"))
+WMMA_U8 = _wmma(Row(u8, i32, 16, 16, "gfx11"))
+
+WMMA_F16_GFX12 = _wmma_gfx12(Row(f16, f32, 16, 16, "gfx12"))
+WMMA_BF16_GFX12 = _wmma_gfx12(Row(bf16, f32, 16, 16, "gfx12"))
+WMMA_I8_GFX12 = _wmma_gfx12(Row(i8, i32, 16, 16, "gfx12"))
+WMMA_U8_GFX12 = _wmma_gfx12(Row(u8, i32, 16, 16, "gfx12"))
+WMMA_E4M3_GFX12 = _wmma_gfx12(Row(f8e4m3, f32, 16, 16, "gfx12"))
+WMMA_E5M2_GFX12 = _wmma_gfx12(Row(f8e5m2, f32, 16, 16, "gfx12"))
+
+MATRIX_CORES: dict[str, MmaAtom] = {
+    name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)
+}
+"""Every atom of matrix cores, by the name that authors write.
+
+The fp8 numbers of gfx942 have another bias and another NaN than those that the library knows, so it has no
+atom for them: they are widened to f16, which holds each of them.
+"""
+
+
+def nearest(a: DType, c: DType, features: frozenset[str]) -> MmaAtom | None:
+    """The atom that multiplies numbers of a dtype on hardware with these features; the deepest of the widest.
+
+    Example:
+        >>> nearest(f16, f32, frozenset({"mfma"})), nearest(f64, f64, frozenset({"gfx11"}))
+        (<atom mfma.32x32x16.f32.f16: 32 x 32 x 16, f16 * f16 + f32, 64 lanes, mfma>, None)
+    """
+    fitting = (
+        atom
+        for atom in MATRIX_CORES.values()
+        if (atom.a_dtype, atom.c_dtype) == (a, c) and atom.feature in features
+    )
+    return max(fitting, key=lambda atom: (atom.shape[0], atom.shape[2]), default=None)

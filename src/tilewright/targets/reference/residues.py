@@ -1,0 +1,288 @@
+"""Kernels over integers modulo a prime: sums in any order are equal, and with a term more or less are not.
+
+Every float is an integer modulo ``2**61 - 1``, whatever its dtype.  Sums, products and quotients are those of
+this field, and conversions between floats change nothing: so two kernels that compute the same polynomial of
+their arrays give the same residues, to the last bit, however they group and order its terms; and two that do
+not give others, but for a chance of about the polynomial's degree in ``2**61``, for random arrays.
+
+Functions that are no polynomials, such as ``exp``, are some function of the residue: equal for equal
+arguments.  Comparisons and extremes go by an order of residues that has nothing to do with their arithmetic.
+Integers are what they are, and become residues where they are converted.
+
+Source: R. Freivalds, "Probabilistic machines can use less running time", 1977; J. T. Schwartz, "Fast
+probabilistic algorithms for verification of polynomial identities", 1980.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError
+from tilewright.functions.conversions import Array
+from tilewright.functions.table import COMPARISON
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.reference.numbers import Numbers
+
+BITS = 61
+PRIME = (1 << BITS) - 1
+POISON = np.uint64(2**64 - 1)
+"""What nothing has been written to: no residue."""
+
+_WIDE = np.dtype(np.uint64)
+_P, _BITS = np.uint64(PRIME), np.uint64(BITS)
+_HALF, _LOW, _UP = np.uint64(31), np.uint64((1 << 31) - 1), np.uint64(30)
+_REST = np.uint64((1 << 30) - 1)
+_LIMB = 21
+"""Bits of a third of a residue: products of two thirds are exact in f64, also summed over 2048 of them."""
+
+_DEEPEST = 1 << 11
+
+
+def reduced(values: Array) -> Array:
+    """64-bit integers modulo the prime."""
+    once = (values & _P) + (values >> _BITS)
+    return np.asarray(once - _P * (once >= _P))
+
+
+def add(left: Array, right: Array) -> Array:
+    """``left + right`` of residues."""
+    return reduced(left + right)
+
+
+def negated(values: Array) -> Array:
+    """``-values`` of residues."""
+    return np.where(values == 0, values, _P - values)
+
+
+def multiplied(left: Array, right: Array) -> Array:
+    """``left * right`` of residues, by halves of 31 bits.
+
+    Example:
+        >>> at = np.array([PRIME - 1, 3], np.uint64)
+        >>> multiplied(at, at).tolist()
+        [1, 9]
+    """
+    a, b = left >> _HALF, left & _LOW
+    c, d = right >> _HALF, right & _LOW
+    middle = a * d + b * c
+    # 2**62 is 2, and of the middle products 2**61, which is 1, is split off.
+    total = reduced(np.uint64(2) * a * c) + reduced((middle >> _UP) + ((middle & _REST) << _HALF))
+    return reduced(total + reduced(b * d))
+
+
+def matrix_product(a: Array, b: Array) -> Array:
+    """``a @ b.T`` of residues (m, k) and (n, k): nine exact products of thirds."""
+    total = np.zeros((len(a), len(b)), np.uint64)
+    for start in range(0, a.shape[1], _DEEPEST):
+        left, right = (_thirds(x[:, start : start + _DEEPEST]) for x in (a, b))
+        for place in range(5):
+            pairs = ((i, place - i) for i in range(3) if 0 <= place - i < 3)
+            part = sum((left[i] @ right[j].T).astype(np.uint64) for i, j in pairs)
+            total = add(total, _shifted(reduced(np.asarray(part)), place * _LIMB))
+    return total
+
+
+def _thirds(values: Array) -> list[Array]:
+    mask = np.uint64((1 << _LIMB) - 1)
+    return [((values >> np.uint64(i * _LIMB)) & mask).astype(np.float64) for i in range(3)]
+
+
+def _shifted(values: Array, bits: int) -> Array:
+    """Residues times a power of two: their bits turned round."""
+    by = np.uint64(bits % BITS)
+    return reduced(((values << by) & _P) | (values >> (_BITS - by)))
+
+
+def residue(value: float | int) -> int:
+    """A finite number as a residue: a fraction whose denominator is a power of two.
+
+    Example:
+        >>> residue(-1) == PRIME - 1, residue(0.5) * 2 % PRIME
+        (True, 1)
+    """
+    exact = Fraction(value)
+    return exact.numerator * pow(exact.denominator, -1, PRIME) % PRIME
+
+
+def embedded(values: Any) -> Array:
+    """Integers or floats as residues; infinities and NaN are residues of their own."""
+    given = np.asarray(values)
+    if given.dtype.kind in "ui" and given.dtype.itemsize <= 8:
+        whole = reduced(np.abs(given.astype(np.int64)).astype(np.uint64))
+        return np.where(given < 0, negated(whole), whole) if given.dtype.kind == "i" else whole
+    wide = given.astype(np.float64)
+    found = [residue(x) if np.isfinite(x) else _scrambled(repr(float(x))) for x in wide.ravel().tolist()]
+    return np.array(found, np.uint64).reshape(wide.shape)
+
+
+def _scrambled(name: str) -> int:
+    return int(mixed(np.uint64(zlib.crc32(name.encode()) + 1)))
+
+
+def mixed(values: Any) -> Array:
+    """Other residues, far apart for neighbours and the same for the same: what stands for a function.
+
+    Source: S. Vigna's splitmix64.
+    """
+    with np.errstate(over="ignore"):
+        z = np.asarray(values, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return reduced(z ^ (z >> np.uint64(31)))
+
+
+def inverse(values: Array) -> Array:
+    """``1 / values`` of residues, and 0 of 0: their power ``PRIME - 2``."""
+    made, power, exponent = np.ones_like(values), values, PRIME - 2
+    while exponent:
+        if exponent & 1:
+            made = multiplied(made, power)
+        power, exponent = multiplied(power, power), exponent >> 1
+    return made
+
+
+def function_of(name: str, operands: Sequence[Array]) -> Array:
+    """Some function: the same for the same name and arguments."""
+    made: Array = np.asarray(np.uint64(_scrambled(name)))
+    for operand in operands:
+        made = mixed(add(multiplied(made, np.asarray(3, np.uint64)), operand))
+    return made
+
+
+def _least(left: Array, right: Array) -> Array:
+    return np.where(mixed(left) <= mixed(right), left, right)
+
+
+def _largest(left: Array, right: Array) -> Array:
+    return np.where(mixed(left) <= mixed(right), right, left)
+
+
+_POLYNOMIALS: dict[str, Callable[..., Array]] = {
+    "add": add,
+    "sub": lambda x, y: add(x, negated(y)),
+    "mul": multiplied,
+    "neg": negated,
+    "fma": lambda x, y, z: add(multiplied(x, y), z),
+    "div": lambda x, y: multiplied(x, inverse(y)),
+    "min": _least,
+    "max": _largest,
+}
+_COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": lambda x, y: mixed(x) < mixed(y),
+    "less_equal": lambda x, y: mixed(x) <= mixed(y),
+}
+_REDUCTIONS = {"sum": add, "add": add, "min": _least, "max": _largest}
+
+
+class Residues(Numbers):
+    """Floats are integers modulo a prime, in 64 bits each whatever their dtype; integers are integers."""
+
+    in_bytes = False
+
+    def storage(self, dtype: DType) -> np.dtype[Any]:
+        """64 bits for a float.
+
+        Raises:
+            DTypeError: complex numbers, or several numbers in a byte.
+        """
+        if not dtype.is_float:
+            return dtype.numpy
+        if dtype.components > 1 or dtype.is_packed:
+            raise DTypeError(
+                f"{dtype} has no residues modulo 2**61 - 1; nearest legal choice: real floats of 8 bits and "
+                "more, as planes of complex numbers are"
+            )
+        return _WIDE
+
+    def poison(self, dtype: DType, shape: int | tuple[int, ...]) -> Array:
+        """No residue."""
+        return np.full(shape, POISON, self.storage(dtype)) if dtype.is_float else super().poison(dtype, shape)
+
+    def number(self, value: float | int, dtype: DType) -> Array:
+        """A plain number."""
+        return embedded(value) if dtype.is_float else super().number(value, dtype)
+
+    def scalar(self, value: Array, dtype: DType) -> Array:
+        """A number that a launch is given."""
+        return embedded(value) if dtype.is_float else value
+
+    def convert(self, values: Array, source: DType, target: DType) -> Array:
+        """Floats stay what they are; some function of a float is the integer that it becomes."""
+        if source.is_float and target.is_float:
+            return values
+        if target.is_float:
+            return embedded(values)
+        if not source.is_float:
+            return super().convert(values, source, target)
+        if target.kind == "bool":
+            return np.asarray(values != 0)
+        return function_of("to integer", [values]).astype(target.numpy)
+
+    @np.errstate(over="ignore")
+    def elementwise(
+        self, function: str, operands: Sequence[Any], dtypes: Sequence[DType | None], result: DType
+    ) -> Array:
+        """Polynomials and quotients as the field has them; others as some function."""
+        known = [dtype for dtype in dtypes if dtype is not None]
+        if not result.is_float and not any(dtype.is_float for dtype in known):
+            return super().elementwise(function, operands, dtypes, result)
+        if function == "bitcast":
+            raise DTypeError(f"bits of {known[0]} as {result}: residues modulo 2**61 - 1 have none")
+        if function in ("convert", "saturate"):
+            kind = dtypes[0]
+            return embedded(operands[0]) if kind is None else self.convert(operands[0], kind, result)
+        if function == "select":
+            arms = [self._held(*pair) for pair in zip(operands[1:], dtypes[1:], strict=True)]
+            return np.where(np.asarray(operands[0]), *arms)
+        held = [self._held(*pair) for pair in zip(operands, dtypes, strict=True)]
+        if function in COMPARISON:
+            return _COMPARISONS[function](*held)
+        meaning = _POLYNOMIALS.get(function)
+        return function_of(function, held) if meaning is None else meaning(*held)
+
+    def _held(self, value: Any, kind: DType | None) -> Array:
+        """An operand as residues."""
+        return np.asarray(value) if kind is not None and kind.is_float else embedded(value)
+
+    def multiply(self, atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
+        """Sums of products."""
+        if not atom.c_dtype.is_float:
+            return super().multiply(atom, a, b, negative)
+        kinds = (atom.a_dtype, a), (atom.b_dtype, b)
+        made = matrix_product(*(reduced(self._held(values, kind)) for kind, values in kinds))
+        return negated(made) if negative else made
+
+    @np.errstate(over="ignore")
+    def add_products(self, atom: MmaAtom, products: Array, c: Array) -> Array:
+        """Their sum with what was there."""
+        return add(products, c) if atom.c_dtype.is_float else super().add_products(atom, products, c)
+
+    @np.errstate(over="ignore")
+    def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:
+        """One after the other; each element once, where all are different."""
+        if not dtype.is_float:
+            super().reduce_into(dtype, elements, at, values, kind)
+            return
+        combine = _REDUCTIONS[kind]
+        for number, value in zip(at.ravel().tolist(), values.ravel(), strict=True):
+            elements[number] = combine(elements[number], value)
+
+    def widen(self, values: Array, dtype: DType) -> Array:
+        """As they are."""
+        return values if dtype.is_float else super().widen(values, dtype)
+
+    def narrowed(self, values: Array, dtype: DType) -> Array:
+        """As they are."""
+        return values if dtype.is_float else super().narrowed(values, dtype)
+
+    def combine(self, function: str, dtype: DType) -> Callable[[Array, Array], Array]:
+        """Sums and extremes of residues."""
+        return _REDUCTIONS[function] if dtype.is_float else super().combine(function, dtype)

@@ -1,0 +1,42 @@
+"""`tilewright einsum`: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli.verbs import app
+
+
+def test_it_contracts_verifies_and_times() -> None:
+    given = ("einsum", "bsk,khd->bhsd", "2x5x6", "6x3x4", "--dtype", "f16", "--target", "reference")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert "2x3x5x4" in result.output
+    assert "views of out" in result.output
+    assert "correct: 120 elements" in result.output
+    assert result.output.splitlines()[-1].endswith("einsum<reference, f16, bsk,khd->bhsd>")
+
+
+def test_it_drops_elements() -> None:
+    given = ("einsum", "bsk,khd->bhsd", "2x5x6", "6x3x4", "--dropout", "0.5", "--target", "reference")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert "correct: 120 elements" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ij,jk", "2x3", "4x5"), "axis 'j' has 3 and 4 elements"),
+        (("ij,jk", "2,3", "3x5"), "integers with x between them"),
+        (("ij,jk", "2x3", "3x5", "--dtype", "f12"), "unknown dtype"),
+        (("ij,jk", "2x3", "3x5", "--dropout", "1"), "nearest legal choice: a probability below 1"),
+        (("ij,jk", "2x3", "3x5", "--activation", "rely"), "relu"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, ("einsum", *words, "--target", "reference"))
+    assert result.exit_code == 2 or isinstance(result.exception, Exception)
+    assert message in result.output + str(result.exception)

@@ -1,0 +1,48 @@
+"""Indices that neighbours share, ``scale[m // 4, n]``: what they mean, and what must be known of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dataflow.evaluate import evaluate
+from tilewright.dataflow.parser import parse_flow
+from tilewright.dataflow.printer import print_flow
+
+from .flows import recorded, spec
+
+RANDOM = np.random.default_rng(7)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+def by_blocks(X, scale, bias, Y):
+    tw.require(scale.shape[0] == tw.ceil_div(X.shape[0], 4), "a row of scales for each 4 rows")
+    tw.require(scale.shape[1] == tw.ceil_div(X.shape[1], 2 * 3), "a column of scales for each 6 columns")
+    for m, n in tw.tiles(Y):
+        Y[m, n] = X[m, n] * scale[m // 4, n // 2 // 3] + bias[n]
+
+
+def test_neighbours_that_share_an_element() -> None:
+    x, scale, bias = normal(9, 13), normal(3, 3), normal(13)
+    dims = {"X": "M N", "scale": "R S", "bias": "N", "Y": "M N"}
+    flow = recorded(by_blocks, dims, **{name: spec(tw.f32, len(of.split())) for name, of in dims.items()})
+    assert parse_flow(print_flow(flow)) == flow
+    wanted = x * scale.repeat(4, 0)[:9].repeat(6, 1)[:, :13] + bias
+    [found] = evaluate(flow, {"X": x, "scale": scale, "bias": bias}).values()
+    assert np.allclose(found, wanted, rtol=1e-6)
+    with pytest.raises(tw.LaunchError, match="a row of scales for each 4 rows"):
+        evaluate(flow, {"X": x, "scale": scale[:2], "bias": bias})
+
+
+def without_a_word(X, scale, Y):
+    for m, n in tw.tiles(Y):
+        Y[m, n] = X[m, n] * scale[m // 4, n]
+
+
+def test_whether_there_are_as_many_as_are_shared_must_be_known() -> None:
+    with pytest.raises(tw.TraceError, match=r"m // 4 runs over .*; nearest legal choice: tw.require\(scale"):
+        recorded(without_a_word, {"X": "M N", "scale": "R N", "Y": "M N"})

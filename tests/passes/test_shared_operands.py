@@ -1,0 +1,123 @@
+"""Multiply-adds that follow each other and share operands: one loop, which loads an operand once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ir.copies import Copy
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import For, Mma, Op
+from tilewright.ir.types import Memory
+from tilewright.ops.complex_products import four_products
+from tilewright.passes import expand_mma as passed
+from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda
+from tilewright.targets.atoms import MMA_TF32, fma
+from tilewright.targets.reference import run
+from tilewright.targets.reference.residues import PRIME, Residues
+
+from .several_products import BARRIER, COMPLEX, traced
+from .test_passes import sound
+
+FMA = tw.TiledMma(fma("f32"), (2, 2), tile=(32, 32))
+M, N, K = 40, 24, 20
+"""Two ragged tiles along M and one along N; three steps, of which the last one is half full."""
+
+
+def loads(kernel: Kernel) -> list[str]:
+    """The tensors in shared memory that are read into registers, in order."""
+    copies = [op for op in kernel.walk() if isinstance(op, Copy) and op.source.is_tensor]
+    shared = (op for op in copies if op.source.tensor.memory is Memory.SHARED and op.target.is_fragment)
+    return [op.source.buffer.name for op in shared]
+
+
+def loops(kernel: Kernel) -> list[int]:
+    """How many multiplies each loop over atoms has."""
+    unrolled = (op for op in kernel.walk() if isinstance(op, For) and op.unroll)
+    return [sum(isinstance(inner, Mma) for inner in op.body.ops) for op in unrolled]
+
+
+@pytest.mark.parametrize(
+    ("order", "multiplies", "loaded"),
+    [
+        (COMPLEX, [4], 4),
+        (COMPLEX[:1], [1], 2),
+        (COMPLEX[:2], [1, 1], 4),
+        (COMPLEX[::2], [2], 3),
+        ((COMPLEX[0], BARRIER, COMPLEX[2]), [1, 1], 4),
+        (COMPLEX[:1] * 2, [2], 2),
+    ],
+    ids=["complex", "one", "nothing in common", "A in common", "a barrier between", "twice the same"],
+)
+def test_a_turn_loads_an_operand_once(order: Any, multiplies: list[int], loaded: int) -> None:
+    expanded = expand_mma(traced(order, FMA))
+    sound(expanded)
+    assert loops(expanded) == multiplies
+    assert len(loads(expanded)) == loaded
+
+
+def test_tensor_cores_take_a_loop_for_each_product() -> None:
+    """As their texts were measured."""
+    expanded = expand_mma(traced(COMPLEX, tw.TiledMma(MMA_TF32, (2, 2))))
+    assert len(loads(expanded)) == 8
+    assert max([0, *loops(expanded)]) <= 1
+
+
+def computed(kernel: Kernel) -> list[Any]:
+    """C and D of random integers modulo the prime: the order of sums means nothing."""
+    rng = np.random.default_rng(11)
+    shapes = {"A": (M, K), "A2": (M, K), "B": (N, K), "B2": (N, K), "C": (M, N), "D": (M, N)}
+    held = {name: rng.integers(PRIME, size=shape, dtype=np.uint64) for name, shape in shapes.items()}
+    report = run(kernel, held, numbers=Residues(), outputs=("C", "D"), whole=("C", "D"))
+    report.raise_if_any()
+    return [held["C"], held["D"]]
+
+
+def same(one: Kernel, other: Kernel) -> bool:
+    return all((x == y).all() for x, y in zip(computed(one), computed(other), strict=True))
+
+
+def test_it_computes_what_was_computed_before() -> None:
+    before = traced(COMPLEX, FMA)
+    assert same(before, expand_mma(before))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_product_of_another_operand_that_is_loaded_is_seen(at: int) -> None:
+    before, seen = expand_mma(traced(COMPLEX, FMA)), []
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not isinstance(op, Mma):
+            return None
+        seen.append(op)
+        others = [one.b for one in seen[:-1] if one.b is not op.b]
+        return (replace(op, b=others[0]),) if len(seen) == at + 1 else None
+
+    assert not same(before, rewrite_kernel(before, change))
+    assert len(seen) == len(COMPLEX)
+
+
+def test_complex_numbers_take_fewer_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the compiler reports of what is chosen for interleaved arrays, and of a loop for each product."""
+    whole = np.empty((512, 512, 2), np.float32)
+    words: dict[str, Any] = {"terms": frozenset(), "conjugates": (False,) * 3, "precision": "exact"}
+    given = (*(whole[..., 0], whole[..., 1]) * 4, 1, 0, 0, 0)
+    kernel = four_products(0, tw.f32).trace(*given, **words, target="cuda", arch="sm_90a")
+    taken = {}
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr(passed, "_runs", lambda block: ())
+        text = cuda.emit(kernel, "sm_90a").text
+        assert text.count("16 bytes at a time") == (4 if together else 8)
+        resources = compile_text(text, "sm_90a").resources
+        assert resources["spill_store_bytes"] == 0
+        taken[together] = resources["registers"]
+    assert taken[True] <= 0.6 * taken[False]

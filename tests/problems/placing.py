@@ -1,0 +1,55 @@
+"""An array with its strides and what lies between its elements, where a target reaches it."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from tilewright.dtypes import dtype
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.targets.target import CUDA
+
+ALIGNMENT = 256
+"""Of memory on a device; what lies before an array up to there is carried along."""
+
+
+class Placed:
+    """An array on a target: the same strides, the same address modulo 16, the same bytes between elements.
+
+    Args:
+        array: of any strides.
+        target: the target.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any], target: str) -> None:
+        self.array, self.there = array, array
+        if target != CUDA.name:
+            return
+        low, high = byte_bounds(array)
+        self._before = low % 16
+        self._bytes = (ctypes.c_uint8 * max(high - low, 1)).from_address(low)
+        whole = np.full(self._before + len(self._bytes), 0x7B, np.uint8)
+        whole[self._before :] = np.frombuffer(self._bytes, np.uint8)
+        self._whole, self._buffer = whole, DeviceArray.of(whole)
+        self._start = self._before + array.__array_interface__["data"][0] - low
+        memory = self._buffer.memory
+        at = SimpleNamespace(address=memory.address + self._start, index=memory.index, keeps=memory)
+        self.there = DeviceArray(at, array.shape, array.strides, dtype(array.dtype))  # type: ignore[assignment,arg-type]
+
+    def fetched(self) -> np.ndarray[Any, Any]:
+        """What the array holds now; raises if anything between its elements was written."""
+        if self.there is self.array:
+            return self.array
+        now = self._buffer.host()
+        made = self._view(now).copy()
+        self._view(self._whole)[...] = made
+        if not np.array_equal(self._whole, now):
+            raise AssertionError("what lies between the elements of the result was written")
+        return made
+
+    def _view(self, held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.ndarray(self.array.shape, self.array.dtype, held.data, self._start, self.array.strides)

@@ -1,0 +1,46 @@
+"""What problems of a set have in common, so that few kernels are compiled for many of them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from tilewright.targets.target import CPU, CUDA, REFERENCE
+
+Generator: TypeAlias = np.random.Generator
+
+SETS = {REFERENCE.name: 1 << 30, CPU.name: 24, CUDA.name: 24}
+"""How many sets there are: nothing is compiled for the reference, where each problem is one of its own."""
+
+UNITS = (1, 8, 16)
+"""What extents are odd multiples of: nothing divides them that does not divide all of a set."""
+
+SLACK = 0.15
+"""How much smaller than the largest of its set an extent may be: schedules are chosen by the extents."""
+
+
+def generators(number: int, target: str) -> tuple[Generator, Generator]:
+    """Random numbers that are the same for all problems of a set, and those of the problem alone."""
+    return np.random.default_rng(number % SETS[target]), np.random.default_rng(number)
+
+
+def extents(
+    terms: Generator, rng: Generator, largest: int, count: int, unit: int | None = None
+) -> tuple[int, ...]:
+    """Extents of a problem: odd multiples of a unit of its set, near each other in a set.
+
+    Args:
+        terms: what is the same in the set.
+        rng: what is the problem's own.
+        largest: of an extent.
+        count: how many.
+        unit: what they are multiples of; default: one of `UNITS`.
+    """
+    unit = unit or int(terms.choice(UNITS))
+    found = []
+    for _ in range(count):
+        most = int(terms.integers(1, max(largest // unit, 1) + 1))
+        least = int(most * (1 - SLACK))
+        found.append((int(rng.integers(least, most + 1)) | 1) * unit)
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""Reductions across tiles: sums, extrema and softmax statistics of rows and columns longer than a tile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.runtime.device_array import device_get, device_put
+from tilewright.schedule.resources import Case
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import CUDA
+
+from .small import CASES
+
+ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+Array = np.ndarray[Any, Any]
+
+
+@tw.kernel(A="B M K", W="K N", bias="N", D="B M N", top="B M", total="B M", least="B N", mean="B N")
+def statistics(A, W, bias, D, top, total, least, mean, *, stores):
+    """A product, and beside it what a softmax of its rows needs; of its columns the least, and the mean."""
+    for b, m, n in tw.tiles(D):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[b, m, k] @ W[k, n]
+        scores = acc + bias[n]
+        high = scores.max(axis=1)
+        if stores:
+            D[b, m, n] = scores
+        top[b, m] = high
+        total[b, m] = tw.log(tw.exp(scores - high[:, None]).sum(axis=1)) + high
+        least[b, n] = scores.min(axis=0)
+        mean[b, n] = scores.sum(axis=0) * 0.5
+
+
+NAMES = ("A", "W", "bias", "D", "top", "total", "least", "mean")
+SCHEDULES = {
+    "direct": replace(CASES["direct"].schedule, epilogue="direct"),
+    "staged": CASES["cp_async, staged"].schedule,
+    "ping-pong": CASES["ping-pong, overlapped"].schedule,
+    "cooperative": CASES["cooperative, overlapped"].schedule,
+    "split": CASES["split"].schedule,
+}
+
+
+def arrays(shape: tuple[int, int, int, int], kind: str = "f16", seed: int = 0) -> dict[str, Array]:
+    """Random operands, and results that hold what no kernel should leave there."""
+    b, m, n, k = shape
+    rng = np.random.default_rng(seed)
+    shapes = {"A": (b, m, k), "W": (k, n), "bias": (n,)}
+    made = {name: rng.standard_normal(one).astype(tw.dtype(kind).numpy) for name, one in shapes.items()}
+    extents = {"D": (b, m, n), "top": (b, m), "total": (b, m), "least": (b, n), "mean": (b, n)}
+    return made | {name: np.full(one, 7.7e7, np.float32) for name, one in extents.items()}
+
+
+def compared(given: dict[str, Array], ran: Any, stores: bool = True) -> None:
+    stored = {name: given[name] for name in NAMES[3:] if stores or name != "D"}
+    kept = {name: given[name] for name in NAMES[:3]} | ({} if stores else {"D": given["D"]})
+    flow = statistics.bind(stores=stores).flow(*given.values())
+    schedule = ran.schedule
+    how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+    compare_flow(flow, stored, kept, how=how).raise_if_wrong()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_element_under_every_partition(name: str) -> None:
+    """More tiles than one along rows and columns, ragged, without races."""
+    schedule = replace(SCHEDULES[name], across=True, cluster=(1, 1))
+    m, n, _ = schedule.tile
+    given = arrays((1 if schedule.roles != "none" else 2, m + 5, n + 9, 24))
+    bound = statistics.bind(schedule=schedule, stores=True)
+    ran = bound(*given.values(), target="reference")
+    assert ran.schedule.across
+    compared(given, ran)
+    report = bound.check(*given.values())
+    assert report.is_clean, report
+
+
+@ON_ALL
+def test_long_rows_are_reduced_across_tiles_by_themselves(target: str) -> None:
+    given = arrays((1, 40, 300, 16), "f32")
+    there = {name: device_put(one, target) for name, one in given.items()}
+    found = []
+    for _ in range(2):
+        ran = statistics.bind(stores=True)(*there.values(), target=target)
+        assert (ran.target, ran.schedule.across) == (target, True)
+        found.append({name: device_get(there[name]).copy() for name in NAMES[3:]})
+    assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0]), (
+        "the same bits at each run"
+    )
+    compared(given | found[0], ran)
+
+
+def test_nothing_else_need_be_stored() -> None:
+    given = arrays((1, 20, 260, 8), "f32")
+    before = given["D"].copy()
+    ran = statistics.bind(stores=False)(*given.values(), target="reference")
+    compared(given, ran, stores=False)
+    assert np.array_equal(given["D"], before)
+
+
+def test_rows_without_finite_numbers_and_without_elements() -> None:
+    given = arrays((1, 5, 300, 8), "f32")
+    given["A"][0, 1] = np.inf
+    given["A"][0, 2] = np.nan
+    given["bias"][3] = -np.inf
+    statistics.bind(stores=True)(*given.values(), target="reference")
+    with np.errstate(all="ignore"):
+        scores = given["A"][0].astype(np.float64) @ given["W"] + given["bias"]
+        assert np.array_equal(np.isnan(given["top"][0]), np.isnan(scores.max(1)))
+    assert np.isfinite(given["total"][0, [0, 3, 4]]).all()
+    empty = arrays((1, 5, 300, 0), "f32")
+    statistics.bind(stores=True)(*empty.values(), target="reference")
+    assert np.array_equal(empty["top"][0], np.full(5, empty["bias"].max()))
+
+
+@pytest.mark.parametrize("name", ["cooperative", "ping-pong"])
+def test_formulas_say_what_the_kernel_takes(name: str) -> None:
+    schedule = replace(SCHEDULES[name], across=True, cluster=(1, 1))
+    given = arrays((1, 300, 600, 64))
+    bound = statistics.bind(schedule=schedule, stores=True)
+    made = bound.compile(*given.values(), target="cuda", arch="sm_90a")
+    assert made.schedule == schedule
+    question = bound.question(*given.values(), target="reference")
+    case = Case(schedule, question.form, question.specs, CUDA.architecture("sm_90a"))
+    assert made.resources["spill_store_bytes"] == 0
+    assert made.resources["shared_bytes"] == case.shared_bytes
+
+
+def test_what_tiles_do_not_know_is_refused() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def softmax(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            power = tw.exp(acc - acc.max(axis=1)[:, None])
+            C[m, n] = power / power.sum(axis=1)[:, None]
+
+    a, b, c = (np.zeros(shape, np.float16) for shape in ((8, 16), (600, 16), (8, 600)))
+    schedule: Schedule = replace(SCHEDULES["staged"], across=True)
+    with pytest.raises(tw.ScheduleError, match="more is done with it than storing it along one dimension"):
+        softmax.bind(schedule=schedule)(a, b, c, target="reference")
+    given = arrays((1, 8, 600, 16))
+    schedule = replace(SCHEDULES["cooperative"], across=True, cluster=(2, 1))
+    with pytest.raises(tw.ScheduleError, match=r"across=True with cluster=\(2, 1\)"):
+        statistics.bind(schedule=schedule, stores=True)(*given.values(), target="reference")

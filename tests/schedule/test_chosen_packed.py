@@ -1,0 +1,55 @@
+"""What is chosen for packed weights on a GPU: lanes in runs along K, and K in parts where tiles are few."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.products import scaled_in_groups
+from tilewright.schedule.choose import proposals
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.resources import Case
+
+
+def question(m: int, n: int, k: int, group: int, arch: str, *, order: str = "k", wide: str = "f16") -> Any:
+    """The problem of f16 or bf16 by weights of 4 bits in groups with scales."""
+    terms = frozenset({"scale_b"})
+    kernel = scaled_in_groups(0).bind(multiplied=tw.dtype(wide), group=group, terms=terms, activation=None)
+    held = np.empty((n, k // 2), np.uint8).T if order == "k" else np.empty((k, n // 2), np.uint8)
+    a, groups = tw.like(wide, m, k), tw.like(wide, k // group, n)
+    rows, columns = tw.like("f32", m), tw.like("f32", n)
+    given = (a, tw.packed(held, tw.i4), rows, groups, groups, columns, tw.like(wide, m, n), 1.0)
+    return kernel.question(*given, target="cuda", arch=arch)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("wide", ["f16", "bf16"])
+@pytest.mark.parametrize(
+    "shape", [(1, 4096, 4096, 128), (16, 28672, 4096, 64), (64, 4096, 4096, 32)], ids=str
+)
+def test_few_rows_have_weights_along_the_rows_of_the_instruction(
+    shape: tuple[int, int, int, int], wide: str, arch: str
+) -> None:
+    asked = question(*shape, arch, wide=wide)
+    found = [one.schedule for one in islice(proposals(asked), 2)]
+    for schedule in found:
+        assert schedule.swap_ab
+        assert not reasons(schedule, asked.form, asked.specs, asked.arch)
+        case = Case(schedule, asked.form, asked.specs, asked.arch)
+        assert case.run == (16 if shape[-1] > 32 else 8)
+
+
+def test_k_is_split_where_tiles_are_few() -> None:
+    assert next(proposals(question(4, 512, 16384, 128, "sm_90a"))).schedule.split_k != 1
+    assert next(proposals(question(4, 28672, 4096, 128, "sm_90a"))).schedule.split_k == 1
+
+
+def test_weights_along_columns_are_widened_before_they_lie_in_shared_memory() -> None:
+    asked = question(16, 4096, 4096, 128, "sm_90a", order="n")
+    schedule = next(proposals(asked)).schedule
+    case = Case(schedule, asked.form, asked.specs, asked.arch)
+    assert (case.run, case.sides[1 if not schedule.swap_ab else 0].kept) == (0, tw.f16)

@@ -1,0 +1,106 @@
+"""Every code of floats of 8 bits, on every target: what it is, what rounds to it, and what is beyond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+from .poisoned import TARGETS, Poisoned, attempt
+
+FP8 = (tw.f8e4m3, tw.f8e5m2)
+WIDER = (tw.f64, tw.f32, tw.f16, tw.bf16)
+CODES, HALVES = 256, 1 << 16
+
+
+@tw.kernel(X="N", A="N", B="N", C="N", D="N", Y="N")
+def there_and_back(X, A, B, C, D, Y):
+    n = tw.block_index(tw.ceil_div(X.shape[0], CODES))
+    x = tw.load(X.tile((CODES,), (n,)).partition((32,)))
+    for wide in (A, B, C, D):
+        tw.copy(x.to(wide.dtype), wide.tile((CODES,), (n,)))
+    tw.copy(x.to(tw.f32).to(X.dtype), Y.tile((CODES,), (n,)))
+
+
+@tw.kernel(X="N", A="N", B="N")
+def narrowed(X, A, B):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 4096))
+    x = tw.load(X.tile((4096,), (n,)).partition((128,)))
+    tw.copy(x.to(A.dtype), A.tile((4096,), (n,)))
+    tw.copy(x.to(B.dtype), B.tile((4096,), (n,)))
+
+
+def codes(kind: tw.DType) -> Any:
+    return np.arange(CODES, dtype=np.uint8).view(kind.numpy)
+
+
+def assert_same(made: Any, wanted: Any) -> None:
+    """The same bits, but for those of NaN."""
+    nan = np.isnan(wanted.astype(np.float64))
+    assert np.array_equal(np.isnan(made.astype(np.float64)), nan)
+    word = f"u{made.itemsize}"
+    assert np.array_equal(made.view(word)[~nan], wanted.astype(made.dtype).view(word)[~nan])
+
+
+@np.errstate(invalid="ignore")
+def check_widened(kind: tw.DType, found: list[Any]) -> None:
+    for made in found:
+        assert_same(made, codes(kind).astype(made.dtype))
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def check_narrowed(halves: Any, found: list[Any]) -> None:
+    """Rounded to the nearest, ties to even: infinite beyond the range, or NaN where there is no infinity."""
+    for made, kind in zip(found, FP8, strict=True):
+        assert_same(made, nearest(halves, kind))
+
+
+def nearest(halves: Any, kind: tw.DType) -> Any:
+    """By the numbers that the codes are, as there are few."""
+    numbers = codes(kind).astype(np.float64)
+    finite = np.unique(np.abs(numbers[np.isfinite(numbers)]))
+    sizes = np.abs(halves.astype(np.float64))
+    above = np.clip(np.searchsorted(finite, sizes), 1, len(finite) - 1)
+    low, high = finite[above - 1], finite[above]
+    code = np.where(sizes - low < high - sizes, above - 1, above)
+    ties = sizes - low == high - sizes
+    code = np.where(ties, above - 1 + (above - 1) % 2, code)  # positive codes follow their numbers
+    made = (code | (np.signbit(halves) * 128)).astype(np.uint8).view(kind.numpy)
+    step = finite[-1] - finite[-2]
+    beyond = np.array(np.nan if kind == tw.f8e4m3 else np.inf).astype(kind.numpy)
+    # A tie beyond the largest number goes to it where its code is even, and out of the range where it is odd.
+    past = sizes - finite[-1]
+    is_out = (past > step / 2) | ((past == step / 2) & (len(finite) % 2 == 0))
+    made = np.where(is_out, np.copysign(beyond.astype(np.float32), halves).astype(kind.numpy), made)
+    return np.where(np.isnan(halves), np.array(np.nan).astype(kind.numpy), made)
+
+
+def every_half() -> Any:
+    return np.arange(HALVES, dtype=np.uint16).view(np.float16)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", FP8, ids=str)
+def test_every_code_is_its_number(kind: tw.DType, target: str) -> None:
+    x, back = (Poisoned((CODES,), kind) for _ in range(2))
+    wide = [Poisoned((CODES,), dtype) for dtype in WIDER]
+    x.array[...] = codes(kind)
+    attempt(target, there_and_back, [x, *wide, back])
+    check_widened(kind, [one.array for one in (*wide, back)])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_half_is_rounded_to_the_nearest_code(target: str) -> None:
+    x, made = Poisoned((HALVES,), tw.f16), [Poisoned((HALVES,), kind) for kind in FP8]
+    x.array[...] = every_half()
+    attempt(target, narrowed, [x, *made])
+    check_narrowed(x.array, [one.array for one in made])
+
+
+def test_numpy_agrees_on_what_is_nearest() -> None:
+    with np.errstate(invalid="ignore", over="ignore"):
+        for kind in FP8:
+            assert_same(nearest(every_half(), kind), every_half().astype(kind.numpy))
