@@ -12,8 +12,7 @@ from tests.targets import signals
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
-
-from .dialect import GFX942, MFMA, WMMA
+from tilewright.targets.matrix_cores import nearest
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 BASIC = runpy.run_path(str(EXAMPLES / "02_basic_gemm.py"))
@@ -74,7 +73,8 @@ def im2col(arch: Arch) -> Kernel:
 
 def matrices(arch: Arch) -> Kernel:
     """The same with the matrix instructions of each architecture: 4 warps on 128 x 128."""
-    atom = MFMA if arch is GFX942 else WMMA
+    atom = nearest(tw.f16, tw.f32, arch.features)
+    assert atom is not None
     repeats = (64 // atom.shape[0], 64 // atom.shape[1])
     mma = tw.TiledMma(atom, (2, 2), repeats)
     threads = tw.Layout((4, mma.threads // 4, 1), (1, 4, 1))

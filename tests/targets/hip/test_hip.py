@@ -1,4 +1,4 @@
-"""A second dialect: the examples' kernels in HIP, compiled for warps of 64 lanes and of 32.
+"""Kernels in HIP, compiled for warps of 64 lanes and of 32.
 
 No AMD GPU runs them here; a compiler from a package registry makes their listings, which are read for the
 instructions that a kernel should consist of.
@@ -7,12 +7,9 @@ instructions that a kernel should consist of.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -22,15 +19,16 @@ from tilewright.arch import Arch
 from tilewright.errors import MissingRuleError
 from tilewright.ir.ops import AsyncCommit, AsyncWait
 from tilewright.ir.verify import violations
+from tilewright.runtime import amdgcn
+from tilewright.targets.hip.arch import GFX942, GFX1151
+from tilewright.targets.hip.emit import HIP_RULES, emit
+from tilewright.targets.hip.legality import violations as refusals
+from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.listing import Listing
 
-from .dialect import ARCHITECTURES, DIALECT, GFX942, GFX1151, HIP_RULES, emit, refusals
 from .examples import KERNELS, turnstile
 
-FLAGS = (
-    *("-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-O3", "-std=c++17"),
-    *("-mcode-object-version=5", "-Wall", "-Werror", "-Wno-unused-variable", "-S"),
-)
+EXECUTED = {arch.name: arch for arch in (GFX942, GFX1151)}
 
 
 class Made(NamedTuple):
@@ -51,22 +49,15 @@ class Made(NamedTuple):
         return int(found[1])
 
 
-def compiled(listing: Listing, arch: Arch, directory: Path) -> Made:
-    source = directory / f"{listing.entry}.hip"
-    source.write_text(listing.text)
-    assembly = source.with_suffix(".s")
-    command = (sys.executable, "-m", "ziglang", "clang", *FLAGS, f"--offload-arch={arch.name}")
-    done = subprocess.run([*command, str(source), "-o", str(assembly)], capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stderr}\n{listing.text}"
-    text = assembly.read_text()
+def compiled(listing: Listing, arch: Arch) -> Made:
+    text = amdgcn.compile_text(listing.text, arch.name, listing.entry)
     return Made(listing, text, Counter(re.findall(r"^\t([a-z]\w+)", text, re.MULTILINE)))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Made]]:
+def made() -> Iterator[dict[tuple[str, str], Made]]:
     """Every example's kernel for every architecture."""
-    root = tmp_path_factory.mktemp("hip")
-    wanted = {(name, arch.name): arch for name in KERNELS for arch in ARCHITECTURES.values()}
+    wanted = {(name, arch.name): arch for name in KERNELS for arch in EXECUTED.values()}
     listings = {}
     for (name, of), arch in wanted.items():
         kernel = KERNELS[name](arch)
@@ -74,16 +65,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, s
         assert [*violations(kernel), *refusals(kernel, arch)] == []
         listings[name, of] = emit(kernel, arch)
     with ThreadPoolExecutor(2) as pool:
-        jobs = {
-            key: pool.submit(compiled, listing, wanted[key], _made(root / "-".join(key).replace(" ", "_")))
-            for key, listing in listings.items()
-        }
+        jobs = {key: pool.submit(compiled, listing, wanted[key]) for key, listing in listings.items()}
         yield {key: job.result() for key, job in jobs.items()}
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
 
 
 FUSED = r"v_(pk_fma|fma|fmac|fma_mix|fma_mixlo|dual_fmac)_f32\w*|v_(mad|mul)_\w*[iu](16|24|32)\w*"
@@ -91,13 +74,13 @@ GLOBAL_16 = r"global_load_(dwordx4|b128)"
 READ_SHARED, WRITTEN_SHARED = r"ds_(read|load)\w*", r"ds_(write|store)\w*"
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", EXECUTED)
 @pytest.mark.parametrize("name", KERNELS)
 def test_an_example_is_machine_code_without_spills(
     name: str, arch: str, made: dict[tuple[str, str], Made]
 ) -> None:
     one = made[name, arch]
-    assert one.fact("wavefront_size") == ARCHITECTURES[arch].lanes
+    assert one.fact("wavefront_size") == EXECUTED[arch].lanes
     assert one.fact("private_segment_fixed_size") == 0, "no scratch"
     assert one.fact("vgpr_spill_count") == one.fact("sgpr_spill_count") == 0
     assert one.fact("group_segment_fixed_size") == one.listing.shared_bytes
@@ -120,7 +103,7 @@ def test_atoms_of_matrix_instructions_are_rows(made: dict[tuple[str, str], Made]
     """Their record and their builtin are all that is said of them; the text is that of every atom."""
     assert made["04 matrices", "gfx942"].of("v_mfma_f32_32x32x8_f16") > 0
     assert made["04 matrices", "gfx1151"].of("v_wmma_f32_16x16x16_f16") > 0
-    for arch in ARCHITECTURES:
+    for arch in EXECUTED:
         assert made["04 matrices", arch].of(r"ds_(read|load)_b(64|128)|ds_read2_b64") > 0
 
 
@@ -129,7 +112,7 @@ def test_sums_are_of_pairs_where_the_hardware_has_them(made: dict[tuple[str, str
     assert made["06 f32", "gfx1151"].of(r"v_(dual_)?fmac_f32\w*|v_fma_f32") > 0
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", EXECUTED)
 def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[str, str], Made]) -> None:
     """The next tile is loaded before the multiplies, and waited for behind them, at the stores alone."""
     parts = re.split(r"^\.LBB0_\d+:", made["04 f16", arch].assembly, flags=re.MULTILINE)
@@ -147,7 +130,7 @@ def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[st
     assert max(sums) < barriers[0] < min(waits) < min(stores) < barriers[1]
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
+@pytest.mark.parametrize("arch", EXECUTED.values(), ids=EXECUTED)
 def test_what_is_copied_in_the_background_is_copied_at_once(arch: Arch) -> None:
     listing = emit(KERNELS["07 prefetched"](arch), arch)
     assert not [op for op in listing.kernel.walk() if isinstance(op, AsyncCommit | AsyncWait)]
@@ -192,23 +175,23 @@ def everything(X, Y, Z):
     tw.copy(tw.minimum(y, 3.0) // 2, Y.tile((8, 1), (0, 0)))
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_lanes_exchange_values_and_barriers_order_global_memory(arch: Arch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", EXECUTED.values(), ids=EXECUTED)
+def test_lanes_exchange_values_and_barriers_order_global_memory(arch: Arch) -> None:
     matrix = tw.TensorSpec(tw.f32, 2, 1, (1, 1), (1, 1), 4, False)
     kernel = everything.program.trace({"X": matrix, "Y": matrix, "Z": matrix}, {}, arch)
     assert violations(kernel) == []
-    one = compiled(emit(kernel, arch), arch, tmp_path)
+    one = compiled(emit(kernel, arch), arch)
     assert "block_barrier();" in one.listing.text
     assert one.of(r"ds_bpermute_b32|ds_swizzle\w*|v_\w+_dpp|v_permlane\w+") > 0
     assert one.of(r"v_exp_f32\w*") > 0
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_blocks_signal_and_reduce(arch: Arch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", EXECUTED.values(), ids=EXECUTED)
+def test_blocks_signal_and_reduce(arch: Arch) -> None:
     """A split-K product whose blocks add in turn, and a sum into global memory by all blocks at once."""
     kernel = turnstile(arch)
     assert [*violations(kernel), *refusals(kernel, arch)] == []
-    one = compiled(emit(kernel, arch), arch, tmp_path)
+    one = compiled(emit(kernel, arch), arch)
     assert "block_barrier();" in one.listing.text, "others read what this block wrote to global memory"
     assert f"if (tid < {arch.lanes}) await_counter(" in one.listing.text
     assert one.of(r"global_atomic_inc(_u32)?") == 1
@@ -216,7 +199,7 @@ def test_blocks_signal_and_reduce(arch: Arch, tmp_path: Path) -> None:
     assert one.fact("private_segment_fixed_size") == 0
     vector = tw.TensorSpec(tw.f32, 1, 0, (1,), (1,), 4, False)
     kernel = summed.program.trace({"X": vector, "Y": vector}, {}, arch)
-    one = compiled(emit(kernel, arch), arch, tmp_path)
+    one = compiled(emit(kernel, arch), arch)
     assert one.of(r"global_atomic_add_f32|global_atomic_cmpswap\w*") > 0
 
 

@@ -2,7 +2,9 @@ typedef unsigned word_8 __attribute__((ext_vector_type(2), may_alias));
 
 typedef unsigned word_16 __attribute__((ext_vector_type(4), may_alias));
 
-__attribute__((device)) inline float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+__attribute__((device)) inline float fmaf(float x, float y, float z) {
+  return __builtin_fmaf(x, y, z);
+}
 
 struct half_t { unsigned short bits; };
 
@@ -21,6 +23,8 @@ __attribute__((device)) inline void block_barrier_of_shared() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
+// - sA re-laid out: swizzle<1, 3, 4>
+// - sB re-laid out: swizzle<3, 3, 4>
 extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(256, 256))) basic_gemm(
     const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {
@@ -41,7 +45,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       const int row = tid / 4;
       const int col = 8*(tid % 4);
       const half_t* from = A + 32*k + (64*m + row)*A_stride0 + col;
-      half_t* to = sA + 32*row + col;
+      half_t* to = sA + 32*row + ((8*((row / 4) % 2)) ^ col);
       const word_16 moved = *(const word_16*)(from);
       *(word_16*)(to) = moved;
     }
@@ -50,7 +54,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       const int row = tid / 4;
       const int col = 8*(tid % 4);
       const half_t* from = B + 32*k + (64*n + row)*B_stride0 + col;
-      half_t* to = sB + 32*row + col;
+      half_t* to = sB + ((32*row + col) ^ (8*((row / 4) % 8)));
       const word_16 moved = *(const word_16*)(from);
       *(word_16*)(to) = moved;
     }
@@ -63,7 +67,8 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       // 02_basic_gemm.py:25: sA_step -> sA_frag, 8 bytes at a time
       {
         const int row = 4*((tid / 8) % 16);
-        const half_t* from = sA + 32*row + 4*k_step;
+        const int start = 32*row + 2*(row % 8);
+        const half_t* from = sA + ((4*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) *(word_8*)&sA_frag[4*i] = *(const word_8*)(from + 32*i);
       }
@@ -76,9 +81,11 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       // 02_basic_gemm.py:25: sB_step -> sB_frag, 8 bytes at a time
       {
         const int row = 32*(tid / 128) + 4*(tid % 8);
-        const half_t* from = sB + 32*row + 4*k_step;
+        const int start = 32*row + 2*(row % 32);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) *(word_8*)&sB_frag[4*i] = *(const word_8*)(from + 32*i);
+        for (int i = 0; i < 4; ++i) {
+          *(word_8*)&sB_frag[4*i] = *(const word_8*)(sB + ((32*i + 4*k_step) ^ start));
+        }
       }
       // 02_basic_gemm.py:25: sB_frag_1 = sB_frag[0:64, 0:4]
       __attribute__((aligned(4))) half_t sB_frag_1[16];

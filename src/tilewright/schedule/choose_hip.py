@@ -1,0 +1,135 @@
+"""Schedules for AMD GPUs: matrix cores where they multiply the operands, the next tile in registers.
+
+Nothing was measured: the rules follow the machine's limits and rates.  Tiles of A and B lie in shared memory
+so that 16 bytes along K stay together, which a lane reads at once; what lies along its rows in memory is
+turned around in registers on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from tilewright.ir.mma import MmaAtom
+from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.memory import flops_of
+from tilewright.schedule.resources import Case
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import fma
+from tilewright.targets.matrix_cores import nearest
+
+DEPTH_BYTES = 64
+"""Of a tile along K."""
+
+WORD_BYTES = 16
+"""What a lane reads at once."""
+
+BESIDE = 2
+"""Blocks that should find room on a multiprocessor beside each other."""
+
+LEAST_WARPS = 4
+"""Of a block: as many as a multiprocessor has SIMDs, or twice as many."""
+
+MOST_SUMS = 64
+"""Of 32 bits in a lane, where larger tiles have more warps."""
+
+BAND = 8
+"""Rows of tiles that follow each other."""
+
+SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32))
+"""Rows and columns of tiles, the first of equals first."""
+
+
+def candidates(question: Question) -> Iterator[Candidate]:
+    """Tiles of several sizes, in the order of their estimates; those that are legal first."""
+    specs = {name: coarse(spec, question.arch) for name, spec in question.specs.items()}
+    asked = question.form, specs, question.arch
+    found: dict[Schedule, Candidate] = {}
+    for rows, columns in SIDES:
+        made = widened(_schedule(question, rows, columns), question)
+        staged = replace(made, epilogue="staged")
+        rule = f"a tile of {made.tile[0]} x {made.tile[1]}, the next one in registers"
+        if BESIDE * Case(staged, *asked).shared_bytes <= question.arch.shared_bytes:
+            made, rule = staged, f"{rule}, stored in whole rows"
+        found.setdefault(made, Candidate(made, _time_us(question, made), rule))
+    ranked = sorted(found.values(), key=lambda one: one.estimate)
+    legal = [one for one in ranked if not reasons(one.schedule, *asked)]
+    yield from legal
+    yield from (one for one in ranked if one not in legal)
+
+
+def _schedule(question: Question, rows: int, columns: int) -> Schedule:
+    """A tile of about so many rows and columns."""
+    dtype = question.dtype
+    atom = nearest(dtype, question.form.sum.dtype, question.arch.features)
+    if atom is None or question.form.b.view.dtype != dtype:
+        return _multiply_adds(question, rows, columns)
+    m, n, k = atom.shape
+    tile = (max(rows, m), max(columns, n), max(DEPTH_BYTES // dtype.bytes, k))
+    made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
+    if question.decodes:
+        return replace(made, staging="fragments", stages=3)
+    sides = [_placed(question, made, side) for side in (0, 1)]
+    together, dealt, turned = zip(*sides, strict=True)
+    (a, b), (of_a, of_b) = together, dealt
+    return replace(made, k1=(a, b), dealt=(of_a, of_b), turned="".join(turned))
+
+
+def _warps(atom: MmaAtom, tile: tuple[int, int, int]) -> tuple[int, int]:
+    """Warps along rows and columns: four, one for each SIMD, or more, so that sums leave registers free."""
+    along, most = [1, 1], MOST_SUMS * 4 // max(atom.c_dtype.bytes, 4)
+    while prod(along) < LEAST_WARPS or tile[0] * tile[1] > most * atom.lanes * prod(along):
+        rows, columns = (tile[at] // (along[at] * atom.shape[at]) for at in (0, 1))
+        if max(rows, columns) < 2:
+            break
+        along[int(tile[0] * along[1] <= tile[1] * along[0] if rows > 1 and columns > 1 else rows < 2)] *= 2
+    return along[0], along[1]
+
+
+def _placed(question: Question, schedule: Schedule, side: int) -> tuple[int, tuple[int, int], str]:
+    """K1 of an operand, the threads that it is dealt to, and its letter if it is turned around."""
+    word = max(WORD_BYTES // question.dtype.bytes, 1)
+    rows, depth, threads = schedule.tile[side], schedule.tile[2], schedule.mma.threads
+    major, each = question.majors[side], rows * depth // threads
+    if major == "k":
+        return word, (0, 0), ""
+    if major == "" or each < 2 or word == 1:
+        return 0, (0, 0), ""
+    along_rows = min(word, each // 2)  # two neighbours along K at least are written at once
+    return word, (rows // along_rows, depth * along_rows // each), "ab"[side]
+
+
+def _multiply_adds(question: Question, rows: int, columns: int) -> Schedule:
+    """The same without matrix cores: a lane multiplies 4 x 4."""
+    dtype, lanes = question.dtype, question.arch.lanes
+    each = (4, 4) if dtype.bytes <= 4 else (2, 2)
+    atom = fma(dtype, question.form.sum.dtype, lanes=(lanes // 8, 8), each=each)
+    m, n, _ = atom.shape
+    tile = max(rows, 2 * m), max(columns, 2 * n), 16
+    made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
+    return replace(made, staging="fragments", stages=3) if question.decodes else made
+
+
+def _time_us(question: Question, schedule: Schedule) -> float:
+    """Time by the machine's rates alone: multiplying, or reading shared memory, or memory; whole rounds.
+
+    Several blocks share a multiprocessor: where there are many of them, they end one by one.
+    """
+    (m, n, k), arch = question.shape, question.arch
+    rates = arch.rates
+    if rates is None:
+        return 0.0
+    board = rates.boards[0]
+    processors = question.processors or board.multiprocessors
+    rows, columns, _ = schedule.tile
+    tiles = -(-m // rows) * -(-n // columns)
+    rounds = tiles / processors if tiles >= 2 * processors else -(-tiles // processors)
+    multiplied = 2 * rows * columns * k / flops_of(question, schedule)
+    # Each row of warps reads all columns of the tile, and each column of them all rows.
+    shared = (rows * schedule.warps[1] + columns * schedule.warps[0]) * k * question.dtype.bytes
+    served = shared / (rates.shared_bytes * board.clock_mhz)
+    read = (m * n // rows + m * n // columns) * k * question.dtype.bytes / BAND
+    return max(rounds * (max(multiplied, served) + 0.1), read / (board.memory_gbytes_per_s * 1e3))

@@ -1,0 +1,122 @@
+"""AMD's architectures, as data.
+
+``registers`` counts 32-bit vector registers of one compute unit, ``thread_registers`` those that one lane can
+have: with matrix cores of CDNA half of them are accumulation registers.
+
+Source: the ISA documents of CDNA 2, CDNA 3, CDNA 4, RDNA 3, RDNA 3.5 and RDNA 4; their white papers and
+product pages for the rates.  LLVM, "User Guide for AMDGPU Backend", "Processors".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.arch import Arch, Board, Rates
+
+_GRID = (2**31 - 1, 65535, 65535)
+
+GFX90A = Arch(
+    name="gfx90a",
+    vendor="amd",
+    features=frozenset({"gfx9", "gfx90a", "mfma"}),
+    lanes=64,
+    threads=1024,
+    grid=_GRID,
+    shared_bytes=65536,
+    registers=131072,
+    thread_registers=512,
+    register_unit=8,
+    simds=4,
+    simd_warps=8,
+    banks=32,
+    bank_bytes=4,
+    sector_bytes=64,
+    line_bytes=128,
+    rates=Rates(
+        {"f16": 1024, "bf16": 1024, "i8": 1024, "f32": 256, "f64": 256},
+        {"f32": 256, "f64": 128},
+        128,
+        (Board("Instinct MI250X, one of its two dies", 110, 1700, 1638, 8),),
+        "CDNA 2 white paper",
+    ),
+)
+GFX942 = replace(
+    GFX90A,
+    name="gfx942",
+    features=frozenset({"gfx9", "gfx940", "mfma"}),
+    rates=Rates(
+        {"f16": 2048, "bf16": 2048, "i8": 4096, "f32": 256, "f64": 256},
+        {"f32": 256, "f64": 128},
+        128,
+        (Board("Instinct MI300X", 304, 2100, 5300, 256),),
+        "CDNA 3 white paper",
+    ),
+)
+GFX950 = replace(
+    GFX942,
+    name="gfx950",
+    features=frozenset({"gfx9", "gfx940", "gfx950", "mfma"}),
+    shared_bytes=163840,
+    banks=64,
+    line_bytes=256,
+    rates=Rates(
+        {"f16": 4096, "bf16": 4096, "i8": 8192, "f8e4m3": 8192, "f8e5m2": 8192, "f32": 256, "f64": 128},
+        {"f32": 256, "f64": 128},
+        256,
+        (Board("Instinct MI355X", 256, 2400, 8000, 256),),
+        "CDNA 4 white paper",
+    ),
+)
+GFX1100 = Arch(
+    name="gfx1100",
+    vendor="amd",
+    features=frozenset({"gfx11"}),
+    lanes=32,
+    threads=1024,
+    grid=_GRID,
+    shared_bytes=65536,
+    registers=98304,
+    thread_registers=256,
+    register_unit=24,
+    simds=2,
+    simd_warps=16,
+    banks=32,
+    bank_bytes=4,
+    sector_bytes=64,
+    line_bytes=128,
+    rates=Rates(
+        {"f16": 512, "bf16": 512, "i8": 512},
+        {"f32": 256},
+        128,
+        (Board("Radeon RX 7900 XTX", 96, 2500, 960, 6),),
+        "RDNA 3 white paper",
+    ),
+)
+GFX1151 = replace(
+    GFX1100,
+    name="gfx1151",
+    rates=Rates(
+        {"f16": 512, "bf16": 512, "i8": 512},
+        {"f32": 256},
+        128,
+        (Board("Radeon 8060S", 40, 2900, 256, 2),),
+        "AMD Ryzen AI Max+ 395 product page; RDNA 3 white paper",
+    ),
+)
+GFX1201 = replace(
+    GFX1100,
+    name="gfx1201",
+    features=frozenset({"gfx12"}),
+    rates=Rates(
+        {"f16": 1024, "bf16": 1024, "i8": 2048, "f8e4m3": 2048, "f8e5m2": 2048},
+        {"f32": 256},
+        128,
+        (Board("Radeon RX 9070 XT", 64, 2970, 640, 8),),
+        "RDNA 4 architecture overview",
+    ),
+)
+
+ARCHITECTURES: dict[str, Arch] = {
+    arch.name: arch for arch in (GFX90A, GFX942, GFX950, GFX1100, GFX1151, GFX1201)
+}
+"""Every architecture by name."""

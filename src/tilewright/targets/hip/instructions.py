@@ -1,0 +1,158 @@
+"""From an atom to the function of HIP text that executes it: builtins of clang, of which an atom is several.
+
+Source: clang, ``BuiltinsAMDGPU.def``, for the builtins and their types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.matrix_cores import MFMA, WMMA
+from tilewright.targets.simt.dialect import Function
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A builtin that multiplies.
+
+    Args:
+        name: less its ``__builtin_amdgcn_``.
+        element: what it calls an element of A and of B.
+        count: how many of these a lane gives.
+        form: its arguments, of the registers ``{a}``, ``{b}`` and ``{c}``.
+        since: the macro of the architecture that has it beside those that do in several steps what it does in
+            one; empty if all that execute the atom have it.
+    """
+
+    name: str
+    element: str
+    count: int
+    form: str
+    since: str = ""
+
+
+_MFMA_FORM, _WMMA_FORM = "{a}, {b}, {c}, 0, 0, 0", "{a}, {b}, {c}"
+
+
+def _mfma(name: str, element: str, count: int = 1, since: str = "") -> Builtin:
+    return Builtin(f"mfma_{name}", element, count, _MFMA_FORM, since)
+
+
+def _wmma(name: str, element: str, count: int, form: str = _WMMA_FORM) -> Builtin:
+    return Builtin(f"wmma_{name}", element, count, form)
+
+
+def _integers(name: str, count: int, *, signed: bool) -> Builtin:
+    """Whether A and B have a sign is said in each instruction; sums wrap."""
+    sign = "true" if signed else "false"
+    return _wmma(f"i32_16x16x16_iu8_w32{name}", "int", count, f"{sign}, {{a}}, {sign}, {{b}}, {{c}}, false")
+
+
+_STEPS = {
+    ("f16", 32): (8, _mfma("f32_32x32x8f16", "_Float16", 4)),
+    ("f16", 16): (16, _mfma("f32_16x16x16f16", "_Float16", 4)),
+    ("bf16", 32): (8, _mfma("f32_32x32x8bf16_1k", "short", 4)),
+    ("bf16", 16): (16, _mfma("f32_16x16x16bf16_1k", "short", 4)),
+    ("f32", 32): (2, _mfma("f32_32x32x2f32", "float")),
+    ("f32", 16): (4, _mfma("f32_16x16x4f32", "float")),
+    ("f64", 16): (4, _mfma("f64_16x16x4f64", "double")),
+    ("i8", 32): (16, _mfma("i32_32x32x16_i8", "long")),
+    ("i8", 16): (32, _mfma("i32_16x16x32_i8", "long")),
+    ("f8e4m3", 32): (16, _mfma("f32_32x32x16_fp8_fp8", "long")),
+    ("f8e4m3", 16): (32, _mfma("f32_16x16x32_fp8_fp8", "long")),
+    ("f8e5m2", 32): (16, _mfma("f32_32x32x16_bf8_bf8", "long")),
+    ("f8e5m2", 16): (32, _mfma("f32_16x16x32_bf8_bf8", "long")),
+}
+"""How deep the builtins go that all have, by the dtype of A and the rows."""
+
+_OF_GFX90A = {32: _mfma("i32_32x32x8i8", "int"), 16: _mfma("i32_16x16x16i8", "int")}
+"""The one for integers that later ones do not have, by the rows."""
+
+_AT_ONCE = {
+    ("f16", 32, 16): _mfma("f32_32x32x16_f16", "_Float16", 8, "__gfx950__"),
+    ("f16", 16, 32): _mfma("f32_16x16x32_f16", "_Float16", 8, "__gfx950__"),
+    ("bf16", 32, 16): _mfma("f32_32x32x16_bf16", "__bf16", 8, "__gfx950__"),
+    ("bf16", 16, 32): _mfma("f32_16x16x32_bf16", "__bf16", 8, "__gfx950__"),
+    ("i8", 32, 32): _mfma("i32_32x32x32_i8", "int", 4, "__gfx950__"),
+    ("i8", 16, 64): _mfma("i32_16x16x64_i8", "int", 4, "__gfx950__"),
+}
+"""Those of the latest hardware that go as deep as an atom that is two steps elsewhere."""
+
+_OF_WMMA = {
+    ("f16", "gfx11"): _wmma("f32_16x16x16_f16_w32", "_Float16", 16),
+    ("bf16", "gfx11"): _wmma("f32_16x16x16_bf16_w32", "short", 16),
+    ("i8", "gfx11"): _integers("", 4, signed=True),
+    ("u8", "gfx11"): _integers("", 4, signed=False),
+    ("f16", "gfx12"): _wmma("f32_16x16x16_f16_w32_gfx12", "_Float16", 8),
+    ("bf16", "gfx12"): _wmma("f32_16x16x16_bf16_w32_gfx12", "short", 8),
+    ("i8", "gfx12"): _integers("_gfx12", 2, signed=True),
+    ("u8", "gfx12"): _integers("_gfx12", 2, signed=False),
+    ("f8e4m3", "gfx12"): _wmma("f32_16x16x16_fp8_fp8_w32_gfx12", "int", 2),
+    ("f8e5m2", "gfx12"): _wmma("f32_16x16x16_bf8_bf8_w32_gfx12", "int", 2),
+}
+
+
+def builtins(atom: MmaAtom) -> tuple[tuple[int, Builtin], ...]:
+    """How often which builtin executes an atom, the one that most hardware has last; empty of multiply-adds.
+
+    Example:
+        >>> from tilewright.targets.matrix_cores import MFMA_F16_K16
+        >>> [(steps, one.name) for steps, one in builtins(MFMA_F16_K16)]
+        [(1, 'mfma_f32_32x32x16_f16'), (2, 'mfma_f32_32x32x8f16')]
+    """
+    kind, (side, _, depth) = atom.a_dtype.name, atom.shape
+    if atom.instruction == WMMA:
+        return ((1, _OF_WMMA[kind, atom.feature]),)
+    if atom.instruction != MFMA:
+        return ()
+    if atom.feature == "gfx90a":
+        return ((1, _OF_GFX90A[side]),)
+    each, step = _STEPS[kind, side]
+    at_once = _AT_ONCE.get((kind, side, depth))
+    return (*(((1, at_once),) if at_once else ()), (depth // each, step))
+
+
+def function(atom: MmaAtom) -> Function | None:
+    """The function that executes an atom, of the first registers of C, A and B; None if there is none."""
+    found = builtins(atom)
+    if not found:
+        return None
+    m, n, k = atom.shape
+    name = f"{atom.instruction}_{m}x{n}x{k}_{atom.a_dtype}"
+    total = {"f32": "float", "f64": "double", "i32": "int"}[atom.c_dtype.name]
+    # Fragments of narrow numbers are accessed by words of 4 bytes.
+    align = 8 if "f64" in (atom.a_dtype.name, atom.c_dtype.name) else 4
+    ways = [_way(steps, one, align) for steps, one in found]
+    if len(ways) > 1:
+        first, other = ways
+        ways = [f"#if defined({found[0][1].since})", first, "#else", other, "#endif"]
+    body = "\n".join(ways)
+    return Function(
+        name,
+        f"""
+DEVICE void {name}({total}* c, const void* a, const void* b) {{
+  typedef {total} sums_t __attribute__(({_vector(atom.c.size_values)}aligned({align})));
+  sums_t sums = *(const sums_t*)c;
+{body}
+  *(sums_t*)c = sums;
+}}""",
+    )
+
+
+def _way(steps: int, one: Builtin, align: int) -> str:
+    """The products of an atom, added to ``sums``."""
+    declared = (
+        f"  typedef {one.element} operand_t __attribute__(({_vector(one.count)}may_alias, aligned({align})));"
+    )
+    at = "[i]" if steps > 1 else "[0]"
+    given = one.form.format(a=f"((const operand_t*)a){at}", b=f"((const operand_t*)b){at}", c="sums")
+    made = f"sums = __builtin_amdgcn_{one.name}(\n        {given});"
+    if steps == 1:
+        return f"{declared}\n  {made}"
+    loop = f"  #pragma unroll\n  for (int i = 0; i < {steps}; ++i) {{\n    {made}\n  }}"
+    return f"{declared}\n{loop}"
+
+
+def _vector(count: int) -> str:
+    return f"ext_vector_type({count}), " if count > 1 else ""

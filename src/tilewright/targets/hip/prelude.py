@@ -1,0 +1,225 @@
+"""The HIP dialect, and the pieces of its text that are AMD's: what clang knows without any header.
+
+Conversions follow the reference: floats to integers truncate and saturate, NaN becomes 0.
+
+Source: LLVM, "User Guide for AMDGPU Backend", sections "Memory Model", "Address Spaces" and "Code Object V5
+Metadata"; clang, "AMDGPU Support", and its language extensions.
+"""
+
+from __future__ import annotations
+
+from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type, suffix
+from tilewright.targets.hip import atomics
+from tilewright.targets.hip.instructions import function
+from tilewright.targets.simt import prelude
+from tilewright.targets.simt.dialect import SimtDialect
+
+_WORDS = {
+    "word_2": "typedef unsigned short word_2 __attribute__((may_alias));",
+    "word_4": "typedef unsigned word_4 __attribute__((may_alias));",
+    "word_8": "typedef unsigned word_8 __attribute__((ext_vector_type(2), may_alias));",
+    "word_16": "typedef unsigned word_16 __attribute__((ext_vector_type(4), may_alias));",
+    "float2": "typedef float float2 __attribute__((ext_vector_type(2)));",
+    "double2": "typedef double double2 __attribute__((ext_vector_type(2)));",
+}
+
+_ORDER = {
+    "block_barrier": """
+DEVICE void block_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}""",
+    "block_barrier_of_shared": """
+DEVICE void block_barrier_of_shared() {
+  // Orders accesses to shared memory alone: loads from global memory stay on their way.
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}""",
+    "wave_barrier": """
+DEVICE void wave_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}""",
+    "exchanged": """
+template <class T>
+DEVICE T exchanged(T x, int apart) {
+  int words[sizeof(T) / 4];
+  __builtin_memcpy(words, &x, sizeof(T));
+  const int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+  for (int& word : words) word = __builtin_amdgcn_ds_bpermute((lane ^ apart) * 4, word);
+  __builtin_memcpy(&x, words, sizeof(T));
+  return x;
+}""",
+}
+
+_CONVERSIONS = {
+    "half_to_float": """
+DEVICE float half_to_float(half_t x) {
+  return __builtin_bit_cast(_Float16, x.bits);
+}""",
+    "float_to_half": """
+DEVICE half_t float_to_half(float x) {
+  return half_t{__builtin_bit_cast(unsigned short, (_Float16)x)};
+}""",
+    "double_to_half": """
+DEVICE half_t double_to_half(double x) {
+  return half_t{__builtin_bit_cast(unsigned short, (_Float16)x)};
+}""",
+    "float_to_bf16": """
+DEVICE bf16_t float_to_bf16(float x) {
+  const unsigned bits = BITS_OF(x);
+  const unsigned near = bits + 0x7fff + (bits >> 16 & 1);
+  return bf16_t{(unsigned short)(x == x ? near >> 16 : 0x7fff)};
+}""",
+    "double_to_float_odd": """
+DEVICE float double_to_float_odd(double x) {
+  // Of the two neighbours of what is no float the odd one: a second rounding then sees no tie.
+  const float near = (float)x;
+  const unsigned bits = BITS_OF(near);
+  if (near == x || x != x || bits & 1) return near;
+  return FLOAT_OF(fabs(near) < fabs(x) ? bits + 1 : bits - 1);
+}""",
+    "fast_exp2": """
+DEVICE float fast_exp2(float x) {
+  // Within a unit in the last place; results below the least normal number become 0.
+  return __builtin_amdgcn_exp2f(x);
+}""",
+    "fast_reciprocal": """
+DEVICE float fast_reciprocal(float x) {
+  // Within a unit in the last place.
+  return __builtin_amdgcn_rcpf(x);
+}""",
+    "max_or_nan": """
+template <class T>
+DEVICE T max_or_nan(T a, T b) {
+  return a > b || a != a ? a : b;
+}""",
+    "min_or_nan": """
+template <class T>
+DEVICE T min_or_nan(T a, T b) {
+  return a < b || a != a ? a : b;
+}""",
+    "max": """
+template <class T>
+DEVICE T max(T a, T b) {
+  return a > b ? a : b;
+}""",
+    "min": """
+template <class T>
+DEVICE T min(T a, T b) {
+  return a < b ? a : b;
+}""",
+    "abs": """
+template <class T>
+DEVICE T abs(T x) {
+  return x < 0 ? -x : x;
+}""",
+}
+
+_OF_BOTH = (("fma", "xyz"), ("fmod", "xy"), ("copysign", "xy"), ("fabs", "x"), ("floor", "x"), ("rint", "x"))
+"""Functions that the compiler has for both types of floats."""
+
+_OF_FLOATS = (("exp", "x"), ("log", "x"), ("log2", "x"))
+"""Those that it has for f32 alone."""
+
+
+def _function(name: str, letters: str, real: str) -> str:
+    end = "f" if real == "float" else ""
+    given = ", ".join(f"{real} {letter}" for letter in letters)
+    return f"""
+DEVICE {real} {name}{end}({given}) {{
+  return __builtin_{name}{end}({", ".join(letters)});
+}}"""
+
+
+_MATH = {
+    **{f"{name}f": _function(name, letters, "float") for name, letters in (*_OF_BOTH, *_OF_FLOATS)},
+    **{name: _function(name, letters, "double") for name, letters in _OF_BOTH},
+    "sqrtf": _function("sqrt", "x", "float"),
+    "sqrt": _function("sqrt", "x", "double"),
+    "rsqrtf": """
+DEVICE float rsqrtf(float x) {
+  return 1.0f / __builtin_sqrtf(x);
+}""",
+    "rsqrt": """
+DEVICE double rsqrt(double x) {
+  return 1.0 / __builtin_sqrt(x);
+}""",
+}
+
+
+def _of_integers() -> dict[str, str]:
+    """From and to the integers of at least 32 bits; narrower ones are ends of ``int``."""
+    found = {}
+    for kind in (made for made in INTEGERS if made.bits >= 32):
+        name, called = integer_type(kind), called_in_names(kind)
+        low = 0 if kind.kind == "uint" else -(1 << (kind.bits - 1))
+        high, end = low + (1 << kind.bits) - 1, suffix(kind)
+        least = f"{low + 1}{end} - 1" if low else "0"
+        if kind.bits == 64:
+            large = f"x >= {1 << 53}{end}" + (f" || x <= -{1 << 53}{end}" if low else "")
+            found[f"{called}_to_float_odd"] = f"""
+DEVICE float {called}_to_float_odd({name} x) {{
+  // Of large numbers the last bits are told from zeros alone: what is left is a double.
+  const {name} kept = (x >> 11 | ((x & 0x7ff) != 0)) * 2048;
+  return double_to_float_odd((double)({large} ? kept : x));
+}}"""
+        for real in ("float", "double"):
+            found[f"{real}_to_{called}"] = f"""
+DEVICE {name} {real}_to_{called}({real} x) {{
+  if (x >= {float(high + 1)!r}) return {high}{end};
+  return x > {float(low)!r} ? ({name})x : x == x ? {least} : 0;
+}}"""
+    return found
+
+
+_ACTIVATIONS = {name: text for name, text in prelude.ACTIVATIONS.items() if name.startswith("fast_")}
+"""Those of f32; those of f64 need an exponential function of f64."""
+
+_NEEDS = {
+    **prelude.NEEDS,
+    "double_to_float_odd": ("fabs",),
+    **{f"{called_in_names(kind)}_to_float_odd": ("double_to_float_odd", "fabs") for kind in INTEGERS},
+    **{
+        f"fast_{name}": ("fast_exp2", "fast_reciprocal", "expf", "fmaf")
+        for name in ("sigmoid", "silu", "gelu", "gelu_tanh")
+    },
+}
+
+MISSING = frozenset(
+    (
+        *("tanhf", "erff", "sinf", "cosf", "powf", "tanh", "erf", "sin", "cos", "pow"),
+        *("exp", "exp2", "log", "log2", "sigmoid", "silu", "gelu", "gelu_tanh"),
+    )
+)
+"""Functions of C's mathematics library that a compiler for AMD GPUs does not have without ROCm's."""
+
+DIALECT = SimtDialect(
+    types=prelude.STORAGE,
+    function="__attribute__((device)) inline",
+    pieces=(
+        *(_WORDS, _MATH, prelude.TYPES, prelude.RANDOM, prelude.DIVISION, _CONVERSIONS),
+        *(_of_integers(), prelude.CONVERSIONS, _ACTIVATIONS, prelude.MOVES, _ORDER, atomics.PIECES),
+    ),
+    needs=_NEEDS,
+    words={2: "word_2", 4: "word_4", 8: "word_8", 16: "word_16"},
+    atomics=atomics.ATOMICS,
+    align="__attribute__((aligned({})))",
+    float_of="__builtin_bit_cast(float, ",
+    bits_of="__builtin_bit_cast(unsigned, ",
+    not_a_number='__builtin_nanf("")',
+    infinity="__builtin_inff()",
+    kernel='extern "C" __attribute__((global)) void {bounds} {entry}(',
+    bounds="__attribute__((amdgpu_flat_work_group_size({threads}, {threads})))",
+    thread="__builtin_amdgcn_workitem_id_x()",
+    block="__builtin_amdgcn_workgroup_id_{}()",
+    shared="__attribute__((shared, aligned({align}))) unsigned char {name}[{bytes}];",
+    barrier="block_barrier",
+    barrier_of_shared="block_barrier_of_shared",
+    warp_barrier="wave_barrier",
+    exchange="exchanged",
+    instruction=function,
+)

@@ -1,0 +1,85 @@
+"""Conversions in HIP text, executed beside the reference; functions that are refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import DTypeError, TraceError
+from tilewright.functions.table import CONVERSION, FUNCTIONS
+from tilewright.lang.fragments import elementwise
+from tilewright.targets.hip.legality import violations
+from tilewright.targets.hip.prelude import MISSING
+from tilewright.targets.simt.arithmetic import called
+
+from .executed import launched
+
+DTYPES = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i64", "u64", "i32", "u32", "i16", "i8", "u8")
+FORMS = [name for name in FUNCTIONS if name not in {*CONVERSION, "select"}]
+
+
+@tw.kernel(X="N", Y="M")
+def applied(X, Y, *, names):
+    x = tw.load(X.tile((64,), (0,)).partition((64,)))
+    for at, name in enumerate(names):
+        made = elementwise(name, *(x for _ in range(FUNCTIONS[name].arity)))
+        tw.copy(made.to(Y.dtype), Y.tile((64,), (at,)))
+
+
+def taken(name: str, dtype: str) -> bool:
+    """Whether the language has a function of numbers of a dtype."""
+    try:
+        applied.trace(tw.like(dtype, 64), tw.like("f32", 64), names=(name,))
+    except (TraceError, DTypeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "bf16", "i64"])
+def test_a_function_that_no_compiler_has_is_refused_by_name(dtype: str) -> None:
+    """All others are executed, beside this file."""
+    kind = dtype_named(dtype).computed
+    refused = [name for name in FORMS if taken(name, dtype) and called(name, kind) in MISSING]
+    assert len(refused) >= {"f64": 10, "i64": 0}.get(dtype, 4)
+    for name in refused:
+        kernel = applied.trace(
+            tw.like(dtype, 64), tw.like("f32", 64), names=(name,), target="hip", arch="gfx1151"
+        )
+        [found] = violations(kernel, "gfx1151")
+        assert found.message.startswith(f"there is no {name} of {kind} for gfx1151")
+        assert "target cuda or cpu" in found.nearest
+
+
+@tw.kernel(X="N", Y="M")
+def converted(X, Y, *, dtypes):
+    x = tw.load(X.tile((64,), (0,)).partition((64,)))
+    for at, dtype in enumerate(dtypes):
+        tw.copy(x.to(dtype_named(dtype)).to(Y.dtype), Y.tile((64,), (at,)))
+
+
+def numbers(dtype: tw.DType) -> np.ndarray:
+    """Of all sizes; of floats ties, numbers out of every range, infinities and NaN too."""
+    random = np.random.default_rng(3)
+    if not dtype.is_float:
+        info = np.iinfo(dtype.numpy)
+        found = random.integers(info.min, info.max, 64, dtype.numpy, endpoint=True)
+        found[:32] >>= np.arange(32).astype(dtype.numpy) * (dtype.bits // 32)
+        return found
+    found = random.standard_normal(64) * 2.0 ** random.integers(-30, 60, 64)
+    found[:12] = [0.0, -0.0, np.inf, -np.inf, np.nan, 2.5, -1.5, 464.0, 65519.99, 65520.0, 2.0**31, 2.0**-25]
+    with np.errstate(over="ignore"):
+        return found.astype(dtype.numpy)
+
+
+@pytest.mark.parametrize(("arch", "source"), [("gfx942", "f64"), ("gfx1151", "f32"), ("gfx942", "u64")])
+def test_every_conversion_is_that_of_the_reference(arch: str, source: str) -> None:
+    """Bit by bit: each rounds once."""
+    x, bound = numbers(dtype_named(source)), converted.bind(dtypes=DTYPES)
+    found, meant = (np.full(64 * len(DTYPES), -1.0) for _ in range(2))
+    launched(bound, arch, {"X": x, "Y": found})
+    assert bound(x, meant, target="reference").target == "reference"
+    for dtype, one, other in zip(DTYPES, found.reshape(-1, 64), meant.reshape(-1, 64), strict=True):
+        same = (one == other) & (np.signbit(one) == np.signbit(other)) | np.isnan(one) & np.isnan(other)
+        assert same.all(), (dtype, x[~same], one[~same], other[~same])
