@@ -1,0 +1,292 @@
+"""Vector instructions in floating point, and conversions between formats.
+
+Functions such as ``v_exp_f32`` give the nearest number; hardware may differ from it in the last place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.bits import Partly, tracked
+from tilewright.amdgcn.rounding import (
+    FP8_VALUES,
+    bf16_bits,
+    fma,
+    larger,
+    smaller,
+    to_fp8,
+    to_integer,
+)
+from tilewright.amdgcn.rows import Row, row
+
+RANGES = {"u32": (0, 2**32 - 1), "i32": (-(2**31), 2**31 - 1), "u16": (0, 65535), "i16": (-32768, 32767)}
+NUMPY = {
+    "u32": np.uint32,
+    "i32": np.int32,
+    "u16": np.uint16,
+    "i16": np.int16,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+}
+
+
+def _through_f64(function: Any) -> Any:
+    """A function of f32 or f16 by f64: right but for numbers that lie half way to 29 bits."""
+    return lambda a: function(a.astype(np.float64)).astype(a.dtype)
+
+
+def _scaled(a: Any, exponent: Any) -> Any:
+    return (
+        np.ldexp(a.astype(np.float64), np.clip(exponent, -2000, 2000).astype(np.int32)).astype(a.dtype)
+        if a.dtype != np.float64
+        else np.ldexp(a, exponent)
+    )
+
+
+def _mantissa(a: Any) -> Any:
+    return np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype)
+
+
+def _exponent(a: Any) -> Any:
+    return np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32)
+
+
+def _median(a: Any, b: Any, c: Any) -> Any:
+    """The number in the middle; the least, where one is NaN."""
+    some = np.isnan(a) | np.isnan(b) | np.isnan(c)
+    return np.where(some, smaller(smaller(a, b), c), larger(smaller(a, b), smaller(larger(a, b), c)))
+
+
+def towards_zero(value: Any) -> Any:
+    """f32 as f16, rounded towards zero."""
+    near = value.astype(np.float16)
+    over = np.abs(near.astype(np.float32)) > np.abs(value)
+    bits = near.view(np.uint16)
+    return np.where(over & ~np.isinf(value), bits - np.uint16(1), bits)
+
+
+def _pack_rtz(a: Any, b: Any) -> Any:
+    return towards_zero(a).astype(np.uint32) | (towards_zero(b).astype(np.uint32) << np.uint32(16))
+
+
+def _pair(low: Any, high: Any) -> Any:
+    return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
+
+
+def _normal(value: Any, low: int, high: int, scale: float) -> Any:
+    return (
+        np.clip(np.rint(np.nan_to_num(value.astype(np.float64)) * scale), low, high).astype(np.int64) & 0xFFFF
+    )
+
+
+def classes(value: Any) -> Any:
+    """Which of ten classes a number is in, as a word with one bit set."""
+    bits = value.view(np.dtype(f"u{value.dtype.itemsize}"))
+    negative = np.signbit(value)
+    info = np.finfo(value.dtype)
+    quiet = (bits >> bits.dtype.type(info.nmant - 1)) & bits.dtype.type(1) == 1
+    kind = np.where(np.isinf(value), 0, np.where(value == 0, 3, np.where(np.abs(value) < info.tiny, 2, 1)))
+    place = np.where(negative, 2 + kind, 9 - kind)
+    return np.uint32(1) << np.where(np.isnan(value), quiet.astype(np.int64), place).astype(np.uint32)
+
+
+def division_scale(a: Any, denominator: Any, numerator: Any) -> tuple[Any, Any]:
+    """Scales one operand of a division so that neither quotient nor reciprocal leaves the normal numbers."""
+    step, limit, low = (64, 96, 23) if a.dtype == np.float32 else (128, 768, 53)
+    info = np.finfo(a.dtype)
+    exponent_n, exponent_d = np.frexp(numerator)[1], np.frexp(denominator)[1]
+    difference = exponent_n - exponent_d
+    quotient_tiny = np.abs(numerator / denominator) < info.tiny
+    reciprocal_tiny = np.abs(1 / denominator.astype(np.float64)).astype(np.float64) < info.tiny
+    of_denominator, of_numerator = a == denominator, a == numerator
+    up, down = np.ldexp(a, step), np.ldexp(a, -step)
+    result, mark = a, np.zeros(np.broadcast_shapes(a.shape, denominator.shape, numerator.shape), np.bool_)
+    invalid = (numerator == 0) | (denominator == 0)
+    tiny_n = exponent_n - 1 + info.maxexp - 1 <= low
+    conditions = [
+        (invalid, np.full_like(a, np.nan), False),
+        (difference >= limit, np.where(of_denominator, up, a), True),
+        (np.abs(denominator) < info.tiny, up, False),
+        (reciprocal_tiny & quotient_tiny, np.where(of_denominator, up, a), True),
+        (reciprocal_tiny, down, False),
+        (quotient_tiny, np.where(of_numerator, up, a), True),
+        (tiny_n, up, False),
+    ]
+    for condition, value, marked in reversed(conditions):
+        result = np.where(condition, value, result)
+        mark = np.where(condition, marked, mark)
+    return result.astype(a.dtype), mark
+
+
+def division_fixup(quotient: Any, denominator: Any, numerator: Any) -> Any:
+    """The quotient of a division, or what it is for zeros, infinities and NaN.
+
+    Steps towards a quotient beyond the largest number end in NaN, which is taken for infinity here (assumed).
+    """
+    sign = np.signbit(denominator) ^ np.signbit(numerator)
+    one = np.where(sign, -1.0, 1.0).astype(quotient.dtype)
+    both_zero = (denominator == 0) & (numerator == 0)
+    both_infinite = np.isinf(denominator) & np.isinf(numerator)
+    zero = (numerator == 0) | np.isinf(denominator)
+    infinite = (denominator == 0) | np.isinf(numerator)
+    result = np.where(infinite, one * np.inf, np.where(zero, one * 0.0, np.copysign(np.abs(quotient), one)))
+    result = np.where(np.isnan(result), one * np.inf, result)
+    result = np.where(both_zero | both_infinite, np.nan, result)
+    return np.where(
+        np.isnan(numerator), numerator, np.where(np.isnan(denominator), denominator, result)
+    ).astype(quotient.dtype)
+
+
+def _fmas(scale: int) -> Any:
+    """The last step of a division: what was scaled before is scaled back."""
+
+    def compute(a: Any, b: Any, c: Any, mark: Any) -> Any:
+        plain = fma(a, b, c)
+        return np.where(mark, np.ldexp(plain, np.where(np.abs(c) >= 2, scale, -scale)), plain).astype(a.dtype)
+
+    return compute
+
+
+def _legacy_zero(a: Any, b: Any) -> Any:
+    return np.where((a == 0) | (b == 0), a.dtype.type(0), a * b)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "exp": _through_f64(np.exp2),
+    "log": _through_f64(np.log2),
+    "rcp": _through_f64(np.reciprocal),
+    "rsq": _through_f64(lambda a: 1 / np.sqrt(a)),
+    "sqrt": _through_f64(np.sqrt),
+    "sin": _through_f64(lambda a: np.sin(2 * np.pi * a)),
+    "cos": _through_f64(lambda a: np.cos(2 * np.pi * a)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "rndne": np.rint,
+    "fract": lambda a: (a - np.floor(a)).astype(a.dtype),
+    "frexp_mant": _mantissa,
+}
+
+
+def _plain_rows() -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for kind in ("f16", "f32", "f64"):
+        two, three = f"{kind} = {kind} {kind}", f"{kind} = {kind} {kind} {kind}"
+        rows |= {
+            f"v_add_{kind}": row(two, np.add),
+            f"v_sub_{kind}": row(two, np.subtract),
+            f"v_subrev_{kind}": row(two, lambda a, b: b - a),
+            f"v_mul_{kind}": row(two, np.multiply),
+            f"v_fma_{kind}": row(three, fma, keeps=True),
+            f"v_fmac_{kind}": row(f"{kind} += {kind} {kind}", fma),
+            f"v_fmamk_{kind}": row(three, lambda a, k, b: fma(a, k, b)),
+            f"v_fmaak_{kind}": row(three, fma),
+            f"v_max_{kind}": row(two, larger),
+            f"v_min_{kind}": row(two, smaller),
+            f"v_max3_{kind}": row(three, lambda a, b, c: larger(larger(a, b), c), keeps=True),
+            f"v_min3_{kind}": row(three, lambda a, b, c: smaller(smaller(a, b), c), keeps=True),
+            f"v_maxmin_{kind}": row(three, lambda a, b, c: smaller(larger(a, b), c), keeps=True),
+            f"v_minmax_{kind}": row(three, lambda a, b, c: larger(smaller(a, b), c), keeps=True),
+            f"v_med3_{kind}": row(three, _median, keeps=True),
+            f"v_ldexp_{kind}": row(f"{kind} = {kind} {'i16' if kind == 'f16' else 'i32'}", _scaled),
+            f"v_frexp_exp_{'i16' if kind == 'f16' else 'i32'}_{kind}": row(f"i32 = {kind}", _exponent),
+            f"v_div_fixup_{kind}": row(three, division_fixup, keeps=True),
+        }
+        for name, function in FUNCTIONS.items():
+            rows[f"v_{name}_{kind}"] = row(f"{kind} = {kind}", function)
+        rows[f"v_max_num_{kind}"], rows[f"v_min_num_{kind}"] = rows[f"v_max_{kind}"], rows[f"v_min_{kind}"]
+    rows["v_div_scale_f32"] = row("f32 mask = f32 f32 f32", division_scale)
+    rows["v_div_scale_f64"] = row("f64 mask = f64 f64 f64", division_scale)
+    rows["v_div_fmas_f32"] = row("f32 = f32 f32 f32 mask", _fmas(64))
+    rows["v_div_fmas_f64"] = row("f64 = f64 f64 f64 mask", _fmas(128))
+    rows["v_rcp_iflag_f32"] = rows["v_rcp_f32"]
+    rows["v_mul_legacy_f32"] = rows["v_mul_dx9_zero_f32"] = row("f32 = f32 f32", _legacy_zero)
+    return rows
+
+
+def _conversions() -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for to in ("f32", "f64"):
+        for source in ("u32", "i32"):
+            rows[f"v_cvt_{to}_{source}"] = row(f"{to} = {source}", lambda a, t=NUMPY[to]: a.astype(t))
+    for to in ("u32", "i32"):
+        for source in ("f32", "f64"):
+            low, high = RANGES[to]
+            rows[f"v_cvt_{to}_{source}"] = row(
+                f"{to} = {source}", lambda a, t=NUMPY[to], l=low, h=high: to_integer(a, l, h).astype(t)
+            )
+    for whole in ("u16", "i16"):
+        low, high = RANGES[whole]
+        rows[f"v_cvt_f16_{whole}"] = row(f"f16 = {whole}", lambda a: a.astype(np.float16))
+        rows[f"v_cvt_{whole}_f16"] = row(
+            f"{whole} = f16", lambda a, t=NUMPY[whole], l=low, h=high: to_integer(a, l, h).astype(t)
+        )
+    for to, source in (("f16", "f32"), ("f32", "f16"), ("f64", "f32"), ("f32", "f64")):
+        rows[f"v_cvt_{to}_{source}"] = row(f"{to} = {source}", lambda a, t=NUMPY[to]: a.astype(t))
+    both = tracked(lambda a, b: Partly(0, _pair(_any16(a.unknown), _any16(b.unknown))))
+    for name in ("v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"):
+        rows[name] = row("u32 = f32 f32", _pack_rtz, both)
+    rows["v_cvt_pk_bf16_f32"] = row("u32 = f32 f32", lambda a, b: _pair(bf16_bits(a), bf16_bits(b)), both)
+    rows["v_cvt_nearest_i32_f32"] = rows["v_cvt_rpi_i32_f32"] = row(
+        "i32 = f32", lambda a: to_integer(np.floor(a + np.float32(0.5)), *RANGES["i32"]).astype(np.int32)
+    )
+    rows["v_cvt_floor_i32_f32"] = rows["v_cvt_flr_i32_f32"] = row(
+        "i32 = f32", lambda a: to_integer(np.floor(a), *RANGES["i32"]).astype(np.int32)
+    )
+    for name, low, high, kind in (("i16", -32768, 32767, "i32"), ("u16", 0, 65535, "u32")):
+        rows[f"v_cvt_pk_{name}_{kind}"] = row(
+            f"u32 = {kind} {kind}",
+            lambda a, b, l=low, h=high: _pair(
+                np.clip(a, l, h).astype(np.int64) & 0xFFFF, np.clip(b, l, h).astype(np.int64) & 0xFFFF
+            ),
+        )
+        rows[f"v_cvt_pk_{name}_f32"] = row(
+            "u32 = f32 f32",
+            lambda a, b, l=low, h=high: _pair(to_integer(a, l, h) & 0xFFFF, to_integer(b, l, h) & 0xFFFF),
+        )
+    rows["v_cvt_pknorm_i16_f32"] = rows["v_cvt_pk_norm_i16_f32"] = row(
+        "u32 = f32 f32",
+        lambda a, b: _pair(_normal(a, -32767, 32767, 32767.0), _normal(b, -32767, 32767, 32767.0)),
+    )
+    rows["v_cvt_pk_u8_f32"] = row("u32 = f32 u32 u32", _put_byte)
+    return rows
+
+
+def _any16(unknown: Any) -> Any:
+    return np.where(unknown != 0, np.uint32(0xFFFF), np.uint32(0))
+
+
+def _put_byte(value: Any, place: Any, old: Any) -> Any:
+    byte = to_integer(value, 0, 255).astype(np.uint32)
+    shift = (place & np.uint32(3)) * np.uint32(8)
+    return (old & ~(np.uint32(255) << shift)) | (byte << shift)
+
+
+def narrow_pair(name: str) -> Any:
+    """Two f32 as two bytes of 8-bit floating point, in the lower bits of a word."""
+    return lambda a, b: (
+        to_fp8(a, name).astype(np.uint16) | (to_fp8(b, name).astype(np.uint16) << np.uint16(8))
+    )
+
+
+def widen(name: str, select: int = 0) -> Any:
+    """One byte of 8-bit floating point as f32."""
+    return lambda a: FP8_VALUES[name][(a >> np.uint32(8 * select)) & np.uint32(255)]
+
+
+def widen_pair(name: str) -> Any:
+    """Two bytes of 8-bit floating point as two f32, in 64 bits."""
+
+    def widened(half: Any) -> Any:
+        low, high = (
+            FP8_VALUES[name][(half >> np.uint16(8 * i)) & np.uint16(255)].view(np.uint32) for i in (0, 1)
+        )
+        return low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))
+
+    return widened
+
+
+FLOATS = {**_plain_rows(), **_conversions()}

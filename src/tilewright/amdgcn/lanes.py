@@ -1,0 +1,327 @@
+"""Instructions that move numbers between the lanes of a wave."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.faults import UnknownInstructionError
+from tilewright.amdgcn.operands import Operand
+from tilewright.amdgcn.readers import Reader
+from tilewright.amdgcn.state import Array, Waves
+from tilewright.amdgcn.steps import Compute1, Step
+from tilewright.amdgcn.text import Instruction
+
+DPP = (
+    "quad_perm",
+    "row_shl",
+    "row_shr",
+    "row_ror",
+    "row_mirror",
+    "row_half_mirror",
+    "row_share",
+    "row_xmask",
+    "row_newbcast",
+    "row_bcast",
+    "wave_shl",
+    "wave_shr",
+    "wave_ror",
+    "wave_rol",
+    "dpp8",
+)
+
+
+def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
+    """Which lane each lane reads by a DPP modifier, and whether there is one.
+
+    Example:
+        >>> which, there = sources({"row_shr": "1"}, 32)
+        >>> which[:3].tolist(), there[:3].tolist()
+        ([0, 0, 1], [False, True, True])
+    """
+    lane = np.arange(lanes)
+    row, place = lane & ~15, lane & 15
+    for name in DPP:
+        if name not in modifiers:
+            continue
+        value = modifiers[name]
+        if name in ("quad_perm", "dpp8"):
+            picks = np.array([int(word) for word in value.strip("[]").split(",")])
+            return (lane & ~(len(picks) - 1)) + picks[lane & (len(picks) - 1)], np.ones(lanes, np.bool_)
+        by = int(value)
+        to = {
+            "row_shl": place + by,
+            "row_shr": place - by,
+            "row_ror": (place - by) & 15,
+            "row_mirror": 15 - place,
+            "row_half_mirror": place ^ 7,
+            "row_share": np.full(lanes, by),
+            "row_newbcast": np.full(lanes, by),
+            "row_xmask": place ^ by,
+        }.get(name)
+        if to is None and name == "row_bcast":
+            which = row - 1 if by == 15 else (lane & ~31) - 1
+            return np.maximum(which, 0), which >= 0
+        if to is None:
+            break
+        there = (to >= 0) & (to < 16)
+        return np.where(there, row + to, 0), there
+    raise UnknownInstructionError(f"no meaning is known for the lanes of {modifiers}")
+
+
+class MovedReader(Reader):
+    """Reads an operand of other lanes."""
+
+    def __init__(self, of: Reader, which: Array, there: Array) -> None:
+        super().__init__(of.item, of.kind, of.vector, of.high, of.select)
+        self.which, self.there = which, there
+
+    def readable(self, waves: Waves) -> Array:
+        """The lanes whose source is there and active."""
+        return np.asarray(waves.mask[:, self.which] & self.there)
+
+    def __call__(self, waves: Waves) -> Array:
+        """The numbers of the operand in the selected waves."""
+        found = np.broadcast_to(super().__call__(waves), waves.mask.shape)[:, self.which]
+        return np.where(self.readable(waves), found, found.dtype.type(0))
+
+    def undefined(self, waves: Waves) -> Array | None:
+        """Which bits of the numbers are undefined."""
+        found = super().undefined(waves)
+        if found is None:
+            return None
+        return np.where(self.readable(waves), found[:, self.which], found.dtype.type(0))
+
+
+class Dpp(Compute1):
+    """An instruction whose first operand is that of other lanes; without one, lanes keep or read 0."""
+
+    def __init__(self, of: Compute1, modifiers: dict[str, str], lanes: int) -> None:
+        which, there = sources(modifiers, lanes)
+        first = MovedReader(of.readers[0], which, there)
+        super().__init__(of.instruction, [first, *of.readers[1:]], of.writers, of.compute, of.track)
+        self.first, self.bound = first, "bound_ctrl" in modifiers
+        lane = np.arange(lanes)
+        rows, banks = int(modifiers.get("row_mask", "0xf"), 0), int(modifiers.get("bank_mask", "0xf"), 0)
+        self.enabled = ((rows >> (lane // 16)) & 1 == 1) & ((banks >> (lane % 16 // 4)) & 1 == 1)
+
+    def _within(self, waves: Waves, act: Any) -> None:
+        mask, full = waves.mask, waves.full
+        readable = self.first.readable(waves)
+        results = act()
+        waves.mask = mask & self.enabled & (self.bound | readable)
+        waves.full = bool(waves.mask.all())
+        results()
+        waves.mask, waves.full = mask, full
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+
+        def act() -> Any:
+            results = self.results(waves)
+            return lambda: self.write(waves, results)
+
+        self._within(waves, act)
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Acts, and says which bits of what it writes are undefined."""
+
+        def act() -> Any:
+            results = self.results(waves)
+            undefined = self.undefined_results(waves, results)
+            why = self.why(waves)
+
+            def put() -> None:
+                self.write(waves, results)
+                for writer, bits in zip(self.writers, undefined, strict=True):
+                    writer.put_undefined(waves, bits, why)
+
+            return put
+
+        self._within(waves, act)
+
+
+class ReadLane(Step):
+    """One lane's number to a scalar register: that of a lane that is named, or of the first active one."""
+
+    def __init__(self, instruction: Instruction, to: Operand, source: Operand, lane: Operand | None) -> None:
+        self.to, self.source = to, Reader(source, "u32", vector=True)
+        self.lane = None if lane is None else Reader(lane, "u32", vector=False)
+        reads = (*self.source.registers, *(() if self.lane is None else self.lane.registers))
+        super().__init__(instruction, reads, to.registers)
+
+    def _which(self, waves: Waves) -> Array:
+        if self.lane is not None:
+            picked = self.lane(waves).astype(np.int64) & (waves.lanes - 1)
+            return np.broadcast_to(picked, (len(waves.mask),))
+        return np.asarray(np.argmax(waves.mask, 1))
+
+    def _pick(self, waves: Waves, value: Array) -> Array:
+        whole = np.broadcast_to(value, waves.mask.shape)
+        return np.asarray(whole[np.arange(len(whole)), self._which(waves)])
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        waves.put_scalar(self.to.index, self._pick(waves, self.source(waves)))
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Acts, and says which bits of what it writes are undefined."""
+        if self.lane is not None:
+            waves.require_defined(self.lane.registers, "the number of a lane", self.line, self.text)
+        bits = self.source.undefined(waves)
+        picked = None if bits is None else self._pick(waves, bits)
+        why = "" if bits is None else waves.why(self.source.registers[0])
+        self.run(waves)
+        waves.put_undefined(self.to.registers[0], picked, why)
+
+
+class WriteLane(Step):
+    """A scalar to one lane of a vector register, active or not."""
+
+    def __init__(self, instruction: Instruction, to: Operand, source: Operand, lane: Operand) -> None:
+        self.to = to
+        self.source, self.lane = Reader(source, "u32", vector=False), Reader(lane, "u32", vector=False)
+        super().__init__(instruction, (*self.source.registers, *self.lane.registers), to.registers)
+
+    def _at(self, waves: Waves) -> tuple[Array, Array]:
+        picked = self.lane(waves).astype(np.int64) & (waves.lanes - 1)
+        return waves.selected(), np.broadcast_to(picked, (len(waves.mask),))
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        waves.vector[self.to.index][self._at(waves)] = self.source(waves)
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Acts, and says which bits of what it writes are undefined."""
+        waves.require_defined(self.lane.registers, "the number of a lane", self.line, self.text)
+        bits = self.source.undefined(waves)
+        at = self._at(waves)
+        self.run(waves)
+        mask, full = waves.mask, waves.full
+        waves.mask = np.arange(waves.lanes) == at[1][:, None]
+        waves.full = False
+        spread = None if bits is None else np.broadcast_to(bits[:, None], waves.mask.shape)
+        waves.put_undefined(self.to.registers[0], spread, self.text)
+        waves.mask, waves.full = mask, full
+
+
+class Exchange(Step):
+    """Lanes read others' numbers through the LDS unit: ``ds_bpermute``, ``ds_permute``, ``ds_swizzle``."""
+
+    def __init__(self, instruction: Instruction, form: str) -> None:
+        to, *operands = instruction.operands
+        self.form, self.to = form, to
+        self.readers = [Reader(item, "u32", vector=True) for item in operands]
+        offset = instruction.modifiers.get("offset", "0")
+        self.offset = swizzle_bits(offset)
+        super().__init__(instruction, [r for reader in self.readers for r in reader.registers], to.registers)
+        self.loads = ("lds", tuple(r for r in self.writes if r not in self.reads))
+
+    def _moved(self, waves: Waves, values: Array, lanes: Array | None) -> Array:
+        count = waves.lanes
+        values = np.broadcast_to(values, waves.mask.shape)
+        values = np.where(waves.mask, values, values.dtype.type(0))
+        rows = np.arange(len(values))[:, None]
+        if self.form == "swizzle":
+            return np.asarray(values[:, swizzled(self.offset, count)])
+        assert lanes is not None
+        which = ((np.broadcast_to(lanes, values.shape).astype(np.int64) + self.offset) >> 2) & (count - 1)
+        if self.form == "bpermute":
+            return np.asarray(values[rows, which])
+        pushed = np.zeros_like(values)
+        for lane in range(count):
+            active = np.flatnonzero(waves.mask[:, lane])
+            pushed[active, which[active, lane]] = values[active, lane]
+        return pushed
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        values = [reader(waves) for reader in self.readers]
+        waves.put(self.to.index, self._moved(waves, values[-1], values[0] if len(values) > 1 else None))
+        waves.waits.issue("lds", waves.at, self.writes, self.line, self.text)
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Acts, and says which bits of what it writes are undefined."""
+        lanes = None
+        if len(self.readers) > 1:
+            waves.require_defined(self.readers[0].registers, "the number of a lane", self.line, self.text)
+            lanes = self.readers[0](waves)
+        bits = self.readers[-1].undefined(waves)
+        moved = None if bits is None else self._moved(waves, bits, lanes)
+        why = "" if bits is None else waves.why(self.readers[-1].registers[0])
+        self.run(waves)
+        waves.put_undefined(self.to.registers[0], moved, why)
+
+
+def swizzle_bits(spelled: str) -> int:
+    """The 16 bits of a swizzle's offset, from a number or from ``swizzle(BITMASK_PERM,"…")`` and the like."""
+    if not spelled.startswith("swizzle"):
+        return int(spelled, 0)
+    words = [word.strip().strip("\"'") for word in spelled[len("swizzle(") : -1].split(",")]
+    if words[0] == "QUAD_PERM":
+        return 0x8000 | sum(int(word) << (2 * i) for i, word in enumerate(words[1:]))
+    if words[0] == "BITMASK_PERM":
+        keep, set_to, flip = 0, 0, 0
+        for place, letter in enumerate(reversed(words[1])):
+            keep |= (letter in "pi") << place
+            set_to |= (letter == "1") << place
+            flip |= (letter == "i") << place
+        return keep | (set_to << 5) | (flip << 10)
+    if words[0] in ("SWAP", "REVERSE"):
+        size = int(words[1])
+        return 0x1F | ((size if words[0] == "SWAP" else size - 1) << 10)
+    if words[0] == "BROADCAST":
+        return (0x1F & ~(int(words[1]) - 1)) | (int(words[2]) << 5)
+    raise UnknownInstructionError(f"no meaning is known for {spelled}")
+
+
+def swizzled(bits: int, lanes: int) -> Array:
+    """Which lane each lane reads by the bits of a swizzle: of its four, or of its 32 lanes."""
+    lane = np.arange(lanes)
+    if bits & 0x8000:
+        return (lane & ~3) | ((bits >> (2 * (lane & 3))) & 3)
+    within = (((lane & 31) & (bits & 31)) | ((bits >> 5) & 31)) ^ ((bits >> 10) & 31)
+    return (lane & ~31) | within
+
+
+def lanes_below(lanes: int, upper: bool) -> Array:
+    """For each lane the word that has a bit for each lane before it, of lanes 0 to 31 or from 32 on."""
+    before = [((1 << lane) - 1) >> (32 if upper else 0) & 0xFFFFFFFF for lane in range(lanes)]
+    return np.array([before], np.uint32)
+
+
+def counted(lanes: int, upper: bool) -> Any:
+    """``v_mbcnt``: how many bits of a mask belong to lanes before this one, and a number."""
+    below = lanes_below(lanes, upper)
+    return lambda a, b: np.bitwise_count(a & below).astype(np.uint32) + b
+
+
+class Permute16(Step):
+    """Lanes read the lane that 64 bits name of their row, or of the other row."""
+
+    def __init__(self, instruction: Instruction, other: bool) -> None:
+        to, source, low, high = instruction.operands[:4]
+        self.to, self.source, self.other = to, Reader(source, "u32", vector=True), other
+        self.picks = [Reader(low, "u32", vector=False), Reader(high, "u32", vector=False)]
+        reads = [*self.source.registers, *(r for pick in self.picks for r in pick.registers)]
+        super().__init__(instruction, reads, to.registers)
+        picked = re.findall(r"[01]", instruction.modifiers.get("op_sel", ""))
+        self.bound = len(picked) > 1 and picked[1] == "1"
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        low, high = (
+            np.broadcast_to(pick(waves), (len(waves.mask),)).astype(np.uint64) for pick in self.picks
+        )
+        both = low | (high << np.uint64(32))
+        lane = np.arange(waves.lanes)
+        pick = (both[:, None] >> (np.uint64(4) * (lane & 15).astype(np.uint64))) & np.uint64(15)
+        which = ((lane & ~15) ^ (16 if self.other else 0)) + pick.astype(np.int64)
+        rows = np.arange(len(which))[:, None]
+        value = np.broadcast_to(self.source(waves), waves.mask.shape)
+        active = waves.mask[rows, which]
+        held = waves.vector[self.to.index][waves.at]
+        missing: Any = np.uint32(0) if self.bound else held
+        waves.put(self.to.index, np.where(active, value[rows, which], missing))

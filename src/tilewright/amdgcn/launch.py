@@ -1,0 +1,293 @@
+"""Executes a grid of a kernel: its arguments, what waves begin with, and which of them go on."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.decode import decode, family_of
+from tilewright.amdgcn.engine import Engine
+from tilewright.amdgcn.faults import ListingError
+from tilewright.amdgcn.lds import Lds
+from tilewright.amdgcn.memory import GlobalStep
+from tilewright.amdgcn.metadata import Argument
+from tilewright.amdgcn.operands import EXEC, SGPR
+from tilewright.amdgcn.space import BASE, Arrays, Space, unknown_space
+from tilewright.amdgcn.state import Array, Family, Waves
+from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.text import KernelListing, Listing, read_listing
+
+Dimensions = tuple[int, int, int]
+PACKET = 64
+
+
+@dataclass(slots=True)
+class Execution:
+    """What was executed.
+
+    Args:
+        waves: how many.
+        mnemonics: how often waves executed each.
+        lines: how often waves executed the instruction of each line of the listing.
+    """
+
+    waves: int = 0
+    mnemonics: Counter[str] = field(default_factory=Counter)
+    lines: Counter[int] = field(default_factory=Counter)
+
+
+def execute(
+    listing: Listing | str,
+    arguments: Sequence[Any],
+    grid: Sequence[int],
+    block: Sequence[int],
+    *,
+    kernel: str = "",
+    lds_bytes: int = 0,
+    together: int = 64,
+    most: int = 20_000_000,
+    stores_once: bool = False,
+) -> Execution:
+    """Executes a grid of a kernel from its listing; what it stores is in the arrays then.
+
+    Blocks are executed in the order of their numbers, as many at once as make up `together` waves. A wave's
+    instructions take effect one by one, loads at once: that a listing waits where it must is checked apart
+    from that.
+
+    Args:
+        listing: what a compiler wrote for gfx11 or gfx9.4, or that as `read_listing` read it.
+        arguments: for each that the metadata names but those the runtime gives: an array, a number, or bytes.
+        grid: blocks along x, y and z.
+        block: threads of a block along x, y and z.
+        kernel: which one, where the listing has several.
+        lds_bytes: of LDS that the launch adds to what the kernel has.
+        together: waves that are executed at once.
+        most: instructions of all waves after which it is given up.
+        stores_once: no byte of an array is stored to twice but by atomics: lanes that do are refused.
+
+    Returns:
+        How often each instruction was executed.
+
+    Raises:
+        UnknownInstructionError: an instruction without a meaning here.
+        MissingWaitError: a register is used before a wait for what loads into it.
+        LdsRaceError: accesses to LDS with no barrier between.
+        OutOfBoundsError: an access beyond the arrays, LDS or scratch memory.
+        StoredTwiceError: two lanes store to the same bytes, under `stores_once`.
+        UninitialisedError: a result, an address or a branch depends on what was never written.
+        UnreplicatedLanesError: a WMMA whose halves of a wave differ, or without all lanes.
+        DeadlockError: waves wait for each other, or `most` was reached.
+        ListingError: arguments that are not those of the kernel.
+
+    Example:
+        >>> text = '''
+        ... .amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+        ... seven:
+        ...   s_load_dwordx2 s[2:3], s[0:1], 0x0
+        ...   v_lshlrev_b32_e32 v0, 2, v0
+        ...   v_mov_b32_e32 v1, 7
+        ...   s_waitcnt lgkmcnt(0)
+        ...   global_store_dword v0, v1, s[2:3]
+        ...   s_endpgm
+        ... .amdhsa_kernel seven
+        ...   .amdhsa_user_sgpr_count 2
+        ...   .amdhsa_user_sgpr_kernarg_segment_ptr 1
+        ... .end_amdhsa_kernel
+        ... .amdgpu_metadata
+        ... amdhsa.kernels:
+        ...   - .args:
+        ...       - .offset: 0
+        ...         .size: 8
+        ...         .value_kind: global_buffer
+        ...     .name: seven
+        ... .end_amdgpu_metadata
+        ... '''
+        >>> out = np.zeros(64, np.int32)
+        >>> execute(text, [out], (1,), (64,)).mnemonics["v_mov_b32_e32"], int(out.sum())
+        (1, 448)
+    """
+    read = read_listing(listing) if isinstance(listing, str) else listing
+    family, of = family_of(read.arch), read.kernel(kernel)
+    launch = _Launch(of, family, decode(of, family), _three(grid), _three(block), arguments, lds_bytes)
+    if stores_once:
+        launch.arrays.stored = np.zeros(len(launch.arrays.octets), np.bool_)
+    done = Execution()
+    waves_of_block = -(-int(np.prod(launch.block)) // family.lanes)
+    at_once = max(together // waves_of_block, 1)
+    blocks = int(np.prod(launch.grid))
+    left = most
+    with np.errstate(all="ignore"):
+        for first in range(0, blocks, at_once):
+            engine = launch.engine(range(first, min(first + at_once, blocks)), waves_of_block)
+            left = engine.run(left)
+            done.waves += engine.waves.count
+            for step, count in zip(launch.steps, engine.counts, strict=True):
+                if count:
+                    done.mnemonics[step.instruction.mnemonic] += count
+                    done.lines[step.line] += count
+    launch.arrays.take_back()
+    return done
+
+
+def _three(extents: Sequence[int]) -> Dimensions:
+    x, y, z = (*extents, 1, 1, 1)[:3]
+    if min(x, y, z) < 1 or len(extents) > 3:
+        raise ListingError(f"a grid or a block has one to three extents of at least 1, not {tuple(extents)}")
+    return x, y, z
+
+
+class _Launch:
+    """One launch: the arrays in their memory, and what waves begin with."""
+
+    def __init__(
+        self,
+        kernel: KernelListing,
+        family: Family,
+        steps: list[Step],
+        grid: Dimensions,
+        block: Dimensions,
+        arguments: Sequence[Any],
+        lds_bytes: int,
+    ) -> None:
+        self.kernel, self.family, self.steps = kernel, family, steps
+        self.grid, self.block = grid, block
+        self.lds_bytes = kernel.directives.get("group_segment_fixed_size", 0) + lds_bytes
+        self.scratch_bytes = kernel.directives.get("private_segment_fixed_size", 0)
+        given = [argument for argument in kernel.arguments if not argument.kind.startswith("hidden_")]
+        if len(given) != len(arguments):
+            raise ListingError(f"kernel {kernel.name!r} takes {len(given)} arguments, not {len(arguments)}")
+        arrays = {
+            _name(place, argument): value
+            for place, (argument, value) in enumerate(zip(given, arguments, strict=True))
+            if argument.kind == "global_buffer" and value is not None
+        }
+        size = max([argument.offset + argument.size for argument in kernel.arguments], default=0)
+        self.arrays = Arrays(
+            arrays, (max(kernel.directives.get("kernarg_size", 0), size) // 64 + 1) * 64 + PACKET
+        )
+        self.arguments = self.arrays.more + PACKET
+        self._packet()
+        for place, (argument, value) in enumerate(zip(given, arguments, strict=True)):
+            self._put(argument, self._spelled(place, argument, value))
+        for argument in kernel.arguments:
+            if argument.kind.startswith("hidden_"):
+                self._put(argument, self._hidden(argument.kind).to_bytes(argument.size, "little"))
+        self.granule = _granule(steps)
+
+    def _packet(self) -> None:
+        extents = [count * size for count, size in zip(self.grid, self.block, strict=True)]
+        packet = struct.pack("<HHHHHHIII", 0, 0, *self.block, 0, *extents)
+        self.arrays.octets[self.arrays.more : self.arrays.more + len(packet)] = list(packet)
+
+    def _put(self, argument: Argument, octets: bytes) -> None:
+        first = self.arguments + argument.offset
+        self.arrays.octets[first : first + argument.size] = np.frombuffer(octets, np.uint8)
+
+    def _spelled(self, place: int, argument: Argument, value: Any) -> bytes:
+        name = _name(place, argument)
+        if argument.kind == "global_buffer":
+            return (0 if value is None else self.arrays.address(name)).to_bytes(8, "little")
+        if isinstance(value, bytes | bytearray):
+            octets = bytes(value)
+        elif isinstance(value, bool | int):
+            octets = (int(value) & ((1 << (8 * argument.size)) - 1)).to_bytes(argument.size, "little")
+        elif isinstance(value, float) and argument.size in (4, 8):
+            octets = struct.pack("<f" if argument.size == 4 else "<d", value)
+        elif isinstance(value, np.generic | np.ndarray):
+            octets = value.tobytes()
+        else:
+            raise ListingError(f"{name} takes a number of {argument.size} bytes, not {type(value).__name__}")
+        if len(octets) != argument.size:
+            raise ListingError(f"{name} takes {argument.size} bytes, not {len(octets)}")
+        return octets
+
+    def _hidden(self, kind: str) -> int:
+        for place, letter in enumerate("xyz"):
+            known = {
+                f"hidden_block_count_{letter}": self.grid[place],
+                f"hidden_group_size_{letter}": self.block[place],
+            }
+            if kind in known:
+                return known[kind]
+        return 3 if kind == "hidden_grid_dims" else 0
+
+    def engine(self, blocks: range, waves_of_block: int) -> Engine:
+        """Some blocks' waves before their first instruction."""
+        used = {register for step in self.steps for register in step.touched if register < SGPR}
+        waves = Waves(self.family, len(blocks) * waves_of_block, sorted(used | {0}))
+        block_of = np.repeat(np.arange(len(blocks)), waves_of_block)
+        waves.arrays = self.arrays
+        waves.lds = Lds(self.lds_bytes, block_of, self.granule)
+        waves.scratch_size = self.scratch_bytes
+        size = waves.count * waves.lanes * self.scratch_bytes
+        waves.scratch, waves.scratch_unknown = Space(size), unknown_space(size)
+        self._threads(waves, np.tile(np.arange(waves_of_block), len(blocks)))
+        self._scalars(waves, np.array(blocks)[block_of])
+        return Engine(waves, self.steps, block_of)
+
+    def _threads(self, waves: Waves, wave_in_block: Array) -> None:
+        x, y, _ = self.block
+        thread = wave_in_block[:, None] * waves.lanes + np.arange(waves.lanes)
+        active = thread < int(np.prod(self.block))
+        packed = thread % x | (thread // x % y << 10) | (thread // (x * y) << 20)
+        waves.vector[0][...] = packed.astype(np.uint32)
+        waves.undefined.discard(0)
+        words = np.packbits(active, axis=-1, bitorder="little").view(np.uint32)
+        waves.scalar[EXEC : EXEC + waves.words] = words.T
+        for register in range(EXEC, EXEC + 2):
+            waves.undefined.discard(SGPR + register)
+        waves.select(np.arange(waves.count))
+
+    def _scalars(self, waves: Waves, number: Array) -> None:
+        says = self.kernel.directives
+        places = [
+            number % self.grid[0],
+            number // self.grid[0] % self.grid[1],
+            number // (self.grid[0] * self.grid[1]),
+        ]
+        values: list[Any] = []
+        for name, count, address in (
+            ("private_segment_buffer", 4, None),
+            ("dispatch_ptr", 2, BASE + self.arrays.more),
+            ("queue_ptr", 2, None),
+            ("kernarg_segment_ptr", 2, BASE + self.arguments),
+            ("dispatch_id", 2, None),
+            ("flat_scratch_init", 2, None),
+            ("private_segment_size", 1, None),
+        ):
+            if says.get(f"user_sgpr_{name}", 0):
+                known = [] if address is None else [address & 0xFFFFFFFF, address >> 32]
+                values += known or [None] * count
+        length, first = (
+            says.get("user_sgpr_kernarg_preload_length", 0),
+            says.get("user_sgpr_kernarg_preload_offset", 0),
+        )
+        words = self.arrays.octets[self.arguments : self.arguments + 4 * (first + length)].view(np.uint32)
+        values += [int(word) for word in words[first:]]
+        values += [None] * (says.get("user_sgpr_count", len(values)) - len(values))
+        for place, letter in zip(places, "xyz", strict=True):
+            if says.get(f"system_sgpr_workgroup_id_{letter}", 1 if letter == "x" else 0):
+                values.append(place)
+        for register, value in enumerate(values):
+            if value is not None:
+                waves.scalar[register] = np.asarray(value).astype(np.uint32)
+                waves.undefined.discard(SGPR + register)
+
+
+def _name(place: int, argument: Argument) -> str:
+    return f"argument {place}" + (f" ({argument.name})" if argument.name else "")
+
+
+def _granule(steps: list[Step]) -> int:
+    """The least bytes that an instruction accesses in LDS: 1, 2 or 4."""
+    sizes = [
+        step.access.size
+        for step in steps
+        if isinstance(step, GlobalStep) and step.instruction.mnemonic.startswith(("ds_", "flat_"))
+    ]
+    return min([4, *sizes])

@@ -1,0 +1,350 @@
+"""Matrix instructions: WMMA of gfx11 and MFMA of gfx942.
+
+Which lane holds which element is that of AMD's tables. In which order hardware adds products, and where it
+rounds, is not published. Here, **assumed**: products of 16 and 8 bits are exact, those of one instruction
+and the sum that comes in are added in f64 and rounded once to f32 (to f16 or bf16 where the sums are those);
+f32 and f64 are multiplied and added along k by one fused multiply-add each; integers are exact modulo 2³².
+Subnormal numbers count as what they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.faults import UnknownInstructionError, UnreplicatedLanesError
+from tilewright.amdgcn.operands import Operand, constant_bits
+from tilewright.amdgcn.packed import bytes_of, choices, nibbles_of
+from tilewright.amdgcn.rounding import FP8_VALUES, HALVES, bf16_bits, fma, from_bf16
+from tilewright.amdgcn.state import Array, Waves
+from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.text import Instruction
+
+BITS = {"f16": 16, "bf16": 16, "i8": 8, "iu8": 8, "iu4": 4, "fp8": 8, "bf8": 8, "f32": 32, "f64": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a matrix instruction multiplies.
+
+    Args:
+        m: rows of A, and columns of B.
+        k: products of each sum.
+        blocks: independent products.
+        of_a: format of A.
+        of_b: format of B.
+        sums: format of C and D.
+    """
+
+    m: int
+    k: int
+    blocks: int
+    of_a: str
+    of_b: str
+    sums: str
+
+
+_WMMA = re.compile(r"^v_wmma_(f32|f16|bf16|i32)_16x16x16_(f16|bf16|iu8|iu4)$")
+_MFMA = re.compile(
+    r"^v_mfma_(f32|i32|f64)_(\d+)x\d+x(\d+)_?(?:(\d+)b_)?(f16|bf16(?:_1k)?|i8|f32|f64|(fp8|bf8)_(fp8|bf8))$"
+)
+
+
+def wmma_shape(mnemonic: str) -> Shape | None:
+    """What a WMMA multiplies, or None for other mnemonics."""
+    match = _WMMA.match(mnemonic)
+    return Shape(16, 16, 1, match.group(2), match.group(2), match.group(1)) if match else None
+
+
+def mfma_shape(mnemonic: str) -> Shape | None:
+    """What an MFMA multiplies, or None for other mnemonics.
+
+    Example:
+        >>> mfma_shape("v_mfma_f32_32x32x8_f16")
+        Shape(m=32, k=8, blocks=1, of_a='f16', of_b='f16', sums='f32')
+    """
+    match = _MFMA.match(mnemonic)
+    if not match:
+        return None
+    sums, m, k, blocks, both, one, other = match.groups()
+    kind = both.removesuffix("_1k")
+    shape = Shape(int(m), int(k), int(blocks or 1), one or kind, other or kind, sums)
+    per_lane = shape.m * shape.k * shape.blocks // 64
+    legal = shape.m in (4, 16, 32) and per_lane >= 1 and (sums != "f64" or shape.m == 16)
+    return shape if legal else None
+
+
+def numbers(words: Array, kind: str, signed: bool = True) -> Array:
+    """The numbers in registers of a lane, (…, registers) words, as (…, numbers) of f64, or of int64."""
+    flat = np.ascontiguousarray(words)
+    if kind == "f16":
+        return HALVES[flat.view(np.uint16)].astype(np.float64)
+    if kind == "bf16":
+        return from_bf16(flat.view(np.uint16)).astype(np.float64)
+    if kind in FP8_VALUES:
+        return np.asarray(FP8_VALUES[kind][flat.view(np.uint8)].astype(np.float64))
+    if kind in ("i8", "iu8"):
+        return np.asarray(bytes_of(flat, signed).reshape(*flat.shape[:-1], -1))
+    if kind == "iu4":
+        return np.asarray(nibbles_of(flat, signed).reshape(*flat.shape[:-1], -1))
+    return flat.view(np.float32 if kind == "f32" else np.float64)
+
+
+def multiplied(a: Array, b: Array, c: Array, kind: str) -> Array:
+    """``C + A @ Bᵀ`` by the assumed order: A (…, m, k), B (…, n, k), C (…, m, n)."""
+    if kind in ("f32", "f64"):
+        for k in range(a.shape[-1]):
+            c = fma(a[..., :, None, k], b[..., None, :, k], c)
+        return c
+    if a.dtype == np.int64:
+        product = (a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2)).astype(np.int64)
+        return product + c.astype(np.int64)
+    return a @ b.swapaxes(-1, -2) + c.astype(np.float64)
+
+
+class MatrixStep(Step):
+    """What matrix instructions share.
+
+    Args:
+        instruction: as the listing has it.
+        shape: what it multiplies.
+    """
+
+    def __init__(self, instruction: Instruction, shape: Shape) -> None:
+        self.shape = shape
+        self.d, self.a, self.b, self.c = instruction.operands[:4]
+        reads = (*self.a.registers, *self.b.registers, *self.c.registers)
+        super().__init__(instruction, reads, self.d.registers)
+
+    def stacked(self, waves: Waves, item: Operand) -> Array:
+        """The registers of an operand: (waves, lanes, registers)."""
+        return np.stack([waves.vector[register][waves.at] for register in item.registers], -1)
+
+    def undefined(self, waves: Waves, item: Operand) -> Array | None:
+        """Whether each lane's part of an operand has undefined bits: (waves, lanes, registers)."""
+        found = [waves.undefined_bits(register) for register in item.registers]
+        if all(bits is None for bits in found):
+            return None
+        none = np.zeros(waves.mask.shape, np.uint32)
+        return np.asarray(np.stack([none if bits is None else bits for bits in found], -1) != 0)
+
+    def sums_in(self, waves: Waves, dtype: Any) -> Array:
+        """C as registers of lanes, (waves, lanes, registers), in its own type."""
+        if self.c.registers:
+            return self.stacked(waves, self.c).view(dtype)
+        kind = {"f": "f32", "i": "u32"}[np.dtype(dtype).kind] if np.dtype(dtype).itemsize == 4 else "f64"
+        bits = constant_bits(self.c, kind)
+        count = len(self.d.registers) * 4 // np.dtype(dtype).itemsize
+        constant = np.array(bits, np.dtype(f"u{np.dtype(dtype).itemsize}")).view(dtype)
+        return np.full((*waves.mask.shape, count), constant)
+
+    def put(self, waves: Waves, words: Array) -> None:
+        """Writes D, (waves, lanes, registers) words, in all lanes."""
+        for place, register in enumerate(self.d.registers):
+            waves.put(register, words[..., place])
+
+    def spread(self, waves: Waves, rows: Array | None, columns: Array | None, inward: Array | None) -> None:
+        """Says which registers of D are undefined; of whole rows and columns where an operand is."""
+        for place, register in enumerate(self.d.registers):
+            bits: Any = None
+            parts = [part if part is None else part[..., place] for part in (rows, columns, inward)]
+            for part in parts:
+                if part is not None:
+                    bits = part if bits is None else bits | part
+            if bits is not None:
+                bits = np.where(bits, np.uint32(0xFFFFFFFF), np.uint32(0))
+            waves.put_undefined(register, bits, self._why)
+
+    _why = ""
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Acts, and says which bits of what it writes are undefined."""
+        undefined = [self.undefined(waves, item) for item in (self.a, self.b, self.c)]
+        bad = next((register for register in self.reads if register in waves.undefined), None)
+        self._why = "" if bad is None else waves.why(bad)
+        self.run(waves)
+        mask, full = waves.mask, waves.full
+        waves.mask, waves.full = np.ones_like(mask), True
+        self.spread(waves, *self.reach(*undefined))
+        waves.mask, waves.full = mask, full
+
+    def reach(
+        self, a: Array | None, b: Array | None, c: Array | None
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """Which registers of D, (waves, lanes, registers), depend on what is undefined."""
+        raise NotImplementedError
+
+
+class Wmma(MatrixStep):
+    """A 16 × 16 × 16 product of a wave of 32 lanes, whose halves hold the same rows of A and columns of B."""
+
+    def __init__(self, instruction: Instruction, shape: Shape) -> None:
+        super().__init__(instruction, shape)
+        self.narrow = shape.sums in ("f16", "bf16")
+        high = choices(instruction.modifiers, "op_sel", 3, 0)[2]
+        self.shift = np.uint32(16 * high)
+        negated = choices(instruction.modifiers, "neg_lo", 3, 0)
+        self.integer = shape.of_a.startswith("iu")
+        self.signs = bool(negated[0]), bool(negated[1])
+        self.clamp = "clamp" in instruction.modifiers
+        others = {"op_sel", "op_sel_hi", "clamp", *(["neg_lo"] if self.integer else [])}
+        if unknown := set(instruction.modifiers) - others:
+            raise UnknownInstructionError(
+                f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}", self.line, self.text
+            )
+        needed = 16 * BITS[shape.of_a] // 32
+        if (len(self.a.registers), len(self.b.registers), len(self.d.registers)) != (needed, needed, 8):
+            raise UnknownInstructionError(
+                f"{instruction.mnemonic} takes {needed} registers of A and B, and 8 of D",
+                self.line,
+                self.text,
+            )
+
+    def _operand(self, waves: Waves, item: Operand, name: str, signed: bool) -> Array:
+        words = self.stacked(waves, item)
+        if not (words[:, :16] == words[:, 16:]).all():
+            wave, lane, register = np.argwhere(words[:, :16] != words[:, 16:])[0]
+            raise UnreplicatedLanesError(
+                f"lanes {lane} and {lane + 16} of wave {waves.selected()[wave]} hold different numbers "
+                f"of {name} in v{item.registers[register]}: both halves of a wave must hold the same",
+                self.line,
+                self.text,
+            )
+        return numbers(words[:, :16], self.shape.of_a, signed)
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        if not waves.full:
+            raise UnreplicatedLanesError("a WMMA is executed without all lanes active", self.line, self.text)
+        a = self._operand(waves, self.a, "A", self.signs[0])
+        b = self._operand(waves, self.b, "B", self.signs[1])
+        kind = {"f32": np.float32, "i32": np.int32}.get(self.shape.sums, np.uint32)
+        held = self.sums_in(waves, kind)
+        if self.narrow:
+            half = (held >> self.shift).astype(np.uint16)
+            c = HALVES[half] if self.shape.sums == "f16" else from_bf16(half)
+        else:
+            c = held
+        matrix = c.reshape(-1, 2, 16, 8).transpose(0, 3, 1, 2).reshape(-1, 16, 16)
+        with np.errstate(all="ignore"):
+            total = multiplied(a, b, matrix, self.shape.of_a)
+        lanes = total.reshape(-1, 8, 2, 16).transpose(0, 2, 3, 1).reshape(-1, 32, 8)
+        self.put(waves, self._rounded(waves, lanes))
+
+    def _rounded(self, waves: Waves, total: Array) -> Array:
+        if self.shape.sums == "f32":
+            return total.astype(np.float32).view(np.uint32)
+        if self.shape.sums == "i32":
+            if self.clamp:
+                total = np.clip(total, -(2**31), 2**31 - 1)
+            return total.astype(np.uint32)
+        half = (
+            total.astype(np.float16).view(np.uint16)
+            if self.shape.sums == "f16"
+            else bf16_bits(total.astype(np.float32))
+        )
+        old = self.stacked(waves, self.d)
+        return (half.astype(np.uint32) << self.shift) | (old & ~(np.uint32(0xFFFF) << self.shift))
+
+    def reach(
+        self, a: Array | None, b: Array | None, c: Array | None
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """Which registers of D depend on what is undefined in A, B and C."""
+        rows = columns = None
+        if a is not None:
+            row = a[:, :16].any(-1)  # (waves, 16)
+            pairs = row.reshape(-1, 8, 2).transpose(0, 2, 1)
+            rows = np.repeat(pairs, 16, axis=1)
+        if b is not None:
+            column = b[:, :16].any(-1)
+            columns = np.repeat(np.tile(column, (1, 2))[..., None], 8, axis=-1)
+        return rows, columns, c
+
+
+class Mfma(MatrixStep):
+    """A product of a wave of 64 lanes; all lanes take part, active or not."""
+
+    def __init__(self, instruction: Instruction, shape: Shape) -> None:
+        super().__init__(instruction, shape)
+        self.per_lane = shape.m * shape.k * shape.blocks // 64
+        self.registers = shape.m * shape.m * shape.blocks // 64
+        place = self._places().reshape(-1)
+        self.to_matrix, self.to_lanes = np.argsort(place), place
+        zero = {name for name in ("cbsz", "abid", "blgp") if instruction.modifiers.get(name, "0") != "0"}
+        if zero:
+            raise UnknownInstructionError(
+                f"no meaning is known for {sorted(zero)} of {instruction.mnemonic}", self.line, self.text
+            )
+        expected = (
+            self.per_lane * BITS[shape.of_a] // 32,
+            self.registers * (2 if shape.sums == "f64" else 1),
+        )
+        if (len(self.a.registers), len(self.d.registers)) != expected or len(self.b.registers) != expected[0]:
+            raise UnknownInstructionError(
+                f"{instruction.mnemonic} takes {expected[0]} registers of A and B, and {expected[1]} of D",
+                self.line,
+                self.text,
+            )
+
+    def _places(self) -> Array:
+        """The element of (blocks, rows, columns) that each register of each lane holds."""
+        lane, register = np.meshgrid(np.arange(64), np.arange(self.registers), indexing="ij")
+        m = self.shape.m
+        column, group = lane % m, lane // m
+        if m == 4:
+            block, row = group, register
+        elif self.shape.sums == "f64":
+            block, row = np.zeros_like(lane), 4 * register + group
+        elif m == 16:
+            block, row = register // 4, 4 * group + register % 4
+        else:
+            block, row = register // 16, 8 * (register % 16 // 4) + 4 * group + register % 4
+        return np.asarray((block * m + row) * m + column)
+
+    def _operand(self, waves: Waves, item: Operand, kind: str) -> Array:
+        values = numbers(self.stacked(waves, item), kind)
+        return self._grouped(values)
+
+    def _grouped(self, values: Array) -> Array:
+        """Numbers of lanes, (waves, 64, per lane), as (waves, blocks, rows, k)."""
+        groups = values.reshape(-1, 64 // self.shape.m, self.shape.m, self.per_lane)
+        if self.shape.blocks > 1:
+            return groups
+        return groups.swapaxes(1, 2).reshape(-1, 1, self.shape.m, self.shape.k)
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        a, b = self._operand(waves, self.a, self.shape.of_a), self._operand(waves, self.b, self.shape.of_b)
+        kind = {"f32": np.float32, "i32": np.int32, "f64": np.float64}[self.shape.sums]
+        held = self.sums_in(waves, kind)
+        c = held.reshape(len(held), -1)[:, self.to_matrix].reshape(
+            -1, self.shape.blocks, self.shape.m, self.shape.m
+        )
+        with np.errstate(all="ignore"):
+            total = multiplied(a, b, c, self.shape.of_a)
+            total = total.astype(np.uint32) if kind == np.int32 else total.astype(kind)
+        lanes = total.reshape(len(held), -1)[:, self.to_lanes].reshape(-1, 64, self.registers)
+        mask, full = waves.mask, waves.full
+        waves.mask, waves.full = np.ones_like(mask), True
+        self.put(waves, np.ascontiguousarray(lanes).view(np.uint32))
+        waves.mask, waves.full = mask, full
+
+    def reach(
+        self, a: Array | None, b: Array | None, c: Array | None
+    ) -> tuple[Array | None, Array | None, Array | None]:
+        """Which registers of D depend on what is undefined in A, B and C."""
+        shape = (1, self.shape.blocks, self.shape.m, self.shape.m)
+        found: list[Array | None] = []
+        for bits, axis in ((a, -1), (b, -2)):
+            if bits is None:
+                found.append(None)
+                continue
+            some = np.repeat(np.asarray(bits.any(-1))[..., None], self.per_lane, axis=-1)
+            hit: Array = np.asarray(self._grouped(np.asarray(some)).any(-1))
+            spread = np.broadcast_to(np.expand_dims(hit, axis), (len(hit), *shape[1:]))
+            lanes = spread.reshape(len(hit), -1)[:, self.to_lanes].reshape(-1, 64, self.registers)
+            found.append(np.repeat(lanes, len(self.d.registers) // self.registers, axis=-1))
+        return found[0], found[1], c

@@ -1,0 +1,85 @@
+"""What a listing says beside its instructions: the arguments of each kernel, and how a wave begins."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tilewright.amdgcn.faults import ListingParseError
+
+_ENTRY = re.compile(r"^(\s*)(- )?\s*(?:(\.?[\w.]+):)?\s*(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a kernel, as its metadata says.
+
+    Args:
+        name: as in the source, or ``""``.
+        offset: bytes from the begin of the kernel's arguments.
+        size: in bytes.
+        kind: ``global_buffer``, ``by_value``, or ``hidden_…``, which the runtime gives.
+    """
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+
+
+@dataclass(slots=True)
+class KernelRecord:
+    """The metadata of one kernel: its arguments, and its other fields by their names."""
+
+    arguments: list[Argument] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
+    """The kernels that the metadata of a listing names, by their names.
+
+    Args:
+        lines: what stands between ``.amdgpu_metadata`` and ``.end_amdgpu_metadata``.
+
+    Raises:
+        ListingParseError: a kernel without a name.
+    """
+    records: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    inside, nested = False, 0
+    for line in lines:
+        if not line.strip() or (match := _ENTRY.match(line)) is None:
+            continue
+        spaces, dash, key, value = match.groups()
+        indent = len(spaces) + (2 if dash else 0)
+        value = value.strip().strip("'\"")
+        if indent == 0:
+            inside = key == "amdhsa.kernels"
+            continue
+        if not inside:
+            continue
+        if dash and len(spaces) <= 2:
+            records.append(({}, []))
+            nested = 0
+        if nested and indent <= nested:
+            nested = 0
+        if nested:
+            if dash:
+                records[-1][1].append({})
+            if key and records[-1][1]:
+                records[-1][1][-1][key] = value
+        elif key == ".args":
+            nested = indent
+        elif key:
+            records[-1][0][key] = value
+    if any(".name" not in fields for fields, _ in records):
+        raise ListingParseError("the metadata has a kernel without .name")
+    return {
+        fields[".name"]: KernelRecord([_argument(item) for item in arguments], fields)
+        for fields, arguments in records
+    }
+
+
+def _argument(item: dict[str, str]) -> Argument:
+    return Argument(
+        item.get(".name", ""), int(item[".offset"]), int(item[".size"]), item.get(".value_kind", "")
+    )

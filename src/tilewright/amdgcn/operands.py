@@ -1,0 +1,157 @@
+"""Operands as a listing spells them: registers, constants, and what is done with them first."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, replace
+
+from tilewright.amdgcn.faults import ListingParseError
+
+AGPR = 512
+"""Accumulation registers follow the vector registers in one file: ``a0`` has this number."""
+SGPR = 1024
+"""Scalar registers follow in the numbers that say what an instruction touches."""
+VCC, M0, EXEC, SCC = 106, 124, 126, 128
+SCALARS = 129
+TRAP = 108
+
+SPECIAL = {
+    "vcc": (VCC, 2),
+    "vcc_lo": (VCC, 1),
+    "vcc_hi": (VCC + 1, 1),
+    "exec": (EXEC, 2),
+    "exec_lo": (EXEC, 1),
+    "exec_hi": (EXEC + 1, 1),
+    "m0": (M0, 1),
+    "scc": (SCC, 1),
+    "src_scc": (SCC, 1),
+}
+APERTURES = {
+    "src_shared_base": 0x1000 << 32,
+    "src_private_base": 0x2000 << 32,
+    "src_shared_limit": (0x1000 << 32) + 0xFFFFFFFF,
+    "src_private_limit": (0x2000 << 32) + 0xFFFFFFFF,
+}
+"""Where LDS and scratch lie among the addresses of flat instructions: in their upper 32 bits."""
+
+_REGISTER = re.compile(r"^(v|s|a|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])(?:\.([lh]))?$")
+_INTEGER = re.compile(r"^[+-]?(?:0x[0-9a-f]+|\d+)$", re.IGNORECASE)
+_FLOAT = re.compile(r"^[+-]?\d+\.\d*(?:e[+-]?\d+)?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand.
+
+    Args:
+        text: as the listing spells it.
+        bank: ``"v"`` (vector, also accumulation registers), ``"s"`` (scalar), ``"constant"``, ``"float"``,
+            ``"null"``, ``"off"``, ``"name"`` (a label or symbol).
+        index: number of its first register in the bank, or the value of a constant.
+        count: of registers.
+        number: the value of a floating-point constant.
+        negative: the value is negated.
+        absolute: the absolute value is taken, before that.
+        half: ``"l"`` or ``"h"``, the 16 bits that are meant, or nothing.
+        signed: a part of a register is sign-extended (SDWA).
+    """
+
+    text: str
+    bank: str
+    index: int = 0
+    count: int = 1
+    number: float = 0.0
+    negative: bool = False
+    absolute: bool = False
+    half: str = ""
+    signed: bool = False
+
+    @property
+    def registers(self) -> tuple[int, ...]:
+        """Numbers of its registers, over all banks."""
+        if self.bank == "v":
+            return tuple(range(self.index, self.index + self.count))
+        if self.bank == "s":
+            return tuple(range(SGPR + self.index, SGPR + self.index + self.count))
+        return ()
+
+
+def operand(text: str) -> Operand:
+    """The operand that a text spells.
+
+    Raises:
+        ListingParseError: none that is known.
+
+    Example:
+        >>> item = operand("-|v[4:5]|")
+        >>> item.bank, item.index, item.count, item.negative, item.absolute
+        ('v', 4, 2, True, True)
+        >>> operand("vcc_lo").registers == (SGPR + VCC,)
+        True
+    """
+    bare, negative, absolute, signed = text.strip(), False, False, False
+    if bare.startswith("-") and not (_INTEGER.match(bare) or _FLOAT.match(bare)):
+        bare, negative = bare[1:], True
+    for word in ("neg", "abs", "sext"):
+        if bare.startswith(f"{word}(") and bare.endswith(")"):
+            bare = bare[len(word) + 1 : -1]
+            negative, absolute, signed = negative or word == "neg", absolute or word == "abs", word == "sext"
+    if bare.startswith("|") and bare.endswith("|"):
+        bare, absolute = bare[1:-1], True
+    made = _plain(bare)
+    return replace(made, text=text, negative=negative, absolute=absolute, signed=signed)
+
+
+def _plain(text: str) -> Operand:
+    if match := _REGISTER.match(text):
+        bank, single, first, last, half = match.groups()
+        index = int(single or first)
+        count = 1 if last is None else int(last) - index + 1
+        index += {"v": 0, "s": 0, "a": AGPR, "ttmp": TRAP}[bank]
+        return Operand(text, "v" if bank in "va" else "s", index, count, half=half or "")
+    if text in SPECIAL:
+        return Operand(text, "s", *SPECIAL[text])
+    if text in APERTURES:
+        return Operand(text, "constant", APERTURES[text])
+    if _INTEGER.match(text):
+        return Operand(text, "constant", int(text, 0))
+    if _FLOAT.match(text):
+        return Operand(text, "float", number=float(text))
+    if text in ("null", "off"):
+        return Operand(text, text)
+    if re.match(r"^[\w.$@+()/-]+$", text):
+        return Operand(text, "name")
+    raise ListingParseError(f"operand {text!r} is not understood")
+
+
+_TWO_PI_INVERSE = {"f16": 0x3118, "f32": 0x3E22F983, "f64": 0x3FC45F306DC9C882}
+
+
+def constant_bits(item: Operand, kind: str) -> int:
+    """The bits that a constant operand has where an operand of a kind is read, e.g. ``f32`` or ``u64``.
+
+    A constant in floating point is one of the width of the operand; an integer is its bits. A literal of 32
+    bits is the upper half of a number of 64 bits in floating point, and is extended by its sign where the
+    operand is signed.
+    """
+    wide = kind.endswith("64")
+    if item.bank == "float":
+        if abs(item.number - 0.15915494) < 1e-6:
+            return _TWO_PI_INVERSE.get(kind, _TWO_PI_INVERSE["f32"])
+        if kind == "f64":
+            return int(struct.unpack("<Q", struct.pack("<d", item.number))[0])
+        form, bits = ("<e", "<H") if kind in ("f16", "pk16") else ("<f", "<I")
+        return int(struct.unpack(bits, struct.pack(form, item.number))[0])
+    value = item.index
+    if wide:
+        if item.text in APERTURES or -16 <= value <= 64:
+            return value & 0xFFFFFFFFFFFFFFFF
+        if kind == "f64":
+            return (value & 0xFFFFFFFF) << 32
+        if kind == "i64" and value & 0x80000000:
+            value = (value & 0xFFFFFFFF) - (1 << 32)
+        return value & 0xFFFFFFFFFFFFFFFF
+    if item.text in APERTURES:
+        value >>= 32
+    return value & (0xFFFF if kind.endswith("16") and kind != "pk16" else 0xFFFFFFFF)

@@ -1,0 +1,191 @@
+"""Vector instructions on two numbers in one register, sums of products of small numbers, and mixed formats.
+
+``op_sel`` and ``op_sel_hi`` choose the halves that are read for the lower and the upper result, ``neg_lo``
+and ``neg_hi`` which are negated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.floats import towards_zero
+from tilewright.amdgcn.operands import Operand
+from tilewright.amdgcn.readers import Reader
+from tilewright.amdgcn.rounding import fma, larger, smaller
+from tilewright.amdgcn.rows import left, right
+from tilewright.amdgcn.state import Array, Waves
+
+_TWO: dict[str, tuple[str, int, Any]] = {
+    "add_f16": ("f16", 2, np.add),
+    "mul_f16": ("f16", 2, np.multiply),
+    "fma_f16": ("f16", 3, fma),
+    "fmac_f16": ("f16", 3, fma),
+    "max_f16": ("f16", 2, larger),
+    "min_f16": ("f16", 2, smaller),
+    "add_u16": ("u16", 2, np.add),
+    "sub_u16": ("u16", 2, np.subtract),
+    "add_i16": ("i16", 2, np.add),
+    "sub_i16": ("i16", 2, np.subtract),
+    "mul_lo_u16": ("u16", 2, np.multiply),
+    "mad_u16": ("u16", 3, lambda a, b, c: a * b + c),
+    "mad_i16": ("i16", 3, lambda a, b, c: a * b + c),
+    "max_u16": ("u16", 2, np.maximum),
+    "min_u16": ("u16", 2, np.minimum),
+    "max_i16": ("i16", 2, np.maximum),
+    "min_i16": ("i16", 2, np.minimum),
+    "lshlrev_b16": ("u16", 2, lambda a, b: left(b, a)),
+    "lshrrev_b16": ("u16", 2, lambda a, b: right(b, a)),
+    "ashrrev_i16": ("i16", 2, lambda a, b: right(b, a)),
+    "add_f32": ("f32", 2, np.add),
+    "mul_f32": ("f32", 2, np.multiply),
+    "fma_f32": ("f32", 3, fma),
+    "mov_b32": ("u32", 2, lambda a, b: a),
+}
+PACKED = {f"v_pk_{name}": meaning for name, meaning in _TWO.items()}
+
+
+def choices(modifiers: dict[str, str], name: str, count: int, default: int) -> list[int]:
+    """The list of a modifier as ``op_sel:[0,1]``, or its default for each operand."""
+    spelled = modifiers.get(name)
+    found = [] if spelled is None else [int(word) for word in spelled.strip("[]").split(",")]
+    return (found + [default] * count)[:count]
+
+
+class HalfReader(Reader):
+    """Reads one half of an operand that holds two numbers.
+
+    Args:
+        item: the operand.
+        kind: of the numbers.
+        high: the upper half.
+        negated: it is negated.
+    """
+
+    def __init__(self, item: Operand, kind: str, high: bool, negated: bool) -> None:
+        self.wide = kind.endswith("32")
+        self.high_half, self.negated = bool(high), bool(negated)
+        super().__init__(item, "u64" if self.wide else "u32", vector=True)
+        self.of = np.dtype({"f16": "f2", "u16": "u2", "i16": "i2", "f32": "f4", "u32": "u4"}[kind])
+        if self.constant is not None and item.bank == "float" and kind in ("f16", "f32"):
+            self.constant = np.full((1, 1), 0, self.constant.dtype)
+            raw = np.array(item.number, self.of).view(np.dtype(f"u{self.of.itemsize}"))
+            self.constant[...] = raw
+
+    def _modified(self, value: Array) -> Array:
+        return value
+
+    def __call__(self, waves: Waves) -> Array:
+        """The numbers of the operand in the selected waves."""
+        words = super().__call__(waves)
+        return self._half(words, self.negated)
+
+    def _half(self, words: Array, negated: bool) -> Array:
+        shift = words.dtype.type(32 if self.wide else 16)
+        part = words >> shift if self.high_half else words
+        value = part.astype(np.dtype(f"u{self.of.itemsize}")).view(self.of)
+        if negated:
+            value = -value
+        if self.item.absolute:
+            value = np.abs(value)
+        return -value if self.item.negative else value
+
+    def undefined(self, waves: Waves) -> Array | None:
+        """Which bits of the numbers are undefined."""
+        found = super().undefined(waves)
+        if found is None:
+            return None
+        shift = found.dtype.type(32 if self.wide else 16)
+        part = found >> shift if self.high_half else found
+        return part.astype(np.dtype(f"u{self.of.itemsize}"))
+
+
+def packed_readers(operands: list[Operand], kind: str, modifiers: dict[str, str]) -> list[HalfReader]:
+    """Readers of the lower numbers of all operands, then of the upper ones."""
+    count = len(operands)
+    readers = []
+    for sel, neg, default in (("op_sel", "neg_lo", 0), ("op_sel_hi", "neg_hi", 1)):
+        halves, negated = choices(modifiers, sel, count, default), choices(modifiers, neg, count, 0)
+        readers += [
+            HalfReader(item, kind, bool(half), bool(minus) and kind[0] == "f")
+            for item, half, minus in zip(operands, halves, negated, strict=True)
+        ]
+    return readers
+
+
+def both_halves(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """A function on the lower and on the upper numbers; the results lie in one word (or two)."""
+
+    def compute(*values: Any) -> Any:
+        return joined(function(*values[:count]), function(*values[count:]))
+
+    return compute
+
+
+def joined(low: Any, high: Any) -> Any:
+    """Two numbers as one of twice their width."""
+    bits = low.dtype.itemsize * 8
+    wide = np.dtype(f"u{low.dtype.itemsize * 2}")
+    parts = [
+        np.ascontiguousarray(part).view(np.dtype(f"u{part.dtype.itemsize}")).astype(wide)
+        for part in (low, high)
+    ]
+    return parts[0] | (parts[1] << wide.type(bits))
+
+
+def mov_pair(low: Any, high: Any) -> Any:
+    """``v_pk_mov_b32``: the lower result is of the first operand, the upper one of the second."""
+    return joined(*np.broadcast_arrays(low, high))
+
+
+def mixed_readers(operands: list[Operand], modifiers: dict[str, str]) -> list[Reader]:
+    """Readers of ``v_fma_mix…``: f16 where ``op_sel_hi`` says so, of one half, else f32."""
+    halves = choices(modifiers, "op_sel_hi", len(operands), 0)
+    upper = choices(modifiers, "op_sel", len(operands), 0)
+    return [
+        Reader(item, "f16" if half else "f32", vector=True, high=bool(high))
+        for item, half, high in zip(operands, halves, upper, strict=True)
+    ]
+
+
+def mixed(a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c`` in f32, of numbers each of which is f16 or f32."""
+    return fma(a.astype(np.float32), b.astype(np.float32), c.astype(np.float32))
+
+
+def bytes_of(words: Any, signed: bool) -> Any:
+    """The four bytes of words as integers, along a new last axis."""
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
+    return (octets.view(np.int8) if signed else octets).astype(np.int64)
+
+
+def nibbles_of(words: Any, signed: bool) -> Any:
+    """The eight numbers of 4 bits of words, the first in the lowest bits, along a new last axis."""
+    parts = np.stack([(words >> np.uint32(4 * i)) & np.uint32(15) for i in range(8)], -1).astype(np.int64)
+    return np.where(parts > 7, parts - 16, parts) if signed else parts
+
+
+def dot_of_bytes(signs: tuple[bool, bool], clamp: bool = False) -> Callable[..., Any]:
+    """The sum of products of four bytes each, and an integer."""
+
+    def compute(a: Any, b: Any, c: Any) -> Any:
+        total = (bytes_of(a, signs[0]) * bytes_of(b, signs[1])).sum(-1) + c.astype(np.int64)
+        if clamp:
+            low, high = (-(2**31), 2**31 - 1) if any(signs) else (0, 2**32 - 1)
+            total = np.clip(total, low, high)
+        return total.astype(np.uint32)
+
+    return compute
+
+
+def dot_of_halves(a_low: Any, b_low: Any, c: Any, a_high: Any, b_high: Any) -> Any:
+    """The sum of two products of f16 and an f32, rounded after each (an assumed order)."""
+    low = fma(a_low.astype(np.float32), b_low.astype(np.float32), c)
+    return fma(a_high.astype(np.float32), b_high.astype(np.float32), low)
+
+
+def rounded_to_half(value: Any, zero: bool = False) -> Any:
+    """f32 as f16."""
+    return towards_zero(value) if zero else value.astype(np.float16)

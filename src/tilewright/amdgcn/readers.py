@@ -1,0 +1,238 @@
+"""Reading operands as arrays of numbers, and writing results, with the bits of them that are undefined.
+
+A kind names how the bits of an operand are read: ``u32``, ``i32``, ``f32``, ``u16``, ``i16``, ``f16``,
+``u64``, ``i64``, ``f64``, ``mask`` (one bit for each lane), ``pk16`` (two numbers of 16 bits), ``wN`` (N
+words).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.operands import EXEC, SGPR, Operand, constant_bits
+from tilewright.amdgcn.state import Array, Waves, bits_of, lanes_of
+
+DTYPES = {
+    kind: np.dtype(name)
+    for kind, name in {
+        "u32": "u4", "i32": "i4", "f32": "f4", "u16": "u2", "i16": "i2", "f16": "f2",
+        "u64": "u8", "i64": "i8", "f64": "f8", "pk16": "u4",
+    }.items()
+}  # fmt: skip
+UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+Words = Callable[[Waves, int], Array]
+SELECTS = {f"BYTE_{i}": (8 * i, 8) for i in range(4)} | {f"WORD_{i}": (16 * i, 16) for i in range(2)}
+"""First bit and bits of the parts of a register that SDWA names."""
+
+
+def words_read(kind: str) -> int:
+    """How many registers of 32 bits an operand of a kind fills."""
+    if kind.startswith("w") and kind[1:].isdigit():
+        return int(kind[1:])
+    return 2 if kind.endswith("64") else 1
+
+
+class Reader:
+    """Reads one operand.
+
+    Args:
+        item: the operand.
+        kind: how its bits are read.
+        vector: its numbers are those of lanes, (waves, lanes) or (waves, 1); else of waves, (waves,).
+        high: the upper 16 bits are read.
+        select: the part of a register that is read (SDWA), or nothing.
+    """
+
+    def __init__(self, item: Operand, kind: str, vector: bool, high: bool = False, select: str = "") -> None:
+        self.item, self.kind, self.vector = item, kind, vector
+        self.high = high or item.half == "h"
+        self.select = select if select != "DWORD" else ""
+        self.registers = self._needed()
+        self.constant: Array | None = None
+        if item.bank in ("constant", "float"):
+            bits = constant_bits(item, kind)
+            self.constant = self._typed_constant(bits)
+        elif item.bank == "null":
+            self.constant = self._typed_constant(0)
+
+    def _needed(self) -> tuple[int, ...]:
+        count = words_read(self.kind)
+        if self.kind == "mask" or self.item.count == count or not self.item.registers:
+            return self.item.registers
+        return tuple(range(self.item.registers[0], self.item.registers[0] + count))
+
+    def _typed_constant(self, bits: int) -> Array:
+        if self.kind == "mask":
+            return lanes_of(np.array([[bits & 0xFFFFFFFF, (bits >> 32) & 0xFFFFFFFF]], np.uint32))
+        dtype = DTYPES.get(self.kind, np.dtype("u4"))
+        shape = (1, 1) if self.vector else (1,)
+        return self._modified(np.full(shape, bits, UNSIGNED[dtype.itemsize]).view(dtype))
+
+    def __call__(self, waves: Waves) -> Array:
+        """The numbers of the operand in the selected waves."""
+        if self.constant is not None:
+            return self.constant
+        return self._modified(self._typed(waves, self.word))
+
+    def word(self, waves: Waves, register: int) -> Array:
+        """One register of the operand, as words."""
+        if register < SGPR:
+            return np.asarray(waves.vector[register][waves.at])
+        held: Array = waves.scalar[register - SGPR, waves.at]
+        return held[:, None] if self.vector else held
+
+    def _typed(self, waves: Waves, word: Words) -> Array:
+        if self.kind == "mask":
+            words = waves.scalar[[register - SGPR for register in self.registers]][:, waves.at]
+            return lanes_of(words.T)
+        low = word(waves, self.registers[0])
+        if self.select:
+            return self._selected(low)
+        dtype = DTYPES[self.kind]
+        if dtype.itemsize == 8:
+            high = word(waves, self.registers[1]) if len(self.registers) > 1 else np.zeros_like(low)
+            return (low.astype(np.uint64) | (high.astype(np.uint64) << np.uint64(32))).view(dtype)
+        if dtype.itemsize == 2:
+            return (low >> np.uint32(16) if self.high else low).astype(np.uint16).view(dtype)
+        return np.ascontiguousarray(low).view(dtype)
+
+    def _selected(self, word: Array) -> Array:
+        first, bits = SELECTS[self.select]
+        part = (word >> np.uint32(first)) & np.uint32((1 << bits) - 1)
+        if self.item.signed or (
+            self.kind[0] == "i" and bits < DTYPES[self.kind].itemsize * 8 and self.item.signed
+        ):
+            part = (part.astype(np.int64) - ((part.astype(np.int64) >> (bits - 1)) << bits)).astype(np.uint32)
+        dtype = DTYPES[self.kind]
+        return part.astype(UNSIGNED[dtype.itemsize]).view(dtype)
+
+    def _modified(self, value: Array) -> Array:
+        if value.dtype.kind == "u":  # a sign is a bit where numbers are moved as they are
+            sign = np.array(1 << (8 * value.dtype.itemsize - 1), value.dtype)
+            value = value & ~sign if self.item.absolute else value
+            return value ^ sign if self.item.negative else value
+        if self.item.absolute:
+            value = np.abs(value)
+        return -value if self.item.negative else value
+
+    def undefined(self, waves: Waves) -> Array | None:
+        """Which bits of the numbers are undefined, as unsigned integers, or bools for masks."""
+        if self.constant is not None or all(register not in waves.undefined for register in self.registers):
+            return None
+        if self.kind == "mask":
+            none = np.zeros(waves.scalar[0, waves.at].shape, np.uint32)
+            parts = [waves.undefined_bits(register) for register in self.registers]
+            return lanes_of(np.stack([none if part is None else part for part in parts], -1))
+
+        def word(of: Waves, register: int) -> Array:
+            bits = of.undefined_bits(register)
+            if bits is None:
+                return np.zeros_like(self.word(of, register))
+            return bits[:, None] if register >= SGPR and self.vector else bits
+
+        found = self._typed(waves, word)
+        return found.view(UNSIGNED[found.dtype.itemsize])
+
+
+class VectorWriter:
+    """Writes a result to vector registers, in the active lanes.
+
+    Args:
+        item: the operand that is written.
+        kind: of the result.
+        high: a result of 16 bits goes to the upper half.
+        keeps: the other half of the register stays; else it becomes zero.
+    """
+
+    def __init__(self, item: Operand, kind: str, high: bool = False, keeps: bool = True) -> None:
+        self.registers = item.registers
+        self.kind, self.keeps = kind, keeps or item.half != ""
+        self.high = high or item.half == "h"
+        self.partial = kind in ("u16", "i16", "f16")
+
+    def _words(self, value: Array) -> list[Array]:
+        bits = np.ascontiguousarray(value).view(UNSIGNED[value.dtype.itemsize])
+        if bits.dtype.itemsize == 8:
+            return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
+        return [bits.astype(np.uint32, copy=False)]
+
+    def _merged(self, word: Array, old: Array) -> Array:
+        if self.high:
+            return (word << np.uint32(16)) | (old & np.uint32(0xFFFF) if self.keeps else np.uint32(0))
+        return word | (old & np.uint32(0xFFFF0000)) if self.keeps else word
+
+    def __call__(self, waves: Waves, value: Array) -> None:
+        """Writes the result."""
+        words = self._words(value)
+        if self.partial:
+            words = [self._merged(words[0], waves.vector[self.registers[0]][waves.at])]
+        for register, word in zip(self.registers, words, strict=True):
+            waves.put(register, word)
+
+    def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
+        """Says which bits of the result are undefined."""
+        if self.partial and (bits is not None or self.registers[0] in waves.undefined):
+            count = waves.count if waves.whole else len(waves.at)
+            old = waves.undefined_bits(self.registers[0])
+            old = np.zeros((count, waves.lanes), np.uint32) if old is None else old
+            new = np.zeros(1, np.uint32) if bits is None else self._words(bits)[0]
+            merged = self._merged(new, old)
+            waves.put_undefined(self.registers[0], np.broadcast_to(merged, old.shape), why)
+            return
+        words = [None] * len(self.registers) if bits is None else self._words(bits)
+        for register, word in zip(self.registers, words, strict=True):
+            waves.put_undefined(register, word, why)
+
+
+class ScalarWriter:
+    """Writes a result to scalar registers."""
+
+    def __init__(self, item: Operand, kind: str) -> None:
+        self.registers = item.registers
+        self.kind = kind
+
+    def __call__(self, waves: Waves, value: Array) -> None:
+        """Writes the result, (waves,)."""
+        bits = np.ascontiguousarray(value).view(UNSIGNED[value.dtype.itemsize])
+        if not self.registers:
+            return
+        if bits.dtype.itemsize == 8:
+            waves.scalar[self.registers[1] - SGPR, waves.at] = (bits >> np.uint64(32)).astype(np.uint32)
+        elif len(self.registers) > 1:
+            waves.scalar[self.registers[1] - SGPR, waves.at] = 0
+        waves.put_scalar(self.registers[0] - SGPR, bits.astype(np.uint32))
+
+    def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
+        """Says which bits of the result are undefined."""
+        for place, register in enumerate(self.registers):
+            part = None
+            if bits is not None:
+                part = (bits.astype(np.uint64) >> np.uint64(32 * place)).astype(np.uint32)
+            waves.put_undefined(register, part, why)
+
+
+class MaskWriter:
+    """Writes a bit for each lane to scalar registers; the bits of inactive lanes become 0."""
+
+    def __init__(self, item: Operand) -> None:
+        self.registers = item.registers
+
+    def __call__(self, waves: Waves, value: Array) -> None:
+        """Writes the result, bools of (waves, lanes)."""
+        words = bits_of(value & waves.mask)
+        for place, register in reversed(list(enumerate(self.registers))):
+            waves.scalar[register - SGPR, waves.at] = words[:, place]
+        if self.registers and self.registers[0] == SGPR + EXEC:
+            waves.read_exec()
+
+    def put_undefined(self, waves: Waves, bits: Array | None, why: str) -> None:
+        """Says which of the bits are undefined."""
+        words = None if bits is None else bits_of(np.asarray(bits, np.bool_) & waves.mask)
+        for place, register in enumerate(self.registers):
+            waves.put_undefined(register, None if words is None else words[:, place], why)
+
+
+Writer = Any

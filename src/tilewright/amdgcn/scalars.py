@@ -1,0 +1,269 @@
+"""Scalar instructions: those that compute results of scalar registers, and set the scalar condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn.bits import chosen, tracked
+from tilewright.amdgcn.integers import leading, leading_signs, trailing
+from tilewright.amdgcn.rows import field_of, left, right
+
+U64 = np.uint64
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarRow:
+    """One scalar instruction.
+
+    Args:
+        result: the kind of its result; ``""`` for a comparison.
+        operands: the kinds of its operands; ``scc`` for the condition.
+        compute: the result; of it and the condition where `condition` is ``"computed"``.
+        condition: ``""`` (stays), ``"nonzero"`` (of the result), ``"computed"``.
+        track: undefined bits of the result.
+        accumulates: it also reads its result, first.
+    """
+
+    result: str
+    operands: tuple[str, ...]
+    compute: Any
+    condition: str = ""
+    track: Any = None
+    accumulates: bool = False
+
+
+def _row(spelled: str, compute: Any, condition: str = "", track: Any = None) -> ScalarRow:
+    accumulates = "+=" in spelled
+    result, _, operands = spelled.replace("+=", "=").partition("=")
+    return ScalarRow(result.strip(), tuple(operands.split()), compute, condition, track, accumulates)
+
+
+def _signed_overflow(function: Any) -> Any:
+    def compute(a: Any, b: Any) -> Any:
+        exact = function(a.astype(np.int64), b.astype(np.int64))
+        return exact.astype(np.int32), (exact != exact.astype(np.int32))
+
+    return compute
+
+
+def _carried(a: Any, b: Any, carry: Any = None) -> Any:
+    total = a.astype(U64) + b.astype(U64) + (U64(0) if carry is None else carry.astype(U64))
+    return total.astype(np.uint32), total > U64(0xFFFFFFFF)
+
+
+def _borrowed(a: Any, b: Any, borrow: Any = None) -> Any:
+    exact = a.astype(np.int64) - b.astype(np.int64) - (0 if borrow is None else borrow.astype(np.int64))
+    return exact.astype(np.uint32), exact < 0
+
+
+def _shift_add(by: int) -> Any:
+    def compute(a: Any, b: Any) -> Any:
+        exact = (a.astype(U64) << U64(by)) + b.astype(U64)
+        return exact.astype(np.uint32), exact > U64(0xFFFFFFFF)
+
+    return compute
+
+
+def _field(a: Any, b: Any) -> Any:
+    """Bits 4:0 of the second operand are the first bit (5:0 of 64 bits), bits 22:16 how many."""
+    if a.dtype.itemsize == 4:
+        count = (b >> b.dtype.type(16)) & b.dtype.type(127)
+        whole = count >= 32
+        return np.where(whole, right(a, b.astype(a.dtype)), field_of(a, b, count)).astype(a.dtype)
+    first, count = b.astype(np.int64) & 63, (b.astype(np.int64) >> 16) & 127
+    part = a.astype(U64) >> first.astype(U64)
+    keep = np.where(
+        count >= 64, U64(0xFFFFFFFFFFFFFFFF), (U64(1) << np.minimum(count, 63).astype(U64)) - U64(1)
+    )
+    part = part & keep
+    if a.dtype.kind == "i":
+        sign = np.where(
+            (count > 0) & (count < 64), U64(1) << np.maximum(count - 1, 0).clip(0, 63).astype(U64), U64(0)
+        )
+        part = (part ^ sign) - sign
+    return part.astype(a.dtype)
+
+
+def _mask_bits(dtype: Any) -> Any:
+    bits = np.dtype(dtype).itemsize * 8
+
+    def compute(a: Any, b: Any) -> Any:
+        return (
+            ((U64(1) << (a.astype(U64) & U64(bits - 1))) - U64(1)) << (b.astype(U64) & U64(bits - 1))
+        ).astype(dtype)
+
+    return compute
+
+
+def _absolute(a: Any) -> Any:
+    return np.where(a < 0, (-a.astype(np.int64)).astype(np.int32), a).astype(np.int32)
+
+
+LOGIC: dict[str, Any] = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "andn2": lambda a, b: a & ~b,
+    "orn2": lambda a, b: a | ~b,
+    "nand": lambda a, b: ~(a & b),
+    "nor": lambda a, b: ~(a | b),
+    "xnor": lambda a, b: ~(a ^ b),
+}
+COMPARED: dict[str, Any] = {
+    "eq": np.equal,
+    "lg": np.not_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+}
+_MOVED = tracked(lambda a: a)
+
+
+def _sized(width: int) -> dict[str, ScalarRow]:
+    u, i = f"u{width}", f"i{width}"
+    rows = {
+        f"s_mov_b{width}": _row(f"{u} = {u}", lambda a: a, track=_MOVED),
+        f"s_cmov_b{width}": _row(f"{u} += {u} scc", lambda old, a, c: np.where(c != 0, a, old)),
+        f"s_not_b{width}": _row(f"{u} = {u}", np.invert, "nonzero", _MOVED),
+        f"s_wqm_b{width}": _row(f"{u} = {u}", _whole_quads, "nonzero"),
+        f"s_lshl_b{width}": _row(f"{u} = {u} u32", lambda a, b: left(a, b.astype(a.dtype)), "nonzero"),
+        f"s_lshr_b{width}": _row(f"{u} = {u} u32", lambda a, b: right(a, b.astype(a.dtype)), "nonzero"),
+        f"s_ashr_i{width}": _row(f"{i} = {i} u32", lambda a, b: right(a, b.astype(a.dtype)), "nonzero"),
+        f"s_bfe_u{width}": _row(f"{u} = {u} u32", _field, "nonzero"),
+        f"s_bfe_i{width}": _row(f"{i} = {i} u32", _field, "nonzero"),
+        f"s_bfm_b{width}": _row(f"{u} = u32 u32", _mask_bits(np.dtype(f"u{width // 8}"))),
+        f"s_brev_b{width}": _row(f"{u} = {u}", _reversed),
+        f"s_bcnt1_i32_b{width}": _row(
+            f"u32 = {u}", lambda a: np.bitwise_count(a).astype(np.uint32), "nonzero"
+        ),
+        f"s_bcnt0_i32_b{width}": _row(
+            f"u32 = {u}", lambda a: np.bitwise_count(~a).astype(np.uint32), "nonzero"
+        ),
+        f"s_ff1_i32_b{width}": _row(f"u32 = {u}", trailing),
+        f"s_flbit_i32_b{width}": _row(f"u32 = {u}", leading),
+        f"s_cselect_b{width}": _row(
+            f"{u} = {u} {u} scc",
+            lambda a, b, c: np.where(c != 0, a, b),
+            track=tracked(lambda a, b, c: chosen(b, a, c)),
+        ),
+        f"s_bitset1_b{width}": _row(f"{u} += u32", lambda old, a: old | left(np.ones_like(old), a)),
+        f"s_bitset0_b{width}": _row(f"{u} += u32", lambda old, a: old & ~left(np.ones_like(old), a)),
+        f"s_bitcmp1_b{width}": _row(
+            f"= {u} u32", lambda a, b: right(a, b.astype(a.dtype)) & a.dtype.type(1) == 1
+        ),
+        f"s_bitcmp0_b{width}": _row(
+            f"= {u} u32", lambda a, b: right(a, b.astype(a.dtype)) & a.dtype.type(1) == 0
+        ),
+    }
+    for name, function in LOGIC.items():
+        rows[f"s_{name}_b{width}"] = _row(f"{u} = {u} {u}", function, "nonzero", tracked(function))
+    for old, new in (("andn2", "and_not1"), ("orn2", "or_not1")):
+        rows[f"s_{new}_b{width}"] = rows[f"s_{old}_b{width}"]
+    rows[f"s_ctz_i32_b{width}"] = rows[f"s_ff1_i32_b{width}"]
+    rows[f"s_clz_i32_u{width}"] = rows[f"s_flbit_i32_b{width}"]
+    return rows
+
+
+def _whole_quads(a: Any) -> Any:
+    ones = a.dtype.type(0x1111111111111111 & ((1 << (a.dtype.itemsize * 8)) - 1))
+    any_of = (a | (a >> a.dtype.type(1)) | (a >> a.dtype.type(2)) | (a >> a.dtype.type(3))) & ones
+    return any_of * a.dtype.type(15)
+
+
+def _reversed(a: Any) -> Any:
+    octets = np.ascontiguousarray(a).view(np.uint8).reshape(*a.shape, a.dtype.itemsize)
+    packed = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
+    return np.ascontiguousarray(packed[..., : a.dtype.itemsize]).view(a.dtype).reshape(a.shape)
+
+
+def _rows() -> dict[str, ScalarRow]:
+    rows = {**_sized(32), **_sized(64)}
+    rows |= {
+        "s_add_u32": _row("u32 = u32 u32", _carried, "computed"),
+        "s_addc_u32": _row("u32 = u32 u32 scc", _carried, "computed"),
+        "s_sub_u32": _row("u32 = u32 u32", _borrowed, "computed"),
+        "s_subb_u32": _row("u32 = u32 u32 scc", _borrowed, "computed"),
+        "s_add_i32": _row("i32 = i32 i32", _signed_overflow(np.add), "computed"),
+        "s_sub_i32": _row("i32 = i32 i32", _signed_overflow(np.subtract), "computed"),
+        "s_addk_i32": _row("i32 += i32", _signed_overflow(np.add), "computed"),
+        "s_absdiff_i32": _row(
+            "i32 = i32 i32", lambda a, b: np.abs(a.astype(np.int64) - b).astype(np.int32), "nonzero"
+        ),
+        "s_abs_i32": _row("i32 = i32", _absolute, "nonzero"),
+        "s_mul_i32": _row("u32 = u32 u32", np.multiply),
+        "s_mulk_i32": _row("u32 += u32", np.multiply),
+        "s_mul_hi_u32": _row(
+            "u32 = u32 u32", lambda a, b: (a.astype(U64) * b.astype(U64) >> U64(32)).astype(np.uint32)
+        ),
+        "s_mul_hi_i32": _row(
+            "i32 = i32 i32", lambda a, b: (a.astype(np.int64) * b.astype(np.int64) >> 32).astype(np.int32)
+        ),
+        "s_movk_i32": _row("i32 = i32", lambda a: a),
+        "s_cmovk_i32": _row("i32 += i32 scc", lambda old, a, c: np.where(c != 0, a, old)),
+        "s_sext_i32_i8": _row("i32 = u32", lambda a: a.astype(np.uint8).view(np.int8).astype(np.int32)),
+        "s_sext_i32_i16": _row("i32 = u32", lambda a: a.astype(np.uint16).view(np.int16).astype(np.int32)),
+        "s_flbit_i32": _row("u32 = i32", leading_signs),
+        "s_pack_ll_b32_b16": _row(
+            "u32 = u32 u32", lambda a, b: (a & np.uint32(0xFFFF)) | (b << np.uint32(16))
+        ),
+        "s_pack_lh_b32_b16": _row(
+            "u32 = u32 u32", lambda a, b: (a & np.uint32(0xFFFF)) | (b & np.uint32(0xFFFF0000))
+        ),
+        "s_pack_hh_b32_b16": _row(
+            "u32 = u32 u32", lambda a, b: (a >> np.uint32(16)) | (b & np.uint32(0xFFFF0000))
+        ),
+        "s_pack_hl_b32_b16": _row("u32 = u32 u32", lambda a, b: (a >> np.uint32(16)) | (b << np.uint32(16))),
+    }
+    rows["s_cls_i32"] = rows["s_flbit_i32"]
+    for by in range(1, 5):
+        rows[f"s_lshl{by}_add_u32"] = _row("u32 = u32 u32", _shift_add(by), "computed")
+    for kind in ("u32", "i32"):
+        rows[f"s_min_{kind}"] = _row(
+            f"{kind} = {kind} {kind}", lambda a, b: (np.minimum(a, b), a < b), "computed"
+        )
+        rows[f"s_max_{kind}"] = _row(
+            f"{kind} = {kind} {kind}", lambda a, b: (np.maximum(a, b), a >= b), "computed"
+        )
+        for name, function in COMPARED.items():
+            rows[f"s_cmp_{name}_{kind}"] = _row(f"= {kind} {kind}", function)
+            rows[f"s_cmpk_{name}_{kind}"] = _row(f"= {kind} {kind}", function)
+    for name in ("eq", "lg"):
+        rows[f"s_cmp_{name}_u64"] = _row("= u64 u64", COMPARED[name])
+    return rows
+
+
+SCALARS = _rows()
+_PREFIXED = {
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "andn2": "andn2",
+    "and_not1": "andn2",
+    "orn2": "orn2",
+    "or_not1": "orn2",
+    "nand": "nand",
+    "nor": "nor",
+    "xnor": "xnor",
+}
+SAVING = {
+    f"s_{name}_saveexec_b{width}": (LOGIC[logic], width)
+    for name, logic in _PREFIXED.items()
+    for width in (32, 64)
+}
+"""Instructions that save the mask of active lanes, then combine it with an operand (which is the first
+operand)."""
+NEGATED_FIRST = {
+    f"s_{name}_saveexec_b{width}": (function, width)
+    for name, function in {
+        "andn1": lambda a, b: ~a & b,
+        "and_not0": lambda a, b: ~a & b,
+        "orn1": lambda a, b: ~a | b,
+        "or_not0": lambda a, b: ~a | b,
+    }.items()
+    for width in (32, 64)
+}
+SAVING |= NEGATED_FIRST
