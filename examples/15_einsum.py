@@ -1,0 +1,74 @@
+"""The projections of an attention layer as contractions: heads in their order, one kernel for each.
+
+    python examples/15_einsum.py [--small] [--target cuda|cpu|reference]
+
+Of x (batch, position, channel) a product with W (channel, head, element) makes queries that lie as
+(batch, head, position, element), as attention wants them: NumPy needs a product, an addition and a copy in
+another order.  The way back sums over heads and elements, which have two strides then.  The lines that the
+first contraction is made of stand below; every element is compared with NumPy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.testing import device_get, device_put, do_bench, parse_args
+
+SHAPES = {"cuda": (2, 2048, 4096, 32, 128), "cpu": (2, 192, 256, 8, 32), "reference": (2, 9, 24, 3, 8)}
+SMALL = {"cuda": (2, 256, 128, 4, 64), "cpu": (2, 33, 48, 3, 16), "reference": (2, 5, 8, 2, 8)}
+
+
+@tw.kernel(X="B S C", W="C N", bias="N", Q="B H S D")
+def heads(X, W, bias, Q, *, depth):
+    """How many elements a head has is known when the kernel is made: tiles of Q are then whole boxes."""
+    tw.require(Q.shape[3] == depth, "a head has the elements that the kernel was made for")
+    tw.require(Q.shape[1] * depth == W.shape[1], "W has a column for each element of each head")
+    rows = Q[:, :, :, :depth].permute(0, 2, 1, 3).merge(2)  # (batch, position, head and element)
+    for b, m, n in tw.tiles(rows):
+        acc = tw.zeros()
+        for k in tw.steps(X.shape[2]):
+            acc += X[b, m, k] @ W[k, n]
+        rows[b, m, n] = acc + bias[n]
+
+
+def check(result, subscripts, a, b, bias, summed):
+    """Each element is off by less than rounding explains: of that many sums in f32, and of f16 once."""
+    wide = a.astype(np.float64), b.astype(np.float64)
+    exact = np.einsum(subscripts, *wide, optimize=True) + bias
+    size = np.einsum(subscripts, *map(np.abs, wide), optimize=True) + np.abs(bias)
+    bound = 8 * np.sqrt(summed) * 2.0**-24 * size + 2.0**-11 * np.abs(exact) + 2.0**-25
+    off = np.abs(result.astype(np.float64) - exact)
+    assert (off <= bound).all(), f"an element is off by {off.max()}"
+
+
+def main():
+    asked = parse_args(__doc__, SHAPES, SMALL)
+    target, (batch, positions, channels, count, depth) = asked.target, asked.shape
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, positions, channels)).astype(np.float16)
+    w = (rng.standard_normal((channels, count, depth)) / np.sqrt(channels)).astype(np.float16)
+    back = (rng.standard_normal((count, depth, channels)) / np.sqrt(channels)).astype(np.float16)
+    bias = rng.standard_normal((count, 1, depth)).astype(np.float16)
+    X, W, Back, Bias = (device_put(array, target) for array in (x, w, back, bias))
+    Q = device_put(np.full((batch, count, positions, depth), np.nan, np.float16), target)
+
+    project = lambda: tw.einsum("bsc,chd->bhsd", X, W, Q, bias=Bias, target=target)  # noqa: E731
+    project()
+    check(device_get(Q), "bsc,chd->bhsd", x, w, bias, channels)
+    Y = tw.einsum("bhsd,hdc->bsc", Q, Back, target=target)
+    check(device_get(Y), "bhsd,hdc->bsc", device_get(Q), back, 0, count * depth)
+
+    same = device_put(np.full((batch, count, positions, depth), np.nan, np.float16), target)
+    flat = device_put(w.reshape(channels, -1), target), device_put(bias.reshape(-1), target)
+    ran = heads.bind(depth=depth)(X, *flat, same, target=target)
+    check(device_get(same), "bsc,chd->bhsd", x, w, bias, channels)
+    print(f"einsum<{ran.target}, f16, bsc,chd->bhsd>: all {same.size} elements are right; by {ran.schedule}")
+    if target != "reference":
+        ms = do_bench(project, target)
+        tflops = 2e-9 * batch * positions * channels * count * depth
+        print(f"Perf: {ms:.4f} ms, {tflops / ms:.3f} TFlops")
+
+
+if __name__ == "__main__":
+    main()
