@@ -1,31 +1,42 @@
 """Complex products beside six launches, NumPy or cuBLAS, in turns; each is verified before it is timed.
 
-    python benchmarks/complex.py [--target cuda|cpu] [--quick] [--json results/complex.json]
+    python benchmarks/complex.py [--target cuda|cpu] [--rows TEXT ...] [--sides N ...] [--seconds S]
+        [--dtype f32] [--schedules FILE] [--quick] [--busy] [--json FILE]
+
+Only rows are measured whose names have one of the texts, as "f32 interleaved 4m f32": the dtype of the parts,
+how they lie, method, precision. On a GPU PyTorch draws the matrices, and errors are told; see
+`complex_on_gpu.py`.
 
 "six launches" are four real products and two additions of them, all of them ours, of operands in planes. On a
 GPU cuBLAS's complex product stands beside, in f32 and in tf32, and four of its real products of planes,
-without the additions. The table has the launches of each flow and the bytes that they move, every array once
-for each launch; TFlops are of 8 operations for each m, n, k.
+without the additions. With ``--schedules`` products are timed under those of a file too, which `schedules.py`
+reads; each is verified before, and what is refused is said. The table has the launches of each flow and the
+bytes that they move, every array once for each launch; TFlops are of 8 operations for each m, n, k.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from reporting import arguments, effort, keep, table
+from reporting import keep, on_host, table, timed
+from schedules import read
 
 import tilewright as tw
 from tilewright.errors import TilewrightError
 from tilewright.ops.complex_planning import Asked
 from tilewright.tune.complex_trial import SIX, ComplexTrial
-from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS
 
 AGAIN = f"{OURS} again"
 SIDES = {"cuda": (1024, 2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}
+GRADES = ("f32", "tf32", "exact")
 KINDS = {
     "cuda": [
-        *(("f32", planar, "4m", precision) for precision in ("exact", "tf32") for planar in (False, True)),
+        *(("f32", planar, "4m", precision) for precision in GRADES for planar in (False, True)),
+        ("f32", False, "4m", "f16"),
         *(("f16", planar, method, "exact") for method in ("4m", "3m") for planar in (False, True)),
         ("bf16", True, "4m", "exact"),
         ("f64", False, "4m", "exact"),
@@ -41,16 +52,27 @@ MOST_EXACT = 4096
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = on_host(__doc__)
     there = "cuda" if tw.device_count() else "cpu"
     parser.add_argument("--target", choices=SIDES, default=there, help=f"default here: {there}")
+    parser.add_argument("--dtype", help="of the parts; default: all")
+    parser.add_argument(
+        "--rows", nargs="+", default=[""], help="parts of the names of those that are measured"
+    )
+    parser.add_argument("--sides", type=int, nargs="*", help="of the matrices")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long a row is measured")
+    parser.add_argument("--schedules", type=Path, help="of each product; one a line")
     asked = parser.parse_args()
+    on_gpu = asked.target == "cuda"
+    measured = importlib.import_module("complex_on_gpu").row if on_gpu else row  # which needs PyTorch
     rows = []
-    for side in (64,) if asked.quick else SIDES[asked.target]:
+    for side in asked.sides or ((64,) if asked.quick else SIDES[asked.target]):
         for kind in QUICK if asked.quick else KINDS[asked.target]:
+            if asked.dtype not in (None, kind[0]) or not any(text in name_of(kind) for text in asked.rows):
+                continue
             slow = kind[0] == "f64" or (kind[0], kind[3]) == ("f32", "exact")
             if side <= MOST_EXACT or not slow:
-                rows.append(row(side, kind, asked))
+                rows.append(measured(side, kind, asked))
                 print(line(rows[-1]), flush=True)
     print()
     print(table(HEAD, [cells for found in rows for cells in columns(found)]))
@@ -73,11 +95,14 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
     except TilewrightError as error:
         return found | {"failed": str(error).splitlines()[0]}
     calls = {OURS: trial.launch, AGAIN: trial.launch, SIX: six.launch, **trial.rivals()}
-    taken = measure(calls, asked.target, effort=effort(asked))
+    others = dict(_under(asked.schedules, trial))
+    calls |= {given: other.launch for given, other in others.items()}
+    taken = timed(calls, asked)
     return found | {
         "name": trial.name,
         "way": str(trial.product.way),
         "schedule": str(ran[-1].schedule),
+        "schedules": {given: str(other.asked.how) for given, other in others.items()},
         "error_of_bound": comparison.error / comparison.bound,
         "launches": trial.launches,
         "bytes": trial.bytes,
@@ -87,22 +112,53 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
     }
 
 
-HEAD = ("problem", "flow", "launches", "MB moved", "TFlops", "our speed")
+def _under(file: Path | None, like: ComplexTrial) -> Iterator[tuple[str, ComplexTrial]]:
+    """The same product under each schedule of a file, verified; what is refused, or wrong, is said."""
+    schedules = read(file.read_text()) if file is not None else {}
+    for given, schedule in schedules.items():
+        if schedule is None:
+            continue
+        try:
+            asked = like.asked._replace(how=schedule)
+            trial = ComplexTrial(like.shape, like.dtype, like.target, like.planar, asked)
+            trial.run()
+            trial.verify().raise_if_wrong()
+            yield given, trial
+        except TilewrightError as error:
+            print(f"{given}: {error}".splitlines()[0], flush=True)
+
+
+def name_of(kind: tuple[str, bool, str, str]) -> str:
+    """What a row is called, without its extents."""
+    dtype, planar, method, precision = kind
+    return f"{dtype} {'planes' if planar else 'interleaved'} {method} {precision}"
+
+
+HEAD = ("problem", "flow", "launches", "MB moved", "TFlops", "our speed", "host us", "normal", "positive")
 
 
 def columns(found: dict[str, Any]) -> list[list[object]]:
     """The rows of the printed table: a flow in each."""
-    problem = f"{found['dtype']} {'planes' if found['planar'] else 'interleaved'} {found['method']}"
-    problem += f" {found['precision']} {found['shape'][0]}"
+    kind = (found["dtype"], found["planar"], found["method"], found["precision"])
+    problem = f"{name_of(kind)} {found['shape'][0]}"
     if "failed" in found:
-        return [[problem, found["failed"], "-", "-", "-", "-"]]
+        return [[problem, found["failed"], *["-"] * (len(HEAD) - 2)]]
     made = []
     for flow, tflops in found["tflops"].items():
         if flow != AGAIN:
             moved = f"{found['bytes'][flow] / 1e6:.1f}" if flow in found["bytes"] else "-"
             speed = f"{found['speed'][flow]:.3f}" if flow in found["speed"] else "-"
-            made.append([problem, flow, found["launches"].get(flow, "-"), moved, f"{tflops:.3f}", speed])
+            host = f"{found['host_us']:.1f}" if flow == OURS and "host_us" in found else "-"
+            errors = [error_of(found, data, flow) for data in HEAD[-2:]]
+            launches = found["launches"].get(flow, "-")
+            made.append([problem, flow, launches, moved, f"{tflops:.3f}", speed, host, *errors])
     return made
+
+
+def error_of(found: dict[str, Any], data: str, flow: str) -> str:
+    """The largest error and that of the whole, where they are known."""
+    both = found.get("errors", {}).get(data, {}).get(flow)
+    return "-" if both is None else f"{both[0]:.3g} {both[1]:.2g}"
 
 
 def line(found: dict[str, Any]) -> str:

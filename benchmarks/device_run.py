@@ -254,6 +254,8 @@ def parts(quick: bool) -> list[Part]:
         Part("racecheck-blocks", _sanitizer("racecheck", "blocks"), 120, _clean),
         Part("memcheck-splits", _sanitizer("memcheck", "splits"), 150, _clean),
         Part("racecheck-splits", _sanitizer("racecheck", "splits"), 150, _clean),
+        Part("memcheck-members", _sanitizer("memcheck", "members", "--part", "0", "3"), 240, _clean),
+        Part("racecheck-members", _sanitizer("racecheck", "members", "--part", "1", "3"), 240, _clean),
         Part("memcheck-schedules", _sanitizer("memcheck", "schedules"), 180, _clean),
         Part("racecheck-schedules", _sanitizer("racecheck", "schedules"), 180, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),

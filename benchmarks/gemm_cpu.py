@@ -1,6 +1,6 @@
 """GEMM on the CPU beside NumPy, in turns; each result is verified before it is timed.
 
-    python benchmarks/gemm_cpu.py [--quick] [--json results/gemm_cpu.json]
+    python benchmarks/gemm_cpu.py [--quick] [--busy] [--dtypes f64 ...] [--json results/gemm_cpu.json]
 
 Our kernel is timed twice, under two names: what the two differ by is noise.
 """
@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from reporting import arguments, effort, keep, table
+from reporting import keep, on_host, table, timed
 
 import tilewright as tw
 from tilewright import dtypes
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.tune.measure import measure
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS, Trial, gemm_trial
 
@@ -29,7 +28,8 @@ CASES = [
     *(("f32", shape, layout) for shape in SQUARES for layout in ("nn", "nt")),
     *(("f32", (1024, 1024, 1024), layout) for layout in ("tn", "tt")),
     *(("f32", shape, "nn") for shape in (*TINY, *OTHERS)),
-    *((name, (1024, 1024, 1024), "nn") for name in ("f64", "f16", "bf16", "f8e4m3", "i8")),
+    *(("f64", (n, n, n), layout) for n in (512, 1024, 2048) for layout in ("nn", "nt")),
+    *((name, (1024, 1024, 1024), "nn") for name in ("f16", "bf16", "f8e4m3", "i8")),
 ]
 QUICK = [("f32", (256, 256, 256), "nn"), ("f16", (130, 70, 90), "nt")]
 BATCHED = [(1000, 32), (65536, 16), (64, 256)]  # so many products of square matrices, in f32
@@ -37,22 +37,26 @@ QUICK_BATCHED = [(20, 16)]
 
 
 def main() -> None:
-    asked = arguments(__doc__).parse_args()
+    parser = on_host(__doc__)
+    parser.add_argument("--dtypes", nargs="+", help="those that are measured; default: all")
+    asked = parser.parse_args()
     rows = []
     for name, shape, layout in QUICK if asked.quick else CASES:
+        if asked.dtypes and name not in asked.dtypes:
+            continue
         made = operands("random", dtypes.dtype(name), shape, layout=layout)
         trial = gemm_trial(made, "cpu")
         executable, _ = trial.run()
         comparison = trial.verify()
         comparison.raise_if_wrong()
         calls = {OURS: trial.launch, AGAIN: trial.launch, **trial.rivals()}
-        taken = measure(calls, "cpu", effort=effort(asked))
+        taken = timed(calls, asked)
         rows.append(
             row(trial, taken, layout, comparison.error / comparison.bound if comparison.bound else 0.0)
         )
         rows[-1]["arch"] = executable.arch
         print(line(rows[-1]), flush=True)
-    for count, side in QUICK_BATCHED if asked.quick else BATCHED:
+    for count, side in () if asked.dtypes else QUICK_BATCHED if asked.quick else BATCHED:
         rows.append(batched(count, side, asked))
         print(line(rows[-1]), flush=True)
     print()
@@ -74,7 +78,7 @@ def batched(count: int, side: int, asked: Any) -> dict[str, Any]:
         tw.matmul(a, b, c, target="cpu")
 
     calls = {OURS: ours, AGAIN: ours, "numpy": lambda: np.matmul(a, b, out=c)}
-    taken = measure(calls, "cpu", effort=effort(asked))
+    taken = timed(calls, asked)
     flops = 2 * count * side**3
     return {
         "name": f"{count} products",

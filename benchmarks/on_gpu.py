@@ -21,9 +21,9 @@ RIVAL = "cuBLAS"
 BY_HAND = "examples/03"
 AGAIN = f"{OURS} again"
 
-NORMS = {"bf16": 3e-3, "f16": 1e-3, "f32": 1e-5, "tf32": 2e-3, "f8e4m3": 3e-3, "i8": 0.0}
+NORMS = {"bf16": 3e-3, "f16": 1e-3, "f32": 1e-5, "tf32": 2e-3, "f8e4m3": 3e-3, "i8": 0.0, "f64": 2e-14}
 NOT_PROMOTED = 3e-2
-ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-23, "i32": 0.0}
+ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-23, "i32": 0.0, "f64": 2.0**-52}
 SLOPE = 1.13
 """GELU's, at most."""
 
@@ -31,6 +31,7 @@ TORCH = {
     "f16": torch.float16,
     "bf16": torch.bfloat16,
     "f32": torch.float32,
+    "f64": torch.float64,
     "i8": torch.int8,
     "i32": torch.int32,
     "f8e4m3": torch.float8_e4m3fn,
@@ -55,6 +56,8 @@ def bounds(problem: Problem, atom: Any, depth: int | None) -> tuple[float, float
     k = problem.shape[2]
     if not atom.c_dtype.is_float:
         return 0.0, 0.0
+    if atom.c_dtype.bits == 64:  # of sums of which each product rounds, and of cuBLAS's beside them
+        return 2 * ROUNDING[problem.out], 2 * k * 2.0**-53
     each = 2.0**-23 if atom.sum_bits is None else 2.0 ** (2 - atom.sum_bits)
     summed = -(-(depth or k) // atom.shape[2]) * each + (k / depth * 2.0**-23 if depth else 0.0)
     operands = 2.0**-9 if atom.precision == 10 else 0.0
@@ -67,7 +70,7 @@ def drift(problem: Problem, atom: Any, depth: int | None) -> float:
     Where a step cuts bits off, always towards zero, its errors add up; where it rounds they do as the square
     root of their number.  Steps that keep few bits have limits of their own.
     """
-    if not atom.c_dtype.is_float or (atom.sum_bits or 24) < 24:
+    if not atom.c_dtype.is_float or (atom.sum_bits or 24) < 24 or atom.c_dtype.bits == 64:
         return 0.0
     steps = -(-(depth or problem.shape[2]) // atom.shape[2])
     return float(2.0**-24 * steps**0.5 if atom.sum_bits is None else 2.0 ** (1 - atom.sum_bits) * steps)
@@ -92,7 +95,7 @@ class OnGpu:
         a, b, *self.extra = operands
         wide = [self._wide(a), self._wide(b.mT)]  # K x N, as PyTorch's calls take it
         self.exact = self._finished(self._multiplied(*wide))
-        self.sizes = self._multiplied(*(x.float().abs_() for x in wide))
+        self.sizes = self._multiplied(*(x.float().abs_() for x in wide))  # of which few bits are needed
 
     def _multiplied(self, a: Any, b: Any) -> Any:
         if not self.problem.sizes:
@@ -107,11 +110,12 @@ class OnGpu:
         if element == "i8":
             made = torch.randint(-100, 101, stored, dtype=torch.int8, device="cuda")
         else:
-            made = torch.randn(stored, device="cuda").to(TORCH[element])
+            wide = torch.float64 if element == "f64" else torch.float32
+            made = torch.randn(stored, device="cuda", dtype=wide).to(TORCH[element])
         return made if order == "C" else made.T
 
     def _wide(self, x: Any) -> Any:
-        return x.float().double()
+        return x.double() if x.dtype == torch.float64 else x.float().double()
 
     def _finished(self, sums: Any) -> Any:
         if self.problem.kernel == "bias_gelu":

@@ -14,7 +14,9 @@ from typing import Any
 
 import against
 import candidates
+import complex as complex_products
 import dense_table
+import integers_cpu
 import split_k
 import tuning
 
@@ -63,6 +65,8 @@ def benchmarks(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def section(found: dict[str, Any], file: str) -> str:
     """One benchmark: where it ran, and its table."""
     head = f"\n## {found['benchmark']}\n\n{where(found)}\n\nFile: `{file}`\n\n"
+    if found["rows"] and (how := found["rows"][0].get("how", "")).startswith("processor time"):
+        head += f"Counted: {how}.\n\n"
     return head + TABLES[found["benchmark"]](found["rows"]) + "\n"
 
 
@@ -338,7 +342,31 @@ def accurate(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(("n", "call", "µs", "TFlops", "over cuBLAS f32", *kinds), lines)
 
 
+def errors(rows: Sequence[dict[str, Any]]) -> str:
+    """The largest over the sum of sizes, in 2**-24, and by Frobenius norms; beside another library's."""
+    kinds, lines = list(rows[0]["ours"]), []
+    for row in rows:
+        for who, name in (("ours", row["grade"]), ("rival", row["beside"])):
+            if found := row[who]:
+                lines.append([name, *(f"{found[kind][0]:.3g}; {found[kind][1]:.1e}" for kind in kinds)])
+    return markdown(("x".join(map(str, rows[0]["extents"])), *kinds), lines)
+
+
+def complexes(rows: Sequence[dict[str, Any]]) -> str:
+    """Complex products beside six launches and other libraries, flow by flow."""
+    return markdown(complex_products.HEAD, [cells for row in rows for cells in complex_products.columns(row)])
+
+
+def integers(rows: Sequence[dict[str, Any]]) -> str:
+    """Products of i8 beside those of f32, by instruction set."""
+    return markdown(integers_cpu.HEAD, [integers_cpu.columns(row) for row in rows])
+
+
 TABLES = {
+    "complex": complexes,
+    "integers_cpu": integers,
+    "scaled_cpu": gemm,
+    "errors": errors,
     "accurate": accurate,
     "lists": timed,
     "scaled": timed,

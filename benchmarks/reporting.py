@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.outputs import output
+from tilewright.tune.clocks import BusyClock
 from tilewright.tune.machine import machine
-from tilewright.tune.measure import Effort
+from tilewright.tune.measure import Effort, measure
+from tilewright.tune.statistics import Measurement
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,6 +25,20 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--commit", default=commit(), help="of the source tree, for the record")
     parser.add_argument("--quick", action="store_true", help="few, small problems: whether it runs at all")
     return parser
+
+
+def on_host(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of benchmarks on processors, where others may compute too."""
+    parser = arguments(description)
+    said = "count processor time, for one thread (TILEWRIGHT_THREADS=1, OPENBLAS_NUM_THREADS=1)"
+    parser.add_argument("--busy", action="store_true", help=said)
+    return parser
+
+
+def timed(calls: Mapping[str, Callable[[], object]], asked: argparse.Namespace) -> Measurement:
+    """The calls of a benchmark on processors, in turns."""
+    clock = BusyClock() if asked.busy else None
+    return measure(calls, "cpu", effort=effort(asked), clock=clock)
 
 
 def commit() -> str:
@@ -42,7 +58,9 @@ def commit() -> str:
 
 def effort(asked: argparse.Namespace) -> Effort:
     """How long to measure each problem."""
-    return Effort(seconds=0.05, warm_up_seconds=0.0, least=3) if asked.quick else Effort(seconds=1.0)
+    if asked.quick:
+        return Effort(seconds=0.05, warm_up_seconds=0.0, least=3)
+    return Effort(seconds=getattr(asked, "seconds", 1.0))
 
 
 def keep(asked: argparse.Namespace, name: str, target: str, rows: Sequence[dict[str, Any]]) -> None:

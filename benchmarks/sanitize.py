@@ -6,6 +6,7 @@
     blocks     blocks that signal, reach each other's memory, gather, scatter and reduce
     schedules  a dataflow kernel under every form of schedule
     splits     products whose K is split, in each way in which the sums come together
+    members    a random problem of each set of each member of the family; they are compiled as they run
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
 Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
@@ -16,6 +17,7 @@ every third kernel, from the second on.
 from __future__ import annotations
 
 import argparse
+import importlib
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -44,6 +46,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS.parent))
 
 from tests.gpu.splits import SPLIT_FORMS  # noqa: E402
+from tests.problems.sets import SETS  # noqa: E402
 
 ARCH = "sm_90a"
 
@@ -68,7 +71,7 @@ class Case:
     """One kernel on one problem: ``run`` says whether every element is right, if anybody compared."""
 
     name: str
-    trace: Callable[[], Kernel]
+    trace: Callable[[], Kernel] | None
     run: Callable[[], bool | None]
 
 
@@ -201,6 +204,20 @@ def formed(form: Any, shape: tuple[int, int, int], target: str) -> Case:
     return Case(f"schedule {form} {shape}", trace, run)
 
 
+def members(target: str) -> Iterator[Case]:
+    """Random problems, which tests share: pytest comes with them, and with no other kernels."""
+    found = importlib.import_module("tests.problems.members").MEMBERS
+    for number in range(min(SETS[target], SETS[CUDA.name])):
+        for name, carried_out in found.items():
+            yield Case(f"{name}, problem {number}", None, partial(is_right, carried_out, number, target))
+
+
+def is_right(carried_out: Callable[[int, str], str], number: int, target: str) -> bool:
+    wrong = carried_out(number, target)
+    print(wrong, end="")
+    return not wrong
+
+
 def launched(
     name: str, bound: Bound, target: str, arrays: tuple[Any, ...], right: Callable[..., Any]
 ) -> Case:
@@ -229,6 +246,7 @@ KERNELS: dict[str, Callable[[str], Iterator[Case]]] = {
     "blocks": blocks,
     "schedules": schedules,
     "splits": splits,
+    "members": members,
     "planted": planted,
 }
 
@@ -243,7 +261,7 @@ def main() -> None:
     first, step = asked.part
     cases = KERNELS[asked.kernels]("reference" if asked.compile else asked.target)
     for case in islice(cases, first, None, step):
-        if asked.compile:
+        if asked.compile and case.trace:
             compile_text(cuda.emit(case.trace(), ARCH).text, ARCH)
             print(case.name, "compiled", flush=True)
             continue

@@ -4,8 +4,9 @@
 
 Each call is compared with f64 first. "three passes" is the flow without such a kernel: weights are converted
 to fp16, multiplied by cuBLAS, and the product is scaled and biased. "cuBLAS fp16 alone" multiplies weights
-that were fp16 all along, and does nothing else. fp8 by fp8 stands beside `torch._scaled_mm`, by tensor and by
-row. Device time, in turns, with a cold second-level cache.
+that were fp16 all along, and does nothing else. fp8 by fp8 stands beside `torch._scaled_mm`, by tensor, by
+row, and by blocks of (1, 128) of A and (128, 128) of B where that takes them. Device time, in turns, with a
+cold second-level cache.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from reporting import arguments, effort, keep, table
 
 import tilewright as tw
 from tilewright.errors import TilewrightError
-from tilewright.ops.products import scaled
+from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks
 from tilewright.ops.scales import multiplied_as
 from tilewright.schedule.choose import proposals
 from tilewright.tune.measure import measure
@@ -131,6 +132,44 @@ def narrow(m: int, n: int, k: int, by: str) -> dict[str, Callable[[], Any]]:
     return calls
 
 
+def by_blocks(m: int, n: int, k: int, asked: Any) -> dict[str, Callable[[], Any]]:
+    """The calls that multiply fp8 by fp8 with scales of blocks, each compared.
+
+    Those of A lie column by column, those of B for one block of columns after the other.
+    """
+    a, b = drawn("f8e4m3", m, k), drawn("f8e4m3", n, k).T
+    scale_a = (torch.rand((k // BLOCK, m), device="cuda") + 0.5).T
+    scale_b = (torch.rand((n // BLOCK, k // BLOCK), device="cuda") + 0.5).T
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    wide_b = b.float().double() * scale_b.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    wide = a.float().double() * scale_a.repeat_interleave(BLOCK, 1), wide_b
+    one = torch.ones(1, device="cuda")
+    out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+    calls: dict[str, Callable[[], Any]] = {
+        OURS: functools.partial(tw.scaled_mm, a, b, out, **scales),
+        TORCH: functools.partial(torch._scaled_mm, a, b, **scales, out_dtype=torch.bfloat16),
+    }
+    words = {"terms": frozenset(scales), "activation": None, "shared": (1, BLOCK)}
+    kernel = scaled_by_blocks(0).bind(multiplied=tw.f8e4m3, **words)
+    question = kernel.question(a, b, scale_a, scale_b, scale_a[:, 0], out, 1.0, target="cuda")
+    for one_form in proposals(question) if asked.forms and question is not None else ():
+        if len(calls) < 2 + MOST_FORMS and one_form.schedule.staging == "tma":
+            name = f"{one_form.rule}: {one_form.schedule}"
+            schedule = one_form.schedule
+            calls[name] = functools.partial(tw.scaled_mm, a, b, out, **scales, schedule=schedule)
+    for name in list(calls):
+        try:
+            out.fill_(float("nan"))
+            made = calls[name]()
+        except (RuntimeError, TypeError, ValueError, TilewrightError) as error:
+            print(f"{name}: {error}")
+            del calls[name]
+            continue
+        torch.cuda.synchronize()
+        check(made, *wide, one, torch.zeros(1, device="cuda"), name)
+    return calls
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--forms", action="store_true", help="also the schedules next in order")
@@ -144,6 +183,7 @@ def main() -> None:
     for shape in SQUARE[1:2] if asked.quick else SQUARE:
         for by in ("tensor", "row"):
             problems[f"f8e4m3 x f8e4m3 by {by} {shape}"] = functools.partial(narrow, *shape, by), shape
+        problems[f"f8e4m3 x f8e4m3 by block {shape}"] = functools.partial(by_blocks, *shape, asked), shape
     lines, rows = [], []
     for name, (made, shape) in problems.items():
         if asked.only not in name:

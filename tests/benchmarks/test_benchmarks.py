@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.runtime.native import processor_flags
+
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "benchmarks"
 
@@ -108,6 +110,40 @@ def test_attention_on_the_cpu(tmp_path: Path) -> None:
     assert all(row["error_of_bound"] <= 1 and "failed" not in row for row in found["rows"])
     run("render.py", kept, "--out", tmp_path / "page.md")
     assert "| f16 1×2×1×130×200×64 causal |" in (tmp_path / "page.md").read_text()
+
+
+def test_fp16_by_fp8_on_the_cpu(tmp_path: Path) -> None:
+    """By processor time, of which both sides take some."""
+    kept = tmp_path / "scaled.json"
+    run("scaled_cpu.py", "--quick", "--busy", "--json", kept)
+    (row,) = json.loads(kept.read_text())["rows"]
+    assert row["shape"] == [16, 256, 256]
+    assert 0 < row["error_of_bound"] <= 1
+    assert row["weight_bytes"] == {"tilewright": 256 * 256, "NumPy, in f32": 4 * 256 * 256}
+    assert all(timing["median_us"] > 0 for timing in row["timings"].values())
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| f16 × f8e4m3 16×256×256 contiguous along k |" in page
+    assert "Counted: processor time of all threads, as many calls" in page
+
+
+@pytest.mark.skipif("avx2" not in processor_flags(), reason="the processor lacks AVX2")
+def test_integers_of_one_instruction_set_on_the_cpu(tmp_path: Path) -> None:
+    rows = json.loads(run("integers_cpu.py", "--quick", "--isa", "AVX2"))
+    assert [(row["isa"], row["layout"]) for row in rows] == [("AVX2", "nn"), ("AVX2", "nt")]
+    kept = tmp_path / "integers.json"
+    kept.write_text(json.dumps({"benchmark": "integers_cpu", "commit": "0123456789ab", "rows": rows}))
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| AVX2 | i8 96x96x96 nt |" in (tmp_path / "page.md").read_text()
+
+
+def test_complex_products_on_the_cpu(tmp_path: Path) -> None:
+    kept = tmp_path / "complex.json"
+    run("complex.py", "--quick", "--target", "cpu", "--rows", "f32", "--json", kept)
+    (row,) = json.loads(kept.read_text())["rows"]
+    assert set(row["tflops"]) == {"tilewright", "tilewright again", "six launches", "NumPy"}
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| f32 interleaved 4m exact 64 | NumPy |" in (tmp_path / "page.md").read_text()
 
 
 def test_chains_on_the_cpu(tmp_path: Path) -> None:
@@ -223,8 +259,9 @@ def test_the_sanitizers_watch_no_framework() -> None:
     program = f"""
 import runpy, sys
 made = runpy.run_path({str(HERE / "sanitize.py")!r})
-for kernels in made["KERNELS"].values():
-    next(kernels("reference")).trace()
+for name, kernels in made["KERNELS"].items():
+    if name != "members":  # random problems of tests, whose modules load pytest
+        next(kernels("reference")).trace()
 print(*sys.modules)
 """
     done = subprocess.run(
@@ -268,3 +305,15 @@ def test_benchmarks_of_the_gpu(script: str, tmp_path: Path) -> None:
     found = json.loads(kept.read_text())
     assert found["machine"]["device"]["name"]
     assert not [row for row in found["rows"] if "failed" in row]
+
+
+def test_errors_at_every_grade(tmp_path: Path) -> None:
+    kept = tmp_path / "errors.json"
+    assert "f32 by halves" in run("errors.py", "--quick", "--target", "reference", "--json", kept)
+    rows = {row["grade"]: row["ours"] for row in json.loads(kept.read_text())["rows"]}
+    for kind in ("normal", "positive", "wide", "cancelling"):
+        errors = [rows[grade][kind][0] for grade in ("f32", "f32 by halves", "tf32", "bf16")]
+        assert max(errors[:2]) < 8, "units of f32"
+        assert 8 < errors[2] < 1 << 14, "units of 11 bits"
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| complex tf32 |" in (tmp_path / "page.md").read_text()

@@ -1,0 +1,194 @@
+"""Complex products on a GPU beside six launches and cuBLAS: errors, time on the device, and time of the host.
+
+Everything is drawn, multiplied and compared on the GPU.  Of each result 32 rows and 256 columns are verified
+under the bound of each element; the errors that are told are of 256 rows: the largest, divided by the sum of
+the sizes of its products, in units of 2**-24, and the Frobenius norm of all over that of the result.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from reporting import effort
+from schedules import read
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.complex_products import compare_complex
+from tilewright.errors import TilewrightError
+from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.grades import GRADES
+from tilewright.tune.complex_trial import SIX
+from tilewright.tune.measure import measure, measure_calls
+from tilewright.tune.rivals import TORCH_NAMES
+from tilewright.tune.six_launches import LAUNCHES, SixLaunches, bytes_moved
+from tilewright.tune.trial import OURS
+
+CUBLAS = "cuBLAS"
+FOUR = "four real products (cuBLAS)"
+KINDS = ("normal", "positive")
+VERIFIED, ERRORS = (32, 256), 256
+"""Rows and columns that are verified, and rows of which errors are told."""
+
+HOST_SIDES = 1024
+"""Up to which side the time of the host is measured: of larger products the device takes longer."""
+
+Parts = tuple[torch.Tensor, torch.Tensor]
+
+
+class Problem:
+    """A product of square matrices.
+
+    Args:
+        side: rows and columns.
+        dtype: of real and imaginary parts.
+        planar: whether these are arrays of their own.
+        asked: what is asked for besides arrays.
+        kind: N(0, 1) or U(0, 1).
+    """
+
+    def __init__(self, side: int, dtype: str, planar: bool, asked: Asked, kind: str = "normal") -> None:
+        torch.manual_seed(side)
+        draw, self.planar, self.asked = torch.rand if kind == "positive" else torch.randn, planar, asked
+        element = getattr(torch, TORCH_NAMES[dtype])
+
+        def parts() -> Parts:
+            made = [draw((side, side), device="cuda").to(element) for _ in range(2)]
+            return made[0], made[1]
+
+        self.a, self.b = parts(), parts()
+        self.out = torch.full((side, side), float("nan"), device="cuda", dtype=element)
+        self.given = {"a": self.together(self.a), "b": self.together(self.b)}
+        self.given["out"] = self.together((self.out, self.out.clone()))
+
+    def together(self, parts: Parts) -> Any:
+        """An operand as it is multiplied."""
+        return parts if self.planar else torch.view_as_complex(torch.stack(parts, -1))
+
+    def multiply(self) -> None:
+        """As a user calls it."""
+        self.under(None)
+
+    def under(self, schedule: tw.Schedule | None) -> None:
+        """The same under a schedule."""
+        how = {"method": self.asked.method, "precision": self.asked.precision, "schedule": schedule}
+        tw.complex_matmul(self.given["a"], self.given["b"], out=self.given["out"], **how)
+
+    @property
+    def made(self) -> Parts:
+        """Both parts of the result."""
+        out = self.given["out"]
+        return out if self.planar else tuple(torch.view_as_real(out).unbind(-1))
+
+    def six(self) -> SixLaunches:
+        """The flow of six launches, of planes."""
+        outs = [torch.empty_like(self.out) for _ in range(6)]
+        return SixLaunches(self.a, self.b, (outs[0], outs[1]), tuple(outs[2:]), "cuda", self.asked.precision)
+
+    def rivals(self) -> dict[str, Callable[[], object]]:
+        """What cuBLAS has."""
+        outs = [torch.empty_like(self.out) for _ in range(4)]
+        pairs = [(self.a[i], self.b[j]) for i, j in ((0, 0), (1, 1), (0, 1), (1, 0))]
+
+        def four() -> None:
+            for (left, right), out in zip(pairs, outs, strict=True):
+                torch.mm(left, right, out=out)
+
+        calls: dict[str, Callable[[], object]] = {FOUR: four}
+        if self.out.dtype in (torch.float32, torch.float64):
+            a, b = torch.complex(*self.a), torch.complex(*self.b)
+            self.theirs = torch.empty_like(a)
+            calls[CUBLAS] = functools.partial(torch.mm, a, b, out=self.theirs)
+        return calls
+
+    def verify(self, under: tw.Schedule | None = None) -> float:
+        """The largest error of some elements, in parts of its bound."""
+        for one in self.made:
+            one.fill_(float("nan"))
+        ran = product_of_complex({**self.given, "c": None}, self.asked._replace(how=under)).launch()
+        torch.cuda.synchronize()
+        schedule = ran[-1].schedule
+        assert schedule is not None
+        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        rows, columns = VERIFIED
+        a, b = ([x[:rows].cpu() for x in self.a], [x[:, :columns].cpu() for x in self.b])
+        made = [x[:rows, :columns].cpu() for x in self.made]
+        halves = GRADES[self.asked.precision] if ran[-1].kernel.name == "gemm_complex_halves" else 0
+        sides = (tuple(map(as_numpy, parts)) for parts in (a, b, made))
+        found = compare_complex(*sides, how=how, method=self.asked.method, halves=halves)
+        found.raise_if_wrong()
+        return found.error / found.bound
+
+    def errors(self, made: Any) -> tuple[float, float]:
+        """The largest relative to the sum of sizes, in 2**-24; that of the whole, by Frobenius norms."""
+        wide_a, wide_b = (torch.complex(*(x.double() for x in parts)) for parts in (self.a, self.b))
+        wide_a = wide_a[:ERRORS]
+        parts = made if isinstance(made, tuple) else torch.view_as_real(made).unbind(-1)
+        exact = wide_a @ wide_b
+        off = (torch.complex(*(x[:ERRORS].double() for x in parts)) - exact).abs()
+        sizes = wide_a.abs() @ wide_b.abs()
+        return float((off / sizes).max() * 2**24), float(off.norm() / exact.norm())
+
+
+def schedules(problem: Problem, asked: Any) -> dict[str, tw.Schedule]:
+    """Those of a file, verified; what is refused, or wrong, is said."""
+    found = {}
+    for given, schedule in read(asked.schedules.read_text()).items() if asked.schedules is not None else ():
+        try:
+            if schedule is not None:
+                problem.verify(schedule)
+                found[given] = schedule
+        except TilewrightError as error:
+            print(f"{given}: {error}".splitlines()[0], flush=True)
+    return found
+
+
+def as_numpy(tensor: torch.Tensor) -> Any:
+    """A tensor as an array of the dtype that comparisons take."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.float().numpy().astype(tw.bf16.numpy)
+    return tensor.numpy()
+
+
+def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, Any]:
+    """One problem: verified, then timed beside the others; or why it cannot be computed."""
+    name, planar, method, precision = kind
+    found: dict[str, Any] = {"dtype": name, "planar": planar, "method": method, "precision": precision}
+    found |= {"shape": [side] * 3, "target": "cuda", "errors": {}}
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    wanted = Asked(method=method, precision=precision)
+    try:
+        for data in reversed(KINDS):
+            problem = Problem(side, name, planar, wanted, data)
+            verified = problem.verify()
+            six, rivals = problem.six(), problem.rivals()
+            problem.multiply()
+            found["errors"][data] = {OURS: problem.errors(problem.made)}
+            if CUBLAS in rivals:
+                rivals[CUBLAS]()
+                found["errors"][data][CUBLAS] = problem.errors(problem.theirs)
+        way = product_of_complex({**problem.given, "c": None}, wanted).way
+        six.launch()
+    except TilewrightError as error:
+        return found | {"failed": str(error).splitlines()[0]}
+    calls = {OURS: problem.multiply, SIX: six.launch, **rivals}
+    calls |= {
+        given: functools.partial(problem.under, one) for given, one in schedules(problem, asked).items()
+    }
+    taken = measure(calls, "cuda", effort=effort(asked))
+    if side <= HOST_SIDES:
+        of_host = measure_calls({OURS: problem.multiply}, "cuda", calls=50, effort=effort(asked))
+        found["host_us"] = of_host[OURS].us.median
+    flops, size = 8 * side**3, problem.out.element_size()
+    return found | {
+        "way": str(way),
+        "error_of_bound": verified,
+        "launches": {OURS: way.launches, SIX: LAUNCHES},
+        "bytes": {OURS: 6 * side**2 * size + way.moved_bytes, SIX: bytes_moved((side,) * 3, size)},
+        "tflops": {timing.name: flops / timing.us.median / 1e6 for timing in taken.timings},
+        "speed": {other: taken.speed(OURS, other).median for other in calls if other != OURS},
+        **taken.record(),
+    }

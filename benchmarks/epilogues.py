@@ -1,0 +1,143 @@
+"""What is done with the sums in one kernel, dropout and reductions, beside steps of PyTorch, in turns.
+
+    python benchmarks/epilogues.py [--target cuda|cpu] [--quick] [--json results/NAME.json]
+
+A layer with bias, dropout and residual, beside the same without dropout and PyTorch's steps; the maxima and
+the logarithms of sums of exponentials of a product's rows, beside PyTorch's product and `logsumexp`, and
+beside the product alone.  With ``--target cpu`` NumPy stands for PyTorch.  Every result is compared with
+steps in float64 before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from reporting import arguments, effort, keep, table
+
+import tilewright as tw
+from tilewright.tune.measure import measure
+from tilewright.tune.trial import OURS
+
+STEPS, PRODUCT, WITHOUT = "steps", "the product alone", "ours without dropout"
+SHARE, SEED = 0.1, 11
+
+DROPOUT, LOGITS = "dropout", "logsumexp"
+ON_GPU = [
+    (DROPOUT, (4096, 4096, 4096)),
+    (DROPOUT, (8192, 8192, 1024)),
+    (DROPOUT, (16, 4096, 4096)),
+    (LOGITS, (4096, 32768, 4096)),
+    (LOGITS, (4096, 32768, 1024)),
+    (LOGITS, (16, 32768, 4096)),
+]
+ON_CPU = [(DROPOUT, (512, 512, 512)), (LOGITS, (256, 4096, 256))]
+QUICK = [(DROPOUT, (64, 96, 64)), (LOGITS, (40, 600, 64))]
+
+Calls = dict[str, Callable[[], Any]]
+
+
+def drawn(shape: tuple[int, int, int]) -> dict[str, np.ndarray[Any, Any]]:
+    """x (M, K), w (N, K), bias (N,) and residual (M, N), in f32."""
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    shapes = {"x": (m, k), "w": (n, k), "bias": (n,), "residual": (m, n)}
+    made = {name: rng.standard_normal(one, np.float32) for name, one in shapes.items()}
+    made["w"] /= np.float32(np.sqrt(k))
+    return made
+
+
+def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
+    """The calls of a case in f16, compared."""
+    import torch
+
+    functional = torch.nn.functional
+    x, w, bias, residual = (torch.from_numpy(one).cuda().half() for one in drawn(shape).values())
+    wide = x.double() @ w.double().T
+    if what == LOGITS:
+        ours = functools.partial(tw.reduced_matmul, x, w.T, ("max", "logsumexp"))
+
+        def reduced() -> Any:
+            logits = functional.linear(x, w).float()
+            return logits.amax(1), torch.logsumexp(logits, 1)
+
+        for made, want in zip(ours(), (wide.amax(1), torch.logsumexp(wide, 1)), strict=True):
+            assert bool(((made.double() - want).abs() < 1e-3).all()), "a reduction is wrong"
+        return {OURS: ours, STEPS: reduced, PRODUCT: lambda: functional.linear(x, w)}
+    out = torch.full(shape[:2], float("nan"), device="cuda", dtype=x.dtype)
+    words = {"bias": bias, "residual": residual, "seed": SEED}
+    calls: Calls = {
+        OURS: functools.partial(tw.einsum, "mk,nk->mn", x, w, out, dropout=SHARE, **words),
+        WITHOUT: functools.partial(tw.einsum, "mk,nk->mn", x, w, out, **words),
+        STEPS: lambda: functional.dropout(functional.linear(x, w, bias), SHARE) + residual,
+        PRODUCT: lambda: functional.linear(x, w, bias),
+    }
+    calls[OURS]()
+    compared(
+        out.cpu().double().numpy(), (wide + bias.double()).cpu().numpy(), residual.cpu().double().numpy()
+    )
+    return calls
+
+
+def on_cpu(what: str, shape: tuple[int, int, int]) -> Calls:
+    """The same with NumPy in f32."""
+    x, w, bias, residual = drawn(shape).values()
+    wide = x.astype(np.float64) @ w.T
+    if what == LOGITS:
+        ours = functools.partial(tw.reduced_matmul, x, w.T, ("max", "logsumexp"), target="cpu")
+
+        def reduced() -> Any:
+            logits = x @ w.T
+            high = logits.max(1)
+            return high, np.log(np.exp(logits - high[:, None]).sum(1)) + high
+
+        for made, want in zip(ours(), (wide.max(1), np.log(np.exp(wide).sum(1))), strict=True):
+            assert np.abs(made - want).max() < 1e-4, "a reduction is wrong"
+        return {OURS: ours, STEPS: reduced, PRODUCT: lambda: x @ w.T}
+    out, rng = np.full(shape[:2], np.nan, np.float32), np.random.default_rng(SEED)
+    words: dict[str, Any] = {"bias": bias, "residual": residual, "target": "cpu"}
+    calls: Calls = {
+        OURS: functools.partial(tw.einsum, "mk,nk->mn", x, w, out, dropout=SHARE, seed=SEED, **words),
+        WITHOUT: functools.partial(tw.einsum, "mk,nk->mn", x, w, out, **words),
+        STEPS: lambda: (
+            (x @ w.T + bias) * (rng.random(shape[:2], np.float32) >= SHARE) / (1 - SHARE) + residual
+        ),
+        PRODUCT: lambda: x @ w.T + bias,
+    }
+    calls[OURS]()
+    compared(out, wide + bias, residual)
+    return calls
+
+
+def compared(made: Any, sums: Any, residual: Any) -> None:
+    """What is dropped is what Philox says, and all else is near."""
+    kept = tw.testing.philox(np.arange(sums.size).reshape(sums.shape), SEED) >= round(SHARE * 2**32)
+    exact = np.where(kept, sums / (1 - SHARE), 0) + residual
+    assert np.array_equal(made[~kept], residual[~kept]), "something else is dropped"
+    assert (np.abs(made - exact) < 2e-3 * (1 + np.abs(exact))).all(), "an element is wrong"
+
+
+def main() -> None:
+    parser: argparse.ArgumentParser = arguments(__doc__)
+    parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
+    asked = parser.parse_args()
+    cases, made = (ON_GPU, on_gpu) if asked.target == "cuda" else (ON_CPU, on_cpu)
+    lines, rows = [], []
+    for what, shape in QUICK if asked.quick else cases:
+        calls = made(what, shape)
+        taken = measure(calls, asked.target, effort=effort(asked))
+        problem = f"{what} {'x'.join(map(str, shape))}"
+        for call in calls:
+            us = taken[call].us.median
+            speed = "" if call == OURS else f"{taken.speed(OURS, call)}"
+            lines.append((problem, call, f"{us:.1f}", speed))
+            rows.append({"problem": problem, "call": call, "us": us, "speed": speed})
+        keep(asked, "epilogues", asked.target, rows)
+    print(table(("(M, N, K)", "call", "us", f"{OURS} is faster by [95 %]"), lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""How far off products are at each grade of precision, on data of five kinds, beside cuBLAS or NumPy.
+
+    python benchmarks/errors.py --target cuda --json results/h200_errors.json
+    python benchmarks/errors.py --target cpu
+
+The error of an element is divided by the sum of the sizes of its products, in units of 2**-24; the largest is
+told, and the Frobenius norm of all errors over that of the result.  Of a complex product both are those of
+its real and imaginary parts.  Data: normal; from 0 to 1; rows and columns of ranges of their own; sums of
+which most cancels; and factors that are huge where the other one is tiny, along each sum.
+
+Fewer rows than there are are compared of large products.  On the reference f32 is multiplied as tensor cores
+do, and on a processor at the grades that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from reporting import arguments, keep, table
+
+import tilewright as tw
+from tilewright.checking.complex_products import planes
+from tilewright.tune.rivals import as_tensor
+
+EXTENTS = {"reference": (64, 48, 256), "cpu": (256, 256, 1024), "cuda": (1024, 1024, 2048)}
+ROWS = 128
+"""Of the result, that are compared."""
+
+SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 48, 32), warps=(2, 1), stages=2, staging="cp_async")
+OF_BF16, OF_TF32 = (
+    tw.Schedule(atom, (64, 48, 32), warps=(2, 1), stages=2, staging="cp_async")
+    for atom in (tw.atoms.MMA_BF16, tw.atoms.MMA_TF32)
+)
+PROMOTED = tw.Schedule(SYNC.atom, (64, 48, 32), warps=(2, 1), stages=2, staging="cp_async", promote=4)
+
+
+@dataclass(frozen=True)
+class Grade:
+    """How numbers are multiplied.
+
+    Args:
+        name: what the table calls it.
+        element: dtype of the operands, or of their parts.
+        precision: as `tw.matmul` has it.
+        on_reference: the schedule that does it there; None: that which is chosen.
+        rival: what cuBLAS computes that is compared: ``"f32"``, ``"tf32"``, ``"f16"`` or ``"bf16"``.
+    """
+
+    name: str
+    element: str
+    precision: str = "exact"
+    on_reference: Any = None
+    rival: str = ""
+
+
+REAL = (
+    Grade("f32", "f32", rival="f32"),
+    Grade("f32 by halves", "f32", "f32", PROMOTED, "f32"),
+    Grade("tf32", "f32", "tf32", OF_TF32, "tf32"),
+    Grade("f32 by one half", "f32", "f16", SYNC, "tf32"),
+    Grade("f16", "f16", on_reference=SYNC, rival="f16"),
+    Grade("bf16", "bf16", on_reference=OF_BF16, rival="bf16"),
+)
+COMPLEX = (
+    Grade("complex f32", "f32", rival="f32"),
+    Grade("complex f32 by halves", "f32", "f32", PROMOTED, "f32"),
+    Grade("complex tf32", "f32", "tf32", OF_TF32, "tf32"),
+    Grade("complex f32 by one half", "f32", "f16", SYNC, "tf32"),
+    Grade("complex f16", "f16", on_reference=SYNC),
+    Grade("complex bf16", "bf16", on_reference=OF_BF16),
+)
+
+BY_MATRIX_UNITS = ("f32", "tf32", "f16")
+"""Precisions of f32 that other machines compute exactly."""
+
+
+def wide(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]:
+    """Rows of A and columns of B of ranges of their own."""
+    reach = 3 if kind == tw.f16 else 40
+    rows, columns = (
+        np.exp2(rng.integers(-reach, reach + 1, shape)) for shape in ((len(a), 1), (1, b.shape[1]))
+    )
+    return a * rows, b * columns
+
+
+def cancelling(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]:
+    """The second half of each sum takes away the first, but for some bits of it."""
+    half = len(b) // 2
+    left, right = a[:, :half], b[:half]
+    return np.hstack([left, -left]), np.vstack([right, right * (1 + 2.0 ** -(kind.mantissa // 2 + 1))])
+
+
+def huge_by_tiny(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]:
+    """Factors of any size within each sum, of products that are of one size."""
+    unit = np.exp2(rng.integers(-8, 9, len(b)) * (1 if kind == tw.f16 else 4))
+    return a * unit, b / unit[:, None]
+
+
+DATA: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "normal": lambda rng, a, b, kind: (a, b),
+    "positive": lambda rng, a, b, kind: tuple(rng.random(x.shape) for x in (a, b)),
+    "wide": wide,
+    "cancelling": cancelling,
+    "huge x tiny": huge_by_tiny,
+}
+
+
+def drawn(data: str, shapes: Any, grade: Grade, is_complex: bool) -> tuple[Any, Any]:
+    """Operands: arrays, complex arrays of f32, or pairs of planes; their parts are of the same ranges."""
+    kind, rng, parts = tw.dtype(grade.element), np.random.default_rng(1), []
+    for _ in range(1 + is_complex):
+        base = (rng.standard_normal(shape) for shape in shapes)
+        ranges = rng if data == "positive" else np.random.default_rng(2)
+        parts.append([one.astype(kind.numpy) for one in DATA[data](ranges, *base, kind)])
+    if not is_complex:
+        return parts[0][0], parts[0][1]
+    a, b = zip(*parts, strict=True)
+    if kind == tw.f32:
+        a, b = (np.stack(one, -1).view(np.complex64)[..., 0] for one in (a, b))
+    return a, b
+
+
+def errors(a: Any, b: Any, made: Any, is_complex: bool) -> tuple[float, float]:
+    """The largest relative to the sum of sizes, in 2**-24; that of the whole, by Frobenius norms."""
+    zero = np.zeros(1)
+    (ar, ai), (br, bi) = (planes(x) if is_complex else (x, zero) for x in (a, b))
+    parts = planes(made) if is_complex else (made,)
+    rows = slice(0, ROWS)
+    ar, ai, br, bi = (x.astype(np.float64) for x in (ar[rows], ai[rows], br, bi))
+    pairs = [((ar, br, 1), (ai, bi, -1)), ((ar, bi, 1), (ai, br, 1))] if is_complex else [((ar, br, 1),)]
+    largest, off_squared, squared = 0.0, 0.0, 0.0
+    for part, terms in zip(parts, pairs, strict=True):
+        exact = sum(sign * (x @ y) for x, y, sign in terms)
+        sizes = sum(np.abs(x) @ np.abs(y) for x, y, _ in terms)
+        off = np.abs(part[rows].astype(np.float64) - exact)
+        largest = max(largest, float((off / sizes).max() * 2**24))
+        off_squared += float((off * off).sum())
+        squared += float((exact * exact).sum())
+    return largest, float(np.sqrt(off_squared / squared))
+
+
+def ours(a: Any, b: Any, grade: Grade, target: str, is_complex: bool) -> Any:
+    """The product of a grade."""
+    schedule = grade.on_reference if target == "reference" else None
+    words = {"precision": grade.precision, "schedule": schedule, "target": target}
+    call = tw.complex_matmul if is_complex else tw.matmul
+    if target != "cuda":
+        return call(a, b, **words)
+    there = [_moved(one, tw.testing.device_put, target) for one in (a, b, _blank(a, b))]
+    call(*there[:2], out=there[2], **words)
+    return _moved(there[2], tw.testing.device_get)
+
+
+def _moved(given: Any, change: Callable[..., Any], *words: Any) -> Any:
+    return tuple(change(one, *words) for one in given) if isinstance(given, tuple) else change(given, *words)
+
+
+def _blank(a: Any, b: Any) -> Any:
+    """A result of no numbers."""
+    if isinstance(a, tuple):
+        return tuple(_blank(x, y) for x, y in zip(a, b, strict=True))
+    return np.full((a.shape[0], b.shape[1]), np.nan, a.dtype)
+
+
+def rival(a: Any, b: Any, grade: Grade, target: str) -> Any:
+    """What another library makes of it; None if it has no such product."""
+    if target == "cuda":
+        return cublas(a, b, grade.rival) if grade.rival and not isinstance(a, tuple) else None
+    is_known = target == "cpu" and not isinstance(a, tuple) and grade.element in ("f32", "f16")
+    return a @ b if is_known and grade.precision == "exact" else None
+
+
+def cublas(a: Any, b: Any, kind: str) -> Any:
+    """``torch.mm``."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    left, right = (as_tensor(tw.testing.device_put(np.ascontiguousarray(one), "cuda")) for one in (a, b))
+    made = torch.mm(left, right).cpu()
+    return made.float().numpy() if made.dtype == torch.bfloat16 else made.numpy()
+
+
+def is_computed(grade: Grade, target: str) -> bool:
+    """Whether a target has a grade of its own, and does not compute it as another one."""
+    has_one = target == "cuda" or (target == "reference" and grade.on_reference is not None)
+    return has_one or grade.element != "f32" or grade.precision == "exact"
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--target", choices=EXTENTS, default="cpu")
+    asked = parser.parse_args()
+    m, n, k = (32, 24, 64) if asked.quick else EXTENTS[asked.target]
+    beside = "cuBLAS" if asked.target == "cuda" else "NumPy"
+    lines, rows = [], []
+    for grade in (grade for grade in (*REAL, *COMPLEX) if is_computed(grade, asked.target)):
+        is_complex, found, theirs = grade in COMPLEX, {}, {}
+        for data in DATA:
+            a, b = drawn(data, ((m, k), (k, n)), grade, is_complex)
+            found[data] = errors(a, b, ours(a, b, grade, asked.target, is_complex), is_complex)
+            if (made := rival(a, b, grade, asked.target)) is not None:
+                theirs[data] = errors(a, b, made, is_complex)
+        about = {"grade": grade.name, "beside": beside, "extents": (m, n, k)}
+        rows.append({**about, "ours": found, "rival": theirs})
+        for name, numbers in ((grade.name, found), (f"  {beside}", theirs)):
+            if numbers:
+                lines.append((name, *(f"{numbers[x][0]:.3g} {numbers[x][1]:.1e}" for x in DATA)))
+    print(table((f"{m} x {n} x {k}", *DATA), lines))
+    keep(asked, "errors", asked.target, rows)
+
+
+if __name__ == "__main__":
+    main()

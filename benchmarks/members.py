@@ -1,0 +1,275 @@
+"""The members of the family beside their peers: what is asked of each, and what was measured.
+
+    python benchmarks/members.py [--out MEMBERS.md] [--picture results/members.svg]
+
+Each row names its peer, the least speed that is wanted of it and the goal.  Figures come from the results of
+the benchmarks in results/, which say what was measured, where and at which commit; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reporting import table
+
+from tilewright.runtime.outputs import output
+from tilewright.tune.figures import new_figure, save
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+
+class Speed(NamedTuple):
+    """Our speed over a peer's on one problem."""
+
+    problem: str
+    peer: str
+    value: float
+
+
+def of_problems(found: dict[str, Any]) -> Iterator[Speed]:
+    """Rows of a call each, whose speed is told as a text: 1.43 [1.42, 1.44]."""
+    for row in found["rows"]:
+        if row["speed"]:
+            yield Speed(row["problem"], row["call"], float(row["speed"].split()[0]))
+
+
+def of_complex(found: dict[str, Any]) -> Iterator[Speed]:
+    """Rows of a product each, with the speeds over all that stands beside it."""
+    for row in found["rows"]:
+        planes = "planes" if row["planar"] else "interleaved"
+        name = f"{row['dtype']} {planes} {row['method']} {row['precision']} {row['shape'][0]}³"
+        for peer, value in row.get("speed", {}).items():
+            yield Speed(name, peer, value[0] if isinstance(value, list) else value)
+
+
+def of_grades(found: dict[str, Any]) -> Iterator[Speed]:
+    """Products of f32 at each grade."""
+    for row in found["rows"]:
+        yield Speed(f"{row['call']} {row['n']}³", "cuBLAS", row["speed"])
+
+
+def of_attention(found: dict[str, Any]) -> Iterator[Speed]:
+    """Attention beside the better of the others."""
+    for row in found["rows"]:
+        shape = "x".join(map(str, row["shape"]))
+        yield Speed(f"{row['dtype']} {shape} {row['layout']}", "the better", row["of_best"])
+
+
+def of_dense(found: dict[str, Any]) -> Iterator[Speed]:
+    """Dense products under the schedules that are chosen for them."""
+    for row in found["rows"]:
+        for peer, value in row.get("speed", {}).get("tilewright", {}).items():
+            yield Speed(row["problem"], peer, value[0])
+
+
+def of_processors(found: dict[str, Any]) -> Iterator[Speed]:
+    """Products on a processor."""
+    for row in found["rows"]:
+        for peer, value in row.get("speed", {}).items():
+            shape = "x".join(map(str, row["shape"]))
+            name = f"{row.get('isa', '')} {row['dtype']} {shape} {row.get('layout', '')}".strip()
+            yield Speed(name, peer, value[0] if isinstance(value, list) else value)
+
+
+READERS: dict[str, Callable[[dict[str, Any]], Iterator[Speed]]] = {
+    "scaled": of_problems,
+    "int4": of_problems,
+    "permuted": of_problems,
+    "complex": of_complex,
+    "accurate": of_grades,
+    "attention_cuda": of_attention,
+    "dense": of_dense,
+    "gemm_cpu": of_processors,
+    "scaled_cpu": of_processors,
+    "integers_cpu": of_processors,
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A row of what is asked.
+
+    Args:
+        name: what is computed.
+        peer: what it stands beside.
+        least: our speed over the peer's that is asked at least.
+        goal: what is wanted.
+        file: where it was measured.
+        problems: a pattern that the names of its problems match.
+        call: what the peer is called there.
+    """
+
+    name: str
+    peer: str
+    least: float
+    goal: float
+    file: str
+    problems: str
+    call: str
+
+    def speeds(self) -> list[Speed]:
+        """What was measured of it; empty if nothing was."""
+        path = RESULTS / self.file
+        if not path.exists():
+            return []
+        found = json.loads(path.read_text())
+        kept = [part["result"] for part in found["parts"] if part["result"]] if "parts" in found else [found]
+        made = [
+            speed for one in kept if one["benchmark"] in READERS for speed in READERS[one["benchmark"]](one)
+        ]
+        return [one for one in made if one.peer == self.call and re.search(self.problems, one.problem)]
+
+
+ALONE, PASSES, MIXED = "cuBLAS fp16 alone", "three passes", r"^f16 x f8e4m3, contiguous along k "
+SCALED, COMPLEX, ATTENTION = "h200_scaled.json", "h200_complex.json", "h200_attention.json"
+BLOCKS, INTEGERS = "h200_scaled_blocks.json", "cpu_integers.json"
+ON_HOST, WIDE = ("cpu_scaled.json",), "NumPy, in f32"
+FEW, MANY, KEYS = r"\((1|16|64), ", r"\((1024|4096|8192), ", r"x\d+x\d+x"
+
+ASKED = (
+    Work("fp16 × fp8 + scale + bias, M ≤ 64", ALONE, 1.4, 1.8, SCALED, MIXED + FEW, ALONE),
+    Work("the same, M ≥ 1024", ALONE, 0.9, 1.0, SCALED, MIXED + MANY, ALONE),
+    Work("the same, M ≤ 64", PASSES, 4.0, 7.0, SCALED, MIXED + FEW, PASSES),
+    Work("the same, 4096³", PASSES, 1.5, 1.75, SCALED, MIXED + r"\(4096, 4096, 4096\)", PASSES),
+    Work("the same, 8192³", PASSES, 1.1, 1.25, SCALED, MIXED + r"\(8192, ", PASSES),
+    Work(
+        "fp16 × int4, groups of 128, M ≤ 16",
+        ALONE,
+        1.8,
+        3.0,
+        "h200_int4.json",
+        r"^f16 .*128 \((1|4|8|16), ",
+        ALONE,
+    ),
+    Work("fp8 × fp8 by row", "torch._scaled_mm", 0.95, 1.1, SCALED, "by row", "torch._scaled_mm"),
+    Work("fp8 × fp8 by block", "torch._scaled_mm", 0.95, 1.1, BLOCKS, "by block", "torch._scaled_mm"),
+    Work("complex64, f32 grade", "cuBLAS CGEMM", 2.5, 4.5, COMPLEX, r"^f32 .* 4m f32 ", "cuBLAS"),
+    Work("complex64, tf32 grade", "cuBLAS tf32 CGEMM", 1.6, 2.4, COMPLEX, r"^f32 .* 4m tf32 ", "cuBLAS"),
+    Work(
+        "complex half", "four real GEMMs", 0.95, 1.05, COMPLEX, r"^f16 .* 4m ", "four real products (cuBLAS)"
+    ),
+    Work("complex half", "six launches", 1.0, 1.15, COMPLEX, r"^f16 .* 4m ", "six launches"),
+    Work("fp32-accurate real", "cuBLAS SGEMM", 2.5, 4.0, "h200_accurate.json", r"^f32 ", "cuBLAS"),
+    Work("fp64", "cuBLAS DGEMM", 0.9, 1.1, "h200_f64.json", r"^f64 ", "cuBLAS"),
+    Work("complex128", "cuBLAS ZGEMM", 0.9, 1.1, COMPLEX, r"^f64 ", "cuBLAS"),
+    Work("GEMM + bias + permute", "two steps", 1.2, 1.35, "h200_permuted.json", "", "two steps"),
+    Work(
+        "attention, 1024 keys",
+        "cuDNN, FlashAttention",
+        0.92,
+        1.05,
+        ATTENTION,
+        "x1024x(64|128) ",
+        "the better",
+    ),
+    Work(
+        "attention, 4096 keys and more",
+        "cuDNN, FlashAttention",
+        *(0.97, 1.05, ATTENTION, "x(4096|16384)x(64|128) ", "the better"),
+    ),
+    Work(
+        "attention, D = 96, 192, 256",
+        "cuDNN, FlashAttention",
+        *(0.8, 1.05, ATTENTION, "x(96|192|256) ", "the better"),
+    ),
+    Work("complex64 on a processor", "NumPy", 0.9, 1.05, "cpu_complex.json", r"^f32 .* 4m ", "NumPy"),
+    Work("complex128 on a processor", "NumPy", 0.9, 1.05, "cpu_complex.json", r"^f64 ", "NumPy"),
+    Work("fp64 on a processor", "NumPy", 0.9, 1.05, "cpu_f64.json", r"^f64 ", "NumPy"),
+    Work("fp16 × 8 bits on a processor, M ≤ 16", "NumPy", 1.0, 1.5, *ON_HOST, r" (1|4|16)x\d+x", WIDE),
+    Work("the same, M > 16", "NumPy", 1.0, 1.5, *ON_HOST, r" (64|256)x\d+x", WIDE),
+    Work("int8 → int32, AVX2", "our f32", 0.9, 0.9, INTEGERS, r"^AVX2 i8", "tilewright f32"),
+    Work("int8 → int32, VNNI", "our f32", 2.0, 2.0, INTEGERS, r"VNNI i8", "tilewright f32"),
+)
+
+HEAD = ("work", "peer", "at least", "goal", "mean", "the least", "of", "the most", "least reached by")
+
+
+def line(work: Work, speeds: Sequence[Speed]) -> tuple[object, ...]:
+    """A row of the table."""
+    asked = (work.name, work.peer, f"{work.least:g}", f"{work.goal:g}")
+    if not speeds:
+        return *asked, *("not measured",) * 5
+    worst, best = min(speeds, key=lambda one: one.value), max(speeds, key=lambda one: one.value)
+    mean = statistics.geometric_mean(one.value for one in speeds)
+    reached = sum(one.value >= work.least for one in speeds)
+    figures = f"{mean:.2f}", f"{worst.value:.2f}", worst.problem, f"{best.value:.2f}"
+    return *asked, *figures, f"{reached} of {len(speeds)}"
+
+
+def page(measured: dict[Work, list[Speed]], picture: str) -> str:
+    """The table, and below it every problem."""
+    intro = (
+        "# The members beside their peers\n\n"
+        "Written by `python benchmarks/members.py` from [results/](results).\n"
+        "Speed is ours over the peer's, both measured in turns; above 1 we are faster. Means are geometric.\n"
+        "What is asked at least, and the goal, are the project's own. NOTES.md has the files' commits.\n"
+    )
+    parts = [
+        intro,
+        f"![each problem of each row, with what is asked at least and the goal]({picture})\n",
+        markdown(HEAD, [line(work, speeds) for work, speeds in measured.items()]),
+    ]
+    for work, speeds in measured.items():
+        if speeds:
+            told = ", ".join(f"{one.problem} **{one.value:.2f}**" for one in speeds)
+            parts.append(f"{work.name} [{work.peer}], `{work.file}`: {told}.\n")
+    return "\n".join(parts)
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+
+
+def draw(measured: dict[Work, list[Speed]], path: Path) -> None:
+    """Each problem as a point in the line of its row, between what is asked at least and the goal."""
+    shown = {work: speeds for work, speeds in measured.items() if speeds}
+    figure = new_figure((9, 0.42 * len(shown) + 1.2))
+    axes = figure.subplots()
+    for at, (work, speeds) in enumerate(shown.items()):
+        axes.plot(
+            [work.least, work.goal], [at, at], color="0.8", linewidth=9, solid_capstyle="butt", zorder=1
+        )
+        for one in speeds:
+            color = (
+                "tab:green"
+                if one.value >= work.goal
+                else "tab:blue"
+                if one.value >= work.least
+                else "tab:red"
+            )
+            axes.plot(one.value, at, "o", color=color, markersize=5, alpha=0.8, zorder=2)
+    axes.axvline(1, color="0.4", linewidth=0.8)
+    axes.set_xscale("log")
+    ticks = (0.5, 0.7, 1, 1.5, 2, 3, 5, 8)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks(range(len(shown)), [f"{work.name}  [{work.peer}]" for work in shown], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("our speed over the peer's; the bar reaches from what is asked at least to the goal")
+    save(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=HERE / "MEMBERS.md")
+    parser.add_argument("--picture", type=Path, default=RESULTS / "members.svg")
+    asked = parser.parse_args()
+    measured = {work: work.speeds() for work in ASKED}
+    draw(measured, asked.picture)
+    with output(asked.out) as file:
+        file.write(page(measured, str(asked.picture.relative_to(asked.out.parent))).encode())
+    print(table(HEAD, [line(work, speeds) for work, speeds in measured.items()]))
+
+
+if __name__ == "__main__":
+    main()
