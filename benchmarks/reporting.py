@@ -24,6 +24,8 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="keep the results in this file")
     parser.add_argument("--commit", default=commit(), help="of the source tree, for the record")
     parser.add_argument("--quick", action="store_true", help="few, small problems: whether it runs at all")
+    said = "compile and compare what is measured, one round of each: a later run finds the kernels compiled"
+    parser.add_argument("--verify", action="store_true", help=said)
     return parser
 
 
@@ -58,6 +60,8 @@ def commit() -> str:
 
 def effort(asked: argparse.Namespace) -> Effort:
     """How long to measure each problem."""
+    if asked.verify:
+        return Effort(seconds=0.0, warm_up_seconds=0.0, least=1, most=1)
     if asked.quick:
         return Effort(seconds=0.05, warm_up_seconds=0.0, least=3)
     return Effort(seconds=getattr(asked, "seconds", 1.0))

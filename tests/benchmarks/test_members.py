@@ -57,3 +57,30 @@ def test_every_row_reads_what_its_file_holds(members: Any) -> None:
 def test_the_page_is_that_of_the_results(members: Any) -> None:
     measured = {work: work.speeds() for work in members.ASKED}
     assert (HERE / "MEMBERS.md").read_text() == members.page(measured, "results/members.svg")
+
+
+@pytest.fixture
+def members_run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", [str(HERE), *sys.path])
+    return importlib.import_module("members_run")
+
+
+def test_everything_that_is_asked_of_a_gpu_is_measured(members: Any, members_run: Any) -> None:
+    on_gpu = {work.file for work in members.ASKED if work.file.startswith("h200_")}
+    assert on_gpu <= {f"{one.kept}.json" for one in members_run.MEASURED}
+    assert all((HERE / f"{one.script}.py").exists() for one in members_run.MEASURED)
+
+
+def test_what_was_measured_is_put_together(members_run: Any, tmp_path: Path) -> None:
+    """Rows of one file from several parts; of a part that failed none."""
+
+    def part(name: str, problem: str, *, well: bool = True) -> dict[str, Any]:
+        result = {"benchmark": "scaled", "machine": {"commit": "abc"}, "rows": [{"problem": problem}]}
+        return {"name": name, "well": well, "result": result}
+
+    parts = [part("scaled", "a"), part("scaled by row", "b"), part("scaled along n", "c", well=False)]
+    (made,) = members_run.take({"parts": parts}, tmp_path)
+    assert made.name == "h200_scaled.json"
+    found = json.loads(made.read_text())
+    assert [row["problem"] for row in found["rows"]] == ["a", "b"]
+    assert found["machine"] == {"commit": "abc"}

@@ -1,0 +1,157 @@
+"""Every benchmark of the members of the GEMM family, in one run on a machine with a GPU.
+
+    python benchmarks/members_run.py --out DIRECTORY [--only TEXT ...] [--commit HASH] [--seconds 540]
+    python benchmarks/members_run.py --take DIRECTORY/results.json [--only TEXT ...]
+
+First all of them run side by side with ``--verify``: kernels are compiled by many processors at once, and
+compared, and nothing is timed.  Then one after the other is timed, the most telling first.  ``results.json``
+and ``table.txt`` in the directory say what came of each, ``log.txt`` what it printed.  With ``--take`` what
+was measured is put where `members.py` and `render.py` look for it, in results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from device_run import HERE, PYTHON, Outcome, Part, run, summary, write
+
+COMPILED_AT_ONCE = 14
+VERIFIED_S, TIMED_S = 240.0, 200.0
+RESULTS = HERE / "results"
+
+
+class Measured(NamedTuple):
+    """A benchmark, or some rows of one.
+
+    Args:
+        name: of the part.
+        kept: the file in results/ to which its rows belong.
+        script: the benchmark.
+        words: its other arguments.
+    """
+
+    name: str
+    kept: str
+    script: str
+    words: tuple[str, ...] = ()
+
+    def part(self, *more: str) -> Part:
+        """The process that measures it."""
+        script = (PYTHON, str(HERE / f"{self.script}.py"), "--json", "{json}", "--commit", "{commit}")
+        return Part(self.name, (*script, *self.words, *more), TIMED_S, result=True)
+
+
+def of_complex(name: str, dtype: str, *rows: str) -> Measured:
+    """Rows of complex products whose parts are of one dtype."""
+    return Measured(name, "h200_complex", "complex", ("--dtype", dtype, "--rows", *rows))
+
+
+MEASURED = (
+    Measured("scaled", "h200_scaled", "scaled", ("--only", "contiguous along k")),
+    of_complex("complex f32", "f32", "4m f32", "4m tf32"),
+    of_complex("complex f16", "f16", "4m", "3m"),
+    Measured("permuted", "h200_permuted", "permuted"),
+    Measured("int4", "h200_int4", "int4"),
+    Measured("scaled by row", "h200_scaled", "scaled", ("--only", "by row")),
+    Measured("scaled by block", "h200_scaled_blocks", "scaled", ("--only", "by block")),
+    Measured("f64", "h200_f64", "dense", ("--rows", "f64", "--seconds", "60")),
+    of_complex("complex f64", "f64", "4m"),
+    Measured("accurate", "h200_accurate", "accurate"),
+    Measured("errors", "h200_errors", "errors", ("--target", "cuda")),
+    Measured("epilogues", "h200_epilogues", "epilogues"),
+    Measured("chain", "h200_chain", "chain"),
+    Measured("scaled along n", "h200_scaled", "scaled", ("--only", "contiguous along n")),
+    of_complex("complex f32, other grades", "f32", "4m exact", "4m f16"),
+    Measured("attention", "h200_attention", "attention"),
+)
+ALREADY_BUILT = ("dense",)
+"""Benchmarks that compile by several processes themselves."""
+
+
+def verify(parts: list[Part], asked: argparse.Namespace, scratch: Path) -> list[Outcome]:
+    """All of them side by side, without timing."""
+    deadline = time.monotonic() + VERIFIED_S
+
+    def one(part: Part) -> Outcome:
+        folder = scratch / "verified" / part.name.replace(" ", "_")
+        folder.mkdir(parents=True)
+        with (folder / "log.txt").open("w") as log:
+            outcome = run(part, folder, deadline, asked.commit, log, asked.cache)
+        if not outcome.well:
+            print((folder / "log.txt").read_text(), flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(COMPILED_AT_ONCE) as pool:
+        return list(pool.map(one, parts))
+
+
+def take(found: dict[str, Any], results: Path = RESULTS) -> list[Path]:
+    """Put what was measured into the files of results/, rows of one file together."""
+    kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_name = {one.name: one for one in MEASURED}
+    for part in found["parts"]:
+        if part["well"] and part["result"]:
+            kept[by_name[part["name"]].kept].append(part["result"])
+    made = []
+    for name, parts in kept.items():
+        first, *others = parts
+        merged = first | {"rows": [row for one in parts for row in one["rows"]]}
+        assert all(one["benchmark"] == first["benchmark"] for one in others), name
+        path = results / f"{name}.json"
+        path.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+        made.append(path)
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="directory for results.json, log.txt, table.txt")
+    parser.add_argument("--take", type=Path, help="a results.json, whose parts are put into results/")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts whose names contain one of these")
+    parser.add_argument("--commit", default="", help="of the source tree, for the record")
+    parser.add_argument("--seconds", type=float, default=540, help="for all together")
+    parser.add_argument("--quick", action="store_true", help="few, small problems")
+    parser.add_argument("--cache", type=Path, help="folder of kernels that are compiled; default: a new one")
+    asked = parser.parse_args()
+    if (asked.out is None) == (asked.take is None):
+        parser.error("say --out DIRECTORY to measure, or --take RESULTS to keep what was measured")
+    wanted = [one for one in MEASURED if any(text in one.name for text in asked.only)]
+    if not wanted:
+        parser.error(f"--only {asked.only}: none of {', '.join(one.name for one in MEASURED)}")
+    if asked.take is not None:
+        names = {one.name for one in wanted}
+        found = json.loads(asked.take.read_text())
+        found["parts"] = [part for part in found["parts"] if part["name"] in names]
+        print(*take(found), sep="\n")
+        return 0
+    return measure(wanted, asked)
+
+
+def measure(wanted: list[Measured], asked: argparse.Namespace) -> int:
+    """Verify all, then time all."""
+    deadline = time.monotonic() + asked.seconds
+    asked.out.mkdir(parents=True, exist_ok=True)
+    more = ("--quick",) if asked.quick else ()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as made, (asked.out / "log.txt").open("w") as log:
+        scratch = Path(made)
+        asked.cache = asked.cache or scratch / "cache"
+        compiled = [one.part("--verify", *more) for one in wanted if one.script not in ALREADY_BUILT]
+        print("verified:", *map(summary, verify(compiled, asked, scratch)), sep="\n", flush=True)
+        for one in wanted:
+            outcomes.append(run(one.part(*more), scratch, deadline, asked.commit, log, asked.cache))
+            print(summary(outcomes[-1]), flush=True)
+            write(asked.out, asked.commit, outcomes)
+    return 0 if all(outcome.well for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
