@@ -6,7 +6,11 @@ import functools
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tilewright.amdgcn import Listing, read_listing
 
@@ -31,3 +35,9 @@ def listing_text(program: str, arch: str) -> str:
 @functools.cache
 def listing(program: str, arch: str) -> Listing:
     return read_listing(listing_text(program, arch))
+
+
+def typed(arguments: Sequence[Any]) -> list[Any]:
+    """Integers as i32 and floats as f32, as the programs take them."""
+    kinds = {int: np.int32, float: np.float32}
+    return [kinds[type(one)](one) if type(one) in kinds else one for one in arguments]

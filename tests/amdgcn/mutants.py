@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from tests.amdgcn.compiled import ARCHS, listing_text
+from tests.amdgcn.compiled import ARCHS, listing_text, typed
 
 from tilewright.amdgcn import ListingError, execute
 
@@ -73,7 +73,7 @@ def verdict(text: str, shapes: tuple[tuple[int, int, int], ...] = SHAPES) -> str
         a, b = (random.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
         c = np.full((m, n), np.nan, np.float32)
         try:
-            execute(text, [a, b, c, m, n, k], (-(-n // 128), -(-m // 128)), (256,), stores_once=True)
+            execute(text, typed([a, b, c, m, n, k]), (-(-n // 128), -(-m // 128)), (256,), stores_once=True)
         except ListingError as error:
             return type(error).__name__
         wide = a.astype(np.float64), b.astype(np.float64)

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.amdgcn.compiled import ARCHS, listing
+from tests.amdgcn.compiled import ARCHS, listing, typed
 
 from tilewright.amdgcn import ListingError, OutOfBoundsError, execute
 
@@ -23,7 +23,7 @@ def random() -> np.random.Generator:
 
 
 def run(arch: str, kernel: str, arguments: Sequence[Any], blocks: int, threads: int, **more: Any) -> None:
-    execute(listing("programs", arch), arguments, (blocks,), (threads,), kernel=kernel, **more)
+    execute(listing("programs", arch), typed(arguments), (blocks,), (threads,), kernel=kernel, **more)
 
 
 @archs
@@ -33,7 +33,7 @@ def test_gemm(arch: str, shape: tuple[int, int, int], random: np.random.Generato
     a, b = (random.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
     c = np.full((m, n), np.nan, F32)
     begin = time.perf_counter()
-    done = execute(listing("gemm", arch), [a, b, c, m, n, k], (-(-n // 128), -(-m // 128)), (256,))
+    done = execute(listing("gemm", arch), typed([a, b, c, m, n, k]), (-(-n // 128), -(-m // 128)), (256,))
     assert time.perf_counter() - begin < 20  # about 0.3 s on a machine that is not busy
     wide = a.astype(np.float64), b.astype(np.float64)
     bound = (k + 1) * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]).T)
@@ -187,11 +187,24 @@ def test_buffers_read_zeros_beyond_their_bytes_and_store_nothing_there(
 ) -> None:
     """128 lanes of four numbers each; descriptors end within a lane's four, at 203 and 301."""
     x, y = random.standard_normal(203).astype(F32), np.full(301, np.nan, F32)
-    execute(listing("buffers", arch), [x, y, 4 * 203, 4 * 301], (2,), (64,))
+    execute(listing("buffers", arch), typed([x, y, 4 * 203, 4 * 301]), (2,), (64,))
     padded = np.concatenate([x, np.zeros(512 - 203, F32)])
     assert np.array_equal(y, (padded + (padded + F32(1)))[:301])
     second = np.full(1024, np.nan, F32)
-    execute(listing("buffers", arch), [x, second, 4 * 203, 4 * 1024], (2,), (64,))
+    execute(listing("buffers", arch), typed([x, second, 4 * 203, 4 * 1024]), (2,), (64,))
     assert np.array_equal(second[512:1024:4], padded[1::4])
     with pytest.raises(OutOfBoundsError, match="argument 0"):
-        execute(listing("buffers", arch), [x[:100], y, 4 * 203, 4 * 301], (2,), (64,))
+        execute(listing("buffers", arch), typed([x[:100], y, 4 * 203, 4 * 301]), (2,), (64,))
+
+
+@archs
+def test_a_number_without_a_dtype_is_refused(arch: str) -> None:
+    """Metadata has its size alone: ``2`` for a float would be taken as an integer's bits."""
+    x, out = np.ones(8, F32), np.zeros(8, F32)
+    for wrong in (2, 2.0, True):
+        with pytest.raises(ListingError, match=r"argument 3.*4 bytes.*np\.float32\(2\) or np\.int32\(2\)"):
+            execute(listing("programs", arch), [x, x, out, wrong, np.int32(8)], (1,), (64,), kernel="axpy")
+    with pytest.raises(ListingError, match="argument 3 takes 4 bytes, not 8"):
+        run(arch, "axpy", [x, x, out, np.float64(2), 8], 1, 64)
+    run(arch, "axpy", [x, x, out, np.float32(2), 8], 1, 64)
+    assert np.array_equal(out, 3 * x)

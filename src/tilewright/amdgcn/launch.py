@@ -61,7 +61,8 @@ def execute(
 
     Args:
         listing: what a compiler wrote for gfx11 or gfx9.4, or that as `read_listing` read it.
-        arguments: for each that the metadata names but those the runtime gives: an array, a number, or bytes.
+        arguments: for each that the metadata names but those the runtime gives: an array, a NumPy number of
+            its dtype, or bytes.
         grid: blocks along x, y and z.
         block: threads of a block along x, y and z.
         kernel: which one, where the listing has several.
@@ -194,14 +195,10 @@ class _Launch:
             return (0 if value is None else self.arrays.address(name)).to_bytes(8, "little")
         if isinstance(value, bytes | bytearray):
             octets = bytes(value)
-        elif isinstance(value, bool | int):
-            octets = (int(value) & ((1 << (8 * argument.size)) - 1)).to_bytes(argument.size, "little")
-        elif isinstance(value, float) and argument.size in (4, 8):
-            octets = struct.pack("<f" if argument.size == 4 else "<d", value)
         elif isinstance(value, np.generic | np.ndarray):
             octets = value.tobytes()
         else:
-            raise ListingError(f"{name} takes a number of {argument.size} bytes, not {type(value).__name__}")
+            raise ListingError(_untyped(name, argument.size, value))
         if len(octets) != argument.size:
             raise ListingError(f"{name} takes {argument.size} bytes, not {len(octets)}")
         return octets
@@ -281,6 +278,17 @@ class _Launch:
 
 def _name(place: int, argument: Argument) -> str:
     return f"argument {place}" + (f" ({argument.name})" if argument.name else "")
+
+
+def _untyped(name: str, size: int, value: object) -> str:
+    """What is wrong with a number of Python: metadata has the size of an argument, not its dtype."""
+    bits = 8 * size
+    legal = {16: "np.float16(2) or np.int16(2)", 32: "np.float32(2) or np.int32(2)"}
+    example = legal.get(bits, "np.float64(2) or np.int64(2)" if bits == 64 else "bytes")
+    return (
+        f"{name} takes a number of {size} bytes, and the listing does not say whether an integer or a float; "
+        f"{value!r} of type {type(value).__name__} is either; nearest: {example}"
+    )
 
 
 def _granule(steps: list[Step]) -> int:

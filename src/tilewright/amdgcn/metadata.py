@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from tilewright.amdgcn.faults import ListingParseError
 
+METADATA_BEGIN, METADATA_END = ".amdgpu_metadata", ".end_amdgpu_metadata"
+"""What stands before and behind it in a listing."""
+
 _ENTRY = re.compile(r"^(\s*)(- )?\s*(?:(\.?[\w.]+):)?\s*(.*)$")
 
 
@@ -33,6 +36,28 @@ class KernelRecord:
 
     arguments: list[Argument] = field(default_factory=list)
     fields: dict[str, str] = field(default_factory=dict)
+
+
+def read_metadata(text: str) -> dict[str, KernelRecord]:
+    """The kernels that the metadata of a listing names; none where it has no metadata.
+
+    Args:
+        text: the whole listing.
+
+    Example:
+        >>> text = '''
+        ... .amdgpu_metadata
+        ... amdhsa.kernels:
+        ...   - .args: []
+        ...     .name: nothing
+        ...     .vgpr_count: 5
+        ... .end_amdgpu_metadata
+        ... '''
+        >>> read_metadata(text)["nothing"].fields[".vgpr_count"]
+        '5'
+    """
+    _, _, behind = text.partition(METADATA_BEGIN)
+    return kernel_records(behind.partition(METADATA_END)[0].splitlines())
 
 
 def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:

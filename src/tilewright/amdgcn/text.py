@@ -6,7 +6,13 @@ import re
 from dataclasses import dataclass, field
 
 from tilewright.amdgcn.faults import ListingParseError, nearest
-from tilewright.amdgcn.metadata import Argument, KernelRecord, kernel_records
+from tilewright.amdgcn.metadata import (
+    METADATA_BEGIN,
+    METADATA_END,
+    Argument,
+    KernelRecord,
+    kernel_records,
+)
 from tilewright.amdgcn.operands import Operand, operand
 
 _COMMENT = re.compile(r";(?!;).*$|//.*$")
@@ -139,7 +145,7 @@ class _Reader:
 
     def take(self, number: int, line: str) -> None:
         if self.in_metadata:
-            self.in_metadata = ".end_amdgpu_metadata" not in line
+            self.in_metadata = METADATA_END not in line
             if self.in_metadata:
                 self.metadata.append(line)
             return
@@ -166,7 +172,7 @@ class _Reader:
         rest = rest.strip()
         if match := _TARGET.match(text):
             self.arch = match.group(1)
-        elif word == ".amdgpu_metadata":
+        elif word == METADATA_BEGIN:
             self.in_metadata = True
         elif word == ".amdhsa_kernel":
             self.described = self.functions.setdefault(rest, KernelListing(rest))

@@ -10,7 +10,7 @@ from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn
-from tilewright.runtime.amdgcn_metadata import resources_of
+from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key

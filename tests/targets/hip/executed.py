@@ -9,6 +9,7 @@ import numpy as np
 from tilewright.amdgcn import Execution, execute
 from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam
 from tilewright.ir.passed import passed_params
+from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import bind
 from tilewright.runtime.executable import Executable
@@ -34,9 +35,9 @@ def launched(bound: Bound, arch: str, arrays: dict[str, Any], **numbers: Any) ->
         if isinstance(param, TensorParam):
             given.append(arrays[param.value.name])
         elif isinstance(param, SizeParam):
-            given.append(binding.sizes[param.sym.name])
+            given.append((np.int64 if param.bits == 64 else np.int32)(binding.sizes[param.sym.name]))
         elif isinstance(param, ScalarParam):
-            given.append(numbers[param.value.name])
+            given.append(number(param.value.name, param.value.dtype, numbers[param.value.name]))
         else:
             given.append(np.zeros(binding.workspaces[param.value.name], param.value.dtype.numpy))
     grid = (*binding.grid, 1, 1)[:3]

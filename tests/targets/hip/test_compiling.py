@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.errors import CompileError, LaunchError, ToolchainError
 from tilewright.inspect.report import resources
 from tilewright.runtime import amdgcn
-from tilewright.runtime.amdgcn_metadata import resources_of
+from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.hip import code_object
 from tilewright.targets.hip.arch import ARCHITECTURES, GFX942, GFX1151
@@ -85,14 +85,25 @@ def test_launching_says_what_is_missing() -> None:
 
 
 METADATA = """
-    .agpr_count:     0
+	.amdgpu_metadata
+---
+amdhsa.kernels:
+  - .agpr_count:     0
+    .args:
+      - .offset:         0
+        .size:           8
+        .value_kind:     by_value
     .group_segment_fixed_size: 20480
     .max_flat_workgroup_size: 256
+    .name:           one
     .private_segment_fixed_size: 16
     .sgpr_count:     24
     .sgpr_spill_count: 2
     .vgpr_count:     120
     .vgpr_spill_count: 3
+amdhsa.target:   amdgcn-amd-amdhsa--gfx942
+...
+	.end_amdgpu_metadata
 """
 
 
@@ -107,8 +118,9 @@ def test_resources_are_read_from_metadata() -> None:
         "shared_bytes": 20480,
         "warps_per_simd": 3,
     }
-    with pytest.raises(ToolchainError, match="no metadata"):
-        resources_of("s_endpgm", GFX942)
+    for wrong in ("s_endpgm", METADATA.replace(".vgpr_count", ".others")):
+        with pytest.raises(ToolchainError, match="no metadata of one kernel"):
+            resources_of(wrong, GFX942)
 
 
 @pytest.mark.parametrize(

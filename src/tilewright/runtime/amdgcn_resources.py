@@ -5,8 +5,7 @@ Source: LLVM, "User Guide for AMDGPU Backend", "Code Object V5 Metadata".
 
 from __future__ import annotations
 
-import re
-
+from tilewright.amdgcn.metadata import read_metadata
 from tilewright.arch import Arch
 from tilewright.errors import ToolchainError
 from tilewright.targets.hip.occupancy import warps_per_simd
@@ -26,7 +25,7 @@ METADATA = {
 ``scalar_registers`` those that all threads of a warp have in common.
 """
 
-_THREADS = "max_flat_workgroup_size"
+_THREADS = ".max_flat_workgroup_size"
 
 
 def resources_of(assembly: str, arch: Arch) -> dict[str, int]:
@@ -39,12 +38,13 @@ def resources_of(assembly: str, arch: Arch) -> dict[str, int]:
     Raises:
         ToolchainError: the listing says nothing of the registers that the kernel takes.
     """
-    said = {name: int(value) for name, value in re.findall(r"^\s+\.(\w+):\s+(\d+)$", assembly, re.MULTILINE)}
-    found = {name: said[called] for name, called in METADATA.items() if called in said}
+    records = read_metadata(assembly).values()
+    said = next(iter(records)).fields if len(records) == 1 else {}
+    found = {name: int(said[f".{called}"]) for name, called in METADATA.items() if f".{called}" in said}
     if "registers" not in found or _THREADS not in said:
         raise ToolchainError(
-            f"the compiler's listing for {arch.name} has no metadata of a kernel; nearest: a clang of "
+            f"the compiler's listing for {arch.name} has no metadata of one kernel; nearest: a clang of "
             "version 19 or later"
         )
-    threads, shared = said[_THREADS], found.get("shared_bytes", 0)
+    threads, shared = int(said[_THREADS]), found.get("shared_bytes", 0)
     return {**found, "warps_per_simd": warps_per_simd(arch, found["registers"], shared, threads)}
