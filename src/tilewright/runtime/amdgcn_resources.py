@@ -5,6 +5,8 @@ Source: LLVM, "User Guide for AMDGPU Backend", "Code Object V5 Metadata".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright.amdgcn.metadata import read_metadata
 from tilewright.arch import Arch
 from tilewright.errors import ToolchainError
@@ -39,12 +41,29 @@ def resources_of(assembly: str, arch: Arch) -> dict[str, int]:
         ToolchainError: the listing says nothing of the registers that the kernel takes.
     """
     records = read_metadata(assembly).values()
-    said = next(iter(records)).fields if len(records) == 1 else {}
+    return resources_in(next(iter(records)).fields if len(records) == 1 else {}, arch)
+
+
+def resources_in(said: Mapping[str, str], arch: Arch) -> dict[str, int]:
+    """The same from what the metadata says of one kernel.
+
+    Args:
+        said: its fields, which begin with a point.
+        arch: the architecture that the kernel was compiled for.
+
+    Raises:
+        ToolchainError: they say nothing of the registers that it takes.
+    """
     found = {name: int(said[f".{called}"]) for name, called in METADATA.items() if f".{called}" in said}
     if "registers" not in found or _THREADS not in said:
         raise ToolchainError(
             f"the compiler's listing for {arch.name} has no metadata of one kernel; nearest: a clang of "
             "version 19 or later"
         )
-    threads, shared = int(said[_THREADS]), found.get("shared_bytes", 0)
-    return {**found, "warps_per_simd": warps_per_simd(arch, found["registers"], shared, threads)}
+    shared = found.get("shared_bytes", 0)
+    return {**found, "warps_per_simd": warps_per_simd(arch, found["registers"], shared, threads_in(said))}
+
+
+def threads_in(said: Mapping[str, str]) -> int:
+    """The most threads of a block, from what the metadata says of one kernel."""
+    return int(said[_THREADS])

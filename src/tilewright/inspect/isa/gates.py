@@ -1,0 +1,149 @@
+"""Gates: what the main loop of a kernel that keeps matrix cores busy must not have."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tilewright.inspect.isa.instructions import IsaLine, Kind
+from tilewright.inspect.isa.reading import Isa
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What is asked of a kernel; all but registers and warps of its main loop, where instructions count once.
+
+    Args:
+        matrix_per_load: fewest matrix instructions for each load of global memory.
+        loads: of global memory in a turn; None for any number.
+        global_bytes: fewest bytes of one lane's access to global memory.
+        shared_load_bytes: fewest bytes that one lane loads from shared memory at once.
+        shared_store_bytes: fewest bytes that one lane stores there at once.
+        spills: most registers that are kept in memory, or in lanes of others within the loop.
+        barriers: most barriers in a turn.
+        flushes_per_barrier: most instructions that invalidate caches, for each barrier.
+        waits_between: most waits for global memory between the first and the last matrix instruction.
+        warps: fewest warps that a SIMD executes in turns.
+    """
+
+    matrix_per_load: float = 4
+    loads: int | None = None
+    global_bytes: int = 16
+    shared_load_bytes: int = 16
+    shared_store_bytes: int = 16
+    spills: int = 0
+    barriers: int = 2
+    flushes_per_barrier: float = 0
+    waits_between: int = 0
+    warps: int = 1
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One gate that a kernel does not pass.
+
+    Args:
+        gate: the field of `Gates`.
+        value: what was found.
+        limit: what the gate asks for.
+        where: the instructions that are meant, and how often each stands there; may be empty.
+    """
+
+    gate: str
+    value: float
+    limit: float
+    where: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        sign = "at least" if self.gate in _LEAST else "exactly" if self.gate == "loads" else "at most"
+        where = ", ".join(f"{count} {name}" for name, count in self.where)
+        return f"{self.gate}: {self.value:g}, {sign} {self.limit:g}" + (f" ({where})" if where else "")
+
+
+_LEAST = ("matrix_per_load", "global_bytes", "shared_load_bytes", "shared_store_bytes", "warps")
+
+
+def broken(isa: Isa, gates: Gates) -> tuple[Breach, ...]:
+    """What a kernel breaks of what is asked of it; empty if it passes all gates.
+
+    Args:
+        isa: the kernel's machine code.
+        gates: what is asked.
+
+    Raises:
+        LaunchError: the kernel has no main loop.
+
+    Example:
+        >>> print(Breach("global_bytes", 2, 16, (("global_load_u16", 32),)))
+        global_bytes: 2, at least 16 (32 global_load_u16)
+    """
+    return tuple(one for gate in _GATES for one in gate(isa, gates))
+
+
+def _matrix(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    if (found := isa.main.matrix_per_load) < gates.matrix_per_load:
+        matrix = isa.main.of(Kind.MATRIX, Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+        yield Breach("matrix_per_load", found, gates.matrix_per_load, _counted(matrix))
+
+
+def _loads(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    loads = isa.main.of(Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+    if gates.loads is not None and len(loads) != gates.loads:
+        yield Breach("loads", len(loads), gates.loads, _counted(loads))
+
+
+def _widths(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    to_global = (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.TO_SHARED)
+    for name, limit, kinds in (
+        ("global_bytes", gates.global_bytes, to_global),
+        ("shared_load_bytes", gates.shared_load_bytes, (Kind.SHARED_LOAD,)),
+        ("shared_store_bytes", gates.shared_store_bytes, (Kind.SHARED_STORE,)),
+    ):
+        narrow = [line for line in isa.main.of(*kinds) if line.bytes < limit]
+        if narrow:
+            yield Breach(name, min(line.bytes for line in narrow), limit, _counted(narrow))
+
+
+def _spills(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    kept = isa.main.of(Kind.STACK, Kind.LANE)
+    registers = isa.resources.get("spilled_registers", 0)
+    stack = isa.resources.get("stack_bytes", 0) // 4
+    if (found := max(registers, stack, len(kept))) > gates.spills:
+        yield Breach("spills", found, gates.spills, _counted(kept))
+
+
+def _barriers(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    barriers, flushes = isa.main.of(Kind.BARRIER), isa.main.of(Kind.FLUSH)
+    if len(barriers) > gates.barriers:
+        yield Breach("barriers", len(barriers), gates.barriers, _counted(barriers))
+    if (found := isa.main.flushes_per_barrier) > gates.flushes_per_barrier:
+        yield Breach("flushes_per_barrier", found, gates.flushes_per_barrier, _counted(flushes))
+
+
+def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    turn = isa.main.turn
+    matrix = [at for at, line in enumerate(turn) if line.kind is Kind.MATRIX]
+    waits = [line for line in turn[matrix[0] : matrix[-1]] if _waits_for_loads(line)]
+    if len(waits) > gates.waits_between:
+        yield Breach("waits_between", len(waits), gates.waits_between, _counted(waits))
+
+
+def _waits_for_loads(line: IsaLine) -> bool:
+    return line.kind is Kind.WAIT and re.search(r"vmcnt|loadcnt", line.text) is not None
+
+
+def _occupancy(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    if (found := min(isa.limits.values())) < gates.warps:
+        limited = tuple((name, isa.limits[name]) for name in isa.limited_by)
+        yield Breach("warps", found, gates.warps, limited)
+
+
+_GATES: tuple[Callable[[Isa, Gates], Iterator[Breach]], ...] = (
+    *(_matrix, _loads, _widths, _spills, _barriers, _waits, _occupancy),
+)
+
+
+def _counted(lines: Iterable[IsaLine]) -> tuple[tuple[str, int], ...]:
+    return tuple(Counter(line.mnemonic for line in lines).items())

@@ -1,0 +1,82 @@
+"""From a compiler's listing to what is measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.amdgcn import ListingError, read_listing
+from tilewright.arch import Arch
+from tilewright.errors import LaunchError
+from tilewright.inspect.isa.instructions import Kind, amd_line
+from tilewright.inspect.isa.loops import Body, Loop, find_loops
+from tilewright.runtime.amdgcn_resources import resources_in, threads_in
+from tilewright.targets.hip.occupancy import limits
+from tilewright.targets.target import HIP
+
+
+@dataclass(frozen=True)
+class Isa:
+    """The machine code of a kernel.
+
+    Args:
+        arch: the architecture that it was compiled for.
+        kernel: its name.
+        whole: all of its instructions.
+        loops: of it.
+        resources: what it takes, by the names that ``executable.resources`` has.
+        limits: warps of a SIMD that each resource leaves room for.
+    """
+
+    arch: Arch
+    kernel: str
+    whole: Body
+    loops: tuple[Loop, ...]
+    resources: Mapping[str, int]
+    limits: Mapping[str, int]
+
+    @property
+    def main(self) -> Loop:
+        """The loop with the most matrix instructions, without the loops in it.
+
+        Raises:
+            LaunchError: no loop has any.
+        """
+        best = max(self.loops, key=lambda loop: loop.mix[Kind.MATRIX], default=None)
+        if best is None or not best.mix[Kind.MATRIX]:
+            matrix = self.whole.mix[Kind.MATRIX]
+            raise LaunchError(
+                f"{self.kernel} for {self.arch.name} has no main loop: {matrix} matrix instructions, none of "
+                f"them in one of its {len(self.loops)} loops; nearest: a product of f16 or bf16, along a K "
+                "that is not known when it is compiled"
+            )
+        return best
+
+    @property
+    def limited_by(self) -> tuple[str, ...]:
+        """The resources that leave room for the fewest warps."""
+        fewest = min(self.limits.values())
+        return tuple(name for name, warps in self.limits.items() if warps == fewest)
+
+
+def read_isa(assembly: str, kernel: str = "") -> Isa:
+    """The machine code of a kernel from the listing that a compiler wrote for an AMD GPU.
+
+    Args:
+        assembly: the listing, e.g. ``executable.assembly``.
+        kernel: which, where there are several.
+
+    Raises:
+        LaunchError: it is no such listing, or one for an architecture that is not known here.
+        ToolchainError: its metadata does not say what the kernel takes.
+    """
+    try:
+        read = read_listing(assembly)
+        found = read.kernel(kernel)
+    except ListingError as error:
+        raise LaunchError(f"no listing for an AMD GPU: {error}") from error
+    arch = HIP.architecture(read.arch)
+    lines = tuple(map(amd_line, found.instructions))
+    resources, threads = resources_in(found.record.fields, arch), threads_in(found.record.fields)
+    room = limits(arch, resources["registers"], resources.get("shared_bytes", 0), threads)
+    return Isa(arch, found.name, Body(lines), find_loops(lines, found.labels), resources, room)

@@ -1,0 +1,190 @@
+"""The main loops of products for AMD GPUs pass their gates, and kernels that are made worse do not."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.inspect.isa import Breach, Gates, Isa, Kind, broken, read_isa
+from tilewright.inspect.report import movements
+from tilewright.ops.products import plain
+from tilewright.runtime.amdgcn import compile_text
+from tilewright.runtime.executable import Executable
+
+ARCHS = ("gfx942", "gfx1151")
+WARPS = {"gfx942": 3, "gfx1151": 6}
+"""What a SIMD should execute in turns, of 128 x 128 by 256 threads."""
+
+
+def whole(arch: str, dtype: str = "f16", order: str = "nn", unit: int = 16, **constants: Any) -> Executable:
+    """The kernel for large matrices; extents, row pitches and addresses are multiples of ``unit``."""
+    rows = tw.TensorSpec(tw.dtype(dtype), 2, 1, (unit, unit), (unit, 1), min(2 * unit, 16), False)
+    columns = tw.TensorSpec(tw.dtype(dtype), 2, 0, (unit, unit), (1, unit), min(2 * unit, 16), False)
+    b = columns if order[1] == "t" else rows
+    return plain(0).compile(rows, b, rows, precision="exact", target="hip", arch=arch, **constants)
+
+
+@functools.cache
+def good(arch: str, order: str = "nn") -> Executable:
+    return whole(arch, order=order)
+
+
+def gates(arch: str, order: str = "nn") -> Gates:
+    """What `tw.matmul` keeps to: B that lies along its rows is turned around in registers, pair by pair."""
+    return Gates(loads=4, warps=WARPS[arch], shared_store_bytes=4 if order == "nn" else 16)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("order", ["nn", "nt"])
+def test_the_main_loop_passes_its_gates(arch: str, order: str) -> None:
+    """128 x 128 by 256 threads: 4 loads of 16 bytes, 16 matrix instructions, no narrow access."""
+    made = good(arch, order)
+    assert made.schedule is not None
+    assert made.schedule.tile == (128, 128, 32)
+    isa = read_isa(made.assembly)
+    assert broken(isa, gates(arch, order)) == ()
+    products = {"gfx942": "v_mfma_f32_32x32x8_f16", "gfx1151": "v_wmma_f32_16x16x16_f16"}[arch]
+    assert isa.main.mnemonics[products] == isa.main.mix[Kind.MATRIX] == 16
+    reads = {"gfx942": 8, "gfx1151": 24}[arch]
+    assert isa.main.widths(Kind.SHARED_LOAD) == {16: reads}, "a lane reads 16 bytes of K at once"
+    assert isa.resources == made.resources
+    assert isa.resources["warps_per_simd"] == min(isa.limits.values())
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "products"),
+    [
+        ("gfx90a", "bf16", {"v_mfma_f32_32x32x8bf16_1k": 16}),
+        ("gfx950", "f16", {"v_mfma_f32_32x32x16_f16": 8}),
+        ("gfx1100", "i8", {"v_wmma_i32_16x16x16_iu8": 32}),
+        ("gfx1201", "f8e4m3", {"v_wmma_f32_16x16x16_fp8_fp8": 32}),
+    ],
+)
+def test_other_architectures_multiply_by_their_own(arch: str, dtype: str, products: dict[str, int]) -> None:
+    """Whatever the depth of an instruction, a tile is one of 128 x 128 by 64 bytes."""
+    made = whole(arch, dtype)
+    main = read_isa(made.assembly).main
+    assert {line.mnemonic: main.mnemonics[line.mnemonic] for line in main.of(Kind.MATRIX)} == products
+    assert made.resources["stack_bytes"] == made.resources["spilled_registers"] == 0
+
+
+# ---------------------------------------------------------------- kernels that are made worse
+
+
+def small(arch: str) -> Isa:
+    """A quarter of the tile: each number that is loaded is multiplied half as often."""
+    schedule = good(arch).schedule
+    assert schedule is not None
+    return read_isa(whole(arch, schedule=replace(schedule, tile=(64, 64, 32))).assembly)
+
+
+def unaligned(arch: str) -> Isa:
+    """Matrices of which nothing is known but that elements lie where elements may."""
+    return read_isa(whole(arch, unit=1).assembly)
+
+
+def along_rows(arch: str) -> Isa:
+    """B lies in shared memory as in global memory, so that it is read two bytes at a time."""
+    schedule = good(arch).schedule
+    assert schedule is not None
+    tile = tw.Schedule(
+        *(schedule.atom, schedule.tile, schedule.warps), staging="registers", group_m=8, k1=(8, 0), turned=""
+    )
+    return read_isa(whole(arch, schedule=tile).assembly)
+
+
+def deep(arch: str) -> Isa:
+    """Four times as much shared memory."""
+    schedule = good(arch).schedule
+    assert schedule is not None
+    return read_isa(whole(arch, schedule=replace(schedule, tile=(128, 128, 128))).assembly)
+
+
+def mended(arch: str, old: str, new: str) -> Isa:
+    """The kernel with something else in its text."""
+    text = good(arch).source
+    assert old in text
+    return read_isa(compile_text(text.replace(old, new), arch))
+
+
+def crowded(arch: str) -> Isa:
+    """The compiler is allowed a quarter of the registers that the sums and operands take."""
+    return mended(arch, "__attribute__((global))", "__attribute__((global, amdgpu_num_vgpr(48)))")
+
+
+def ordering_all(arch: str) -> Isa:
+    """Barriers that order global memory too, for the whole device."""
+    return mended(arch, '"workgroup", "local"', '"agent"')
+
+
+def meeting_often(arch: str) -> Isa:
+    """Three barriers in each turn."""
+    barrier = "block_barrier_of_shared();\n  }"
+    return mended(arch, barrier, f"block_barrier_of_shared();\n  {barrier}")
+
+
+def waiting(arch: str) -> Isa:
+    """The last product of a turn waits for the next tile."""
+    lines = good(arch).assembly.splitlines()
+    last = read_isa(good(arch).assembly).main.of(Kind.MATRIX)[-1]
+    lines.insert(last.line - 1, "\ts_waitcnt vmcnt(0)")
+    return read_isa("\n".join(lines))
+
+
+WORSE = {
+    "matrix_per_load": small,
+    "loads": small,
+    "global_bytes": unaligned,
+    "shared_load_bytes": along_rows,
+    "shared_store_bytes": unaligned,
+    "spills": crowded,
+    "barriers": meeting_often,
+    "flushes_per_barrier": ordering_all,
+    "waits_between": waiting,
+    "warps": deep,
+}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("gate", WORSE)
+def test_a_kernel_that_is_made_worse_fails_its_gate(arch: str, gate: str) -> None:
+    found = {one.gate: one for one in broken(WORSE[gate](arch), gates(arch))}
+    assert gate in found, found
+    asked = getattr(gates(arch), gate)
+    one = found[gate]
+    assert one.limit == asked
+    assert one.value != asked
+    assert one.where
+
+
+def test_every_gate_has_a_kernel_that_fails_it() -> None:
+    assert WORSE.keys() == Gates.__dataclass_fields__.keys()
+
+
+def test_a_breach_says_value_limit_and_instructions() -> None:
+    told = str(Breach("matrix_per_load", 4 / 3, 4, (("v_wmma", 4), ("global_load_b128", 3))))
+    assert told == "matrix_per_load: 1.33333, at least 4 (4 v_wmma, 3 global_load_b128)"
+
+
+# ---------------------------------------------------------------- banks
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_operands_meet_in_no_bank(arch: str) -> None:
+    """Swizzles are chosen so that reads take one pass; what is turned around is written in a few."""
+    made = good(arch)
+    assert made.listing is not None
+    assert {note.split(":")[0] for note in made.notes if "re-laid out" in note} == {
+        "sA re-laid out",
+        "sB re-laid out",
+    }
+    moved = movements(made.listing.kernel, "hip", arch, made.kernel)
+    reads = [one for one in moved if one.source.startswith(("sA", "sB"))]
+    writes = [one for one in moved if one.target.startswith(("sA", "sB"))]
+    assert len(reads) >= 2
+    assert all(one.passes == 1.0 for one in reads), [str(one) for one in reads]
+    assert all(one.passes is not None and one.passes <= 2.0 for one in writes), [str(one) for one in writes]
