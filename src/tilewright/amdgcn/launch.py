@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.amdgcn.decode import decode, family_of
 from tilewright.amdgcn.engine import Engine
 from tilewright.amdgcn.faults import ListingError
-from tilewright.amdgcn.lds import Lds
+from tilewright.amdgcn.lds import Lds, Watch
 from tilewright.amdgcn.memory import GlobalStep
 from tilewright.amdgcn.metadata import Argument
 from tilewright.amdgcn.operands import EXEC, SGPR
@@ -52,6 +52,7 @@ def execute(
     together: int = 64,
     most: int = 20_000_000,
     stores_once: bool = False,
+    watch: Watch | None = None,
 ) -> Execution:
     """Executes a grid of a kernel from its listing; what it stores is in the arrays then.
 
@@ -70,6 +71,8 @@ def execute(
         together: waves that are executed at once.
         most: instructions of all waves after which it is given up.
         stores_once: no byte of an array is stored to twice but by atomics: lanes that do are refused.
+        watch: is told of each access to LDS: its line, bytes of a lane, and the offset of each wave's lanes,
+            -1 for those that take no part.
 
     Returns:
         How often each instruction was executed.
@@ -125,6 +128,7 @@ def execute(
     with np.errstate(all="ignore"):
         for first in range(0, blocks, at_once):
             engine = launch.engine(range(first, min(first + at_once, blocks)), waves_of_block)
+            engine.waves.lds.watch = watch
             left = engine.run(left)
             done.waves += engine.waves.count
             for step, count in zip(launch.steps, engine.counts, strict=True):

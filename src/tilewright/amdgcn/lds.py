@@ -8,6 +8,7 @@ not waited for when it comes to a barrier counts as done behind the barrier.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,10 @@ from tilewright.amdgcn.space import Space, unknown_space
 from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import Step
 from tilewright.amdgcn.waits import Flight
+
+Watch = Callable[[int, int, Array], None]
+"""Is told of each access of waves: the line of the listing, bytes of a lane, and the offset in LDS of each
+wave's lanes, -1 for those that take no part."""
 
 MULTIPLE = 0x7FFF
 MOST_OPEN = 64
@@ -58,6 +63,7 @@ class Lds(Space):
         self.writer, self.reader = np.zeros(granules, np.int64), np.zeros(granules, np.int64)
         self.unknown = unknown_space(len(self.octets))
         self.open: list[_Access] = []
+        self.watch: Watch | None = None
 
     def places(self, waves: Waves, offsets: Array, size: int, step: Step) -> Array:
         """Places of the offsets of lanes; those of inactive lanes lie behind all blocks.
@@ -93,6 +99,9 @@ class Lds(Space):
         Raises:
             LdsRaceError: it does.
         """
+        if self.watch is not None:
+            base = self.block_of[waves.at] * self.pitch
+            self.watch(step.line, size, np.where(waves.mask, places - base[:, None], -1))
         count = max(size // self.granule, 1)
         granules = places[..., None] // self.granule + np.arange(count)
         selected = waves.selected()

@@ -15,12 +15,15 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LegalityError
 from tilewright.inspect.comparison import compare
 from tilewright.inspect.from_files import from_file, listed
+from tilewright.inspect.isa.making import isa_report
+from tilewright.inspect.isa.page import page
 from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.passes import after as kernel_after
 from tilewright.inspect.passes import difference
 from tilewright.inspect.passes import listed as listed_passes
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, library_gemm
+from tilewright.runtime.outputs import check_output, is_standard_output, output
 from tilewright.targets.target import CPU, CUDA, TARGETS
 
 DTYPE = "f32"
@@ -35,10 +38,10 @@ def inspect(
             "kernel or a bound kernel; or NAME[key]."
         ),
     ] = "gemm",
-    target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda or reference.")] = CPU.name,
+    target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda, hip or reference.")] = CPU.name,
     arch: Annotated[
         str | None,
-        typer.Option(help="Architecture, e.g. sm_80. Default: this machine's.", show_default=False),
+        typer.Option(help="Architecture, e.g. sm_80 or gfx942. Default: this machine's.", show_default=False),
     ] = None,
     dtype: Annotated[
         str | None,
@@ -91,6 +94,18 @@ def inspect(
     resource: Annotated[
         bool, typer.Option("--resources", help="Registers, shared bytes, spills, width of each copy.")
     ] = False,
+    isa: Annotated[
+        bool,
+        typer.Option(
+            "--isa",
+            help="The main loop in machine code with the author's lines and arrays: instructions, widths, "
+            "registers, occupancy, bank conflicts. For hip; no GPU is needed.",
+        ),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what --isa shows as a page.", show_default=False),
+    ] = None,
     notes: Annotated[bool, typer.Option("--notes", help="Choices that the target made.")] = False,
     count: Annotated[
         bool,
@@ -123,6 +138,8 @@ def inspect(
             f"--measure reads the counters of a GPU, and target {target} has none; "
             "nearest: --target cuda, or --counters"
         )
+    if html is not None:
+        _check_html(html, isa)
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
@@ -136,12 +153,14 @@ def inspect(
         return
     if measure:
         subject.require_numbers()
-    if not (flow or ir or passes or after or source or resource or notes or count or measure):
+    if not (flow or ir or passes or after or source or resource or isa or notes or count or measure):
         resource = notes = True
     with _naming_a_dtype(subject, chosen):
         parts = _flow(subject, target, arch, flow, resource)
         parts += _stages(subject, target, arch, passes, after or ())
         parts += _parts(subject, target, arch, ir, source, resource, notes)
+    if isa:
+        parts.append(_isa(subject, target, arch, html))
     if count:
         with working("running on the reference"):
             lowered = subject.compile(target, arch) if TARGETS[target].warps else None
@@ -191,6 +210,24 @@ def _parts(
     if notes and listing is not None:
         parts.append("\n".join(f"note: {note}" for note in listing.notes))
     return parts
+
+
+def _check_html(html: Path, isa: bool) -> None:
+    """Refuse a page of nothing, and a file that cannot be written."""
+    if not isa:
+        raise UsageError("--html is the page of what --isa shows; nearest legal choice: --isa --html FILE")
+    check_output(html)
+
+
+def _isa(subject: Subject, target: str, arch: str | None, html: Path | None) -> str:
+    """The machine code of the kernel as text, or where the page was written that shows it."""
+    with working(f"compiling for {target}"):
+        found = isa_report(subject, target, arch)
+    if html is None:
+        return str(found)
+    with output(html) as file:
+        file.write(page(found).encode())
+    return "" if is_standard_output(html) else f"wrote {html}"
 
 
 def _stages(subject: Subject, target: str, arch: str | None, passes: bool, after: Sequence[str]) -> list[str]:

@@ -227,13 +227,7 @@ class Subject:
     def _few(self, target: str | None, arch: str | None = None) -> tuple[PreparedReference, dict[str, Array]]:
         """The kernel for the reference by the schedule of a target for the whole arrays, and small arrays."""
         self.require_numbers()
-        few = {name: min(extent, FEW) for name, extent in self.extents.items()}
-        rng = np.random.default_rng(0)
-        arrays: dict[str, Array] = {}
-        for name in self._tensors():
-            array = self._array(name, few)
-            array[...] = rng.integers(-4, 5, array.shape).astype(array.dtype)
-            arrays[name] = array
+        arrays = self.small_arrays(FEW)
         bound = self.bound
         if target is not None and (schedule := self.schedule(target, arch)) is not None:
             bound = Bound(bound.program, bound.constants, schedule=schedule)
@@ -242,6 +236,17 @@ class Subject:
         executable = backend_named(ON_HOST.name).compile(kernel, None)
         binding = bind(kernel, infos, self.numbers)
         return PreparedReference(executable, binding, self.bound.program.parameters), arrays
+
+    def small_arrays(self, most: int) -> dict[str, Array]:
+        """Small integers at random in arrays of at most ``most`` along each dimension, by parameter."""
+        few = {name: min(extent, most) for name, extent in self.extents.items()}
+        rng = np.random.default_rng(0)
+        arrays: dict[str, Array] = {}
+        for name in self._tensors():
+            array = self._array(name, few)
+            array[...] = rng.integers(-4, 5, array.shape).astype(array.dtype)
+            arrays[name] = array
+        return arrays
 
     def _tensors(self) -> list[str]:
         return [parameter.name for parameter in self.bound.program.parameters if parameter.kind == "tensor"]

@@ -151,7 +151,13 @@ def _said(command: list[str]) -> str:
 # ---------------------------------------------------------------- compiling
 
 
-def compile_text(text: str, arch: str, name: str = "kernel", toolchain: Toolchain | None = None) -> str:
+LINES = "-gline-tables-only"
+"""Makes the compiler say from which line of the text each instruction comes; it writes the same ones."""
+
+
+def compile_text(
+    text: str, arch: str, name: str = "kernel", toolchain: Toolchain | None = None, *, lines: bool = False
+) -> str:
     """Compile HIP text to the listing of its machine code.
 
     Args:
@@ -159,13 +165,15 @@ def compile_text(text: str, arch: str, name: str = "kernel", toolchain: Toolchai
         arch: e.g. ``"gfx942"``.
         name: what messages call the source.
         toolchain: which compiler; default: `find_toolchain`.
+        lines: whether the listing says from which line of the text each instruction comes.
 
     Raises:
         CompileError: the compiler refused the text; carries its log and the offending lines.
         ToolchainError: there is no compiler, or it could not be run.
     """
     chosen = toolchain or find_toolchain()
-    command = [*chosen.compiler, *FLAGS, f"--offload-arch={arch}", "-S", "kernel.hip", "-o", "kernel.s"]
+    command = [*chosen.compiler, *FLAGS, *([LINES] if lines else []), f"--offload-arch={arch}"]
+    command += ["-S", "kernel.hip", "-o", "kernel.s"]
     return _run(f"{name} for {arch}", text, ("kernel.hip", text), [command], "kernel.s").decode()
 
 

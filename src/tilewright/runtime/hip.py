@@ -113,3 +113,19 @@ def code_object(executable: Executable) -> bytes:
         return amdgcn.assemble(executable.assembly, executable.arch, executable.kernel.name, toolchain)
 
     return Cache.default().get_or_build(address, ".hsaco", build, meta).data
+
+
+def listing_with_lines(executable: Executable) -> str:
+    """The listing of an executable, in which the compiler says of what lines of the text it was made.
+
+    Args:
+        executable: compiled for the target.
+    """
+    toolchain, text, name = amdgcn.find_toolchain(), executable.source, executable.kernel.name
+    address = key([text, toolchain.identity, HIP.name, executable.arch, amdgcn.LINES])
+    meta: dict[str, Any] = {"kernel": name, "target": HIP.name, "arch": executable.arch}
+
+    def build() -> bytes:
+        return amdgcn.compile_text(text, executable.arch, name, toolchain, lines=True).encode()
+
+    return Cache.default().get_or_build(address, ".s", build, meta).data.decode()

@@ -53,6 +53,7 @@ from tilewright.targets.statements import (
     call,
     code,
     named,
+    write_about,
 )
 
 C_SPELLER = Speller(
@@ -253,7 +254,9 @@ class Emitter:
     def block(self, block: Block) -> None:
         """Emit every operation of a block by its rule."""
         for op in block.ops:
+            first = len(self.body)
             self.rules.lookup(op)(self, op)
+            write_about(self.body[first:], op)
 
     def spell(self, value: Int, tight: bool = False) -> Code:
         """Spell an integer."""

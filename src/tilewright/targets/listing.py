@@ -34,6 +34,7 @@ class Listing:
         shared_bytes: shared memory per block (CPU: scratch memory per worker).
         notes: choices the target made, one sentence each (a re-laid-out shared tensor, a widened vector).
         accesses: how copies are spelled, by operation and line, where the target chooses that as it spells.
+        lines: for lines of the text, counted from 1, the operation of the lowered kernel that each spells.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Listing:
     shared_bytes: int
     notes: tuple[str, ...] = ()
     accesses: Mapping[tuple[Op, Location | None], Access] = field(default_factory=dict)
+    lines: Mapping[int, Op] = field(default_factory=dict)
 
     @property
     def code(self) -> str:

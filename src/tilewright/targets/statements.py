@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 COLUMNS = 100
 """Where lines of text are broken."""
@@ -79,28 +79,39 @@ def names_in(parts: Iterable[object]) -> frozenset[str]:
 
 
 @dataclass
-class Comment:
+class Node:
+    """What every statement has.
+
+    Args:
+        about: what it was written for, an operation; no part of its text.
+    """
+
+    about: Any = field(default=None, compare=False, repr=False, kw_only=True)
+
+
+@dataclass
+class Comment(Node):
     """``// text``."""
 
     text: str
 
 
 @dataclass
-class Raw:
+class Raw(Node):
     """A line as it is, for what no other statement says: a directive, a declaration of the dialect's own."""
 
     text: Code
 
 
 @dataclass
-class Do:
+class Do(Node):
     """An expression for what it does: ``call(...);``."""
 
     what: Code
 
 
 @dataclass
-class Declare:
+class Declare(Node):
     """``kind name = value;``.
 
     Args:
@@ -121,7 +132,7 @@ class Declare:
 
 
 @dataclass
-class Assign:
+class Assign(Node):
     """``target = value;``, or with another operator, such as ``+=``."""
 
     target: Code
@@ -130,7 +141,7 @@ class Assign:
 
 
 @dataclass
-class Loop:
+class Loop(Node):
     """``for (kind index = start; condition; index += step) body``.
 
     Args:
@@ -168,14 +179,14 @@ class Arm:
 
 
 @dataclass
-class Branch:
+class Branch(Node):
     """``if (condition) body else if (condition) body else body``."""
 
     arms: list[Arm]
 
 
 @dataclass
-class Scope:
+class Scope(Node):
     """``{ body }``, for names that nothing after it sees."""
 
     body: Body
@@ -185,6 +196,15 @@ Statement: TypeAlias = Comment | Raw | Do | Declare | Assign | Loop | Branch | S
 Body: TypeAlias = list["Statement"]
 SIMPLE = (Raw, Do, Declare, Assign)
 """Statements of one line."""
+
+
+def write_about(body: Body, about: object) -> None:
+    """Note of statements what they were written for, and of all in them, where nothing is noted yet."""
+    for node in body:
+        if node.about is None:
+            node.about = about
+            for inner in bodies(node):
+                write_about(inner, about)
 
 
 def bodies(node: Statement) -> Iterator[Body]:
@@ -238,15 +258,22 @@ class Printer:
 
     Args:
         columns: where long lines are broken.
+        lines: what was written.
+        about: for each line, by its place among them, what it was written for.
     """
 
     columns: int = COLUMNS
     lines: list[str] = field(default_factory=list)
+    about: dict[int, Any] = field(default_factory=dict)
 
     def print(self, body: Body, depth: int = 1) -> list[str]:
         """The lines of some statements, indented by ``depth`` steps."""
         for node in body:
+            first = len(self.lines)
             self._statement(node, depth)
+            if node.about is not None:
+                for at in range(first, len(self.lines)):
+                    self.about.setdefault(at, node.about)
         return self.lines
 
     def _statement(self, node: Statement, depth: int) -> None:

@@ -43,11 +43,11 @@ def drop_empty_branches(body: Body) -> Body:
 
 def _not_empty(node: Statement) -> Statement | None:
     match node:
-        case Branch(arms):
-            kept = list(arms)
+        case Branch():
+            kept = list(node.arms)
             while kept and _does_nothing(kept[-1].body):
                 kept.pop()
-            return Branch(kept) if kept else None
+            return replace(node, arms=kept) if kept else None
         case Loop() | Scope():
             return None if _does_nothing(node.body) else node
         case _:
@@ -60,7 +60,7 @@ def _does_nothing(body: Body) -> bool:
 
 def join_equal_arms(body: Body) -> Body:
     """With one arm where neighbouring arms of a branch do the same."""
-    return [Branch(_joined(node.arms)) if isinstance(node, Branch) else node for node in body]
+    return [replace(node, arms=_joined(node.arms)) if isinstance(node, Branch) else node for node in body]
 
 
 def _joined(arms: list[Arm]) -> list[Arm]:
@@ -95,7 +95,8 @@ def merge_adjacent_branches(body: Body, steady: Collection[str]) -> Body:
             assert isinstance(before, Branch)
             assert isinstance(node, Branch)
             [first], [second] = before.arms, node.arms
-            found[last:] = [Branch([replace(first, body=[*first.body, *found[last + 1 :], *second.body])])]
+            both = replace(first, body=[*first.body, *found[last + 1 :], *second.body])
+            found[last:] = [replace(before, arms=[both])]
         else:
             found.append(node)
     return found
@@ -127,8 +128,8 @@ def tidy(body: Body, steady: Collection[str]) -> Body:
 
 def _tidied_inside(node: Statement, steady: Collection[str]) -> Statement:
     match node:
-        case Branch(arms):
-            return Branch([replace(arm, body=tidy(arm.body, steady)) for arm in arms])
+        case Branch():
+            return replace(node, arms=[replace(arm, body=tidy(arm.body, steady)) for arm in node.arms])
         case Loop() | Scope():
             return replace(node, body=tidy(node.body, steady))
         case _:

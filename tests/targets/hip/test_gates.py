@@ -144,7 +144,7 @@ WORSE = {
     "spills": crowded,
     "barriers": meeting_often,
     "flushes_per_barrier": ordering_all,
-    "waits_between": waiting,
+    "waits_for_loads": waiting,
     "warps": deep,
 }
 

@@ -24,7 +24,8 @@ class Gates:
         spills: most registers that are kept in memory, or in lanes of others within the loop.
         barriers: most barriers in a turn.
         flushes_per_barrier: most instructions that invalidate caches, for each barrier.
-        waits_between: most waits for global memory between the first and the last matrix instruction.
+        waits_for_loads: most waits for what the turn itself loads before its last matrix instruction; it is
+            multiplied in the next one, and should be on its way until then.
         warps: fewest warps that a SIMD executes in turns.
     """
 
@@ -36,7 +37,7 @@ class Gates:
     spills: int = 0
     barriers: int = 2
     flushes_per_barrier: float = 0
-    waits_between: int = 0
+    waits_for_loads: int = 0
     warps: int = 1
 
 
@@ -82,6 +83,10 @@ def broken(isa: Isa, gates: Gates) -> tuple[Breach, ...]:
     return tuple(one for gate in _GATES for one in gate(isa, gates))
 
 
+_LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
+"""In a wait, how many loads of global memory may still be on their way behind it."""
+
+
 def _matrix(isa: Isa, gates: Gates) -> Iterator[Breach]:
     if (found := isa.main.matrix_per_load) < gates.matrix_per_load:
         matrix = isa.main.of(Kind.MATRIX, Kind.GLOBAL_LOAD, Kind.TO_SHARED)
@@ -124,14 +129,14 @@ def _barriers(isa: Isa, gates: Gates) -> Iterator[Breach]:
 
 def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
     turn = isa.main.turn
-    matrix = [at for at, line in enumerate(turn) if line.kind is Kind.MATRIX]
-    waits = [line for line in turn[matrix[0] : matrix[-1]] if _waits_for_loads(line)]
-    if len(waits) > gates.waits_between:
-        yield Breach("waits_between", len(waits), gates.waits_between, _counted(waits))
-
-
-def _waits_for_loads(line: IsaLine) -> bool:
-    return line.kind is Kind.WAIT and re.search(r"vmcnt|loadcnt", line.text) is not None
+    last = max(at for at, line in enumerate(turn) if line.kind is Kind.MATRIX)
+    loads, waits = 0, []
+    for line in turn[:last]:
+        loads += line.kind in (Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+        if (found := _LEFT.search(line.text)) and line.kind is Kind.WAIT and int(found[1], 0) < loads:
+            waits.append(line)
+    if len(waits) > gates.waits_for_loads:
+        yield Breach("waits_for_loads", len(waits), gates.waits_for_loads, _counted(waits))
 
 
 def _occupancy(isa: Isa, gates: Gates) -> Iterator[Breach]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.amdgcn import ListingError, read_listing
 from tilewright.arch import Arch
@@ -26,6 +26,7 @@ class Isa:
         loops: of it.
         resources: what it takes, by the names that ``executable.resources`` has.
         limits: warps of a SIMD that each resource leaves room for.
+        labels: for lines of the listing with an instruction that may be jumped to, the label before it.
     """
 
     arch: Arch
@@ -34,6 +35,7 @@ class Isa:
     loops: tuple[Loop, ...]
     resources: Mapping[str, int]
     limits: Mapping[str, int]
+    labels: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def main(self) -> Loop:
@@ -79,4 +81,7 @@ def read_isa(assembly: str, kernel: str = "") -> Isa:
     lines = tuple(map(amd_line, found.instructions))
     resources, threads = resources_in(found.record.fields, arch), threads_in(found.record.fields)
     room = limits(arch, resources["registers"], resources.get("shared_bytes", 0), threads)
-    return Isa(arch, found.name, Body(lines), find_loops(lines, found.labels), resources, room)
+    jumped_to = {line.jumps for line in lines}
+    labels = {lines[at].line: name for name, at in found.labels.items() if name in jumped_to}
+    loops = find_loops(lines, {name: at for name, at in found.labels.items() if name in jumped_to})
+    return Isa(arch, found.name, Body(lines), loops, resources, room, labels)

@@ -44,8 +44,12 @@ def emit_text(kernel: Kernel, passed: Passed, arch: Arch, rules: RuleTable, dial
     head, params = _head(emitter, entry)
     pieces = dialect.before(used(body) | names_in(params), emitter.functions)
     chosen_for = [f"// - {note}" for note in notes]
-    lines = [*(f"{piece}\n" for piece in pieces), *chosen_for, *head, *Printer().print(body), "}"]
-    return Listing("\n".join(lines) + "\n", entry, lowered, emitter.shared_bytes, notes)
+    above = "\n".join([*(f"{piece}\n" for piece in pieces), *chosen_for, *head, ""])
+    printer = Printer()
+    text = "\n".join([*printer.print(body), "}", ""])
+    first = above.count("\n") + 1
+    lines = {first + at: op for at, op in printer.about.items()}
+    return Listing(above + text, entry, lowered, emitter.shared_bytes, notes, lines=lines)
 
 
 def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:

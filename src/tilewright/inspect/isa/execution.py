@@ -1,0 +1,109 @@
+"""A compiled kernel executed from its listing, and how the accesses of its waves meet in banks of LDS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.amdgcn import Execution, execute
+from tilewright.amdgcn.lds import Watch
+from tilewright.arch import Arch
+from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam
+from tilewright.ir.passed import passed_params
+from tilewright.runtime.arguments import number
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.binding import bind
+from tilewright.runtime.executable import Executable
+from tilewright.threads.banks import bank_passes, lanes_together, served_together
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """How the accesses of one instruction met in banks, of all waves together.
+
+    Args:
+        accesses: how often a wave accessed.
+        passes: over the banks.
+        fewest: passes without a conflict.
+    """
+
+    accesses: int = 0
+    passes: int = 0
+    fewest: int = 0
+
+    @property
+    def factor(self) -> float:
+        """Passes for each that is needed; 1 without conflicts."""
+        return self.passes / self.fewest if self.fewest else 1.0
+
+    def __add__(self, other: Conflicts) -> Conflicts:
+        return Conflicts(
+            self.accesses + other.accesses, self.passes + other.passes, self.fewest + other.fewest
+        )
+
+
+def execute_listing(
+    made: Executable,
+    arrays: Mapping[str, Any],
+    numbers: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
+) -> Execution:
+    """Execute a kernel from the listing that it was compiled to for an AMD GPU, as it would be launched.
+
+    Args:
+        made: the kernel, compiled for a class to which the arrays belong.
+        arrays: those of the kernel, by parameter; results are stored in them.
+        numbers: its numbers and integers.
+        watch: as `tilewright.amdgcn.execute` takes it.
+
+    Raises:
+        ListingError: what the execution found.
+    """
+    assert made.listing is not None
+    kernel, values = made.listing.kernel, dict(numbers or {})
+    binding = bind(kernel, {name: describe(array) for name, array in arrays.items()}, values)
+    given: list[Any] = []
+    for param in passed_params(kernel):
+        if isinstance(param, TensorParam):
+            given.append(arrays[param.value.name])
+        elif isinstance(param, SizeParam):
+            given.append((np.int64 if param.bits == 64 else np.int32)(binding.sizes[param.sym.name]))
+        elif isinstance(param, ScalarParam):
+            given.append(number(param.value.name, param.value.dtype, values[param.value.name]))
+        else:
+            given.append(np.zeros(binding.workspaces[param.value.name], param.value.dtype.numpy))
+    grid = (*binding.grid, 1, 1)[:3]
+    return execute(made.assembly, given, grid, (kernel.threads, 1, 1), watch=watch)
+
+
+class BankCounter:
+    """Counts, as the watch of an execution, how accesses meet in banks.
+
+    So many lanes, one next to the other, are served together as can fill all banks once.
+
+    Args:
+        arch: whose banks.
+
+    Example:
+        >>> from tilewright.targets.hip.arch import GFX1151
+        >>> counter = BankCounter(GFX1151)
+        >>> counter(7, 4, np.arange(32)[None] * np.array([[4], [8]]))
+        >>> counter.lines[7]
+        Conflicts(accesses=2, passes=3, fewest=2)
+    """
+
+    def __init__(self, arch: Arch) -> None:
+        self.arch = arch
+        self.lines: dict[int, Conflicts] = {}
+
+    def __call__(self, line: int, size: int, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Count an access of some waves."""
+        together = lanes_together(size, self.arch.banks, self.arch.lanes)
+        parts = served_together(offsets, together, self.arch.lanes)
+        used = parts[(parts >= 0).any(axis=1)]
+        passes = int(bank_passes(used, size, self.arch.banks).sum())
+        found = Conflicts(len(offsets), passes, len(used))
+        self.lines[line] = self.lines.get(line, Conflicts()) + found

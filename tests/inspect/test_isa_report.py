@@ -1,0 +1,279 @@
+"""Reports of machine code: the author's lines and arrays, bank conflicts, text and HTML."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.amdgcn import ListingError
+from tilewright.errors import LaunchError
+from tilewright.inspect.isa import IsaReport, Kind, isa_report, page, read_isa, sources
+from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
+from tilewright.inspect.isa.making import FEW, predicted
+from tilewright.inspect.isa.sources import compiled_lines, holdings
+from tilewright.inspect.subject import Subject, library_gemm
+from tilewright.ir.ops import Copy, Mma
+from tilewright.runtime.hip import listing_with_lines
+from tilewright.targets.hip import emit
+from tilewright.targets.target import HIP
+
+from .test_isa import NESTED
+
+ARCHS = ("gfx1151", "gfx942")
+
+
+@tw.kernel(Weights="M K", Inputs="K N", Sums="M N")
+def layer(Weights, Inputs, Sums):
+    for m, n in tw.tiles(Sums):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(Weights.shape[1]):
+            acc += Weights[m, k] @ Inputs[k, n]
+        Sums[m, n] = tw.relu(acc)
+
+
+LINE = layer.program.function.__code__.co_firstlineno + 5
+"""Where the product is written."""
+
+
+def subject(dtype: tw.DType = tw.f16) -> Subject:
+    extents = {"M": 512, "N": 512, "K": 512}
+    return Subject(layer.bind(), dict.fromkeys(("Weights", "Inputs", "Sums"), dtype), extents)
+
+
+@functools.cache
+def report(arch: str) -> IsaReport:
+    return isa_report(subject(), "hip", arch)
+
+
+def told(found: IsaReport, *kinds: Kind) -> list[tuple[tuple[str, ...], str]]:
+    """Arrays and places of the instructions of some kinds in the main loop."""
+    lines = [line.line for line in found.isa.main.of(*kinds)]
+    return [(found.sources[line].tensors, found.sources[line].place) for line in lines]
+
+
+# ---------------------------------------------------------------- where instructions come from
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_line_numbers_change_no_instruction(arch: str) -> None:
+    made = subject().compile("hip", arch)
+    with_lines = listing_with_lines(made)
+    assert ".loc" in with_lines
+    assert ".loc" not in made.assembly
+    one, other = read_isa(made.assembly), read_isa(with_lines)
+    assert [line.text for line in one.whole.lines] == [line.text for line in other.whole.lines]
+    assert one.resources == other.resources
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_instructions_name_the_authors_arrays_and_lines(arch: str) -> None:
+    found = report(arch)
+    loads = [tensors for tensors, _ in told(found, Kind.GLOBAL_LOAD)]
+    assert list(dict.fromkeys(loads)) == [("Weights",), ("Inputs",)]
+    assert {tensors for tensors, _ in told(found, Kind.SHARED_LOAD, Kind.SHARED_STORE)} == {
+        ("Weights",),
+        ("Inputs",),
+    }
+    assert {tensors for tensors, _ in told(found, Kind.MATRIX)} == {("Weights", "Inputs")}
+    places = [place for _, place in told(found, Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.MATRIX)]
+    assert all(place.startswith(f"test_isa_report.py:{LINE}:") for place in places), places
+    assert {place.rpartition(" ")[2] for place in places} == {"staging", "atom"}
+    known = [line.line in found.sources for line in found.isa.main.lines]
+    assert sum(known) > 0.9 * len(known)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_stores_of_the_result_name_it(arch: str) -> None:
+    found = report(arch)
+    stores = [found.sources[line.line] for line in found.isa.whole.of(Kind.GLOBAL_STORE)]
+    assert {one.tensors for one in stores} == {("Sums",)}
+    assert all(f"test_isa_report.py:{LINE + 1}:" in one.place for one in stores)
+
+
+def test_every_line_of_the_text_is_that_of_an_operation() -> None:
+    """But for what stands before the first of them, and the closing brace."""
+    listing = emit(subject().bound.trace(*subject().specimens(), target="hip", arch="gfx942"), "gfx942")
+    text = listing.text.splitlines()
+    first = min(listing.lines)
+    assert {*range(first, len(text))} == {*listing.lines}
+    for line, op in listing.lines.items():
+        if isinstance(op, Mma) and "//" in text[line - 1]:
+            assert " += " in text[line - 1]
+        if isinstance(op, Copy) and "//" in text[line - 1]:
+            assert " -> " in text[line - 1]
+    held = holdings(listing.kernel)
+    assert held["sWeights"] == held["prefetched"] == {"Weights"}
+    assert held["acc"] == {"Weights", "Inputs"}
+    assert held["Sums"] == {"Sums"}
+
+
+def test_lines_of_inlined_functions_are_those_of_their_calls() -> None:
+    text = "\n".join(
+        [
+            "\t.loc\t0 44 19 prologue_end            ; kernel.hip:44:19",
+            "\ts_nop 0",
+            "\t.loc\t0 9 10 is_stmt 0       ; k.hip:9:10 @[ k.hip:20:1 @[ k.hip:48:20 ] ]",
+            "\ts_nop 1",
+            "\ts_nop 2",
+            "\t.loc\t0 0 22                          ; kernel.hip:0:22",
+            "\ts_nop 3",
+        ]
+    )
+    assert compiled_lines(text) == {2: 44, 4: 48, 5: 48}
+
+
+# ---------------------------------------------------------------- bank conflicts
+
+
+def test_passes_are_counted_from_addresses() -> None:
+    counter = BankCounter(HIP.architecture("gfx1151"))
+    rows = np.arange(32)
+    counter(1, 16, (rows * 16)[None])  # all neighbours: four parts, a pass each
+    counter(2, 16, (rows * 128)[None])  # eight lanes of a part in the same four banks
+    counter(3, 4, np.where(rows < 2, rows * 128, -1)[None])  # two lanes alone, in one bank
+    counter(4, 4, np.zeros((2, 32), np.int64))  # one word for all lanes
+    assert counter.lines == {
+        1: Conflicts(1, 4, 4),
+        2: Conflicts(1, 32, 4),
+        3: Conflicts(1, 2, 1),
+        4: Conflicts(2, 2, 2),
+    }
+    assert counter.lines[2].factor == 8
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_what_is_counted_is_what_layouts_predict(arch: str) -> None:
+    """Each access of the main loop to shared memory, by its addresses and by its layout."""
+    found = report(arch)
+    assert (
+        found.counted
+        == f"counted while the listing was executed on arrays of at most {FEW} along a dimension"
+    )
+    expected = predicted(found.sources)
+    lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD, Kind.SHARED_STORE)]
+    assert lines
+    assert {line: found.conflicts[line].factor for line in lines} == {
+        line: expected[line].factor for line in lines
+    }
+
+
+def test_the_counter_sees_the_listing_and_nothing_else() -> None:
+    """Stores whose addresses lack their last bits, as no layout says, meet in the same banks."""
+    made = subject().compile("hip", "gfx1151")
+    arrays = subject().small_arrays(FEW)
+    isa = read_isa(made.assembly)
+    store = next(line for line in isa.main.of(Kind.SHARED_STORE) if line.bytes == 16)
+    lines = made.assembly.splitlines()
+    register = re.search(r"\bv\d+\b", lines[store.line - 1])
+    assert register is not None
+    lines.insert(store.line - 1, f"\tv_and_b32_e32 {register[0]}, 0xffffff80, {register[0]}")
+    counter = BankCounter(isa.arch)
+    with pytest.raises(ListingError):
+        execute_listing(replace(made, assembly="\n".join(lines)), arrays, watch=counter)
+    assert counter.lines[store.line + 1].factor > 1
+
+
+def test_what_cannot_be_executed_is_predicted() -> None:
+    found = isa_report(subject(), "hip", "gfx1201")
+    assert found.counted.startswith("predicted from layouts, for the listing cannot be executed here: ")
+    lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD)]
+    assert {found.conflicts[line].factor for line in lines} == {1.0}
+
+
+# ---------------------------------------------------------------- what is shown
+
+
+def hand_made() -> IsaReport:
+    """The report of a listing that no compiler wrote, of the text of a small kernel."""
+
+    @tw.kernel(X="N", Y="N")
+    def twice(X, Y):
+        tw.copy(tw.load(X.tile((32,), (0,)).partition((32,))) * 2, Y.tile((32,), (0,)).partition((32,)))
+
+    listing = emit(twice.trace(tw.like("f32", 64), tw.like("f32", 64)), "gfx942")
+    isa = read_isa(NESTED)
+    copies = [line for line, op in listing.lines.items() if isinstance(op, Copy)]
+    lines = {isa.main.lines[0].line: copies[0], isa.main.lines[2].line: copies[-1]}
+    return IsaReport(
+        *("nested <by hand>", isa, sources(listing, lines)),
+        conflicts={isa.loops[1].turn[0].line: Conflicts(4, 16, 8)},
+        counted="counted by hand",
+        notes=("a note",),
+    )
+
+
+def test_the_text_of_a_report(golden: Callable[[str, str], None]) -> None:
+    text = re.sub(r"test_isa_report.py:\d+:\d+", "test_isa_report.py:LINE", str(hand_made()))
+    golden(f"{text}\n", "isa.txt")
+
+
+class Page(HTMLParser):
+    """What a page has: its text, its tags, and tags that were not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.tags, self.open = "", [], []
+        self.attributes: set[str] = set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_is_whole_and_loads_nothing() -> None:
+    text = page(hand_made())
+    found = Page(text)
+    assert found.open == []
+    assert text.startswith("<!doctype html>")
+    assert not {"src", "href"} & found.attributes
+    assert not {"script", "link", "img"} & {*found.tags}
+    assert "url(" not in text
+    assert "<by hand>" in found.text
+    assert "note: a note" in found.text
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_page_has_all_that_the_text_has(arch: str) -> None:
+    found = report(arch)
+    shown, text = Page(page(found)).text, str(found)
+    for line, _, cells in found.rows():
+        assert line.text in shown
+        assert str(cells[0]) in text
+    assert found.counted in shown
+    assert "16 v_" in shown
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_what_has_no_main_loop_is_refused() -> None:
+    with pytest.raises(LaunchError, match="gfx1151 has no main loop: 0 matrix instructions"):
+        isa_report(library_gemm("f32", "64x64x64"), "hip", "gfx1151")
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_targets_without_a_listing_are_refused(target: str) -> None:
+    with pytest.raises(LaunchError, match=f"{target} has no listing.*nearest legal choice: --target hip"):
+        isa_report(subject(), target)
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"unknown architecture 'gfx94'.*did you mean 'gfx942'"):
+        isa_report(subject(), "hip", "gfx94")
