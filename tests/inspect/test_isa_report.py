@@ -156,7 +156,7 @@ def test_what_is_counted_is_what_layouts_predict(arch: str) -> None:
         found.counted
         == f"counted while the listing was executed on arrays of at most {FEW} along a dimension"
     )
-    expected = predicted(found.sources)
+    expected = predicted(found.isa, found.sources)
     lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD, Kind.SHARED_STORE)]
     assert lines
     assert {line: found.conflicts[line].factor for line in lines} == {

@@ -99,7 +99,7 @@ def inspect(
         typer.Option(
             "--isa",
             help="The main loop in machine code with the author's lines and arrays: instructions, widths, "
-            "registers, occupancy, bank conflicts. For hip; no GPU is needed.",
+            "registers, occupancy, bank conflicts. For hip; for cuda with `nvdisasm`. No GPU needed.",
         ),
     ] = False,
     html: Annotated[

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tilewright.amdgcn.metadata import read_metadata
 from tilewright.arch import Arch
 from tilewright.errors import ToolchainError
-from tilewright.targets.hip.occupancy import warps_per_simd
+from tilewright.targets.simt.occupancy import warps_per_simd
 
 METADATA = {
     "registers": "vgpr_count",

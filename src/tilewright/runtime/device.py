@@ -103,13 +103,13 @@ class _Loaded:
     """The machine code, loaded once on each device that launches it."""
 
     def __init__(self, entry: Any, listing: Any) -> None:
-        self._entry, self._listing = entry, listing
+        self.entry, self._listing = entry, listing
         self._functions: dict[int, driver.Function] = {}
 
     def on(self, index: int) -> driver.Function:
         """The kernel on a device."""
         if index not in self._functions:
-            cubin = self._entry.data
+            cubin = self.entry.data
             listing = self._listing
             self._functions[index] = driver.Function(cubin, listing.entry, index, listing.shared_bytes)
         return self._functions[index]
@@ -285,3 +285,25 @@ class _Packed:
             number.write(self.launch.buffer, arguments)
         if self._workspaces is not None:
             self._workspaces.prepare(self.launch.buffer, stream, captured)
+
+
+def cubin(executable: Executable) -> bytes:
+    """The machine code of an executable, as NVRTC made it."""
+    found: bytes = executable.handle.entry.data
+    return found
+
+
+def cubin_with_lines(executable: Executable) -> bytes:
+    """The same, from which a disassembler tells of what lines of the text it was made.
+
+    Args:
+        executable: compiled for the target.
+    """
+    text, name = executable.source, executable.kernel.name
+    address = key([text, nvrtc.toolchain_id(), CUDA.name, executable.arch, nvrtc.LINES])
+    meta: dict[str, Any] = {"kernel": name, "target": CUDA.name, "arch": executable.arch}
+
+    def build() -> bytes:
+        return nvrtc.compile_text(text, executable.arch, name, lines=True).cubin
+
+    return Cache.default().get_or_build(address, ".cubin", build, meta).data

@@ -83,13 +83,18 @@ def toolchain_id() -> str:
     return f"nvrtc {major}.{minor} {' '.join((*FLAGS, *FATAL, *RESOURCES))}"
 
 
-def compile_text(text: str, arch: str, name: str = "kernel") -> Binary:
+LINES = "-lineinfo"
+"""Makes the compiler keep from which line of the text each instruction comes; it writes the same ones."""
+
+
+def compile_text(text: str, arch: str, name: str = "kernel", *, lines: bool = False) -> Binary:
     """Compile CUDA text to machine code.
 
     Args:
         text: the source, without includes.
         arch: e.g. ``"sm_90a"``.
         name: what messages call the source.
+        lines: whether to keep from which line of the text each instruction comes.
 
     Raises:
         CompileError: the compiler refused the text, or warned of something in `FATAL`.
@@ -99,6 +104,7 @@ def compile_text(text: str, arch: str, name: str = "kernel") -> Binary:
     nvrtc = _nvrtc()
     program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
     options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
+    options += [LINES.encode()] if lines else []
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program, "ProgramLog")

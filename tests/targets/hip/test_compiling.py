@@ -16,7 +16,7 @@ from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.hip import code_object
 from tilewright.targets.hip.arch import ARCHITECTURES, GFX942, GFX1151
-from tilewright.targets.hip.occupancy import limits
+from tilewright.targets.simt.occupancy import limits
 
 
 @pytest.fixture(autouse=True)

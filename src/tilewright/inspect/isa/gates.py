@@ -114,8 +114,8 @@ def _widths(isa: Isa, gates: Gates) -> Iterator[Breach]:
 def _spills(isa: Isa, gates: Gates) -> Iterator[Breach]:
     kept = isa.main.of(Kind.STACK, Kind.LANE)
     registers = isa.resources.get("spilled_registers", 0)
-    stack = isa.resources.get("stack_bytes", 0) // 4
-    if (found := max(registers, stack, len(kept))) > gates.spills:
+    words = sum(isa.resources.get(name, 0) for name in ("stack_bytes", "spill_store_bytes")) // 4
+    if (found := max(registers, words, len(kept))) > gates.spills:
         yield Breach("spills", found, gates.spills, _counted(kept))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from tilewright.amdgcn import ListingError
 from tilewright.errors import LaunchError
@@ -10,17 +11,22 @@ from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_lis
 from tilewright.inspect.isa.instructions import Kind
 from tilewright.inspect.isa.reading import Isa, read_isa
 from tilewright.inspect.isa.report import IsaReport
+from tilewright.inspect.isa.sass import read_sass
 from tilewright.inspect.isa.sources import Source, compiled_lines, sources
 from tilewright.inspect.subject import Subject
 from tilewright.ir.copies import is_by_threads
 from tilewright.ir.ops import Copy
+from tilewright.runtime.device import cubin, cubin_with_lines
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import listing_with_lines
+from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm
 from tilewright.targets.simt.banks import in_shared, requests
-from tilewright.targets.target import HIP, target_named
+from tilewright.targets.target import CUDA, HIP, target_named
 
 FEW = 128
 """The largest extent of the arrays on which a listing is executed."""
+
+_SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.TO_SHARED)
 
 
 def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaReport:
@@ -33,37 +39,83 @@ def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaRep
 
     Raises:
         LaunchError: the target has no listing, the architecture is not known, or the kernel has no main loop.
+        ToolchainError: for NVIDIA's GPUs, there is no disassembler.
     """
-    if target != HIP.name:
+    if target not in _READERS:
         raise LaunchError(
             f"target {target} has no listing of machine code that is read here; nearest legal choice: "
             f"--target {HIP.name} --arch {HIP.arch}"
         )
-    target_named(target).architecture(arch or HIP.arch)
+    if arch is not None:
+        target_named(target).architecture(arch)
+    read = _READERS[target]()
     made = subject.compile(target, arch)
-    isa = read_isa(made.assembly)
-    main = isa.main  # refuses a kernel without one before anything is executed
-    known, notes = _sources(made, isa)
+    isa = read.machine_code(made)
+    accesses = isa.main.of(*_SHARED)  # refuses a kernel without a main loop before anything is executed
+    known, notes = _sources(made, isa, read)
     conflicts, counted = _counted(subject, made, isa)
-    if not conflicts and main.of(Kind.SHARED_LOAD, Kind.SHARED_STORE):
-        conflicts, counted = predicted(known), f"predicted from layouts, for {counted}"
+    if not accesses:
+        counted = "no instruction of the main loop accesses shared memory by addresses of its lanes"
+    elif not conflicts:
+        conflicts, counted = predicted(isa, known), f"predicted from layouts, for {counted}"
     title = f"{isa.kernel} for {target} {isa.arch.name}"
     return IsaReport(title, isa, known, conflicts, counted, notes)
 
 
-def _sources(made: Executable, isa: Isa) -> tuple[dict[int, Source], tuple[str, ...]]:
+class _Reader(Protocol):
+    """How the machine code of a target is read."""
+
+    def machine_code(self, made: Executable) -> Isa:
+        """That of a kernel."""
+
+    def with_lines(self, made: Executable) -> tuple[Isa, dict[int, int]]:
+        """The same compiled with line numbers, and the line of the text for each line of that listing."""
+
+
+class _Hip:
+    """Of AMD GPUs: the compiler's own listing."""
+
+    def machine_code(self, made: Executable) -> Isa:
+        return read_isa(made.assembly)
+
+    def with_lines(self, made: Executable) -> tuple[Isa, dict[int, int]]:
+        text = listing_with_lines(made)
+        return read_isa(text), compiled_lines(text)
+
+
+class _Cuda:
+    """Of NVIDIA's GPUs: what the toolkit's disassembler lists."""
+
+    def __init__(self) -> None:
+        self.program = find_nvdisasm()
+
+    def machine_code(self, made: Executable) -> Isa:
+        return self._read(made, disassemble(cubin(made), self.program))[0]
+
+    def with_lines(self, made: Executable) -> tuple[Isa, dict[int, int]]:
+        return self._read(made, disassemble(cubin_with_lines(made), self.program, lines=True))
+
+    def _read(self, made: Executable, text: str) -> tuple[Isa, dict[int, int]]:
+        return read_sass(text, CUDA.architecture(made.arch), made.resources, made.kernel.threads)
+
+
+_READERS: Mapping[str, Callable[[], _Reader]] = {HIP.name: _Hip, CUDA.name: _Cuda}
+
+
+def _sources(made: Executable, isa: Isa, read: _Reader) -> tuple[dict[int, Source], tuple[str, ...]]:
     """Where instructions come from, as the same compiler says with the same instructions."""
     assert made.listing is not None
-    text = listing_with_lines(made)
-    again, lines = read_isa(text, isa.kernel).whole.lines, compiled_lines(text)
-    if [line.text for line in again] != [line.text for line in isa.whole.lines]:
+    again, lines = read.with_lines(made)
+    if [line.text for line in again.whole.lines] != [line.text for line in isa.whole.lines]:
         return {}, ("with line numbers the compiler writes other instructions, so that no lines are shown",)
-    pairs = zip(isa.whole.lines, again, strict=True)
+    pairs = zip(isa.whole.lines, again.whole.lines, strict=True)
     return sources(made.listing, {one.line: lines[two.line] for one, two in pairs if two.line in lines}), ()
 
 
 def _counted(subject: Subject, made: Executable, isa: Isa) -> tuple[Mapping[int, Conflicts], str]:
     """How accesses meet in banks when the listing is executed, or nothing and why."""
+    if not made.assembly:
+        return {}, f"listings for {isa.arch.name} are not executed"
     counter = BankCounter(isa.arch)
     try:
         subject.require_numbers()
@@ -76,18 +128,19 @@ def _counted(subject: Subject, made: Executable, isa: Isa) -> tuple[Mapping[int,
     )
 
 
-def predicted(known: Mapping[int, Source]) -> dict[int, Conflicts]:
+def predicted(isa: Isa, known: Mapping[int, Source]) -> dict[int, Conflicts]:
     """What is predicted, from layouts, of the copies that instructions belong to, by the line of the listing.
 
     Args:
+        isa: the machine code.
         known: where instructions come from, by the line of the listing.
     """
     found = {}
-    for line, source in known.items():
-        op = source.op
+    for line in isa.whole.of(*_SHARED):
+        op = known[line.line].op if line.line in known else None
         if isinstance(op, Copy) and is_by_threads(op):
-            for value in (op.source, op.target):
-                if in_shared(value):
-                    asked = requests(op, value)
-                    found[line] = Conflicts(asked.instructions, asked.passes, asked.fewest)
+            value = op.source if line.kind is Kind.SHARED_LOAD else op.target
+            if in_shared(value):
+                asked = requests(op, value)
+                found[line.line] = Conflicts(asked.instructions, asked.passes, asked.fewest)
     return found

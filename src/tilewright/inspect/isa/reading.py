@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.amdgcn import ListingError, read_listing
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa.instructions import Kind, amd_line
+from tilewright.inspect.isa.instructions import IsaLine, Kind, amd_line
 from tilewright.inspect.isa.loops import Body, Loop, find_loops
 from tilewright.runtime.amdgcn_resources import resources_in, threads_in
-from tilewright.targets.hip.occupancy import limits
+from tilewright.targets.simt.occupancy import limits
 from tilewright.targets.target import HIP
 
 
@@ -77,11 +77,31 @@ def read_isa(assembly: str, kernel: str = "") -> Isa:
         found = read.kernel(kernel)
     except ListingError as error:
         raise LaunchError(f"no listing for an AMD GPU: {error}") from error
-    arch = HIP.architecture(read.arch)
-    lines = tuple(map(amd_line, found.instructions))
-    resources, threads = resources_in(found.record.fields, arch), threads_in(found.record.fields)
-    room = limits(arch, resources["registers"], resources.get("shared_bytes", 0), threads)
+    arch, said = HIP.architecture(read.arch), found.record.fields
+    lines = [amd_line(one) for one in found.instructions]
+    return isa_of(found.name, arch, lines, found.labels, resources_in(said, arch), threads_in(said))
+
+
+def isa_of(
+    kernel: str,
+    arch: Arch,
+    lines: Sequence[IsaLine],
+    labels: Mapping[str, int],
+    resources: Mapping[str, int],
+    threads: int,
+) -> Isa:
+    """The machine code of a kernel from its instructions.
+
+    Args:
+        kernel: its name.
+        arch: the architecture.
+        lines: its instructions.
+        labels: which instruction follows each label.
+        resources: what it takes.
+        threads: of a block.
+    """
     jumped_to = {line.jumps for line in lines}
-    labels = {lines[at].line: name for name, at in found.labels.items() if name in jumped_to}
-    loops = find_loops(lines, {name: at for name, at in found.labels.items() if name in jumped_to})
-    return Isa(arch, found.name, Body(lines), loops, resources, room, labels)
+    used = {name: at for name, at in labels.items() if name in jumped_to and at < len(lines)}
+    room = limits(arch, resources["registers"], resources.get("shared_bytes", 0), threads)
+    names = {lines[at].line: name for name, at in used.items()}
+    return Isa(arch, kernel, Body(tuple(lines)), find_loops(lines, used), resources, room, names)

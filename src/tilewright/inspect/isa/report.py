@@ -45,12 +45,13 @@ class IsaReport:
         """Figures by the names of their tables, each a list of rows."""
         main = self.isa.main
         turn = f"a turn of the main loop, {len(main.lines)} instructions from line {main.first}"
-        return {
+        tables = {
             turn: list(_mix(main)),
             "accesses of a lane in a turn": list(_accesses(main, self.conflicts)),
             "for each other": list(_ratios(main)),
             "what the kernel takes": list(_resources(self.isa)),
         }
+        return {name: rows for name, rows in tables.items() if rows}
 
     def rows(self) -> Iterator[tuple[IsaLine, str, tuple[str, ...]]]:
         """The main loop from where a turn begins: instruction, label before it, a cell for each column."""

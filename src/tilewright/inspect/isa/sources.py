@@ -112,8 +112,8 @@ def _says(op: Op, begins: str) -> str:
     if op.location is not None and words != begins:
         words = words.partition(": ")[2] or words
     if isinstance(op, Copy):
-        how = words.partition(", ")[2]
-        words = f"{op.source.buffer.name} -> {op.target.buffer.name}" + (f", {how}" if how else "")
+        words = words.removeprefix(f"{op.source} -> {op.target}")
+        words = f"{op.source.buffer.name} -> {op.target.buffer.name}{words}"
     return words
 
 

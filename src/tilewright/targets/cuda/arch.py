@@ -25,6 +25,8 @@ SM_80 = Arch(
     registers=65536,
     thread_registers=255,
     register_unit=8,
+    simds=4,
+    simd_warps=16,
     role_registers=(24, 240),
     role_warps=4,
     named_barriers=15,
@@ -47,6 +49,7 @@ SM_86 = replace(
     name="sm_86",
     features=_SM_80_FEATURES,
     shared_bytes=101376,
+    simd_warps=12,
     rates=Rates(
         {"f16": 1024, "bf16": 1024, "tf32": 512, "i8": 2048},
         {"f16": 256, "f32": 256, "f64": 4},
