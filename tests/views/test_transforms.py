@@ -17,6 +17,7 @@ from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.transforms import (
     TRANSFORMS,
     AsStrided,
+    Bits,
     Broadcast,
     Embed,
     Merge,
@@ -180,7 +181,7 @@ def drawn(draw: st.DrawFn, kind: type, shape: tuple[int, ...]) -> Step:
 
 
 def test_every_transform_has_an_oracle() -> None:
-    assert {*STEPS, Swizzle, AsStrided} == set(TRANSFORMS)
+    assert {*STEPS, Swizzle, AsStrided, Bits} == set(TRANSFORMS)
 
 
 @pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.amdgcn.constants import PROGRAM
 from tilewright.amdgcn.faults import UnknownInstructionError
 from tilewright.amdgcn.operands import EXEC, SCC, SGPR, Operand
 from tilewright.amdgcn.readers import Reader, ScalarWriter
@@ -27,6 +28,10 @@ def scalar_step(instruction: Instruction, family: Family) -> Step | None:
     if name in SAVING:
         function, width = SAVING[name]
         return SaveExec(instruction, function, width)
+    if name == "s_getpc_b64":
+        here = Operand("the program", "constant", PROGRAM)
+        moved = replace(instruction, operands=(*instruction.operands, here))
+        return _step(moved, SCALARS["s_mov_b64"])
     if name in SCALAR_FLOATS and family.lanes == 32:
         return _step(instruction, SCALAR_FLOATS[name])
     return _step(instruction, SCALARS[name]) if name in SCALARS else None

@@ -19,7 +19,7 @@ v_wmma_f16_16x16x16_f16 v_wmma_bf16_16x16x16_bf16 v_wmma_i32_16x16x16_iu8 v_wmma
 v_mfma_f32_32x32x8_f16 v_mfma_f32_16x16x16_f16 v_mfma_f32_32x32x8_bf16_1k v_mfma_f32_16x16x16_bf16_1k
 v_mfma_i32_32x32x16_i8 v_mfma_i32_16x16x32_i8 v_mfma_f32_32x32x2_f32 v_mfma_f32_16x16x4_f32
 v_mfma_f64_16x16x4_f64 v_mfma_f32_32x32x16_fp8_fp8 v_mfma_f32_16x16x32_fp8_fp8 v_mfma_f32_32x32x16_bf8_bf8
-v_mfma_f32_16x16x32_bf8_bf8 global_load_lds_dword
+v_mfma_f32_16x16x32_bf8_bf8 global_load_lds_dword s_getpc_b64
 """
 _LOADS = """
 dword dwordx2 dwordx3 dwordx4 ubyte sbyte ushort sshort ubyte_d16 short_d16 short_d16_hi b32 b64 b96 b128 u8

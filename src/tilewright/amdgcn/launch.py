@@ -172,9 +172,8 @@ class _Launch:
             if argument.kind == "global_buffer" and value is not None
         }
         size = max([argument.offset + argument.size for argument in kernel.arguments], default=0)
-        self.arrays = Arrays(
-            arrays, (max(kernel.directives.get("kernarg_size", 0), size) // 64 + 1) * 64 + PACKET
-        )
+        more = (max(kernel.directives.get("kernarg_size", 0), size) // 64 + 1) * 64 + PACKET
+        self.arrays = Arrays(arrays, more, bytes(kernel.constants.octets))
         self.arguments = self.arrays.more + PACKET
         self._packet()
         for place, (argument, value) in enumerate(zip(given, arguments, strict=True)):

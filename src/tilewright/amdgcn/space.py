@@ -15,6 +15,7 @@ from tilewright.amdgcn.state import Array
 BASE = 0x4000_0000_0000
 """The address at which arrays begin: in no aperture of flat instructions."""
 GUARD = 256
+"""Bytes before the first of them, which is where constants begin."""
 
 
 class Space:
@@ -106,14 +107,15 @@ class Arrays(Space):
     Args:
         arrays: by the names of their arguments; those that overlap keep their places to each other.
         more: bytes of other memory, such as the arguments themselves.
+        constants: of the listing, which lie first.
     """
 
-    def __init__(self, arrays: dict[str, Array], more: int) -> None:
+    def __init__(self, arrays: dict[str, Array], more: int, constants: bytes = b"") -> None:
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
                 raise ListingError(f"argument {name!r} is no NumPy array but {type(array).__name__}")
         groups = self._grouped(arrays)
-        size = GUARD
+        size = GUARD + -(-len(constants) // GUARD) * GUARD
         places = []
         for low, high, _ in groups:
             places.append(size + low % GUARD)
@@ -123,6 +125,9 @@ class Arrays(Space):
         self.stored: npt.NDArray[np.bool_] | None = None
         self.place: dict[str, int] = {}
         self.regions: list[Region] = []
+        if constants:
+            self.octets[GUARD : GUARD + len(constants)] = list(constants)
+            self.regions.append(Region("the listing's constants", GUARD, GUARD + len(constants)))
         for (low, high, names), first in zip(groups, places, strict=True):
             legal = np.zeros(high - low, np.bool_)
             for name in names:

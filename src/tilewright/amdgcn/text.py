@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tilewright.amdgcn.constants import Constants, with_distances
 from tilewright.amdgcn.faults import ListingParseError, nearest
 from tilewright.amdgcn.metadata import (
     METADATA_BEGIN,
@@ -15,7 +16,7 @@ from tilewright.amdgcn.metadata import (
 )
 from tilewright.amdgcn.operands import Operand, operand
 
-_COMMENT = re.compile(r";(?!;).*$|//.*$")
+_COMMENT = re.compile(r";.*$|//.*$")
 _LABEL = re.compile(r"^([\w.$@]+):\s*(.*)$")
 _MODIFIER = re.compile(
     r"^(?:[a-z_0-9]+:(?:\[[^\]]*\]|\w*\([^)]*\)|[-\w.]+)|glc|slc|dlc|sc0|sc1|nt|off|idxen|offen|lds|tfe|clamp|gds|"
@@ -55,6 +56,7 @@ class KernelListing:
         labels: which instruction follows a label.
         directives: what ``.amdhsa_…`` says, by its name without this.
         record: its metadata.
+        constants: of the whole listing.
     """
 
     name: str
@@ -62,6 +64,7 @@ class KernelListing:
     labels: dict[str, int] = field(default_factory=dict)
     directives: dict[str, int] = field(default_factory=dict)
     record: KernelRecord = field(default_factory=KernelRecord)
+    constants: Constants = field(default_factory=Constants)
 
     @property
     def arguments(self) -> list[Argument]:
@@ -128,7 +131,19 @@ def read_listing(text: str) -> Listing:
     for name, record in kernel_records(reader.metadata).items():
         if name in reader.kernels:
             reader.kernels[name].record = record
+    for kernel in reader.kernels.values():
+        kernel.constants = reader.constants
+        kernel.instructions = [_placed(one, reader.constants) for one in kernel.instructions]
     return Listing(reader.arch, reader.kernels)
+
+
+def _placed(made: Instruction, constants: Constants) -> Instruction:
+    """An instruction, of whose operands those that say how far away a constant lies are numbers."""
+    try:
+        operands = with_distances(made.operands, constants.places)
+    except ListingParseError as error:
+        raise ListingParseError(error.message, made.line, made.text) from None
+    return made if operands == made.operands else replace(made, operands=operands)
 
 
 class _Reader:
@@ -139,6 +154,7 @@ class _Reader:
         self.kernels: dict[str, KernelListing] = {}
         self.functions: dict[str, KernelListing] = {}
         self.metadata: list[str] = []
+        self.constants = Constants()
         self.current: KernelListing | None = None
         self.described: KernelListing | None = None
         self.in_metadata = False
@@ -183,6 +199,8 @@ class _Reader:
             self.described.directives[word.removeprefix(".amdhsa_")] = int(rest)
         elif word == ".section":
             self.current = None
+        elif self.current is not None and not self.current.instructions:
+            self.constants.take(self.current.name, word, rest)
 
 
 def instruction(line: int, text: str) -> Instruction:

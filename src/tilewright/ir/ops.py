@@ -160,12 +160,18 @@ class AsyncWait(Op):
     """Wait until at most ``pending`` of the groups that each thread committed are unfinished.
 
     Makes a thread's own copies visible to itself; others see them after a barrier.
+
+    Args:
+        pending: groups.
+        accesses: of a thread that may be unfinished then, for hardware that counts these; None: it counts
+            groups.
     """
 
     name = "async_wait"
     traits = CONTROL
     orders = Order("thread", (SHARED,), (ASYNC,))
     pending: int = 0
+    accesses: int | None = None
 
 
 @dataclass(frozen=True)

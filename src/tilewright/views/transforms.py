@@ -28,6 +28,7 @@ from tilewright.symbolic.expr import (
 )
 from tilewright.symbolic.nodes import Cond, Int
 from tilewright.symbolic.ranges import divisor
+from tilewright.views.bits import Bits
 from tilewright.views.repeated import Repeat
 from tilewright.views.strided import AsStrided
 from tilewright.views.view import View, coordinates
@@ -194,9 +195,8 @@ class PadTo:
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("padding multiple", self.multiple, view)
-        for multiple in self.multiple:
-            if multiple < 1:
-                raise LayoutError(f"padding to a multiple of {multiple}; the least is 1, which pads nothing")
+        if (least := min(self.multiple, default=1)) < 1:
+            raise LayoutError(f"padding to a multiple of {least}; the least is 1, which pads nothing")
         after = [
             add(mul(ceil_div(n, m), m), mul(n, -1)) for n, m in zip(view.shape, self.multiple, strict=True)
         ]
@@ -396,5 +396,5 @@ class Swizzle:
 
 
 TRANSFORMS: tuple[type, ...] = (
-    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Repeat, Swizzle, AsStrided),
+    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Repeat, Swizzle, AsStrided, Bits),
 )

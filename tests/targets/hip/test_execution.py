@@ -72,8 +72,8 @@ def test_optimized_gemm_on_matrix_cores(arch: Arch, rng: np.random.Generator) ->
 
 
 @archs
-def test_levels_whose_copies_are_done_at_once(arch: Arch, rng: np.random.Generator) -> None:
-    """Example 07 with three stages: copies in the background are copies in order here."""
+def test_levels_with_copies_in_the_background(arch: Arch, rng: np.random.Generator) -> None:
+    """Example 07 with three stages: straight into shared memory, or where there is no such load, in order."""
     a, b = (rng.standard_normal((64, 48)).astype(np.float32) for _ in "ab")
     c = np.full((64, 64), np.nan, np.float32)
     mma = multiply_adds(tw.f32, arch.lanes, (64, 64), (4, 4), (2, 2))

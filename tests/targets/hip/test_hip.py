@@ -17,13 +17,14 @@ import pytest
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.errors import MissingRuleError
-from tilewright.ir.ops import AsyncCommit, AsyncWait
+from tilewright.ir.ops import AsyncWait, Copy
 from tilewright.ir.verify import violations
 from tilewright.runtime import amdgcn
 from tilewright.targets.hip.arch import GFX942, GFX1151
-from tilewright.targets.hip.emit import HIP_RULES, emit
+from tilewright.targets.hip.emit import emit
 from tilewright.targets.hip.legality import violations as refusals
 from tilewright.targets.hip.prelude import DIALECT
+from tilewright.targets.hip.spelling import HIP_RULES
 from tilewright.targets.listing import Listing
 
 from .examples import KERNELS, turnstile
@@ -89,13 +90,14 @@ def test_an_example_is_machine_code_without_spills(
     assert one.of(r"global_store\w*") > 0
     if name not in ("04 matrices", "05 f32"):
         assert one.of(FUSED) > 0
+    in_background = arch == "gfx942" and name in ("07 buffered", "07 prefetched")
     if name in ("05 f32", "06 f32"):
         assert not one.of(READ_SHARED) + one.of(WRITTEN_SHARED) + one.of("s_barrier")
     else:
         assert one.of(READ_SHARED) > 0
-        assert one.of(WRITTEN_SHARED) > 0
+        assert one.of("global_load_lds_dword" if in_background else WRITTEN_SHARED) > 0
         assert one.of(r"s_barrier\w*") > 0
-    if "padded" not in name and name != "06 f32":
+    if "padded" not in name and name != "06 f32" and not in_background:
         assert one.of(GLOBAL_16) > 0, "16 bytes at a time"
 
 
@@ -128,13 +130,6 @@ def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[st
     assert max(loads) < min(place for place in waits if place > max(loads))
     assert len([at for at in sums if max(loads) < at < min(waits)]) > len(sums) // 4
     assert max(sums) < barriers[0] < min(waits) < min(stores) < barriers[1]
-
-
-@pytest.mark.parametrize("arch", EXECUTED.values(), ids=EXECUTED)
-def test_what_is_copied_in_the_background_is_copied_at_once(arch: Arch) -> None:
-    listing = emit(KERNELS["07 prefetched"](arch), arch)
-    assert not [op for op in listing.kernel.walk() if isinstance(op, AsyncCommit | AsyncWait)]
-    assert f"A -> sA is copied at once: {arch.name} copies nothing in the background" in listing.notes
 
 
 @pytest.mark.parametrize(("name", "arch"), [("02 f16", GFX942), ("05 f32", GFX1151)])
@@ -209,9 +204,9 @@ def summed(X, Y):
     tw.copy(tw.reduce_sum(x, dim=0), Y.tile((1,), (0,)), reduction="add")
 
 
-def test_the_table_has_no_rule_of_its_own() -> None:
+def test_the_table_has_the_rules_of_loads_into_shared_memory_alone() -> None:
     """So a new target is a dialect, architectures and passes; what it cannot do is said by name."""
-    assert vars(HIP_RULES)["_rules"] == {}
+    assert set(vars(HIP_RULES)["_rules"]) == {(Copy, "async"), (AsyncWait, "")}
     with pytest.raises(MissingRuleError, match="target hip has no rule for operation mbarrier"):
         emit(_with_barrier(), GFX942)
 

@@ -6,14 +6,10 @@ from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.targets.hip.lowering import lower
 from tilewright.targets.hip.prelude import DIALECT
+from tilewright.targets.hip.spelling import HIP_RULES
 from tilewright.targets.listing import Listing
-from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.emit import emit_text
-from tilewright.targets.simt.emitter import SIMT_RULES
 from tilewright.targets.target import HIP
-
-HIP_RULES = RuleTable(HIP.name, SIMT_RULES)
-"""The rules of the HIP target: those of all per-thread programs, and none of its own."""
 
 
 def emit(kernel: Kernel, arch: Arch | str) -> Listing:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
+from tilewright.passes.by_address import deal_by_address
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.shared_plan import plan_shared
-from tilewright.passes.vectors import resolve_vectors, settle_async
+from tilewright.passes.vectors import resolve_vectors
 from tilewright.targets.simt.banks import Serving, spread_over_banks
 
 
 def _spread(kernel: Kernel, arch: Arch) -> Passed:
-    serving = Serving(arch.lanes, matrices=False, pairs=False)
+    serving = Serving(arch.lanes, matrices=False, pairs=False, by_address=bool(arch.async_bytes))
     return relayout_shared(kernel, lambda op, using: spread_over_banks(op, using, serving))
 
 
@@ -36,9 +37,9 @@ PASSES: tuple[Pass, ...] = (
         lambda kernel, arch: resolve_vectors(kernel),
     ),
     Pass(
-        "settle-async",
-        "Copies in the background are done at once.",
-        lambda kernel, arch: settle_async(kernel, arch),
+        "by-address",
+        "Copies in the background are dealt out by address in shared memory; others are done at once.",
+        lambda kernel, arch: deal_by_address(kernel, arch),
     ),
     Pass(
         "operands",

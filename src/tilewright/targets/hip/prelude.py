@@ -9,7 +9,7 @@ Metadata"; clang, "AMDGPU Support", and its language extensions.
 from __future__ import annotations
 
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type, suffix
-from tilewright.targets.hip import atomics
+from tilewright.targets.hip import atomics, background
 from tilewright.targets.hip.instructions import function
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.dialect import SimtDialect
@@ -202,7 +202,15 @@ DIALECT = SimtDialect(
     function="__attribute__((device)) inline",
     pieces=(
         *(_WORDS, _MATH, prelude.TYPES, prelude.RANDOM, prelude.DIVISION, _CONVERSIONS),
-        *(_of_integers(), prelude.CONVERSIONS, _ACTIVATIONS, prelude.MOVES, _ORDER, atomics.PIECES),
+        *(
+            _of_integers(),
+            prelude.CONVERSIONS,
+            _ACTIVATIONS,
+            prelude.MOVES,
+            _ORDER,
+            atomics.PIECES,
+            background.PIECES,
+        ),
     ),
     needs=_NEEDS,
     words={2: "word_2", 4: "word_4", 8: "word_8", 16: "word_16"},

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
 from tilewright.ir.async_ops import Peer
+from tilewright.ir.copies import is_in_background
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
@@ -45,11 +46,13 @@ class Serving:
         lanes: threads of a warp.
         matrices: whether loads go by rows of matrices where these fit.
         pairs: whether accesses wider than a bank that are equal in pairs of lanes are served together.
+        by_address: whether what is copied in the background is written in the order of addresses.
     """
 
     lanes: int = BANKS
     matrices: bool = True
     pairs: bool = True
+    by_address: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def _accesses(op: Shared, using: Sequence[Op], serving: Serving) -> Iterator[War
             views[user.result] = user.transform.apply(views[user.source])
         elif isinstance(user, Partition | Peer):
             views[user.result] = views[user.source]
-        elif isinstance(user, Copy):
+        elif isinstance(user, Copy) and not (serving.by_address and is_in_background(user)):
             for value in (user.source, user.target):
                 if value in views:
                     yield _copied(user, views[value], value is user.source, serving)

@@ -1,0 +1,88 @@
+"""Constants of a listing: the bytes behind labels, and operands that say how far away they lie.
+
+A kernel finds a constant by the address of an instruction (``s_getpc_b64``), to which it adds the distance
+(``name@rel32@lo+4``, ``name@rel32@hi+12``).  Here all instructions have one address, and the constants lie
+before the arrays of a launch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.amdgcn.faults import ListingParseError
+from tilewright.amdgcn.operands import Operand
+
+PLACE = 0x4000_0000_0100
+"""The address of the first constant."""
+
+PROGRAM = 0x5000_0000_0000
+"""What every instruction takes for its own address."""
+
+_BYTES = {".byte": 1, ".short": 2, ".long": 4, ".quad": 8}
+_DISTANCE = re.compile(r"^([\w.$]+)@rel32@(lo|hi)\+(4|12)$")
+_ALIGN = 16
+
+
+@dataclass(slots=True)
+class Constants:
+    """The bytes of a listing's constants.
+
+    Args:
+        octets: all of them, one behind the other.
+        places: where each label's begin.
+    """
+
+    octets: bytearray = field(default_factory=bytearray)
+    places: dict[str, int] = field(default_factory=dict)
+
+    def take(self, label: str, word: str, rest: str) -> bool:
+        """Adds what a directive says to the bytes behind a label; whether it is such a directive.
+
+        Raises:
+            ListingParseError: bytes that are no plain numbers.
+
+        Example:
+            >>> constants = Constants()
+            >>> constants.take("pair", ".long", "1, 0x2"), constants.take("pair", ".size", "pair, 8")
+            (True, False)
+            >>> constants.octets.hex()
+            '0100000002000000'
+        """
+        if word != ".zero" and word not in _BYTES:
+            return False
+        if label not in self.places:
+            self.octets.extend(bytes(-len(self.octets) % _ALIGN))
+            self.places[label] = len(self.octets)
+        try:
+            numbers = [int(number, 0) for number in rest.split(",")]
+        except ValueError:
+            raise ListingParseError(f"the bytes of {label} are not understood: {word} {rest}") from None
+        if word == ".zero":
+            self.octets.extend(bytes(numbers[0]))
+            return True
+        size = _BYTES[word]
+        for number in numbers:
+            self.octets.extend((number % (1 << (8 * size))).to_bytes(size, "little"))
+        return True
+
+
+def with_distances(operands: Sequence[Operand], places: Mapping[str, int]) -> tuple[Operand, ...]:
+    """Operands, of which those that say how far away a constant lies are numbers.
+
+    Raises:
+        ListingParseError: there is no such constant.
+    """
+    return tuple(_distance(item, places) for item in operands)
+
+
+def _distance(item: Operand, places: Mapping[str, int]) -> Operand:
+    found = _DISTANCE.match(item.text) if item.bank == "name" else None
+    if found is None:
+        return item
+    name, half, _ = found.groups()
+    if name not in places:
+        raise ListingParseError(f"nothing is known of the constant {name!r}")
+    apart = PLACE + places[name] - PROGRAM
+    return replace(item, bank="constant", index=apart >> 32 if half == "hi" else apart & 0xFFFFFFFF)

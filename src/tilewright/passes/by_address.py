@@ -1,0 +1,206 @@
+"""Copies straight into shared memory: dealt out by address, and waits that count them.
+
+Hardware that loads into shared memory without registers writes the elements of a warp's lanes one behind
+the other.  So each such copy is shown in the order of its addresses, of a swizzled tile by the bits of one
+index, and threads take it up in this order; which element each reads follows from that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.arch import Arch, in_words
+from tilewright.ir.copies import Copy, is_in_background
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Op, Reshape
+from tilewright.ir.types import Value
+from tilewright.passes.hazards import hazards
+from tilewright.passes.pipeline import Passed
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.passes.under_way import accesses_under_way
+from tilewright.passes.vectors import settle_async
+from tilewright.symbolic.expr import add, expand, mul
+from tilewright.symbolic.nodes import TRUE, Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.bits import Bits
+from tilewright.views.view import View
+
+
+def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
+    """Deal copies in the background out by address, and do at once what cannot be copied so.
+
+    Waits for groups of copies then say how many accesses of each thread may be under way.
+
+    Returns:
+        The kernel, and a note for each pair of tensors that is copied at once, with the reason.
+    """
+    if not arch.async_bytes:
+        return settle_async(kernel, arch)
+    dealt, notes = _dealt(kernel, arch, {})
+    if apart := _read_apart(dealt):
+        dealt, notes = _dealt(kernel, arch, apart)
+    return _with_counts(dealt), notes
+
+
+def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
+    """The kernel with its copies dealt out anew, but for those into some tensors, and why for each."""
+    notes: list[str] = []
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not is_in_background(op):
+            return None
+        found = refused.get(op.target.buffer.name) or _dealing(op, arch)
+        if isinstance(found, str):
+            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied at once: {found}")
+            return (replace(op, engine=None, completion="none"),)
+        return found.ops(op, rewriter)
+
+    return rewrite_kernel(kernel, change), tuple(dict.fromkeys(notes))
+
+
+@dataclass(frozen=True)
+class _Dealing:
+    """How a copy is dealt out: the order of addresses, and which thread takes what in it."""
+
+    order: Bits
+    spread: Distribution
+    vector: int
+
+    def ops(self, op: Copy, rewriter: Rewriter) -> tuple[Op, ...]:
+        """The copy in that order."""
+        views = [
+            rewriter.define(
+                Reshape, f"{end.buffer.name}_by_address", op.location, source=end, transform=self.order
+            )
+            for end in (op.source, op.target)
+        ]
+        source, target = (view.result for view in views)
+        made = replace(
+            op, source=source, target=target, distribution=self.spread, vector=self.vector, matrices=None
+        )
+        return (*views, made)
+
+
+def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
+    """How a copy is dealt out, or why it cannot be."""
+    source, target = op.source.tensor, op.target.tensor
+    if source.indices or target.indices:
+        return "its rows are chosen in memory"
+    if target.view.valid != TRUE:
+        return f"not all of {op.target} exists"
+    order = order_of_addresses(target.view)
+    if isinstance(order, str):
+        return order
+    size = op.target.dtype.bytes
+    for width in sorted(arch.async_bytes, reverse=True):
+        vector = width // size
+        if vector and width % size == 0:
+            made = _shared_out(order, vector, op)
+            if made is not None and _widest(op, made) >= vector:
+                return made
+    widths = in_words(arch.async_bytes)
+    return f"{arch.name} loads {widths} bytes at a time into shared memory, which no access here is"
+
+
+def _shared_out(order: Bits, vector: int, op: Copy) -> _Dealing | None:
+    """So many neighbours for each thread, then for the next one; None for tiles of fewer elements."""
+    count = 1 << sum(map(len, order.bits))
+    if count < vector:
+        return None
+    most = 1 << (op.spread.size_threads.bit_length() - 1)
+    threads = min(most, count // vector)
+    values = [Mode(vector, 0, 1), Mode(count // (vector * threads), 0, vector * threads)]
+    spread = Distribution((count,), (Mode(threads, 0, vector),), tuple(m for m in values if m.extent > 1))
+    return _Dealing(order, spread, vector)
+
+
+def _widest(op: Copy, made: _Dealing) -> int:
+    """The widest access that is legal on both sides of the copy that is dealt out so."""
+    ends = [
+        Value(end.name, replace(end.tensor, view=made.order.apply(end.tensor.view), distribution=None))
+        for end in (op.source, op.target)
+    ]
+    return widest_vector(replace(op, source=ends[0], target=ends[1]), made.spread)
+
+
+def order_of_addresses(view: View) -> Bits | str:
+    """The order in which a tile's elements lie in memory, or why it is not one of bits.
+
+    Args:
+        view: of the tile.
+
+    Example:
+        >>> from tilewright.views.transforms import Swizzle
+        >>> tile = Swizzle(1, 1, 1).apply(View.strided((2, 4), (4, 1)))
+        >>> order_of_addresses(tile)
+        Bits(bits=(((2,),), ((0,), (1, 2))))
+        >>> order_of_addresses(View.strided((2, 4), (5, 1)))
+        'its tile does not lie in shared memory without gaps'
+    """
+    extents = [extent for extent in view.shape if isinstance(extent, int) and extent > 0]
+    if len(extents) < view.rank or any(extent & (extent - 1) for extent in extents):
+        shape = " x ".join(map(str, view.shape))
+        return f"its tile of {shape} has an extent that is no power of two"
+    origin = substitute(view.offset, dict.fromkeys(view.coords, 0))
+    apart = expand(add(view.offset, mul(origin, -1)))
+    if symbols(apart) - set(view.coords):
+        return "where its tile lies in shared memory changes its order there"
+    places = _places(apart, view.coords, extents)
+    count = places.size
+    if not np.array_equal(np.sort(places, axis=None), np.arange(count)):
+        return "its tile does not lie in shared memory without gaps"
+    found = np.argsort(places, axis=None)
+    at = [np.unravel_index(found[1 << bit], extents) for bit in range(count.bit_length() - 1)]
+    order = Bits(
+        tuple(
+            tuple(
+                tuple(bit for bit, place in enumerate(at) if int(place[dim]) >> row & 1)
+                for row in range(extent.bit_length() - 1)
+            )
+            for dim, extent in enumerate(extents)
+        )
+    )
+    shown = order.apply(View.strided(extents, [math.prod(extents[d + 1 :]) for d in range(len(extents))]))
+    if not np.array_equal(np.broadcast_to(shown.at((np.arange(count),)), (count,)), found):
+        return "its tile does not lie in shared memory in an order of bits"
+    return order
+
+
+def _places(offset: Int, coords: tuple[Sym, ...], extents: list[int]) -> np.ndarray:
+    index = np.indices(extents)
+    return np.broadcast_to(evaluate(offset, dict(zip(coords, index, strict=True))), extents)
+
+
+def _read_apart(kernel: Kernel) -> dict[str, str]:
+    """The tensors of which threads touch what others copied before all have met, and why."""
+    copied = {op.target.buffer.name for op in kernel.walk() if is_in_background(op)}
+    if not copied:
+        return {}
+    unmet = [
+        found
+        for found in hazards(kernel)
+        if found.tensor.name in copied
+        and found.needs_barrier
+        and not any(isinstance(event, Op) and found.is_met(event) for event in found.events)
+    ]
+    return {found.tensor.name: f"no barrier stands where {found}" for found in unmet}
+
+
+def _with_counts(kernel: Kernel) -> Kernel:
+    """Waits that count accesses, and no groups; neither where nothing is copied in the background."""
+    counts = iter(accesses_under_way(kernel))
+    are_there = any(is_in_background(op) for op in kernel.walk())
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if isinstance(op, AsyncWait):
+            count = next(counts)
+            return (replace(op, accesses=count),) if are_there else ()
+        return () if isinstance(op, AsyncCommit) else None
+
+    return rewrite_kernel(kernel, change)

@@ -1,0 +1,57 @@
+"""HIP's rules beyond those of all per-thread programs: copies that go straight into shared memory.
+
+Source: AMD's ISA documents of CDNA 2, 3 and 4, "Memory scopes", "LDS", and the instructions
+``GLOBAL_LOAD_LDS``; LLVM, "User Guide for AMDGPU Backend".
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.ops import AsyncWait, Copy
+from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.nodes import Int
+from tilewright.targets.rules import RuleTable
+from tilewright.targets.simt.copies import Access, access, plan, title
+from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.targets.simt.thread_values import split_offset
+from tilewright.targets.statements import Code, Do, call, code, named
+from tilewright.targets.target import HIP
+
+HIP_RULES = RuleTable(HIP.name, SIMT_RULES)
+"""The rules of the HIP target: those of all per-thread programs, and of copies into shared memory."""
+
+MOST_COUNTED = 63
+"""Loads that a wait can leave under way."""
+
+
+@HIP_RULES.rule(Copy, variant="async")
+def load_to_shared(emitter: SimtEmitter, op: Copy) -> None:
+    """``global_load_lds``: each lane has the next elements in the order of addresses, or zeros."""
+    vector, size = op.vector or 1, op.target.dtype.bytes
+    text = f"{title(op, vector)}, in the background"
+    with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
+        path, at = plan(scope, op.spread, vector)
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        start: Int = op.target.tensor.view.at((0,))
+        base, step = split_offset(add(start, at[0]), path.loops, emitter.sizes)
+        to = scope.name("to")
+        first = call("shared_address", emitter.base(op.target))
+        emitter.constant("unsigned", to, call("of_first_lane", emitter.plus(first, mul(base, size))))
+        place = emitter.plus(to, mul(step, size))
+        loaded = Do(call(f"load_to_shared_{vector * size}", _existing(emitter, source), place))
+        emitter.one_line(path.loops, loaded)
+
+
+def _existing(emitter: SimtEmitter, source: Access) -> Code:
+    """The address of the elements, or of zeros where they do not exist."""
+    address, exists = source.address(emitter), source.condition(emitter)
+    if exists is None:
+        return address
+    return code("{} ? (const void*)({}) : {}", exists, address, named("zeros"))
+
+
+@HIP_RULES.rule(AsyncWait)
+def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
+    """``s_waitcnt vmcnt``: loads end in the order in which they began."""
+    left = min(op.accesses or 0, MOST_COUNTED)
+    emitter.comment(op, f"wait until at most {left} loads are unfinished")
+    emitter.do(call("loads_wait", of=[left]))

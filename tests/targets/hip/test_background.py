@@ -1,0 +1,183 @@
+"""Copies in the background: straight into shared memory, by listings that are executed and read."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.amdgcn import MissingWaitError
+from tilewright.arch import Arch
+from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.inspect.isa import Kind, execute_listing, read_isa
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import AsyncCommit, AsyncWait
+from tilewright.ops.products import plain
+from tilewright.runtime.kernel import Bound
+from tilewright.targets.hip.arch import GFX942, GFX950, GFX1151
+from tilewright.targets.hip.emit import emit
+from tilewright.targets.hip.lowering import lower
+from tilewright.targets.matrix_cores import nearest
+
+from .examples import KERNELS
+from .executed import launched
+
+
+@functools.cache
+def ring(dtype: tw.DType, stages: int) -> Bound:
+    """A product of tiles of 64 x 64 by 64 bytes, which come through a ring in shared memory."""
+    atom = nearest(dtype, tw.f32, GFX942.features)
+    assert atom is not None
+    tile = (64, 64, 64 // dtype.bytes)
+    schedule = tw.Schedule(atom, tile, (2, 2), stages=stages, staging="cp_async")
+    return plain(0).bind(precision="exact", schedule=schedule)
+
+
+def posed(dtype: tw.DType, m: int, n: int, k: int) -> dict[str, Any]:
+    """Random A and B, both along K, and a result that is not a number."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((rows, k)).astype(dtype.numpy) for rows in (m, n))
+    return {"A": a, "B": b.T, "D": np.full((m, n), np.nan, dtype.numpy)}
+
+
+CASES = [
+    (tw.f16, 3, (128, 128, 96)),
+    (tw.f16, 3, (70, 130, 72)),
+    (tw.f16, 2, (70, 130, 72)),
+    (tw.f32, 3, (70, 99, 41)),
+    (tw.f32, 2, (128, 128, 48)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "stages", "shape"), CASES, ids=str)
+def test_products_through_a_ring(dtype: tw.DType, stages: int, shape: tuple[int, int, int]) -> None:
+    """No tile passes through registers, and the next ones stay under way behind the wait for this one."""
+    arrays = posed(dtype, *shape)
+    made, _ = launched(ring(dtype, stages), "gfx942", arrays)
+    assert made.schedule is not None
+    compare_gemm(*arrays.values(), Accumulation.of(made.schedule.atom)).raise_if_wrong()
+    isa = read_isa(made.assembly)
+    loop = isa.main
+    loads = 2 * 64 * 64 // 256 // 4
+    assert loop.mix[Kind.SHARED_STORE] == 0
+    assert loop.mix[Kind.GLOBAL_LOAD] == 0
+    assert loop.mnemonics["global_load_lds_dword"] == loop.mix[Kind.TO_SHARED] == loads
+    assert loop.widths(Kind.SHARED_LOAD) == {16: loop.mix[Kind.SHARED_LOAD]}
+    assert loop.mnemonics["s_barrier"] == 1
+    waits = [line.text for line in loop.lines if "vmcnt" in line.text]
+    assert [re.findall(r"vmcnt\((\d+)\)", wait) for wait in waits] == [[str((stages - 2) * loads)]]
+    assert isa.resources["spilled_registers"] == isa.resources["spilled_scalar_registers"] == 0
+
+
+def test_a_weaker_wait_is_found() -> None:
+    """Of a wait that leaves one load more under way, that load has not come for all at the barrier."""
+    arrays = posed(tw.f16, 70, 130, 72)
+    made, _ = launched(ring(tw.f16, 3), "gfx942", arrays)
+    weaker = made.assembly.replace("s_waitcnt vmcnt(8)", "s_waitcnt vmcnt(9)")
+    assert weaker != made.assembly
+    with pytest.raises(MissingWaitError, match="global_load_lds_dword"):
+        execute_listing(replace(made, assembly=weaker), arrays)
+
+
+def test_the_latest_hardware_loads_16_bytes() -> None:
+    made = ring(tw.f16, 3).compile(**posed(tw.f16, 128, 128, 96), target="hip", arch="gfx950")
+    loop = read_isa(made.assembly).main
+    assert loop.mnemonics["global_load_lds_dwordx4"] == 2
+    assert loop.mix[Kind.TO_SHARED] == 2
+    assert loop.mix[Kind.GLOBAL_LOAD] == 0
+    assert loop.mix[Kind.SHARED_STORE] == 0
+    assert any("vmcnt(2)" in line.text for line in loop.lines)
+
+
+# ---------------------------------------------------------------- what is copied at once
+
+
+def notes(kernel: Kernel, arch: Arch) -> list[str]:
+    """Why copies are done at once; all of them, or else there are waits for the others."""
+    lowered, said = lower(kernel, arch)
+    assert not [op for op in lowered.walk() if isinstance(op, AsyncCommit | AsyncWait)]
+    return [note for note in said if "at once" in note]
+
+
+def test_where_there_is_no_such_load_tiles_are_copied_at_once() -> None:
+    found = notes(KERNELS["07 prefetched"](GFX1151), GFX1151)
+    reason = "is copied at once: gfx1151 copies nothing in the background"
+    assert found == [f"A -> sA {reason}", f"B -> sB {reason}"]
+
+
+@tw.kernel(X="M N", Y="M N")
+def through_shared(X, Y, *, pitch, dtype, meet):
+    """A tile through shared memory: threads that do not meet read what they themselves copied."""
+    held = tw.shared((16, 32), dtype, layout=tw.Layout((16, 32), (pitch, 1)), name="held")
+    tw.copy_async(X.tile((16, 32), (0, 0)), held, threads=64)
+    tw.async_commit()
+    tw.async_wait()
+    if meet:
+        tw.barrier()
+    tw.copy(held, Y.tile((16, 32), (0, 0)), threads=64)
+
+
+def traced(dtype: tw.DType, *, pitch: int = 32, meet: bool = True, unit: int = 16) -> Kernel:
+    matrix = tw.TensorSpec(dtype, 2, 1, (unit, unit), (unit, 1), dtype.bytes * unit, False)
+    constants = {"pitch": pitch, "dtype": dtype, "meet": meet}
+    return through_shared.program.trace({"X": matrix, "Y": matrix}, constants, GFX942)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        (traced(tw.f32, pitch=36), "its tile does not lie in shared memory without gaps"),
+        (traced(tw.f16, unit=1), "gfx942 loads 4 bytes at a time into shared memory, which no access"),
+        (traced(tw.f64), "gfx942 loads 4 bytes at a time into shared memory, which no access"),
+        (traced(tw.f32, meet=False), "no barrier stands where held, written by copy_async"),
+    ],
+)
+def test_what_cannot_be_loaded_so_says_why(kernel: Kernel, why: str) -> None:
+    [note] = notes(kernel, GFX942)
+    assert note.startswith(f"X -> held is copied at once: {why}")
+
+
+def test_what_can_be_loaded_says_nothing() -> None:
+    for dtype, arch, width in ((tw.f32, GFX942, 4), (tw.f64, GFX950, 16), (tw.i8, GFX942, 4)):
+        listing = emit(traced(dtype), arch)
+        assert f"load_to_shared_{width}(" in listing.text
+        assert not [note for note in listing.notes if "at once" in note]
+
+
+# ---------------------------------------------------------------- what may be under way
+
+
+@tw.kernel(X="M N", Y="M N")
+def uneven(X, Y, *, tail):
+    """A ring whose loads in the loop are fewer than those before it, some of which are certain."""
+    held = tw.shared((3, 64, 32), tw.f32, name="held")
+    for stage in tw.unroll(2):
+        for part in tw.unroll(2):
+            tw.copy_async(X.tile((32, 32), (stage, part)), held[stage].tile((32, 32), (part, 0)), threads=256)
+        tw.async_commit()
+    for k in tw.range(X.shape[0] // 32):
+        tw.async_wait(1)
+        tw.barrier()
+        tw.copy_async(X.tile((32, 32), (k + 2, 0)), held[(k + 2) % 3].tile((32, 32), (0, 0)), threads=256)
+        if tail:
+            with tw.when(k < 3):
+                tw.copy_async(X.tile((32, 32), (k, 1)), held[(k + 2) % 3].tile((32, 32), (1, 0)), threads=256)
+        tw.async_commit()
+    tw.async_wait(0)
+    tw.barrier()
+    tw.copy(held[0], Y.tile((64, 32), (0, 0)), threads=256)
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_loads_that_certainly_began_are_counted(tail: bool) -> None:
+    """4 of each thread in the loop, 8 before it; those under a condition are not certain."""
+    matrix = tw.TensorSpec(tw.f32, 2, 1, (16, 16), (16, 1), 16, False)
+    kernel = uneven.program.trace({"X": matrix, "Y": matrix}, {"tail": tail}, GFX942)
+    lowered, _ = lower(kernel, GFX942)
+    waits = [op.accesses for op in lowered.walk() if isinstance(op, AsyncWait)]
+    assert waits == [4, 0]
