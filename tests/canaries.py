@@ -70,7 +70,8 @@ class Guarded(DeviceArray):
     def __init__(self, buffer: DeviceArray, array: Array, shape: Any, strides: Any) -> None:
         address = buffer.memory.address + array.offset
         size = array.buffer.nbytes - array.offset
-        memory: Any = SimpleNamespace(address=address, index=buffer.memory.index, size_bytes=size)
+        held = buffer.memory
+        memory: Any = SimpleNamespace(address=address, index=held.index, driver=held.driver, size_bytes=size)
         super().__init__(memory, shape, strides, dtype(array.array.dtype))
         self._buffer, self._array = buffer, array
 
@@ -188,12 +189,12 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         made.launch(self, arguments)
         launch(self, arguments, pointers, stream)
 
-    def empty(shape: tuple[int, ...], element: Any, index: int = 0) -> Guarded:
+    def empty(shape: tuple[int, ...], element: Any, index: int = 0, driver: Any = None) -> Guarded:
         poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
         return made.of(poison.view(element.numpy).reshape(shape), index)
 
-    def taken(key: Hashable, size_bytes: int, index: int) -> SimpleNamespace:
-        given = made.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8), index)
+    def taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> SimpleNamespace:
+        given = made.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8), device[1])
         address = -(-given.memory.address // ALIGNMENT) * ALIGNMENT
         return SimpleNamespace(address=address, size_bytes=0, keeps=given)
 

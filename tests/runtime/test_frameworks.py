@@ -389,10 +389,10 @@ def test_the_driver_knows_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatc
     bindings.driver = driver
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
-    assert cuda_interface._ordinal(4096) == 2
-    assert cuda_interface._ordinal(8192) == 0
+    assert cuda_interface._device(4096) == ("cuda", 2)
+    assert cuda_interface._device(8192) == ("cuda", 0)
 
 
 def test_without_the_driver_there_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert cuda_interface._ordinal(4096) == 0
+    assert cuda_interface._device(4096) == ("cuda", 0)

@@ -11,7 +11,7 @@ from tilewright.runtime import cuda
 from tilewright.tune.clocks import (
     MOST_WAIT_SECONDS,
     QUIET_SECONDS,
-    CudaClock,
+    EventClock,
     HostClock,
     clock_for,
     wait_for_quiet,
@@ -59,17 +59,20 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(cuda, "device", lambda index: SimpleNamespace(l2_bytes=1000))
     modes = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
     bindings = SimpleNamespace(
-        cuEventQuery=fake.query, cuMemFree=lambda address: (0,), CUstreamCaptureMode=modes
+        cuEventQuery=fake.query,
+        cuMemFree=lambda address: (0,),
+        CUstreamCaptureMode=modes,
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
     )
     monkeypatch.setattr(cuda, "driver", lambda: bindings)
     return fake
 
 
 def test_a_sample_overwrites_the_cache_and_puts_events_around_the_call(driver: FakeDriver) -> None:
-    clock = CudaClock(0, 7)
+    clock = EventClock(0, 7)
     driver.asked.clear()
     assert clock.sample(lambda: driver.work(3.0), 1) == pytest.approx(3e-3)
-    flushes = ["cuMemsetD8Async"] * CudaClock.FLUSHES
+    flushes = ["cuMemsetD8Async"] * EventClock.FLUSHES
     around = ["cuEventRecord", "work", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"]
     assert driver.asked == [*flushes, *around]
     assert "2000 bytes overwritten" in clock.how
@@ -84,7 +87,7 @@ def test_a_device_that_waited_for_the_host_is_told(driver: FakeDriver) -> None:
 
 
 def test_a_sample_for_which_the_host_was_late_is_taken_again(driver: FakeDriver) -> None:
-    clock, took = CudaClock(0, 7), iter((9.0, 8.0, 1.0))
+    clock, took = EventClock(0, 7), iter((9.0, 8.0, 1.0))
     driver.late = [True, True, False]
     assert clock.sample(lambda: driver.work(next(took)), 1) == pytest.approx(1e-3)
     assert "waited" not in clock.how

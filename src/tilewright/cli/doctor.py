@@ -15,13 +15,14 @@ from tilewright.checking.sample import operands
 from tilewright.cli.console import BAD_INPUT, duration, reports, size, working
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
-from tilewright.runtime import amdgcn, cuda, nvrtc
+from tilewright.runtime import amdgcn, cuda, hip_driver, nvrtc
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_DIR, settings
+from tilewright.runtime.hip_functions import LIBRARY
 from tilewright.runtime.native import find_toolchains, host_arch
 from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import TARGETS, part, target_named
-from tilewright.tune.machine import driver_version, version
+from tilewright.tune.machine import version
 from tilewright.tune.trial import gemm_trial
 
 OK, MISSING, WRONG = "ok", "missing", "WRONG"
@@ -126,7 +127,7 @@ def cuda_tools() -> Iterator[Check]:
     except ToolchainError:
         yield Check(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
     try:
-        yield Check(OK, f"CUDA driver {driver_version()}")
+        yield Check(OK, f"CUDA driver {cuda.version()}")
     except TilewrightError:
         fix = "on a machine with an NVIDIA GPU: install its driver, and pip install 'tilewright[cuda]'"
         yield Check(MISSING, "CUDA driver: runs target cuda", fix)
@@ -139,13 +140,24 @@ def cuda_tools() -> Iterator[Check]:
 
 
 def hip_tools() -> Iterator[Check]:
-    """The compilers for AMD GPUs."""
+    """The compilers for AMD GPUs, ROCm's runtime, and the GPUs."""
     found = amdgcn.find_toolchains()
     for place, toolchain in enumerate(found):
         used = "" if place else ", which target hip uses"
         yield Check(OK, f"HIP compiler {toolchain} at {toolchain.compiler[0]}{used}: needs no GPU")
     if not found:
         yield Check(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
+    try:
+        yield Check(OK, f"ROCm's runtime, HIP {hip_driver.version()}, at {hip_driver.library().path}")
+    except TilewrightError:
+        fix = "on a machine with an AMD GPU: install ROCm, or set ROCM_PATH to where it is"
+        yield Check(MISSING, f"ROCm's runtime, {LIBRARY}: runs target hip", fix)
+        return
+    for index in range(hip_driver.device_count()):
+        gpu = hip_driver.device(index)
+        yield Check(OK, f"GPU {index}: {gpu.name} ({gpu.gfx}), {gpu.multiprocessors} multiprocessors")
+    if not hip_driver.device_count():
+        yield Check(MISSING, "a GPU that ROCm's runtime knows", "check that rocminfo lists one")
 
 
 def try_target(target: str) -> Check:

@@ -81,7 +81,7 @@ class Repeat(NamedTuple):
     def launch(self, arrays: Sequence[Any], stream: Any) -> None:
         """Upload the table, and launch; of some arrays the framework says which stream is current."""
         handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
-        with part(UPLOADS)(self.device[1]).table(self.table, handle) as address:
+        with part(UPLOADS)(self.device).table(self.table, handle) as address:
             self.prepared.launch(self.arguments, [*self.pointers, address], handle)
 
 

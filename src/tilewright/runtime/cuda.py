@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,24 +10,14 @@ from functools import lru_cache, partial
 from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
+from tilewright.runtime import launches
+from tilewright.runtime.driver import LoadedFunction, Names, Started
 from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.unwanted import Unwanted, of_device, unload
 from tilewright.targets.cuda.arch import of_capability
 from tilewright.targets.target import CPU
 
-
-class _Process:
-    """The driver's bindings, once it was started in this process."""
-
-    bindings: Any = None
-    forked = inherited = False
-
-    def renew(self) -> None:
-        """In a forked child, which cannot use a driver that its parent started."""
-        self.forked, self.inherited = True, self.inherited or self.bindings is not None
-        self.bindings = None
-
-
-_process = renew_after_fork(_Process())
+_process = renew_after_fork(Started())
 
 
 def driver() -> Any:
@@ -83,6 +72,16 @@ def failure(what: str, status: Any) -> LaunchError:
     """The error for a status of the driver: its name and what the driver says about it."""
     _, text = driver().cuGetErrorString(status)
     return LaunchError(f"CUDA: {what} failed with {status.name}: {text.decode() if text else ''}")
+
+
+def version() -> str:
+    """The CUDA version that the driver implements, e.g. ``"13.0"``.
+
+    Raises:
+        ToolchainError: no driver.
+    """
+    number = int(call("cuDriverGetVersion"))
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @dataclass(frozen=True)
@@ -219,18 +218,11 @@ def _take(index: int, name: str, handle: Any) -> None:
         getattr(driver(), name)(handle)
 
 
-_unwanted: list[tuple[int, Any, object]] = []
-"""Machine code that nobody holds, and its device; unloaded when the device has been waited for.
-
-Until then its launches may still run, and to wait for them while any thread captures a graph would spoil it.
-"""
+_unwanted: list[Unwanted] = []
+"""Machine code that nobody holds."""
 
 MOST_UNWANTED = 256
 """Pieces of such code; when a device has more, the next that it loads waits for it."""
-
-
-def _unwanted_of(index: int) -> list[tuple[int, Any, object]]:
-    return [entry for entry in list(_unwanted) if entry[0] == index]
 
 
 class AnyCapture:
@@ -255,8 +247,36 @@ def is_capturing(stream: int) -> bool:
     return bool(status == driver().CUresult.CUDA_SUCCESS and state != none)
 
 
-LEGACY_STREAM = (0, 1)
+def stream_number(stream: int) -> int:
+    """A number that no other stream has, not even one that has its handle later."""
+    return int(call("cuStreamGetId", stream))
+
+
+def has_passed(event: Any) -> bool:
+    """Whether an event has come to pass."""
+    (status,) = driver().cuEventQuery(event)
+    return bool(status == driver().CUresult.CUDA_SUCCESS)
+
+
+LEGACY_STREAM: tuple[int, ...] = (0, 1)
 """The handles of the default stream that all threads share: it is never destroyed, nor captured."""
+
+NAMES = Names(
+    allocate="cuMemAlloc",
+    free="cuMemFree",
+    allocate_host="cuMemAllocHost",
+    free_host="cuMemFreeHost",
+    fill="cuMemsetD8Async",
+    copy_in="cuMemcpyHtoD",
+    copy_out="cuMemcpyDtoH",
+    copy_in_order="cuMemcpyHtoDAsync",
+    create_event="cuEventCreate",
+    record="cuEventRecord",
+    wait_event="cuEventSynchronize",
+    elapsed="cuEventElapsedTime",
+    destroy_event="cuEventDestroy",
+    wait_stream="cuStreamSynchronize",
+)
 
 
 class Function:
@@ -273,7 +293,7 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
-            if len(_unwanted_of(index)) > MOST_UNWANTED:
+            if len(of_device(_unwanted, index)) > MOST_UNWANTED:
                 with contextlib.suppress(LaunchError):  # of a kernel that failed
                     synchronize(index)
             module = call("cuModuleLoadData", cubin)
@@ -285,12 +305,8 @@ class Function:
                 call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
 
 
-MOST_STARTS = 64
-"""For how many streams a launch keeps its call of the driver."""
-
-
-class Launch:
-    """A launch whose shape is fixed: argument values are written into one buffer, then the driver is called.
+class Launch(launches.Launch):
+    """A launch whose shape is fixed; see `tilewright.runtime.launches.Launch`.
 
     Args:
         function: the kernel.
@@ -306,62 +322,35 @@ class Launch:
 
     def __init__(
         self,
-        function: Function,
+        function: LoadedFunction,
         grid: Sequence[int],
         threads: int,
         offsets: Sequence[int],
         size: int,
         attributes: Sequence[Any] = (),
     ) -> None:
-        self._index = function.index
-        self._several_devices = device_count() > 1
-        self.buffer = ctypes.create_string_buffer(max(size, 1))
-        start = ctypes.addressof(self.buffer)
-        self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
-        self._arguments = ctypes.addressof(self._pointers)
         limits = of_capability(*device(function.index).capability).grid
-        for blocks, most, axis in zip(grid, limits, "xyz", strict=False):
-            if blocks > most:
-                raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
-        x, y, z = (*grid, 1, 1)[:3]
-        self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
-        self._handle = function.handle
-        self._attributes = list(attributes)
-        self._success = driver().CUresult.CUDA_SUCCESS
-        self._starts: dict[int, Callable[[], tuple[Any]]] = {}
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """In a forked child: the next launch asks for the driver, which says that it cannot be used."""
-        self._starts.clear()
-
-    def run(self, stream: int) -> None:
-        """Launch with what the buffer holds; the driver copies it before the call returns."""
-        start = self._starts.get(stream) or self.start_on(stream)
         # Where there is one device, its context is current as a rule: asking would cost as much as trying.
-        if not self._several_devices:
-            (status,) = start()
-            if status is self._success:
-                return
-        with Current(self._index):
-            (status,) = start()
-            if status != self._success:
-                raise failure("the launch", status)
+        alone, success = device_count() <= 1, driver().CUresult.CUDA_SUCCESS
+        super().__init__(function, grid, threads, limits, offsets, size, success=success, alone=alone)
+        self._attributes = list(attributes)
 
-    def start_on(self, stream: int) -> Callable[[], tuple[Any]]:
-        """The driver's call for a stream with all arguments in place, remembered."""
-        if len(self._starts) >= MOST_STARTS:
-            self._starts.clear()
+    def call_on(self, stream: int) -> Callable[[], tuple[Any]]:
+        """The driver's call for a stream."""
         bindings = driver()
         handle = bindings.CUstream(stream)
         if self._attributes:
             config = self._configure(handle)
-            made = partial(bindings.cuLaunchKernelEx, config, self._handle, self._arguments, 0)
-        else:
-            shape = self._shape
-            made = partial(bindings.cuLaunchKernel, self._handle, *shape, handle, self._arguments, 0)
-        self._starts[stream] = made
-        return made
+            return partial(bindings.cuLaunchKernelEx, config, self._handle, self._arguments, 0)
+        return partial(bindings.cuLaunchKernel, self._handle, *self._shape, handle, self._arguments, 0)
+
+    def current(self) -> Current:
+        """While it is entered, the device is current."""
+        return Current(self._index)
+
+    def failed(self, status: Any) -> LaunchError:
+        """The error for a status of the driver."""
+        return failure("the launch", status)
 
     def _configure(self, stream: Any) -> Any:
         config = driver().CUlaunchConfig()
@@ -379,10 +368,8 @@ def synchronize(index: int = 0) -> None:
     Raises:
         LaunchError: a kernel failed.
     """
-    unwanted = _unwanted_of(index)  # what is let go while it waits was perhaps launched in the meantime
+    # What is let go while it waits was perhaps launched in the meantime.
+    unwanted = of_device(_unwanted, index)
     with Current(index):
         call("cuCtxSynchronize")
-        for entry in unwanted:
-            with contextlib.suppress(ValueError):  # another thread was faster
-                _unwanted.remove(entry)
-                driver().cuModuleUnload(entry[1])
+        unload(_unwanted, unwanted, lambda module: driver().cuModuleUnload(module))

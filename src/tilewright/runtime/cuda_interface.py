@@ -14,7 +14,10 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family, finish, located, numpy_element
-from tilewright.targets.target import GPU
+from tilewright.targets.target import AMD_GPU, GPU, part
+
+_AMD_DEVICE = "tilewright.runtime.hip_driver:device_of"
+"""What knows pointers of AMD GPUs; loaded when CUDA does not know one."""
 
 
 def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
@@ -28,7 +31,7 @@ def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
             raise _malformed("strides", strides, f"one for each of the {len(shape)} dimensions")
     pointer, readonly = _data(face)
     element = _interface_element(array, face)
-    device: Device = (GPU, _ordinal(pointer))
+    device = _device(pointer)
     return finish(pointer, shape, strides, element, device, readonly, array, element.bytes)
 
 
@@ -109,16 +112,23 @@ def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
     return ask
 
 
-def _ordinal(pointer: int) -> int:
-    """The index of the device that a pointer belongs to, which the interface does not say."""
+def _device(pointer: int) -> Device:
+    """The device that a pointer belongs to, which the interface does not say."""
+    index = _ordinal(pointer)
+    amd: int | None = part(_AMD_DEVICE)(pointer) if index is None else None
+    return (GPU, index or 0) if amd is None else (AMD_GPU, amd)
+
+
+def _ordinal(pointer: int) -> int | None:
+    """The number of the NVIDIA GPU that a pointer belongs to; None if CUDA does not know."""
     try:
         from cuda.bindings import driver
 
         attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         status, index = driver.cuPointerGetAttribute(attribute, pointer)
     except (ImportError, RuntimeError):
-        return 0
-    return int(index) if int(status) == 0 else 0
+        return None
+    return int(index) if int(status) == 0 else None
 
 
 CUDA = Family(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)

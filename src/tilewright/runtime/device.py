@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, LegalityError, Violation
-from tilewright.ir.kernel import Kernel, SizeParam, Workspace
-from tilewright.ir.passed import passed_params
-from tilewright.ir.residency import first_wait
+from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
 from tilewright.runtime import nvrtc
-from tilewright.runtime.arguments import NumberWriter
-from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
-from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
+from tilewright.runtime.driver import Driver, LoadedFunction
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.gpu_launch import Loaded, PreparedGpu
 from tilewright.runtime.launch_attributes import launch_attributes
+from tilewright.runtime.launches import Launch
 from tilewright.runtime.residents import resident_blocks
-from tilewright.runtime.tensor_maps import TensorMaps
-from tilewright.runtime.workspaces import Clears, Workspaces
 from tilewright.targets import cuda
 from tilewright.targets.listing import Listing
 from tilewright.targets.target import CUDA
@@ -81,7 +77,7 @@ class CudaBackend:
             entry.hit,
             seconds,
             resources,
-            _Loaded(entry, listing),
+            Loaded(driver, lambda: entry.data, listing.entry, listing.shared_bytes),
         )
 
     def prepare(
@@ -99,197 +95,33 @@ class CudaBackend:
         return PreparedCuda(executable, binding, parameters, arrays, index)
 
 
-class _Loaded:
-    """The machine code, loaded once on each device that launches it."""
+class PreparedCuda(PreparedGpu):
+    """Launches of one exact shape on an NVIDIA GPU."""
 
-    def __init__(self, entry: Any, listing: Any) -> None:
-        self.entry, self._listing = entry, listing
-        self._functions: dict[int, driver.Function] = {}
+    driver: ClassVar[Driver] = driver
 
-    def on(self, index: int) -> driver.Function:
-        """The kernel on a device."""
-        if index not in self._functions:
-            cubin = self.entry.data
-            listing = self._listing
-            self._functions[index] = driver.Function(cubin, listing.entry, index, listing.shared_bytes)
-        return self._functions[index]
-
-
-def _waits_for_all(executable: Executable, binding: Binding, index: int) -> bool:
-    """Whether blocks wait for others of higher numbers: all of them must be resident on the device at once.
-
-    Raises:
-        LaunchError: it does not hold so many; they would wait for ever.
-    """
-    assert executable.listing is not None
-    kernel = executable.listing.kernel
-    sizes = {param.sym: binding.sizes[param.sym.name] for param in kernel.sizes}
-    wait = first_wait(kernel, sizes)
-    if wait is None:
-        return False
-    function = executable.handle.on(index)
-    most = resident_blocks(function, kernel)
-    if binding.blocks > most:
-        where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
-        raise LaunchError(
-            f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device {index} "
-            f"holds {most} of them at once; nearest legal choice: {most} blocks, each of which does the work "
-            f"of several{where}"
-        )
-    return True
-
-
-_in_graphs: set[object] = set()
-"""What was launched while a graph was captured: the graph may launch it again at any time."""
-
-
-class PreparedCuda:
-    """Launches of one exact shape, each from a packed argument buffer of its own.
-
-    A buffer is taken for a launch and given back after it, so there are as many as there were launches at the
-    same time: on other threads, or in a signal handler.
-    """
-
-    may_be_inlined: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        executable: Executable,
-        binding: Binding,
-        parameters: Sequence[Parameter],
-        arrays: Mapping[str, ArrayInfo],
-        index: int,
-    ) -> None:
-        assert executable.listing is not None
-        kernel = executable.listing.kernel
-        self.executable = executable
-        self.recent, self.seen = True, 0
-        self._index = index
-        # The first array's framework says which stream is current.
-        self._first_array = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
-        self._reader: tuple[type | None, Any] = (None, None)
-        self._empty = binding.blocks == 0
-        layout = argument_layout(kernel, parameters)
-        names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
-        maps = tuple(
-            (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
-            for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
-        )
-        together = _waits_for_all(executable, binding, index)
-        self._pack = partial(_Packed, executable, binding, layout, maps, len(arrays), index, together)
-        self._first = self._pack()
-        self._idle = [self._first]
-        executable.launches.add(self)
-
-    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Launch on these arguments; returns before they are done."""
-        if self._empty:
-            return
-        self.recent = True
-        if stream is None:
-            array = arguments[self._first_array]
-            known, current = self._reader
-            handle = (current if type(array) is known else self._find_reader(array))() or 0
-        else:
-            handle = stream_handle(stream)
-        captured = handle not in driver.LEGACY_STREAM and driver.is_capturing(handle)
-        if captured:
-            _in_graphs.add(self)
-        packed = self._first
-        if pointers is packed.written and not packed.more:
-            # The same ones come again only from a prepared launch, and then no call writes other ones.
-            packed.run(handle)
-            return
-        try:
-            packed = self._idle.pop()
-        except IndexError:
-            packed = self._pack()
-        if pointers is not packed.written:
-            packed.write_arrays(pointers)
-        if packed.more:
-            packed.write_more(arguments, handle, captured)
-        packed.run(handle)
-        if captured:
-            _in_graphs.add(packed)  # its workspaces are the graph's own
-        else:
-            self._idle.append(packed)
-
-    def inline(self) -> None:
-        """It is not launched without Python."""
-
-    def driver_call(self, stream: int) -> Callable[[], object]:
-        """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""
-        return self._first.launch.start_on(stream)
-
-    def _find_reader(self, array: Any) -> Callable[[], int | None]:
-        """How the array's framework tells its current stream; remembered if it serves all of the type."""
-        current, shared = stream_reader(array, self._index)
-        if shared:
-            self._reader = (type(array), current)
-        return current
-
-
-class _Packed:
-    """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
-
-    def __init__(
-        self,
-        executable: Executable,
-        binding: Binding,
-        layout: ArgumentLayout,
-        maps: Sequence[tuple[int, int, TensorMaps]],
-        arrays: int,
-        index: int,
+    @staticmethod
+    def launch_of(
+        function: LoadedFunction,
+        kernel: Kernel,
+        grid: Sequence[int],
+        offsets: Sequence[int],
+        size: int,
         together: bool,
-    ) -> None:
-        assert executable.listing is not None
-        kernel = executable.listing.kernel
-        self.launch = driver.Launch(
-            executable.handle.on(index),
-            binding.grid,
-            kernel.threads,
-            (*layout.packing.offsets, *(offset for _, offset in layout.maps)),
-            layout.size,
-            launch_attributes(kernel, driver.driver(), together=together),
-        )
-        self.run = self.launch.run
-        self.written: Sequence[int] = ()
-        buffer = self.launch.buffer
-        self._bytes = memoryview(buffer).cast("B")
-        self._write_addresses = layout.address_writer(buffer, arrays)
-        self._maps = maps
-        workspaces = []
-        for param, code, offset in zip(
-            passed_params(kernel), layout.packing.codes, layout.packing.offsets, strict=True
-        ):
-            if isinstance(param, SizeParam):
-                struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
-            elif isinstance(param, Workspace):
-                size = binding.workspaces[param.value.name] * param.value.dtype.bytes
-                clears = Clears.LAUNCH if param.zeroed else Clears.ONCE if param.resets else Clears.NEVER
-                workspaces.append((offset, size, clears))
-        self._workspaces = Workspaces(workspaces, index) if workspaces else None
-        self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
-        self.more = bool(self._numbers or workspaces)
+    ) -> Launch:
+        """A launch with the attributes that follow from the kernel's operations."""
+        attributes = launch_attributes(kernel, driver.driver(), together=together)
+        return driver.Launch(function, grid, kernel.threads, offsets, size, attributes)
 
-    def write_arrays(self, pointers: Sequence[int]) -> None:
-        """Write the addresses of arrays, and their tensor maps."""
-        self._write_addresses(*pointers)
-        for at, offset, tensor_maps in self._maps:
-            self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
-        self.written = pointers
-
-    def write_more(self, arguments: Sequence[Any], stream: int, captured: bool) -> None:
-        """Write what not every kernel has: numbers and the addresses of workspaces."""
-        for number in self._numbers:
-            number.write(self.launch.buffer, arguments)
-        if self._workspaces is not None:
-            self._workspaces.prepare(self.launch.buffer, stream, captured)
+    @staticmethod
+    def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
+        """How many blocks of a kernel the device holds at once."""
+        return resident_blocks(function, kernel)
 
 
 def cubin(executable: Executable) -> bytes:
     """The machine code of an executable, as NVRTC made it."""
-    found: bytes = executable.handle.entry.data
+    found: bytes = executable.handle.image()
     return found
 
 

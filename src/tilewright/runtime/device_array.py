@@ -11,6 +11,8 @@ import numpy.typing as npt
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
+from tilewright.runtime import cuda
+from tilewright.runtime.driver import Driver
 from tilewright.runtime.memory import Memory
 from tilewright.targets.target import part, target_named
 
@@ -36,18 +38,20 @@ class DeviceArray:
         self.dtype = element.numpy
 
     @classmethod
-    def of(cls, array: Array, index: int = 0) -> DeviceArray:
-        """A copy of a NumPy array, in the same order of memory if that is dense."""
+    def of(cls, array: Array, index: int = 0, driver: Driver = cuda) -> DeviceArray:
+        """A copy of a NumPy array on a device, in the same order of memory if that is dense."""
         dense = array if array.flags.forc else np.ascontiguousarray(array)
-        made = cls(Memory(dense.nbytes, index), dense.shape, dense.strides, dtype(dense.dtype))
+        made = cls(Memory(dense.nbytes, index, driver), dense.shape, dense.strides, dtype(dense.dtype))
         made.memory.fill(dense.ctypes.data, dense.nbytes)
         return made
 
     @classmethod
-    def empty(cls, shape: tuple[int, ...], element: DType, index: int = 0) -> DeviceArray:
+    def empty(
+        cls, shape: tuple[int, ...], element: DType, index: int = 0, driver: Driver = cuda
+    ) -> DeviceArray:
         """An array of a shape, row by row, that holds anything."""
         strides = _row_by_row(shape, element.bytes)
-        return cls(Memory(element.bytes * math.prod(shape), index), shape, strides, element)
+        return cls(Memory(element.bytes * math.prod(shape), index, driver), shape, strides, element)
 
     @property
     def T(self) -> DeviceArray:  # noqa: N802

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.errors import LaunchError
 
-CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ROCM, ROCM_HOST = 1, 2, 3, 13, 10, 11
 
 _VERSION = 1
 _READ_ONLY, _COPIED = 1, 2
@@ -106,6 +106,14 @@ class Imported:
             _deleter(self._deleter)(address)
 
 
+def _order(kind: int, stream: int) -> dict[str, int]:
+    """What a producer on a GPU is told of the stream that will use its array."""
+    if kind == ROCM:
+        return {"stream": stream}
+    # Of CUDA, DLPack calls the legacy default stream 1, because 0 could be either default stream.
+    return {"stream": stream or 1} if kind in (CUDA, CUDA_MANAGED) else {}
+
+
 def export(array: Any, stream: int) -> Imported:
     """Ask an array for its tensor, ordered before what follows on `stream` if it lies on a GPU.
 
@@ -118,8 +126,7 @@ def export(array: Any, stream: int) -> Imported:
     """
     try:
         kind, _ = array.__dlpack_device__()
-        # DLPack calls the legacy default stream 1, because 0 could be either default stream.
-        order = {"stream": stream or 1} if kind in (CUDA, CUDA_MANAGED) else {}
+        order = _order(kind, stream)
         try:
             capsule = array.__dlpack__(max_version=(_VERSION, 0), **order)
         except TypeError:

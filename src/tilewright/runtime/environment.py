@@ -6,7 +6,7 @@
 | `TILEWRIGHT_CACHE_BYTES` | how much of them is kept | `1GiB` |
 | `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
 | `TILEWRIGHT_TRACEBACK` | `full` shows the frames of the package in tracebacks of its errors | `short` |
-| `ROCM_PATH` | where ROCm is installed, whose compiler is taken for AMD GPUs before any other | `/opt/rocm` |
+| `ROCM_PATH` | where ROCm is installed, whose compiler and runtime are taken before others | `/opt/rocm` |
 
 An empty variable counts as unset.
 """
@@ -27,6 +27,9 @@ CACHE_BYTES = "TILEWRIGHT_CACHE_BYTES"
 THREADS = "TILEWRIGHT_THREADS"
 TRACEBACK = "TILEWRIGHT_TRACEBACK"
 ROCM_PATH = "ROCM_PATH"
+
+ROCM = Path("/opt/rocm")
+"""Where ROCm is installed as a rule."""
 
 _DEFAULT_CACHE_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -100,7 +103,7 @@ def rocm_folder(variables: Mapping[str, str] = os.environ) -> Path:
         >>> rocm_folder({}).as_posix(), rocm_folder({"ROCM_PATH": "/usr/rocm-7"}).as_posix()
         ('/opt/rocm', '/usr/rocm-7')
     """
-    return Path(variables.get(ROCM_PATH, "").strip() or "/opt/rocm")
+    return Path(variables.get(ROCM_PATH, "").strip() or ROCM)
 
 
 def usable_processors() -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.dtypes import ALL, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime import dlpack
-from tilewright.targets.target import GPU, HOST
+from tilewright.targets.target import AMD_GPU, GPU, HOST
 
 Device: TypeAlias = str | tuple[str, int]
 """`HOST`, or what the frameworks call a kind of device, with the device's number."""
@@ -38,7 +38,7 @@ class ArrayInfo:
         shape: extents.
         strides: strides in elements; 0 repeats, a negative one steps towards lower addresses.
         dtype: the element type.
-        device: where it lies: ``"cpu"``, or ``("cuda", index)``.
+        device: where it lies: ``"cpu"``, ``("cuda", index)`` or ``("rocm", index)``.
         readonly: whether it may not be written.
         owner: what keeps the memory alive.
     """
@@ -256,16 +256,24 @@ NUMPY_SUBCLASS = Family(_describe_numpy_subclass, _locate_numpy_subclass, _watch
 # CuPy.
 
 
+def _cupy_memory() -> str:
+    """Which vendor's GPUs CuPy was built for."""
+    try:
+        return AMD_GPU if sys.modules["cupy"].cuda.runtime.is_hip else GPU
+    except (AttributeError, KeyError):
+        return GPU
+
+
 def _describe_cupy(array: Any, stream: int) -> ArrayInfo:
     element, memory = numpy_element(array.dtype), array.data
-    device: Device = (GPU, memory.device_id)
+    device: Device = (_cupy_memory(), memory.device_id)
     return finish(memory.ptr, array.shape, array.strides, element, device, False, array, element.bytes)
 
 
 def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
     memory = array.data
     pointer = memory.ptr
-    return (array.shape, array.strides, array.dtype, pointer & 15, (GPU, memory.device_id)), pointer
+    return (array.shape, array.strides, array.dtype, pointer & 15, ("cupy", memory.device_id)), pointer
 
 
 def _watch_cupy(array: Any) -> tuple[Callable[[], object], ...]:
@@ -296,15 +304,24 @@ _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _OWN_CODES = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12, "c32": 5, "c64": 5, "c128": 5}
 _BY_DLPACK = {(_OWN_CODES.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values() if not t.is_packed}
 
+_MEMORIES = {
+    **dict.fromkeys((dlpack.CPU, dlpack.CUDA_HOST, dlpack.ROCM_HOST), HOST),
+    **dict.fromkeys((dlpack.CUDA, dlpack.CUDA_MANAGED), GPU),
+    dlpack.ROCM: AMD_GPU,
+}
+"""Where an array lies, by the type of its device."""
+
 
 def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
     found = dlpack.export(array, stream)
     kind, index = found.device
-    if kind not in (dlpack.CPU, dlpack.CUDA, dlpack.CUDA_HOST, dlpack.CUDA_MANAGED):
+    if kind not in _MEMORIES:
         raise LaunchError(
-            f"the array lies on a device of DLPack type {kind}; nearest: a copy on the CPU or a CUDA device"
+            f"the array lies on a device of DLPack type {kind}; nearest: a copy on the CPU or a device of "
+            "CUDA or ROCm"
         )
-    device: Device = (GPU, index) if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) else HOST
+    memory = _MEMORIES[kind]
+    device: Device = HOST if memory == HOST else (memory, index)
     element = _BY_DLPACK.get((found.code, found.bits)) if found.lanes == 1 else None
     if element is None:
         shown = getattr(array, "dtype", f"(code {found.code}, {found.bits} bits, {found.lanes} lanes)")

@@ -76,7 +76,8 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         none = library.empty(0, dtype=getattr(library, _TORCH[dtype.name]), device=like.device)
         return Fresh(partial(none.new_empty_strided, shape, strides), methodcaller("data_ptr"))
     if name == "tilewright":
-        return Fresh(partial(type(like).empty, shape, dtype, like.memory.index), attrgetter("memory.address"))
+        where = like.memory.index, like.memory.driver
+        return Fresh(partial(type(like).empty, shape, dtype, *where), attrgetter("memory.address"))
     if name == "cupy":
         return Fresh(partial(library.empty, shape, dtype.numpy), attrgetter("data.ptr"))
     raise LaunchError(f"cannot make an output for {type(like).__name__}; pass out=")

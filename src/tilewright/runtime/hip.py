@@ -1,56 +1,66 @@
-"""The HIP backend: compiles HIP text to listings for AMD GPUs; it launches nothing yet."""
+"""The HIP backend: compiles HIP text to listings for AMD GPUs, launches code objects made of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError, Violation
+from tilewright.errors import LaunchError, ToolchainError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn
+from tilewright.runtime import hip_driver as driver
 from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.gpu_launch import Loaded, PreparedGpu
+from tilewright.runtime.hip_functions import LIBRARY
+from tilewright.runtime.launches import Launch
 from tilewright.targets import hip
 from tilewright.targets.listing import Listing
 from tilewright.targets.target import HIP
 
-MISSING = (
-    f"target {HIP.name} launches nothing yet: it needs ROCm's runtime, libamdhip64, which this version does "
-    f"not load; nearest: kernel.compile(..., target={HIP.name!r}, arch=...), which needs no device"
-)
-
-
-def device_count() -> int:
-    """How many AMD GPUs there are that kernels can be launched on: none."""
-    return 0
-
 
 def missing() -> str:
-    """Why nothing can be launched on this machine."""
-    return MISSING
+    """Why nothing can be launched on this machine; empty where it can."""
+    try:
+        if driver.call("hipGetDeviceCount"):
+            return ""
+        reason = "ROCm's runtime knows no device"
+    except (LaunchError, ToolchainError) as problem:
+        reason = str(problem)
+    return (
+        f"target {HIP.name} launches through {LIBRARY}, and cannot here: {reason}; nearest: "
+        f"kernel.compile(..., target={HIP.name!r}, arch=...), which needs no device"
+    )
+
+
+def placed(array: Any) -> DeviceArray:
+    """A copy of a NumPy array in the memory of device 0."""
+    return DeviceArray.of(array, 0, driver)
 
 
 class HipBackend:
-    """Compiles for the architecture asked for, on any machine."""
+    """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
 
     name = HIP.name
 
     def arch_name(self) -> str:
-        """The default architecture."""
-        return HIP.arch
+        """The architecture of device 0, or the default one where there is no GPU."""
+        return driver.device(0).arch if driver.device_count() else HIP.arch
 
     def processors(self) -> int:
-        """How many blocks run side by side: none, without a device."""
-        return 0
+        """How many blocks run side by side."""
+        return driver.device(0).multiprocessors if driver.device_count() else 0
 
     def device_name(self) -> str:
-        """No device's."""
-        return ""
+        """The name of device 0."""
+        return driver.device(0).name if driver.device_count() else ""
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
@@ -76,8 +86,10 @@ class HipBackend:
         assembly = entry.data.decode()
         resources = resources_of(assembly, HIP.architecture(chosen))
         seconds = time.perf_counter() - start
+        # Shared memory is declared in the text, so that a launch adds none.
+        loaded = Loaded(driver, lambda: _code_object(assembly, chosen, kernel.name), listing.entry, 0)
         return Executable(
-            self.name, chosen, kernel, listing, entry.path, entry.hit, seconds, resources, entry, assembly
+            self.name, chosen, kernel, listing, entry.path, entry.hit, seconds, resources, loaded, assembly
         )
 
     def prepare(
@@ -86,13 +98,39 @@ class HipBackend:
         binding: Binding,
         parameters: Sequence[Parameter],
         arrays: Mapping[str, ArrayInfo],
-    ) -> NoReturn:
-        """Refuse.
+    ) -> PreparedHip:
+        """A launch for arguments of this exact shape.
 
         Raises:
-            LaunchError: always; says what is missing.
+            LaunchError: the device is of another architecture than the executable.
         """
-        raise LaunchError(MISSING)
+        (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
+        if executable.arch != (wanted := driver.device(index).arch):
+            raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
+        return PreparedHip(executable, binding, parameters, arrays, index)
+
+
+class PreparedHip(PreparedGpu):
+    """Launches of one exact shape on an AMD GPU."""
+
+    driver: ClassVar[Driver] = driver
+
+    @staticmethod
+    def launch_of(
+        function: LoadedFunction,
+        kernel: Kernel,
+        grid: Sequence[int],
+        offsets: Sequence[int],
+        size: int,
+        together: bool,
+    ) -> Launch:
+        """A launch, cooperative where blocks wait for each other."""
+        return driver.Launch(function, grid, kernel.threads, offsets, size, together)
+
+    @staticmethod
+    def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
+        """How many blocks of a kernel the device holds at once."""
+        return driver.resident_blocks(function, kernel.threads)
 
 
 def code_object(executable: Executable) -> bytes:
@@ -105,12 +143,16 @@ def code_object(executable: Executable) -> bytes:
         CompileError: the assembler refused the listing.
         ToolchainError: there is no assembler or linker.
     """
+    return _code_object(executable.assembly, executable.arch, executable.kernel.name)
+
+
+def _code_object(assembly: str, arch: str, name: str) -> bytes:
     toolchain = amdgcn.find_toolchain()
-    address = key([executable.assembly, toolchain.identity, executable.arch, "code object"])
-    meta: dict[str, Any] = {"kernel": executable.kernel.name, "target": HIP.name, "arch": executable.arch}
+    address = key([assembly, toolchain.identity, arch, "code object"])
+    meta: dict[str, Any] = {"kernel": name, "target": HIP.name, "arch": arch}
 
     def build() -> bytes:
-        return amdgcn.assemble(executable.assembly, executable.arch, executable.kernel.name, toolchain)
+        return amdgcn.assemble(assembly, arch, name, toolchain)
 
     return Cache.default().get_or_build(address, ".hsaco", build, meta).data
 

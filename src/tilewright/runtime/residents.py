@@ -6,10 +6,11 @@ import math
 
 from tilewright.ir.kernel import Kernel
 from tilewright.runtime import cuda
+from tilewright.runtime.driver import LoadedFunction
 from tilewright.runtime.launch_attributes import launch_attributes
 
 
-def resident_blocks(function: cuda.Function, kernel: Kernel) -> int:
+def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
     """How many blocks of a kernel a device holds at once, in whole clusters.
 
     Source: CUDA Driver API, "Occupancy".

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tilewright.runtime import cuda
+from tilewright.runtime.driver import driver_of
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.memory import Memory
@@ -58,21 +58,21 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
         held = np.empty(size_bytes + ALIGNMENT, np.uint8)
         yield -(-held.ctypes.data // ALIGNMENT) * ALIGNMENT
         return
-    index, captured = device[1], cuda.is_capturing(stream)
-    if captured:
-        memory = Memory(size_bytes, index)
+    driver, index = driver_of(device[0]), device[1]
+    if driver.is_capturing(stream):
+        memory = Memory(size_bytes, index, driver)
         _process.in_graphs.append(memory)
         yield memory.address
         return
-    with cuda.Current(index):
-        key = (index, stream_key(stream))
-    memory = _taken(key, size_bytes, index)
+    with driver.Current(index):
+        key = (device, stream_key(stream, driver))
+    memory = _taken(key, size_bytes, device)
     yield memory.address
     # In order with the stream: the next operation there comes after this one, whatever it writes.
     _process.idle.setdefault(key, []).append(memory)
 
 
-def _taken(key: Hashable, size_bytes: int, index: int) -> Memory:
+def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> Memory:
     """What was kept for a stream, if it is large enough; of what is too small nothing is kept."""
     try:
         kept = _process.idle.get(key, []).pop()
@@ -81,4 +81,4 @@ def _taken(key: Hashable, size_bytes: int, index: int) -> Memory:
     except IndexError:
         while len(_process.idle) > MOST_STREAMS:
             _process.idle.pop(next(iter([*_process.idle])), None)  # another thread may have been faster
-    return Memory(-(-size_bytes // UNIT_BYTES) * UNIT_BYTES, index)
+    return Memory(-(-size_bytes // UNIT_BYTES) * UNIT_BYTES, device[1], driver_of(device[0]))

@@ -21,7 +21,7 @@ from tilewright.runtime.frameworks import (
     none,
     unsupported,
 )
-from tilewright.targets.target import GPU, HOST
+from tilewright.targets.target import AMD_GPU, GPU, HOST
 
 _BY_TORCH: dict[object, DType] = {}
 
@@ -50,6 +50,14 @@ def _refuse_gradient(tensor: Any) -> None:
         )
 
 
+def _gpus() -> str:
+    """Which vendor's GPUs are meant by the device that PyTorch calls CUDA: it is built for one of them."""
+    try:
+        return AMD_GPU if sys.modules["torch"].version.hip else GPU
+    except AttributeError:
+        return GPU
+
+
 def _describe(tensor: Any, stream: int) -> ArrayInfo:
     if str(tensor.layout) != "torch.strided":
         raise LaunchError(f"a tensor of layout {tensor.layout} has no strides; nearest: tensor.to_dense()")
@@ -61,7 +69,7 @@ def _describe(tensor: Any, stream: int) -> ArrayInfo:
     where = tensor.device
     if where.type not in (HOST, GPU):
         raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
-    device: Device = HOST if where.type == HOST else (GPU, where.index)
+    device: Device = HOST if where.type == HOST else (_gpus(), where.index)
     element = _element(tensor.dtype)
     try:
         pointer = tensor.data_ptr()

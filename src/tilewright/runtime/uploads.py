@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewright.runtime import cuda
+from tilewright.runtime.driver import UNTIMED, Driver, driver_of
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.memory import Memory
 
@@ -21,31 +21,25 @@ LEAST_BYTES = 4096
 class _Place:
     """Memory of the host and as much of a GPU, and the event after which they are free again."""
 
-    def __init__(self, size_bytes: int, index: int) -> None:
-        self.size_bytes = size_bytes
-        self.memory = Memory(size_bytes, index)
-        with cuda.Current(index), cuda.AnyCapture():
-            self.host = int(cuda.call("cuMemAllocHost", size_bytes))
-            cuda.give_back(self, index, "cuMemFreeHost", self.host)
-            flags = int(cuda.driver().CUevent_flags.CU_EVENT_DISABLE_TIMING)
-            self.event = cuda.call("cuEventCreate", flags)
-            cuda.give_back(self, index, "cuEventDestroy", self.event)
-
-    def is_free(self) -> bool:
-        """Whether the launch that read it last has come to its end."""
-        (status,) = cuda.driver().cuEventQuery(self.event)
-        return bool(status == cuda.driver().CUresult.CUDA_SUCCESS)
+    def __init__(self, size_bytes: int, index: int, driver: Driver) -> None:
+        self.size_bytes, names = size_bytes, driver.NAMES
+        self.memory = Memory(size_bytes, index, driver)
+        with driver.Current(index), driver.AnyCapture():
+            self.host = int(driver.call(names.allocate_host, size_bytes))
+            driver.give_back(self, index, names.free_host, self.host)
+            self.event = driver.call(names.create_event, UNTIMED)
+            driver.give_back(self, index, names.destroy_event, self.event)
 
 
 class Uploads:
     """Tables on one device.
 
     Args:
-        index: the device.
+        device: the kind of device, and its number.
     """
 
-    def __init__(self, index: int) -> None:
-        self._index = index
+    def __init__(self, device: tuple[str, int]) -> None:
+        self._driver, self._index = driver_of(device[0]), device[1]
         self._idle: list[_Place] = []
         self._used: list[_Place] = []
         self._in_graphs: list[_Place] = []
@@ -61,29 +55,30 @@ class Uploads:
         Yields:
             Its address on the device.
         """
-        captured = cuda.is_capturing(stream)
-        with cuda.Current(self._index):
+        driver, names = self._driver, self._driver.NAMES
+        captured = driver.is_capturing(stream)
+        with driver.Current(self._index):
             place = self._taken(len(content))
             ctypes.memmove(place.host, content, len(content))
-            cuda.call("cuMemcpyHtoDAsync", place.memory.address, place.host, len(content), stream)
+            driver.call(names.copy_in_order, place.memory.address, place.host, len(content), stream)
         if captured:
             self._in_graphs.append(place)
         yield place.memory.address
         if not captured:
-            with cuda.Current(self._index):
-                cuda.call("cuEventRecord", place.event, stream)
+            with driver.Current(self._index):
+                driver.call(names.record, place.event, stream)
             self._used.append(place)
 
     def _taken(self, size_bytes: int) -> _Place:
         """A place that nobody uses, large enough."""
-        with cuda.AnyCapture():
+        with self._driver.AnyCapture():
             for place in list(self._used):
-                if place.is_free() and _removed(self._used, place):
+                if self._driver.has_passed(place.event) and _removed(self._used, place):
                     self._idle.append(place)
         for place in list(self._idle):
             if place.size_bytes >= size_bytes and _removed(self._idle, place):
                 return place
-        return _Place(max(LEAST_BYTES, 1 << (size_bytes - 1).bit_length()), self._index)
+        return _Place(max(LEAST_BYTES, 1 << (size_bytes - 1).bit_length()), self._index, self._driver)
 
 
 def _removed(places: list[_Place], place: _Place) -> bool:
@@ -103,12 +98,12 @@ class _OfProcess:
 
     def renew(self) -> None:
         """None yet."""
-        self.found: dict[int, Uploads] = {}
+        self.found: dict[tuple[str, int], Uploads] = {}
 
 
 _process = renew_after_fork(_OfProcess())
 
 
-def uploads(index: int) -> Uploads:
+def uploads(device: tuple[str, int]) -> Uploads:
     """The tables on a device."""
-    return _process.found.setdefault(index, Uploads(index))
+    return _process.found.setdefault(device, Uploads(device))

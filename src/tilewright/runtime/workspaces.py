@@ -13,8 +13,7 @@ from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import Any
 
-from tilewright.runtime import cuda
-from tilewright.runtime.cuda import LEGACY_STREAM
+from tilewright.runtime.driver import Driver
 from tilewright.runtime.memory import Memory
 
 MOST_SETS = 16
@@ -51,11 +50,12 @@ class Workspaces:
         wanted: for each workspace the offset of its address in the argument buffer, its bytes, and when it
             is cleared.
         index: the device.
+        driver: of whose GPUs it is one.
     """
 
-    def __init__(self, wanted: Sequence[tuple[int, int, Clears]], index: int) -> None:
+    def __init__(self, wanted: Sequence[tuple[int, int, Clears]], index: int, driver: Driver) -> None:
         self._wanted = tuple(wanted)
-        self._index = index
+        self._index, self._driver = index, driver
         self._sets: dict[Hashable, list[Memory]] = {}
         self._written: list[Memory] | None = None
 
@@ -64,15 +64,15 @@ class Workspaces:
 
         A launch that goes into a graph has a set of its own; nor may a stream be asked its number meanwhile.
         """
-        with cuda.Current(self._index):
-            self._prepare(buffer, stream, _GRAPH if captured else stream_key(stream))
+        with self._driver.Current(self._index):
+            self._prepare(buffer, stream, _GRAPH if captured else stream_key(stream, self._driver))
 
     def _prepare(self, buffer: Any, stream: int, key: Hashable) -> None:
         found = self._sets.get(key)
         if found is None:
             if len(self._sets) >= MOST_SETS:
                 del self._sets[next(iter(self._sets))]
-            found = [Memory(size, self._index) for _, size, _ in self._wanted]
+            found = [Memory(size, self._index, self._driver) for _, size, _ in self._wanted]
             self._clear(found, stream, Clears.ONCE)
             self._sets[key] = found
         written, self._written = self._written, None  # of an error in between nothing is remembered
@@ -88,8 +88,8 @@ class Workspaces:
                 memory.clear(stream)
 
 
-def stream_key(stream: int) -> Hashable:
+def stream_key(stream: int, driver: Driver) -> Hashable:
     """What a stream shares with no other, not even with one that has its handle later."""
-    if stream in LEGACY_STREAM:
+    if stream in driver.LEGACY_STREAM:
         return stream
-    return _own.key if stream == _PER_THREAD else ("created", cuda.call("cuStreamGetId", stream))
+    return _own.key if stream == _PER_THREAD else ("created", driver.stream_number(stream))

@@ -45,6 +45,7 @@ class Target:
         place: what copies an array of the host to where it reaches it; empty: nothing need be done.
         wait: what returns when all its kernels have ended; empty: launches return then.
         present: what says how many devices there are; empty: it needs none.
+        driver: the module that speaks to its driver, see `tilewright.runtime.driver`; empty: it needs none.
         missing: what says why nothing can be launched on this machine, ``""`` where it can; empty: it can.
         tools: what `tilewright doctor` says of its compiler and driver; empty: it needs none.
         clock: the context manager of a clock for its kernels.
@@ -67,6 +68,7 @@ class Target:
     place: str = ""
     wait: str = ""
     present: str = ""
+    driver: str = ""
     missing: str = ""
     tools: str = ""
     clock: str
@@ -144,6 +146,7 @@ CUDA = Target(
     place="tilewright.runtime.device_array:DeviceArray.of",
     wait="tilewright.runtime.cuda:synchronize",
     present="tilewright.runtime.cuda:device_count",
+    driver="tilewright.runtime.cuda",
     tools="tilewright.cli.doctor:cuda_tools",
     clock="tilewright.tune.clocks:device_clock",
     rivals="tilewright.tune.rivals:torch_rivals",
@@ -160,10 +163,13 @@ HIP = Target(
     lowering="tilewright.targets.hip.lowering:PASSES",
     arch="gfx942",
     warps=True,
-    present="tilewright.runtime.hip:device_count",
+    place="tilewright.runtime.hip:placed",
+    wait="tilewright.runtime.hip_driver:synchronize",
+    present="tilewright.runtime.hip_driver:device_count",
+    driver="tilewright.runtime.hip_driver",
     missing="tilewright.runtime.hip:missing",
     tools="tilewright.cli.doctor:hip_tools",
-    clock="tilewright.tune.clocks:host_clock",
+    clock="tilewright.tune.clocks:amd_clock",
     rivals="tilewright.tune.rivals:torch_rivals",
     chooser="tilewright.schedule.choose_hip:candidates",
     shape=(4096, 4096, 4096),

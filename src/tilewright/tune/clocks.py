@@ -1,4 +1,4 @@
-"""Clocks: host time by `perf_counter`, device time by CUDA events."""
+"""Clocks: host time by `perf_counter`, device time by events of CUDA or HIP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from tilewright.errors import ToolchainError
 from tilewright.runtime import cuda
+from tilewright.runtime.driver import Driver, driver_of
 from tilewright.runtime.memory import Memory
-from tilewright.targets.target import CPU, part, target_named
+from tilewright.targets.target import AMD_GPU, CPU, part, target_named
 
 Work = Callable[[], object]
 
@@ -119,7 +120,7 @@ def wait_for_quiet() -> None:
             return
 
 
-class CudaClock:
+class EventClock:
     """Events around one call, with a second-level cache that holds none of its data.
 
     Twice the cache's size is overwritten `FLUSHES` times before every call. Meanwhile the host enqueues the
@@ -129,22 +130,22 @@ class CudaClock:
     Args:
         index: the device.
         stream: handle of the stream on which the callables run.
+        driver: of whose GPUs it is one.
     """
 
     FLUSHES = 4
     TRIES = 4
 
-    def __init__(self, index: int, stream: int) -> None:
-        self._stream = stream
-        self._memory = Memory(2 * cuda.device(index).l2_bytes, index)
-        self._begin, self._end = cuda.call("cuEventCreate", 0), cuda.call("cuEventCreate", 0)
-        self._query = cuda.driver().cuEventQuery
+    def __init__(self, index: int, stream: int, driver: Driver = cuda) -> None:
+        self._stream, self._driver = stream, driver
+        self._memory = Memory(2 * driver.device(index).l2_bytes, index, driver)
+        self._begin, self._end = (driver.call(driver.NAMES.create_event, 0) for _ in range(2))
         self._samples = self._late = 0
 
     @property
     def how(self) -> str:
         """The clock, what keeps the cache cold, and how often the device waited for the host."""
-        text = f"device time by CUDA events, {self._memory.size_bytes} bytes overwritten before every call"
+        text = f"device time by events, {self._memory.size_bytes} bytes overwritten before every call"
         late = f"; the device waited for the host in {self._late} of {self._samples} samples"
         return text + (late if self._late else "")
 
@@ -166,19 +167,20 @@ class CudaClock:
         """Seconds per call, and whether the device waited for the host."""
         for _ in range(self.FLUSHES):
             self._memory.clear(self._stream)
-        cuda.call("cuEventRecord", self._begin, self._stream)
+        driver, names = self._driver, self._driver.NAMES
+        driver.call(names.record, self._begin, self._stream)
         for _ in range(calls):
             work()
-        is_late = int(self._query(self._begin)[0]) == 0
-        cuda.call("cuEventRecord", self._end, self._stream)
-        cuda.call("cuEventSynchronize", self._end)
-        milliseconds: float = cuda.call("cuEventElapsedTime", self._begin, self._end)
+        is_late = driver.has_passed(self._begin)
+        driver.call(names.record, self._end, self._stream)
+        driver.call(names.wait_event, self._end)
+        milliseconds: float = driver.call(names.elapsed, self._begin, self._end)
         return milliseconds / 1e3 / calls, is_late
 
     def close(self) -> None:
         """Give the events back."""
-        cuda.call("cuEventDestroy", self._begin)
-        cuda.call("cuEventDestroy", self._end)
+        for event in (self._begin, self._end):
+            self._driver.call(self._driver.NAMES.destroy_event, event)
 
 
 @contextmanager
@@ -205,28 +207,45 @@ def device_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
     Raises:
         ToolchainError: no CUDA driver, or no device.
     """
-    index = device_index()
+    cuda.driver()
+    with _clock_of(cuda, stream, calls) as clock:
+        yield clock
+
+
+@contextmanager
+def amd_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
+    """The clock of an AMD GPU.
+
+    Raises:
+        ToolchainError: no runtime of ROCm, or no device.
+    """
+    with _clock_of(driver_of(AMD_GPU), stream, calls) as clock:
+        yield clock
+
+
+@contextmanager
+def _clock_of(driver: Driver, stream: int | None, calls: int | None) -> Iterator[Clock]:
+    index = device_index(driver)
     handle = framework_stream() if stream is None else stream
-    with cuda.Current(index):
+    with driver.Current(index):
         if calls is not None:
-            yield HostClock(calls, lambda: cuda.call("cuStreamSynchronize", handle))
+            yield HostClock(calls, lambda: driver.call(driver.NAMES.wait_stream, handle))
             return
-        clock = CudaClock(index, handle)
+        clock = EventClock(index, handle, driver)
         try:
             yield clock
         finally:
             clock.close()
 
 
-def device_index() -> int:
+def device_index(driver: Driver = cuda) -> int:
     """The number of the device that PyTorch uses, else 0.
 
     Raises:
-        ToolchainError: no bindings, no driver, or no device.
+        ToolchainError: no driver, or no device.
     """
-    cuda.driver()
-    if not cuda.device_count():
-        raise ToolchainError(f"the CUDA driver finds no device; use target={CPU.name!r}")
+    if not driver.device_count():
+        raise ToolchainError(f"the driver finds no device; use target={CPU.name!r}")
     torch = _torch_on_device()
     return 0 if torch is None else int(torch.cuda.current_device())
 

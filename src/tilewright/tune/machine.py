@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ToolchainError
-from tilewright.runtime import cuda, nvrtc
+from tilewright.runtime import nvrtc
+from tilewright.runtime.driver import driver_of
 from tilewright.runtime.environment import settings, usable_processors
 from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import target_named
@@ -30,13 +31,13 @@ CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """An NVIDIA GPU.
+    """A GPU.
 
     Args:
         name: as the driver calls it.
         arch: e.g. ``"sm_90"``.
-        driver_version: the CUDA version that the driver implements.
-        processors: streaming multiprocessors.
+        driver_version: the version of CUDA, or of HIP, that the driver implements.
+        processors: its multiprocessors.
         l2_bytes: size of the second-level cache.
         clocks: what the system's tool reads now (SM and memory clocks, power, temperature), with units; empty
             without the tool.
@@ -87,11 +88,11 @@ def machine(target: str, commit: str = "") -> Machine:
     """The record of this machine.
 
     Args:
-        target: ``"cuda"`` to include the device.
+        target: that of a GPU to include the device.
         commit: of the source tree; the package does not look for one.
 
     Raises:
-        ToolchainError: the target is ``"cuda"`` and there is no driver or device.
+        ToolchainError: the target is on a GPU, and there is no driver or device.
     """
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
@@ -102,7 +103,7 @@ def machine(target: str, commit: str = "") -> Machine:
         packages={name: found for name in PACKAGES if (found := version(name))},
         blas=blas_name(),
         nvrtc=nvrtc_version(),
-        device=device_record() if target_named(target).present else None,
+        device=device_record(target) if target_named(target).present else None,
         commit=commit,
     )
 
@@ -131,27 +132,18 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
-def driver_version() -> str:
-    """The CUDA version that the driver implements, e.g. ``"13.0"``.
-
-    Raises:
-        ToolchainError: no driver.
-    """
-    number = int(cuda.call("cuDriverGetVersion"))
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def device_record() -> DeviceRecord:
-    """The current GPU.
+def device_record(target: str) -> DeviceRecord:
+    """The current GPU of a target.
 
     Raises:
         ToolchainError: no driver, or no device.
     """
-    found = cuda.device(device_index())
+    driver = driver_of(target_named(target).memory)
+    found = driver.device(device_index(driver))
     return DeviceRecord(
         name=found.name,
         arch=found.arch,
-        driver_version=driver_version(),
+        driver_version=driver.version(),
         processors=found.multiprocessors,
         l2_bytes=found.l2_bytes,
         clocks=clocks_now(),
@@ -187,7 +179,8 @@ def cache_bytes(target: str) -> int:
         ToolchainError: the target is on a device, and there is none.
     """
     if target_named(target).present:
-        return int(cuda.device(device_index()).l2_bytes)
+        driver = driver_of(target_named(target).memory)
+        return driver.device(device_index(driver)).l2_bytes
     try:
         listed = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
         each = int(listed.rstrip("KM")) << {"K": 10, "M": 20}.get(listed[-1:], 0)
