@@ -193,7 +193,7 @@ def _read_apart(kernel: Kernel) -> dict[str, str]:
 
 
 def _with_counts(kernel: Kernel) -> Kernel:
-    """Waits that count accesses, and no groups; neither where nothing is copied in the background."""
+    """Waits that count accesses; neither waits nor groups where nothing is copied in the background."""
     counts = iter(accesses_under_way(kernel))
     are_there = any(is_in_background(op) for op in kernel.walk())
 
@@ -201,6 +201,6 @@ def _with_counts(kernel: Kernel) -> Kernel:
         if isinstance(op, AsyncWait):
             count = next(counts)
             return (replace(op, accesses=count),) if are_there else ()
-        return () if isinstance(op, AsyncCommit) else None
+        return () if isinstance(op, AsyncCommit) and not are_there else None
 
     return rewrite_kernel(kernel, change)

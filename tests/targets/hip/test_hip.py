@@ -17,7 +17,7 @@ import pytest
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.errors import MissingRuleError
-from tilewright.ir.ops import AsyncWait, Copy
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.ir.verify import violations
 from tilewright.runtime import amdgcn
 from tilewright.targets.hip.arch import GFX942, GFX1151
@@ -206,7 +206,7 @@ def summed(X, Y):
 
 def test_the_table_has_the_rules_of_loads_into_shared_memory_alone() -> None:
     """So a new target is a dialect, architectures and passes; what it cannot do is said by name."""
-    assert set(vars(HIP_RULES)["_rules"]) == {(Copy, "async"), (AsyncWait, "")}
+    assert set(vars(HIP_RULES)["_rules"]) == {(Copy, "async"), (AsyncCommit, ""), (AsyncWait, "")}
     with pytest.raises(MissingRuleError, match="target hip has no rule for operation mbarrier"):
         emit(_with_barrier(), GFX942)
 

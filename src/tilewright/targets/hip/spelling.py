@@ -6,7 +6,7 @@ Source: AMD's ISA documents of CDNA 2, 3 and 4, "Memory scopes", "LDS", and the 
 
 from __future__ import annotations
 
-from tilewright.ir.ops import AsyncWait, Copy
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.rules import RuleTable
@@ -47,6 +47,11 @@ def _existing(emitter: SimtEmitter, source: Access) -> Code:
     if exists is None:
         return address
     return code("{} ? (const void*)({}) : {}", exists, address, named("zeros"))
+
+
+@HIP_RULES.rule(AsyncCommit)
+def async_commit(emitter: SimtEmitter, op: AsyncCommit) -> None:
+    """Nothing: waits count loads."""
 
 
 @HIP_RULES.rule(AsyncWait)
