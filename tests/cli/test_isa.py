@@ -17,23 +17,22 @@ def run(*words: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize(
-    ("arch", "matrix"), [("gfx942", "v_mfma_f32_32x32x8_f16"), ("gfx1151", "v_wmma_f32_16x16")]
-)
-def test_the_main_loop_of_the_librarys_gemm(arch: str, matrix: str) -> None:
-    status, said = run(*GEMM, "--arch", arch)
+def test_the_main_loop_of_the_librarys_gemm() -> None:
+    status, said = run(*GEMM, "--arch", "gfx942")
     assert status == 0, said
-    assert said.startswith(f"gemm for hip {arch}\n")
+    assert said.startswith("gemm for hip gfx942\n")
     parts = ("a turn of the main loop", "accesses of a lane", "for each other", "what the kernel takes")
     assert all(part in said for part in (*parts, "warps of a SIMD", "counted while the listing was executed"))
-    (line, *_) = (line for line in said.splitlines() if f" {matrix}" in line and "acc +=" in line)
-    assert " A, B " in line
-    assert "products.py:" in line
+    product = next(
+        line for line in said.splitlines() if " v_mfma_f32_32x32x8_f16" in line and "acc +=" in line
+    )
+    assert " A, B " in product
+    assert "products.py:" in product
 
 
 def test_a_page(tmp_path: Path) -> None:
     target = tmp_path / "loop.html"
-    status, said = run(*GEMM, "--html", str(target))
+    status, said = run(*GEMM, "--arch", "gfx1151", "--html", str(target))
     assert (status, said) == (0, f"wrote {target}\n")
     assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
 

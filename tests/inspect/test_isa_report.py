@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright.amdgcn import ListingError
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa import IsaReport, Kind, isa_report, page, read_isa, sources
+from tilewright.inspect.isa import IsaReport, Kind, isa_report, page, read_isa, report_of, sources
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
 from tilewright.inspect.isa.making import FEW, predicted
 from tilewright.inspect.isa.sources import compiled_lines, holdings
@@ -152,10 +152,8 @@ def test_passes_are_counted_from_addresses() -> None:
 def test_what_is_counted_is_what_layouts_predict(arch: str) -> None:
     """Each access of the main loop to shared memory, by its addresses and by its layout."""
     found = report(arch)
-    assert (
-        found.counted
-        == f"counted while the listing was executed on arrays of at most {FEW} along a dimension"
-    )
+    arrays = "Weights of 128 x 128, Inputs of 128 x 128, Sums of 128 x 128"
+    assert found.counted == f"counted while the listing was executed on {arrays}"
     expected = predicted(found.isa, found.sources)
     lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD, Kind.SHARED_STORE)]
     assert lines
@@ -185,6 +183,35 @@ def test_what_cannot_be_executed_is_predicted() -> None:
     assert found.counted.startswith("predicted from layouts, for the listing cannot be executed here: ")
     lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD)]
     assert {found.conflicts[line].factor for line in lines} == {1.0}
+
+
+@tw.kernel(A="M K", B="K N", D="M N", alpha=tw.f32)
+def times(A, B, D, alpha):
+    for m, n in tw.tiles(D):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        D[m, n] = acc * alpha
+
+
+def test_a_number_without_a_value_leaves_conflicts_predicted() -> None:
+    """With one the listing is executed, of a kernel that somebody compiled."""
+    given = Subject(times.bind(), dict.fromkeys("ABD", tw.f16), {"M": 512, "N": 512, "K": 512})
+    found = isa_report(given, "hip", "gfx942")
+    assert found.counted.startswith(
+        "predicted from layouts, for the listing cannot be executed here: no value"
+    )
+    made = given.compile("hip", "gfx942")
+    with pytest.raises(LaunchError, match="no value for alpha, which kernel times takes"):
+        execute_listing(made, given.small_arrays(FEW))
+    arrays = given.small_arrays(FEW)
+    again = report_of(made, lambda: arrays, {"alpha": 2})
+    assert again.counted == "counted while the listing was executed on " + ", ".join(
+        f"{name} of 128 x 128" for name in "ABD"
+    )
+    assert again.met(Kind.SHARED_LOAD).factor == found.met(Kind.SHARED_LOAD).factor == 1
+    product = 2 * (arrays["A"].astype(np.float32) @ arrays["B"].astype(np.float32))
+    assert (arrays["D"] == product.astype(np.float16)).all(), "small integers are exact"
 
 
 # ---------------------------------------------------------------- what is shown

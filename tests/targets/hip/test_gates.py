@@ -55,6 +55,12 @@ def test_the_main_loop_passes_its_gates(arch: str, order: str) -> None:
     assert isa.resources["warps_per_simd"] == min(isa.limits.values())
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("dtype", "order"), [("bf16", "nn"), ("i8", "nt")])
+def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> None:
+    assert broken(read_isa(whole(arch, dtype, order).assembly), gates(arch, order)) == ()
+
+
 @pytest.mark.parametrize(
     ("arch", "dtype", "products"),
     [
@@ -75,6 +81,7 @@ def test_other_architectures_multiply_by_their_own(arch: str, dtype: str, produc
 # ---------------------------------------------------------------- kernels that are made worse
 
 
+@functools.cache
 def small(arch: str) -> Isa:
     """A quarter of the tile: each number that is loaded is multiplied half as often."""
     schedule = good(arch).schedule
@@ -82,6 +89,7 @@ def small(arch: str) -> Isa:
     return read_isa(whole(arch, schedule=replace(schedule, tile=(64, 64, 32))).assembly)
 
 
+@functools.cache
 def unaligned(arch: str) -> Isa:
     """Matrices of which nothing is known but that elements lie where elements may."""
     return read_isa(whole(arch, unit=1).assembly)

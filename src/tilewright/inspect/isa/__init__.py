@@ -14,21 +14,22 @@ says that it takes.  `Gates` states what a kernel must keep to; `broken` says wh
     for one in broken(isa, Gates(warps=6)):
         print(one)                         # which gate, the value, the limit, and the instructions
 
-`isa_report` is what ``tilewright inspect --isa`` shows, and `page` the same in HTML: the main loop with the
-author's lines and arrays (`sources`), and how accesses of shared memory met in banks when the listing was
-executed (`execute_listing`, `BankCounter`).
+`isa_report` is what ``tilewright inspect --isa`` shows, `report_of` the same of a kernel that was compiled,
+and `page` the report in HTML: the main loop with the author's lines and arrays (`sources`), and how accesses
+of shared memory met in banks when the listing was executed (`execute_listing`, `BankCounter`).
 
     found = isa_report(library_gemm("f16", "4096x4096x4096"), "hip", "gfx1151")
     print(found)
     found.sources[line].tensors            # the arrays that the instruction of a line of the listing moves
     found.conflicts[line].factor           # passes over the banks for each that is needed
+    found.met(Kind.SHARED_STORE)           # of all stores of the main loop together
 """
 
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
 from tilewright.inspect.isa.gates import Breach, Gates, broken
 from tilewright.inspect.isa.instructions import IsaLine, Kind
 from tilewright.inspect.isa.loops import Body, Loop
-from tilewright.inspect.isa.making import isa_report
+from tilewright.inspect.isa.making import isa_report, report_of
 from tilewright.inspect.isa.page import page
 from tilewright.inspect.isa.reading import Isa, read_isa
 from tilewright.inspect.isa.report import IsaReport
@@ -51,5 +52,6 @@ __all__ = [
     "isa_report",
     "page",
     "read_isa",
+    "report_of",
     "sources",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.amdgcn import Execution, execute
 from tilewright.amdgcn.lds import Watch
 from tilewright.arch import Arch
+from tilewright.errors import LaunchError
 from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam
 from tilewright.ir.passed import passed_params
 from tilewright.runtime.arguments import number
@@ -60,10 +61,14 @@ def execute_listing(
         watch: as `tilewright.amdgcn.execute` takes it.
 
     Raises:
+        LaunchError: a number has no value.
         ListingError: what the execution found.
     """
     assert made.listing is not None
     kernel, values = made.listing.kernel, dict(numbers or {})
+    scalars = [param.value.name for param in passed_params(kernel) if isinstance(param, ScalarParam)]
+    if missing := [name for name in scalars if name not in values]:
+        raise LaunchError(f"no value for {', '.join(missing)}, which kernel {kernel.name} takes")
     binding = bind(kernel, {name: describe(array) for name, array in arrays.items()}, values)
     given: list[Any] = []
     for param in passed_params(kernel):

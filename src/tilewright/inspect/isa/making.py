@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.amdgcn import ListingError
 from tilewright.errors import LaunchError
@@ -33,7 +33,7 @@ def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaRep
     """The machine code of a kernel, with the author's lines, and bank conflicts of its accesses.
 
     Args:
-        subject: the kernel, and the arrays that it is made for.
+        subject: the kernel, and the arrays that it is made for; its listing is executed on smaller ones.
         target: what it is compiled for.
         arch: the target's architecture; default: its own.
 
@@ -41,25 +41,59 @@ def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaRep
         LaunchError: the target has no listing, the architecture is not known, or the kernel has no main loop.
         ToolchainError: for NVIDIA's GPUs, there is no disassembler.
     """
+    _reader(target)
+    if arch is not None:
+        target_named(target).architecture(arch)
+
+    def arrays() -> Mapping[str, Any]:
+        subject.require_numbers()
+        return subject.small_arrays(FEW)
+
+    return report_of(subject.compile(target, arch), arrays, subject.numbers)
+
+
+def report_of(
+    made: Executable,
+    arrays: Callable[[], Mapping[str, Any]],
+    numbers: Mapping[str, Any] | None = None,
+) -> IsaReport:
+    """The same of a kernel that was compiled.
+
+    Args:
+        made: the kernel.
+        arrays: makes arrays, by parameter, on which the listing is executed to count bank conflicts.
+        numbers: the kernel's numbers and integers, for that.
+
+    Raises:
+        LaunchError: the target has no listing, or the kernel has no main loop.
+        ToolchainError: for NVIDIA's GPUs, there is no disassembler.
+    """
+    read = _reader(made.target)
+    isa = read.machine_code(made)
+    accesses = isa.main.of(*_SHARED)  # refuses a kernel without a main loop before anything is executed
+    known, notes = _sources(made, isa, read)
+    conflicts, counted = _counted(made, isa, arrays, numbers or {})
+    if not accesses:
+        counted = "no instruction of the main loop accesses shared memory by addresses of its lanes"
+    elif not conflicts:
+        conflicts, counted = predicted(isa, known), f"predicted from layouts, for {counted}"
+    title = f"{isa.kernel} for {made.target} {isa.arch.name}"
+    return IsaReport(title, isa, known, conflicts, counted, notes)
+
+
+def _reader(target: str) -> _Reader:
+    """How the machine code of a target is read.
+
+    Raises:
+        LaunchError: it has no listing.
+        ToolchainError: it needs a disassembler, and there is none.
+    """
     if target not in _READERS:
         raise LaunchError(
             f"target {target} has no listing of machine code that is read here; nearest legal choice: "
             f"--target {HIP.name} --arch {HIP.arch}"
         )
-    if arch is not None:
-        target_named(target).architecture(arch)
-    read = _READERS[target]()
-    made = subject.compile(target, arch)
-    isa = read.machine_code(made)
-    accesses = isa.main.of(*_SHARED)  # refuses a kernel without a main loop before anything is executed
-    known, notes = _sources(made, isa, read)
-    conflicts, counted = _counted(subject, made, isa)
-    if not accesses:
-        counted = "no instruction of the main loop accesses shared memory by addresses of its lanes"
-    elif not conflicts:
-        conflicts, counted = predicted(isa, known), f"predicted from layouts, for {counted}"
-    title = f"{isa.kernel} for {target} {isa.arch.name}"
-    return IsaReport(title, isa, known, conflicts, counted, notes)
+    return _READERS[target]()
 
 
 class _Reader(Protocol):
@@ -112,20 +146,20 @@ def _sources(made: Executable, isa: Isa, read: _Reader) -> tuple[dict[int, Sourc
     return sources(made.listing, {one.line: lines[two.line] for one, two in pairs if two.line in lines}), ()
 
 
-def _counted(subject: Subject, made: Executable, isa: Isa) -> tuple[Mapping[int, Conflicts], str]:
+def _counted(
+    made: Executable, isa: Isa, arrays: Callable[[], Mapping[str, Any]], numbers: Mapping[str, Any]
+) -> tuple[Mapping[int, Conflicts], str]:
     """How accesses meet in banks when the listing is executed, or nothing and why."""
     if not made.assembly:
         return {}, f"listings for {isa.arch.name} are not executed"
     counter = BankCounter(isa.arch)
     try:
-        subject.require_numbers()
-        execute_listing(made, subject.small_arrays(FEW), subject.numbers, counter)
+        given = arrays()
+        execute_listing(made, given, numbers, counter)
     except (ListingError, LaunchError) as error:
         return {}, f"the listing cannot be executed here: {str(error).splitlines()[0]}"
-    return (
-        counter.lines,
-        f"counted while the listing was executed on arrays of at most {FEW} along a dimension",
-    )
+    shapes = ", ".join(f"{name} of {' x '.join(map(str, array.shape))}" for name, array in given.items())
+    return counter.lines, f"counted while the listing was executed on {shapes}"
 
 
 def predicted(isa: Isa, known: Mapping[int, Source]) -> dict[int, Conflicts]:

@@ -53,6 +53,11 @@ class IsaReport:
         }
         return {name: rows for name, rows in tables.items() if rows}
 
+    def met(self, *kinds: Kind) -> Conflicts:
+        """How the accesses of instructions of some kinds in the main loop met in banks, all together."""
+        lines = [line.line for line in self.isa.main.of(*kinds)]
+        return sum((self.conflicts[line] for line in lines if line in self.conflicts), Conflicts())
+
     def rows(self) -> Iterator[tuple[IsaLine, str, tuple[str, ...]]]:
         """The main loop from where a turn begins: instruction, label before it, a cell for each column."""
         for line in self.isa.main.turn:
