@@ -8,11 +8,21 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from tilewright.checking.sample import operands
-from tilewright.cli.console import BAD_INPUT, duration, reports, size, working
+from tilewright.cli.console import (
+    BAD_INPUT,
+    UsageError,
+    choose,
+    duration,
+    reports,
+    size,
+    working,
+)
+from tilewright.cli.console import WRONG as WRONG_RESULT
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
 from tilewright.runtime import amdgcn, cuda, hip_driver, nvrtc
@@ -23,6 +33,8 @@ from tilewright.runtime.native import find_toolchains, host_arch
 from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import TARGETS, part, target_named
 from tilewright.tune.machine import version
+from tilewright.tune.self_test import STEPS, Outcome
+from tilewright.tune.self_test import self_test as tried_on
 from tilewright.tune.trial import gemm_trial
 
 OK, MISSING, WRONG = "ok", "missing", "WRONG"
@@ -59,11 +71,32 @@ class Check:
 
 
 @reports
-def doctor() -> None:
+def doctor(
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Take four kernels through every step on each compiled target that is here: copy in, "
+            "compile, launch, wait, copy out, look around the result, compare every element.",
+        ),
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(help="With --self-test: on which target. Default: all.", show_default=False),
+    ] = None,
+) -> None:
     """Show what this machine has, what is missing, and how to get it; try each target on a small GEMM.
 
-    Exit status: 0 when a compiled target (cpu or cuda) works and nothing computes wrong results, else 2.
+    Exit status: 0 when a compiled target (cpu, cuda or hip) works and nothing computes wrong results, else 2.
+    With --self-test: 0 when all steps went well, 1 when one failed, 2 when the target asked for is not here.
     """
+    if target is not None:
+        choose("target", target, tuple(TARGETS))
+    if self_test:
+        _self_test(target)
+        return
+    if target is not None:
+        raise UsageError("--target is for --self-test; nearest: leave it out, and every target is tried")
     for check in (*_python(), *_packages(), _cache(), *_tools()):
         typer.echo(check)
     outcome = {}
@@ -74,6 +107,34 @@ def doctor() -> None:
     works = any(outcome[target.name].status == OK for target in TARGETS.values() if target.machine_code)
     if not works or any(check.status == WRONG for check in outcome.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+def _self_test(only: str | None) -> None:
+    failed, compiled = False, [name for name, target in TARGETS.items() if target.machine_code]
+    for target in map(target_named, compiled if only is None else [only]):
+        for check in part(target.tools)() if target.tools else ():
+            typer.echo(check)
+        if target.present and not part(target.present)():
+            reason = part(target.missing)() if target.missing else "no GPU here"
+            typer.echo(Check(MISSING, f"target {target.name}: nothing was tried: {reason}"))
+            if only is not None:
+                raise typer.Exit(BAD_INPUT)
+            continue
+        for outcome in tried_on(target.name):
+            typer.echo(_said(target.name, outcome))
+            failed = failed or not outcome.ok
+    if failed:
+        raise typer.Exit(WRONG_RESULT)
+
+
+def _said(target: str, outcome: Outcome) -> Check:
+    what = f"target {target}: {outcome.name}"
+    if outcome.ok:
+        by = f" by {outcome.said}" if outcome.said else ""
+        return Check(OK, f"{what}{by}: all {len(STEPS)} steps, {duration(outcome.seconds)}")
+    done = STEPS[: STEPS.index(outcome.step)]
+    before = f" after {', '.join(done)}" if done else ""
+    return Check(WRONG, f"{what}: {outcome.step} failed{before}: {outcome.reason}")
 
 
 def _python() -> Iterator[Check]:

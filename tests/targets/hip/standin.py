@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,17 @@ import numpy as np
 import pytest
 
 from tilewright.amdgcn import execute, read_listing
-from tilewright.runtime import environment, hip, hip_driver, native, scratch, shared_objects, uploads
+from tilewright.runtime import (
+    environment,
+    hip,
+    hip_driver,
+    loaded,
+    native,
+    scratch,
+    shared_objects,
+    uploads,
+)
+from tilewright.runtime.executable import Executable
 
 SOURCE = Path(__file__).parent / "standin.cpp"
 POISON = 0xA5
@@ -298,4 +309,7 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     hip_driver.device.cache_clear()
     yield made
     hip_driver.device.cache_clear()
+    for kept in [one for one in gc.get_objects() if isinstance(one, Executable)]:
+        for who in list(loaded._rememberers) if kept.target == "hip" else ():
+            who.forget(kept)  # what was prepared for this device is no launch of another test's
     made.check()

@@ -1,0 +1,251 @@
+"""What somebody with the hardware runs first: a few kernels, step by step, every element compared.
+
+Each kernel is taken through the same steps, and the first that fails is named: arrays are copied to the
+device, the kernel is compiled, launched, waited for, its result copied back; bytes around the result must be
+as they were, and every element within its bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright import dtypes
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.errors import TilewrightError
+from tilewright.lang.launch import block_index
+from tilewright.lang.operations import copy, load
+from tilewright.lang.scalars import ceil_div
+from tilewright.ops.products import plain, scaled
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.device_array import DeviceArray, device_put
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.targets.target import part, target_named
+
+Array = npt.NDArray[Any]
+
+STEPS = ("copy in", "compile", "launch", "wait", "copy out", "canaries", "compare")
+
+POISON = 0xA5
+"""Every byte of a result before the launch, and of what lies around it."""
+
+ROWS, COLUMNS = 2, 16
+"""Of poison, before and behind a result."""
+
+SHAPE = (130, 70, 90)
+"""M, N, K: whole tiles and ragged ones."""
+
+TILE, THREADS = 256, 64
+
+
+@kernel(X="M N", Y="M N")
+def copied(X: Any, Y: Any) -> None:
+    """Y = X, a tile of each row at a time."""
+    m, n = block_index((X.shape[0], ceil_div(X.shape[1], TILE)))
+    copy(load(X.tile((1, TILE), (m, n)).partition((1, THREADS))), Y.tile((1, TILE), (m, n)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel and its arrays on the host; the last one is the result.
+
+    Args:
+        name: what is computed.
+        kernel: the kernel.
+        constants: its constants.
+        arrays: by parameter; the result's content counts for nothing.
+        numbers: the kernel's numbers.
+        split_k: into how many parts K is split.
+    """
+
+    name: str
+    kernel: Kernel
+    constants: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+    numbers: Mapping[str, float]
+    split_k: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended.
+
+    Args:
+        name: of the case.
+        step: the one of `STEPS` that failed; empty if none did.
+        reason: why.
+        seconds: from the first step to the last one that was taken.
+        said: what is told of a case that went well.
+    """
+
+    name: str
+    step: str
+    reason: str
+    seconds: float
+    said: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no step failed."""
+        return not self.step
+
+
+def cases(seed: int = 14) -> tuple[Case, ...]:
+    """A copy, a product of ragged extents, weights of 8 bits with scales and bias, K in parts."""
+    rng = np.random.default_rng(seed)
+    m, n, k = SHAPE
+
+    def drawn(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    x = drawn(5, 3 * TILE + 8)
+    a, b = drawn(m, k).astype(np.float16), drawn(k, n).astype(np.float16)
+    weights = drawn(k, n).astype(dtypes.f8e4m3.numpy)
+    factors = {"scale_a": np.ones(m, np.float32), "scale_b": rng.random(n, np.float32), "bias": drawn(n)}
+    exact = {"precision": "exact"}
+    linear = {"multiplied": dtypes.f16, "terms": frozenset({"scale_b", "bias"}), "activation": None}
+    result = np.empty((m, n), np.float16)
+    return (
+        Case("copy", copied, {}, {"X": x, "Y": np.empty_like(x)}, {}),
+        Case(f"f16 product {m}x{n}x{k}", plain(0), exact, {"A": a, "B": b, "D": result}, {}),
+        Case(
+            "f16 by f8e4m3, scale and bias",
+            scaled(0),
+            linear,
+            {"A": a, "B": weights, **factors, "D": result},
+            {"alpha": 1.0},
+        ),
+        Case("f16 product, K in two parts", plain(0), exact, {"A": a, "B": b, "D": result}, {}, split_k=2),
+    )
+
+
+def self_test(target: str) -> Iterator[Outcome]:
+    """Try every case on a target."""
+    for case in cases():
+        yield tried(case, target)
+
+
+def tried(case: Case, target: str) -> Outcome:
+    """Take a case through the steps, to the first that fails."""
+    begin, trial = time.perf_counter(), _Trial(case, target)
+    for step in STEPS:
+        try:
+            reason: str = getattr(trial, step.replace(" ", "_"))() or ""
+        except TilewrightError as error:
+            reason = str(error) or type(error).__name__
+        if reason:
+            return Outcome(case.name, step, reason, time.perf_counter() - begin)
+    return Outcome(case.name, "", "", time.perf_counter() - begin, trial.said)
+
+
+class Fenced:
+    """A result in the midst of poison, on the host or on a device.
+
+    Args:
+        like: an array of its extents and dtype.
+        target: which reaches it.
+    """
+
+    def __init__(self, like: Array, target: str) -> None:
+        rows, columns = (like.shape[0] + 2 * ROWS, like.shape[1] + 2 * COLUMNS)
+        octets = np.full((rows, columns * like.itemsize), POISON, np.uint8)
+        self._host = octets.view(like.dtype)
+        self._there = device_put(self._host, target)
+        self.array = self._inner(self._there)
+
+    def _inner(self, whole: Any) -> Any:
+        if not isinstance(whole, DeviceArray):
+            return whole[ROWS:-ROWS, COLUMNS:-COLUMNS]
+        return _Window(whole, self._inner(self._host).shape)
+
+    def fetch(self) -> None:
+        """Copy all of it to the host."""
+        if isinstance(self._there, DeviceArray):
+            self._host = self._there.host()
+
+    @property
+    def result(self) -> Array:
+        """The result, as it was fetched."""
+        found: Array = self._inner(self._host)
+        return found
+
+    def damage(self) -> str:
+        """What was written around the result; empty if nothing was."""
+        around = np.ones(self._host.shape, np.bool_)
+        around[ROWS:-ROWS, COLUMNS:-COLUMNS] = False
+        octets = self._host.view(np.uint8).reshape(*self._host.shape, -1)
+        wrong = np.argwhere((octets != POISON).any(-1) & around)
+        if not len(wrong):
+            return ""
+        row, column = wrong[0] - (ROWS, COLUMNS)
+        return f"{len(wrong)} elements around the result were written, the first at [{row}, {column}] of it"
+
+
+class _Window:
+    """The inner part of an array on a device."""
+
+    def __init__(self, whole: DeviceArray, shape: tuple[int, ...]) -> None:
+        face = whole.__cuda_array_interface__
+        start = face["data"][0] + ROWS * whole.strides[0] + COLUMNS * whole.strides[1]
+        self.__cuda_array_interface__ = {**face, "shape": shape, "data": (start, False)}
+        self.whole = whole
+
+
+class _Trial:
+    """The steps, in their order; each gives back what is wrong, if anything is."""
+
+    said = ""
+
+    def __init__(self, case: Case, target: str) -> None:
+        self._case, self._target = case, target_named(target)
+        self._bound: Bound = case.kernel.bind(**case.constants)
+
+    def copy_in(self) -> None:
+        *given, _ = self._case.arrays.items()
+        self._given = [device_put(array, self._target.name) for _, array in given]
+        self._result = Fenced([*self._case.arrays.values()][-1], self._target.name)
+
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        return (*self._given, self._result.array, *self._case.numbers.values())
+
+    def compile(self) -> None:
+        self._made: Executable = self._bound.compile(*self._arguments, target=self._target.name)
+        if self._case.split_k > 1:
+            assert self._made.schedule is not None
+            parts = replace(self._made.schedule, split_k=self._case.split_k, reduction="workspace")
+            self._bound = self._case.kernel.bind(**self._case.constants, schedule=parts)
+            self._made = self._bound.compile(*self._arguments, target=self._target.name)
+
+    def launch(self) -> str:
+        ran = self._bound(*self._arguments, target=self._target.name)
+        return "" if ran.target == self._target.name else f"target {ran.target} ran"
+
+    def wait(self) -> None:
+        if self._target.wait:
+            part(self._target.wait)()
+
+    def copy_out(self) -> None:
+        self._result.fetch()
+
+    def canaries(self) -> str:
+        return self._result.damage()
+
+    def compare(self) -> str:
+        *given, (name, _) = self._case.arrays.items()
+        found, schedule = self._result.result, self._made.schedule
+        if schedule is None:
+            wrong = np.argwhere(found != given[0][1]).tolist()
+            return f"{len(wrong)} elements differ, the first at {wrong[0]}" if wrong else ""
+        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        flow = self._bound.flow(*self._arguments)
+        outcome = compare_flow(flow, {name: found}, dict(given), self._case.numbers, how)
+        self.said = str(schedule.atom)
+        return "" if outcome.ok else str(outcome)
