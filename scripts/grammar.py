@@ -61,7 +61,7 @@ block       = statements, indented by four spaces, or "pass"
 view        = "view(" shape "," int "," elems ["," condition] ")"      offset and validity in i0, i1, …
 distribution = "distribution(" shape ", (" mode* "), (" mode* "))"     of threads, and of the values of each
 mode        = "(" extent "," dim or None "," step ")"
-tiled_mma   = "tiled_mma(" atom "," warps "," repeats ")"
+tiled_mma   = "tiled_mma(" atom "," warps "," repeats ["," "interleaved=True"] ")"
 atom        = "atom(" name "," a dtype "," b dtype "," c dtype "," a map "," b map "," c map
                      [", field=value" …] ")"
 

@@ -213,5 +213,55 @@ def test_an_impossible_instance_has_no_schedule() -> None:
 
 
 def test_an_architecture_on_which_nothing_runs_is_refused() -> None:
-    with pytest.raises(tw.LaunchError, match=r"'gfx1151'\): nothing here runs on it; known: reference"):
-        SEED.schedule("gfx1151")
+    with pytest.raises(tw.LaunchError, match=r"'gfx900'\): nothing here runs on it; known: reference"):
+        SEED.schedule("gfx900")
+    with pytest.raises(tw.LegalityError, match="Arch: gfx942; legal: what has WMMA"):
+        SEED.schedule("gfx942")
+
+
+def test_where_the_instance_is_at_home_it_is_carried_over_whole() -> None:
+    """Its instructions, the places of its K1, the extra row of A, and its padding."""
+    made = SEED.schedule("gfx1151", b_memory="f8e4m3")
+    assert made == tw.Schedule(
+        tw.atoms.WMMA_F16,
+        (128, 256, 64),
+        warps=(2, 4),
+        staging="registers",
+        group_m=8,
+        epilogue="staged",
+        k1=(8, 8),
+        extra_rows=(1, 0),
+        dealt=((32, 8), (16, 16)),
+        turned="b",
+        whole="mnk",
+        interleaved=True,
+    )
+    assert made.mma.threads == SEED.block_size
+    assert SEED.schedule("gfx1151").dealt[1] == (32, 8), "16 bytes are 8 of f16"
+    padded = {name: replace(SEED, gemm_specialization=name) for name in ("MNKPadding", "NPadding")}
+    assert {name: one.schedule("gfx1151").whole for name, one in padded.items()} == {
+        "MNKPadding": "",
+        "NPadding": "mk",
+    }
+    assert replace(XDL, gemm_specialization="MNKPadding").schedule("gfx942") == tw.Schedule(
+        tw.atoms.MFMA_F16_K16,
+        (256, 128, 32),
+        warps=(2, 2),
+        staging="registers",
+        group_m=8,
+        epilogue="staged",
+        k1=(8, 8),
+        extra_rows=(1, 1),
+        dealt=((64, 4), (64, 4)),
+        interleaved=True,
+    )
+
+
+def test_what_is_another_at_home_is_said() -> None:
+    fields = {note.partition(":")[0] for note in SEED.notes("gfx1151")}
+    assert fields == {
+        "a_block_transfer.thread_cluster_lengths",
+        "b_block_transfer",
+        "b_block_transfer.lds_extra",
+        "c_shuffle",
+    }

@@ -347,6 +347,8 @@ def odd(draw: random.Random) -> dict[str, Any]:
             {"staging": "tma"},
             {"bypass": "a"},
             {"batches": 2},
+            {"whole": "mk"},
+            {"interleaved": True},
         )
     )
 

@@ -91,12 +91,13 @@ class Case:
         return (*range(self.turns, self.turns + ends), 1, 0)
 
     def shape(self, steps: int) -> tuple[int, int, int]:
-        """Extents of so many tiles and steps, each cut by an edge."""
+        """Extents of so many tiles and steps, each cut by an edge, if the schedule says nothing of it."""
         m, n, k = self.schedule.tile
         rows, columns = self.tiles
         if self.schedule.swap_ab:
             return columns * n - 3, rows * m - self.edge, max(steps * k - 8, 0)
-        return rows * m - 27, columns * n - self.edge, max(steps * k - 8, 0)
+        cuts = {"m": 27, "n": self.edge, "k": 8} | dict.fromkeys(self.schedule.whole, 0)
+        return rows * m - cuts["m"], columns * n - cuts["n"], max(steps * k - cuts["k"], 0)
 
     def arrays(self, shape: tuple[int, int, int], seed: int = 0) -> dict[str, Array]:
         """Random arrays by name; those that are stored alone hold NaN, or what is as wrong."""
@@ -171,6 +172,24 @@ CASES = {
         layout="nn",
         edge=19,
     ),
+    "registers, decoded": Case(replace(SYNC, staging="registers"), decoded, kinds=(("B", "i8"),)),
+    "registers, decoded and turned around": Case(
+        replace(SYNC, staging="registers", k1=(8, 8), dealt=((0, 0), (16, 4)), turned="b"),
+        shifted,
+        layout="nn",
+    ),
+    "registers, warps in turns, staged in slices": Case(
+        replace(
+            SYNC, tile=(64, 64, 16), warps=(2, 2), staging="registers", epilogue="staged", interleaved=True
+        ),
+        residual,
+        edge=19,
+    ),
+    "direct, warps in turns, one buffer": Case(
+        replace(SYNC, tile=(32, 96, 16), epilogue="staged", interleaved=True, buffers=1), tiles=(2, 1)
+    ),
+    "registers, whole tiles": Case(replace(SYNC, staging="registers", whole="mnk"), residual),
+    "cp_async, whole columns": Case(replace(CP_ASYNC, whole="n"), batched),
     "cp_async, K1 together": Case(
         replace(CP_ASYNC, k1=(8, 8), extra_rows=(0, 1), dealt=((0, 0), (32, 2))), layout="nn"
     ),

@@ -16,6 +16,7 @@ from tilewright.schedule.legality import check, reasons
 
 from .drawing import compared
 from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, expanded, flow_of, specs
+from .small_flows import product
 
 CHUNKS, EACH = 4, 30
 
@@ -90,6 +91,9 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(BULK, split_k="stream", blocks=132, cluster=(2, 1)), "cluster"),
         (replace(BULK, split_k=2, blocks=0, reduction="cluster", cluster=(2, 1)), "cluster"),
         (replace(SYNC, batches=2), "batches"),
+        (replace(WGMMA, interleaved=True), "interleaved"),
+        (replace(BULK, whole="m"), "whole"),
+        (replace(SYNC, balanced=True, whole="mn"), "whole"),
         (replace(SYNC, batches=2, blocks=2), "batches"),
     ],
 )
@@ -175,3 +179,16 @@ def test_what_decodes_under_multiplications_in_the_background(
     assert broken or not found
     for field, nearest in broken.items():
         assert nearest in found[field]
+
+
+def test_extents_that_are_no_whole_tiles_are_refused_at_launch() -> None:
+    """What a schedule says is whole nobody asks about element by element."""
+    schedule = replace(SYNC, tile=(32, 32, 16), whole="mk")
+    bound = product.bind(schedule=schedule)
+    a, b, c = (np.ones(shape, np.float16) for shape in ((64, 32), (33, 32), (64, 33)))
+    bound(a, b, c, target="reference")
+    assert (c == 32).all()
+    with pytest.raises(tw.LaunchError, match="m must be a multiple of 32: the schedule has whole='mk'"):
+        bound(a[:63], b, c[:63], target="reference")
+    with pytest.raises(tw.LaunchError, match="k must be a multiple of 16"):
+        bound(a[:, :31], b[:, :31], c, target="reference")

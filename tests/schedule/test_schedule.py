@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.schedule import BYPASSES, EPILOGUES, REDUCTIONS, ROLES, SPLITS, STAGINGS
+from tilewright.schedule.schedule import BYPASSES, DIMS, EPILOGUES, REDUCTIONS, ROLES, SPLITS, STAGINGS
 from tilewright.targets.atoms import MMA_SYNC, WGMMA, spelled
 
 ATOMS = [
@@ -60,6 +60,8 @@ def drawn(draw: random.Random) -> tw.Schedule:
         dealt=draw.choice((((0, 0), (0, 0)), ((64, 4), (32, 8)))),
         turned=draw.choice(BYPASSES),
         batches=draw.choice((1, 16)),
+        whole=draw.choice(DIMS),
+        interleaved=draw.random() < 0.5,
     )
 
 

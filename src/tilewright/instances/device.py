@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.calls import launches
+from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
-from tilewright.instances.carried import notes_of, place_of, schedule_of
+from tilewright.instances.arches import MACHINES
+from tilewright.instances.carried import place_of, schedule_of
 from tilewright.instances.checks import Checks
 from tilewright.instances.instance_rules import rules_of_instances
 from tilewright.instances.problem import PACKED, GemmProblem, packed
 from tilewright.instances.problem_rules import rules_of_problems
+from tilewright.instances.spoken import notes_of
 from tilewright.instances.template import Template
 from tilewright.kinds import Count
 from tilewright.schedule.schedule import Schedule
@@ -72,21 +75,26 @@ class DeviceGemm(Template):
         return Checks(self.type_string, rows)
 
     @launches
-    def schedule(self, arch: str) -> Schedule:
+    def schedule(self, arch: str, b_memory: DType | str | None = None) -> Schedule:
         """The schedule that computes the instance's tiles here, as near as the machine permits.
 
         The tile, the depth of a step, the waves, what is on its way while a step is multiplied, the way past
-        shared memory and the order of the tiles are the instance's; `notes` has what is another.
+        shared memory and the order of the tiles are the instance's; `notes` has what is another.  Where the
+        architecture has the instance's instructions, these multiply, waves take turns at their repeats, K1
+        neighbours stay together, with the extra row, and extents that are not padded must be whole tiles.
 
         Args:
-            arch: an architecture, such as ``"sm_80"``, or a target, such as ``"cpu"``.
+            arch: an architecture, such as ``"gfx1151"``, or a target, such as ``"cpu"``.
+            b_memory: the dtype of B in memory, if it is widened on its way to shared memory, such as
+                ``"f8e4m3"``.
 
         Raises:
             LegalityError: the instance itself is not legal; lists every reason.
             LaunchError: no such architecture.
         """
-        self.check().require()
-        return schedule_of(self, place_of(arch))
+        place = place_of(arch)
+        self.check(arch=arch if arch in MACHINES else "").require()
+        return schedule_of(self, place, None if b_memory is None else dtype(b_memory))
 
     @launches
     def notes(self, arch: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -76,6 +77,13 @@ class Template(ABC):
 
     def __str__(self) -> str:
         return self.type_string
+
+    @property
+    def symbol(self) -> str:
+        """What a kernel of the instance is called in a code object: its template, padding and numbers."""
+        template, _, rest = self.type_string.partition("<")
+        numbers = re.findall(r"\d+", rest.partition(">")[0])
+        return "_".join((template, self.gemm_specialization, *numbers))
 
     # ------------------------------------------------------------ what a kind of instruction says
 

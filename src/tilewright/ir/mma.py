@@ -138,7 +138,8 @@ class MmaAtom:
 class TiledMma:
     """An atom repeated over a grid of warps and, within each warp, over registers.
 
-    A warp owns a contiguous ``repeats``-fold block of atoms; warps are numbered along M first.
+    A warp owns a contiguous ``repeats``-fold block of atoms, or atoms that warps take turns at; warps are
+    numbered along M first.
 
     Args:
         atom: the instruction.
@@ -146,6 +147,8 @@ class TiledMma:
             fewest bytes of A and B from shared memory, of equal ones that with the most along M.
         repeats: atoms per warp along M and N; default: 1 of each, or what fills the tile.
         tile: extents (m, n) of all warps together, in place of the repeats.
+        interleaved: whether warps take turns at the atoms of the tile: the first of all warps lie side by
+            side, then the second of all; not of atoms that multiply in the background.
 
     Raises:
         LayoutError: a tile that the warps cannot share in whole atoms; names the nearest one that they can.
@@ -162,6 +165,7 @@ class TiledMma:
     atom: MmaAtom
     warps: tuple[int, int]
     repeats: tuple[int, int]
+    interleaved: bool = False
 
     def __init__(
         self,
@@ -170,6 +174,7 @@ class TiledMma:
         repeats: tuple[int, int] | None = None,
         *,
         tile: tuple[int, int] | None = None,
+        interleaved: bool = False,
     ) -> None:
         if tile is None:
             each = integers("repeats", (1, 1) if repeats is None else repeats, 2, "along M and N")
@@ -183,12 +188,20 @@ class TiledMma:
                     f"repeats={repeats} of {atom} by {grid} warps do not make the tile {extents}; nearest "
                     "legal choice: tile=... without repeats=, which follow from it"
                 )
-        for name, value in (("atom", atom), ("warps", grid), ("repeats", each)):
+        if interleaved and atom.asynchronous:
+            raise LayoutError(
+                f"interleaved=True: {atom} takes the neighbouring rows of each group from shared memory; "
+                "nearest legal choice: interleaved=False"
+            )
+        for name, value in (("atom", atom), ("warps", grid), ("repeats", each), ("interleaved", interleaved)):
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         extents = " x ".join(map(str, self.tile))
-        return f"<{self.atom} by {self.warps} warps of {self.repeats}: {extents}, {self.threads} threads>"
+        turns = ", interleaved" if self.interleaved else ""
+        return (
+            f"<{self.atom} by {self.warps} warps of {self.repeats}{turns}: {extents}, {self.threads} threads>"
+        )
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -205,17 +218,21 @@ class TiledMma:
     def a(self, k: int) -> Distribution:
         """Distribution of an A tile of shape (m, k): the warps of a row of the grid hold the same."""
         self._check_depth(k)
-        return _shared_out((self.tile[0], k), self.atom.a, self.warps, reuse="row")
+        return _shared_out(
+            (self.tile[0], k), self.atom.a, self.warps, reuse="row", interleaved=self.interleaved
+        )
 
     @layouts
     def b(self, k: int) -> Distribution:
         """Distribution of a B tile of shape (n, k): the warps of a column of the grid hold the same."""
         self._check_depth(k)
-        return _shared_out((self.tile[1], k), self.atom.b, self.warps, reuse="column", along=0)
+        return _shared_out(
+            (self.tile[1], k), self.atom.b, self.warps, reuse="column", along=0, interleaved=self.interleaved
+        )
 
     def c(self) -> Distribution:
         """Distribution of the accumulator of shape (m, n)."""
-        return _shared_out(self.tile[:2], self.atom.c, self.warps)
+        return _shared_out(self.tile[:2], self.atom.c, self.warps, interleaved=self.interleaved)
 
     def _check_depth(self, k: int) -> None:
         unit = self.atom.shape[2]

@@ -154,7 +154,7 @@ class _Parser(Reader):
                 modes = (tuple(Mode(*m) for m in group) for group in (threads, values))
                 self.names[name], made = Distribution(shape, *modes), None
             case "tiled_mma":
-                self.names[name], made = TiledMma(*positional), None
+                self.names[name], made = TiledMma(*positional, **named), None
             case "atom":
                 self.names[name], made = MmaAtom(*positional, **named), None
             case _:

@@ -171,7 +171,8 @@ class _Printer:
         return f"distribution({value.shape}, {modes[0]}, {modes[1]})"
 
     def mma(self, value: TiledMma) -> str:
-        return f"tiled_mma({self.show(value.atom)}, {value.warps}, {value.repeats})"
+        turns = ", interleaved=True" if value.interleaved else ""
+        return f"tiled_mma({self.show(value.atom)}, {value.warps}, {value.repeats}{turns})"
 
     def atom(self, value: MmaAtom) -> str:
         maps = ", ".join(self.show(part) for part in (value.a, value.b, value.c))

@@ -39,6 +39,9 @@ MOST_SUMS = 64
 BAND = 8
 """Rows of tiles that follow each other."""
 
+STAGED = ((False, 2), (True, 2), (True, 1))
+"""Whether a tile leaves in slices, and through how many buffers: what has fewer barriers first."""
+
 SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32))
 """Rows and columns of tiles, the first of equals first."""
 
@@ -50,10 +53,12 @@ def candidates(question: Question) -> Iterator[Candidate]:
     found: dict[Schedule, Candidate] = {}
     for rows, columns in SIDES:
         made = widened(_schedule(question, rows, columns), question)
-        staged = replace(made, epilogue="staged")
         rule = f"a tile of {made.tile[0]} x {made.tile[1]}, the next one in registers"
-        if BESIDE * Case(staged, *asked).shared_bytes <= question.arch.shared_bytes:
-            made, rule = staged, f"{rule}, stored in whole rows"
+        for interleaved, buffers in STAGED:
+            staged = replace(made, epilogue="staged", interleaved=interleaved, buffers=buffers)
+            if BESIDE * Case(staged, *asked).shared_bytes <= question.arch.shared_bytes:
+                made, rule = staged, f"{rule}, stored in whole rows"
+                break
         found.setdefault(made, Candidate(made, _time_us(question, made), rule))
     ranked = sorted(found.values(), key=lambda one: one.estimate)
     legal = [one for one in ranked if not reasons(one.schedule, *asked)]
@@ -70,7 +75,7 @@ def _schedule(question: Question, rows: int, columns: int) -> Schedule:
     m, n, k = atom.shape
     tile = (max(rows, m), max(columns, n), max(DEPTH_BYTES // dtype.bytes, k))
     made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
-    if question.decodes:
+    if any(factor.dtype.is_packed for factor in question.form.factors):
         return replace(made, staging="fragments", stages=3)
     sides = [_placed(question, made, side) for side in (0, 1)]
     together, dealt, turned = zip(*sides, strict=True)
@@ -98,7 +103,8 @@ def _placed(question: Question, schedule: Schedule, side: int) -> tuple[int, tup
         return word, (0, 0), ""
     if major == "" or each < 2 or word == 1:
         return 0, (0, 0), ""
-    along_rows = min(word, each // 2)  # two neighbours along K at least are written at once
+    read = WORD_BYTES // (question.form.a, question.form.b)[side].dtype.bytes
+    along_rows = min(read, each // 2)  # two neighbours along K at least are written at once
     return word, (rows // along_rows, depth * along_rows // each), "ab"[side]
 
 

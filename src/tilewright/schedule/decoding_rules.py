@@ -14,7 +14,9 @@ def decoded(case: Case) -> Reasons:
     """A staging has a place for operands that are computed: registers, between memory and the instruction."""
     for side in case.sides:
         is_packed = case.schedule.staging == "panels" and side.factor.is_converted
-        if side.factor.is_plain or case.schedule.staging == "fragments" or is_packed:
+        is_held = case.schedule.staging == "registers" and not case.goes_past(side)
+        is_held &= not side.dtype.is_packed  # whose bytes are turned and written whole
+        if side.factor.is_plain or case.schedule.staging == "fragments" or is_packed or is_held:
             continue
         if case.is_bulk and case.schedule.atom.asynchronous:
             yield from _in_bulk(case, side)

@@ -48,6 +48,7 @@ from tilewright.schedule.settle import settle
 from tilewright.schedule.shares import Shares
 from tilewright.schedule.sources import Tiles, sources_of
 from tilewright.schedule.stream import Stream
+from tilewright.schedule.whole import whole_tiles
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
@@ -141,6 +142,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
     current().guards.extend(form.flow.requirements)
+    arguments = whole_tiles(form, schedule, arguments)
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):

@@ -72,6 +72,25 @@ def turned(case: Case) -> Reasons:
             yield "turned", text, f"{near}, or k1 and dealt of {side.label}", product
 
 
+def interleaved(case: Case) -> Reasons:
+    """Warps take turns at atoms that read their operands from registers."""
+    if case.schedule.interleaved and case.schedule.atom.asynchronous:
+        text = f"interleaved=True; {case.schedule.atom} takes neighbouring rows from shared memory"
+        yield "interleaved", text, "interleaved=False", case.form.sum
+
+
+def whole(case: Case) -> Reasons:
+    """What is whole is known of an extent that is that of one array, and is cut into tiles."""
+    schedule, form = case.schedule, case.form
+    if schedule.whole and case.is_bulk:
+        text = f'whole="{schedule.whole}"; bulk copies know by themselves where arrays end'
+        yield "whole", text, 'whole=""', form.sum
+    if schedule.whole and (form.lists or form.flow.grouped is not None or schedule.balanced):
+        cut = "shares are cut" if schedule.balanced else "groups and the arrays of lists end"
+        text = f'whole="{schedule.whole}"; {cut} anywhere, not behind whole tiles'
+        yield "whole", text, 'whole=""', form.sum
+
+
 def _against(case: Case, side: Side) -> str:
     """Why an operand lies as it must, and is copied by others; empty if a schedule may say how."""
     schedule = case.schedule

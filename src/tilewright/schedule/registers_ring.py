@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.tensors import Fragment
 from tilewright.lang.tile_arithmetic import redistribute
@@ -9,7 +10,7 @@ from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source, Whole
+from tilewright.schedule.rings import Source, Whole, decoded_part
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
 
 
@@ -17,8 +18,14 @@ class Registers(Whole):
     """The next tile is on its way into registers while this one is multiplied.
 
     Of an operand that goes past shared memory two tiles are in registers: the next one, and the one that is
-    multiplied.
+    multiplied.  One that is computed from what lies in memory is so on its way to shared memory, once for
+    all warps.
     """
+
+    def _kept(self, source: Source) -> DType:
+        """The dtype of an operand in shared memory: that in which it is multiplied, if it is computed."""
+        atom = self.schedule.mma.atom
+        return super()._kept(source) if source.decode is None else (atom.a_dtype, atom.b_dtype)[source.side]
 
     def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         schedule, side = self.schedule, "a" if source.along == "m" else "b"
@@ -44,16 +51,21 @@ class Registers(Whole):
                         tw.copy(own, held[at])
 
         def put(step: Step) -> None:
-            for fragment, move in zip(held, self._pairs(work, step), strict=True):
+            pairs = zip(self.sources, held, self._pairs(work, step), strict=True)
+            for source, fragment, move in pairs:
                 with made_by(node=move.part):
                     if isinstance(move.target, Fragment):
                         move.target.assign(fragment)
-                    elif move.is_turned:
+                        continue
+                    made = fragment
+                    if move.is_turned:
                         along_k = move.target.partition(**move.dealing).value.tensor.distribution
                         assert along_k is not None
-                        tw.copy(redistribute(fragment, along_k), move.target)
-                    else:
-                        tw.copy(fragment, move.target)
+                        made = redistribute(fragment, along_k)
+                    if source.decode is not None:
+                        block_k, row = self.schedule.block_k, source.row(work)
+                        made = decoded_part(source, made, work, step, block_k, row)
+                    tw.copy(made, move.target)
             if shares:
                 self._meet()
 

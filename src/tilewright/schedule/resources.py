@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import combinations
 
 from tilewright.arch import Arch
+from tilewright.dtypes import DType
 from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
@@ -117,7 +118,9 @@ class Case:
     def mma(self) -> TiledMma:
         """The tiled MMA of one group."""
         m, n, _ = self.tile
-        return TiledMma(self.schedule.atom, self.schedule.warps, tile=(m // self.cooperating, n))
+        schedule, rows = self.schedule, m // self.cooperating
+        turns = schedule.interleaved and not schedule.atom.asynchronous
+        return TiledMma(schedule.atom, schedule.warps, tile=(rows, n), interleaved=turns)
 
     @cached_property
     def sides(self) -> tuple[Side, ...]:
@@ -219,6 +222,13 @@ class Case:
         """Whether an operand goes past shared memory, straight into the registers that multiply."""
         return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
 
+    def kept(self, side: Side) -> DType:
+        """The dtype of an operand in shared memory: that in which it is multiplied, if it is computed."""
+        atom = self.schedule.atom
+        if self.schedule.staging == "registers" and not side.factor.is_plain:
+            return (atom.a_dtype, atom.b_dtype)[side.at]
+        return side.kept
+
     def together(self, side: Side) -> Together | None:
         """How an operand lies in shared memory, if not as its array."""
         made = Together(self.schedule.k1[side.at], self.schedule.extra_rows[side.at])
@@ -286,10 +296,12 @@ class Case:
 
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
-            size = self.schedule.stages * side.stage_bytes(self.tile[2])
+            size = self.schedule.stages * self.kept(side).bytes_of(
+                max(side.sharing, 1) * side.rows * self.tile[2]
+            )
             if together := self.together(side):
                 layout = together.layout(self.schedule.stages, side.rows, self.tile[2])
-                size = elems_of(layout) * side.dtype.bytes
+                size = elems_of(layout) * self.kept(side).bytes
             elif self.run and side.dtype.is_packed:
                 pitch = self.tile[2] + row_gap(side.dtype, self.tile[2])
                 rows = self.schedule.stages * side.rows

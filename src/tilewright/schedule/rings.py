@@ -151,10 +151,15 @@ class Whole:
         if self.asynchronous:
             return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
         together = Together(schedule.k1[source.side], schedule.extra_rows[source.side])
-        kind = source.held if self._is_widened(source) else source.sample.dtype
+        kept = self._kept(source)
         return PlainStages(
-            source.sample, source.rows, schedule.block_k, schedule.stages, name, together, kind
+            source.sample, source.rows, schedule.block_k, schedule.stages, name, together, kept
         )
+
+    def _kept(self, source: Source) -> DType:
+        """The dtype of an operand in shared memory."""
+        held = source.held if self._is_widened(source) else None
+        return held or source.sample.dtype
 
     def _is_widened(self, source: Source) -> bool:
         """Whether packed elements are converted on their way to shared memory."""

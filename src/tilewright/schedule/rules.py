@@ -27,7 +27,7 @@ from tilewright.schedule.machine_rules import (
     sums_beside,
     threads,
 )
-from tilewright.schedule.placement_rules import dealt, together, turned
+from tilewright.schedule.placement_rules import dealt, interleaved, together, turned, whole
 from tilewright.schedule.promotion_rules import scaled
 from tilewright.schedule.reduction_rules import reduced, reduced_across
 from tilewright.schedule.resources import Case
@@ -365,6 +365,8 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     together,
     dealt,
     turned,
+    interleaved,
+    whole,
     reduced_across,
     _parts,
     _whole_parts,

@@ -26,6 +26,9 @@ warp of its own fills the ring by bulk copies; see ``roles``.
 BYPASSES = ("", "a", "b", "ab")
 """Operands that go from global memory straight into the registers that they are multiplied from."""
 
+DIMS = ("", "m", "n", "k", "mn", "mk", "nk", "mnk")
+"""Some of M, N and K."""
+
 ROLES = ("none", "cooperative", "ping-pong")
 """How the warps of a block share its work.
 
@@ -65,6 +68,7 @@ tiles, one behind the other, are dealt out to the blocks in equal shares, which 
 Staging: TypeAlias = str
 Bypass: TypeAlias = str
 Turned: TypeAlias = str
+Dims: TypeAlias = str
 Roles: TypeAlias = str
 EpiloguePath: TypeAlias = str
 Reduction: TypeAlias = str
@@ -73,6 +77,7 @@ Natural: TypeAlias = int
 legal("Staging", *one_of(STAGINGS))
 legal("Bypass", *one_of(BYPASSES))
 legal("Turned", *one_of(BYPASSES))
+legal("Dims", *one_of(DIMS))
 legal("Roles", *one_of(ROLES))
 legal("EpiloguePath", *one_of(EPILOGUES))
 legal("Reduction", *one_of(REDUCTIONS))
@@ -104,6 +109,8 @@ class Schedule:
             each group; ``k`` is how deep the tiles of A and B are that are copied at once.
         warps: how many times the atom's threads (a warp, or of ``wgmma`` a warpgroup) lie side by side along
             the rows and columns of one group's tile.
+        interleaved: whether warps take turns at the atoms of a tile, as `TiledMma` has it.  A staged epilogue
+            without roles then goes through the tile in slices of its columns.
         stages: tiles of A and B that shared memory holds.
         staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
             ``"tma"``.
@@ -146,6 +153,8 @@ class Schedule:
             operand.  Threads read them along their rows, as wide as the array allows, and turn their parts
             around in registers; what lies along K is read and written as it lies.
         batches: batch items of which a block computes the same tile, one after the other.
+        whole: which of M, N and K are multiples of the tile's extents, some of ``"mnk"``: along them no
+            element is asked whether it lies within the array, and a launch with another extent is refused.
         across: whether what is reduced along rows or columns, and stored along one dimension alone, is
             reduced across tiles: each writes its part, and who comes last makes the result of all parts, in
             the order of the tiles.  Otherwise one tile covers all of a row, or column.
@@ -199,6 +208,8 @@ class Schedule:
     turned: Turned = ""
     batches: Count = 1
     across: bool = False
+    whole: Dims = ""
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):
@@ -221,7 +232,7 @@ class Schedule:
             raise LayoutError(
                 f"{m} rows of a tile for {groups} groups; nearest legal choice: {-(-m // groups) * groups}"
             )
-        return TiledMma(self.atom, self.warps, tile=(m // groups, n))
+        return TiledMma(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
 
     @property
     def block_k(self) -> int:

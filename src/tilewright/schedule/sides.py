@@ -58,7 +58,3 @@ class Side:
     def width(self) -> int:
         """Elements of a row of 128 bytes."""
         return ROW_BYTES // self.dtype.bytes
-
-    def stage_bytes(self, depth: int) -> int:
-        """Bytes of one stage."""
-        return self.kept.bytes_of(max(self.sharing, 1) * self.rows * depth)

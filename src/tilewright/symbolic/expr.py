@@ -198,3 +198,28 @@ def prove(cond: Cond) -> bool | None:
             return None if part is None else not part
         case _:
             raise TypeError(f"not a condition: {cond!r}")
+
+
+def within(place: Int, extent: Int, at: Int | None, length: int | None) -> Cond:
+    """Whether a place in the tile ``at`` lies within an extent.
+
+    Of an extent that is spelled as so many whole tiles, ``length * (extent // length)``, all of a tile does,
+    or nothing.
+
+    Args:
+        place: the place.
+        extent: the extent.
+        at: the number of the tile; None: the extent is not cut into tiles.
+        length: of a tile.
+
+    Example:
+        >>> m, i, at = Sym("m", 0, 1000), Sym("i", 0, 31), Sym("at", 0, 40)
+        >>> within(add(mul(at, 32), i), mul(floordiv(m, 32), 32), at, 32) == less(at, floordiv(m, 32))
+        True
+        >>> within(add(mul(at, 32), i), m, at, 32) == less(add(mul(at, 32), i), m)
+        True
+    """
+    if at is None or length is None or not isinstance(extent, Add) or extent.constant:
+        return less(place, extent)
+    is_cut = all(isinstance(term, FloorDiv) and count % length == 0 for term, count in extent.terms)
+    return less(at, floordiv(extent, length)) if is_cut else less(place, extent)

@@ -39,6 +39,8 @@ def by_warps(
     reuse: str | None = None,
     along: int | None = None,
     repeats: int | Sequence[int] | None = None,
+    *,
+    interleaved: bool = False,
 ) -> Distribution:
     """Warp (r, c) of a grid holds a contiguous part of a tile, made of repeated base tiles.
 
@@ -54,6 +56,8 @@ def by_warps(
         reuse: None, ``"row"`` or ``"column"``.
         along: the dimension that is shared out under reuse; default: 0 for ``"row"``, 1 for ``"column"``.
         repeats: base tiles per warp along both dimensions, if they are to be checked.
+        interleaved: whether warps take turns at the base tiles instead: the first of all warps lie side by
+            side, then the second of all.
 
     Raises:
         LayoutError: base tiles and warps do not fill the tile, or not with these repeats; the message gives
@@ -67,6 +71,9 @@ def by_warps(
         >>> rows = by_warps((128, 32), MMA_F16.a, (2, 2), reuse="row")
         >>> rows.coordinate(0, 0), rows.coordinate(32, 0), rows.coordinate(64, 0)
         ((0, 0), (64, 0), (0, 0))
+        >>> rows = by_warps((128, 32), MMA_F16.a, (2, 2), reuse="row", interleaved=True)
+        >>> rows.coordinate(0, 0), rows.coordinate(32, 0), rows.coordinate(64, 0)
+        ((0, 0), (16, 0), (0, 0))
     """
     counts, order = _grid(warps)
     dims = _shared_out(reuse, along)
@@ -91,7 +98,7 @@ def by_warps(
             f"of {_by([e // p for e, p in zip(extents, parts, strict=True)])}, which are {_by(right)} base "
             f"tiles of {_by(base.shape)}; nearest legal choice: repeats={right}"
         )
-    return _repeated(base, counts, order, dims, (right[0], right[1]))
+    return _repeated(base, counts, order, dims, (right[0], right[1]), interleaved)
 
 
 @lru_cache(maxsize=1024)
@@ -101,17 +108,23 @@ def _repeated(
     order: tuple[int, int],
     dims: tuple[int | None, int | None],
     repeats: tuple[int, int],
+    interleaved: bool,
 ) -> Distribution:
-    """Repeat a base tile: first within the warp (contiguous), then over warps along ``dims``."""
-    spans = [side * repeat for side, repeat in zip(base.shape, repeats, strict=True)]
-    shape = list(spans)
+    """Repeat a base tile within the warp, and over warps along ``dims``; the other way if interleaved."""
+    warps = [1, 1]
     for count, dim in zip(counts, dims, strict=True):
         if dim is not None:
-            shape[dim] *= count
-    modes = [Mode(n, d, 0 if d is None else spans[d]) for n, d in zip(counts, dims, strict=True)]
-    steps = tuple(Mode(repeat, dim, base.shape[dim]) for dim, repeat in enumerate(repeats))
+            warps[dim] *= count
+    shape = tuple(
+        side * repeat * count for side, repeat, count in zip(base.shape, repeats, warps, strict=True)
+    )
+    apart, beside = (warps, (1, 1)) if interleaved else ((1, 1), repeats)
+    modes = [
+        Mode(n, d, 0 if d is None else base.shape[d] * beside[d]) for n, d in zip(counts, dims, strict=True)
+    ]
+    steps = tuple(Mode(repeat, dim, base.shape[dim] * apart[dim]) for dim, repeat in enumerate(repeats))
     threads = (*base.threads, *(modes[axis] for axis in order))
-    return Distribution(tuple(shape), threads, (*base.values, *steps))
+    return Distribution(shape, threads, (*base.values, *steps))
 
 
 @layouts

@@ -24,6 +24,7 @@ from tilewright.symbolic.expr import (
     mul,
     product,
     prove,
+    within,
     xor,
 )
 from tilewright.symbolic.nodes import Cond, Int
@@ -78,9 +79,8 @@ class Tile:
         """See `Transform.apply`."""
         _check_rank("tile", self.shape, view)
         _check_rank("tile index", self.at, view)
-        shape: list[Int] = []
-        start: list[Int] = []
-        begins: list[Cond] = []
+        shape, start = list[Int](), list[Int]()
+        inside: list[Cond] = []
         for dim, (length, at, extent) in enumerate(zip(self.shape, self.at, view.shape, strict=True)):
             if length is None or at is None:
                 if length is not at:
@@ -97,10 +97,10 @@ class Tile:
                 raise LayoutError(f"tile index {at} of dimension {dim} is outside [0, {count})")
             shape.append(length)
             start.append(mul(at, length))
-            begins.append(less_equal(0, at))
+            inside.append(less_equal(0, at))
         old = [add(first, i) for first, i in zip(start, coordinates(shape), strict=True)]
-        inside = [less(o, extent) for o, extent in zip(old, view.shape, strict=True)]
-        return view.map(shape, old, all_of(*begins, *inside))
+        inside += map(within, old, view.shape, self.at, self.shape)
+        return view.map(shape, old, all_of(*inside))
 
 
 @layouts

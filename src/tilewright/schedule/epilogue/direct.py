@@ -22,6 +22,7 @@ from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
 from tilewright.schedule.form import Form, extent_of, has_slices
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
 from tilewright.threads.distribution import Distribution
 
 AT_ONCE = 32
@@ -240,6 +241,21 @@ def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
         if columns % count == 0 and in_parts(spread, columns // count):
             return columns // count
     return columns
+
+
+def staged_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
+    """Columns of the slices in which a tile goes through shared memory where warps have no roles.
+
+    Where warps take turns at the atoms of a tile, as few turns as make rows of 128 bytes; else all of them,
+    or those of a share.
+    """
+    whole, columns = shared_columns(form, schedule, spread), schedule.atom.shape[1] * schedule.warps[1]
+    if not schedule.interleaved or whole != spread.shape[1]:
+        return whole
+    narrowest = min(store.operand.dtype.bytes for store in form.stores)
+    while columns * narrowest < ROW_BYTES and columns < whole:
+        columns *= 2
+    return columns if in_parts(spread, columns) else whole
 
 
 def in_parts(spread: Distribution, columns: int) -> bool:

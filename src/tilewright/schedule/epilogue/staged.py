@@ -8,7 +8,7 @@ from tilewright.lang.control import when
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
-from tilewright.schedule.epilogue.direct import Direct, in_parts, own_slices, shared_columns
+from tilewright.schedule.epilogue.direct import Direct, in_parts, own_slices, staged_columns
 from tilewright.schedule.epilogue.values import Arguments, Place, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
@@ -21,7 +21,7 @@ class Staged(Direct):
     Where warps have roles, each group of warps goes through its tile by slices of 128 bytes of columns, and
     bulk copies take one slice while the next one is computed.  An array that bulk copies do not store (rows
     that are no multiples of 16 bytes, which they would write beyond) is stored by the group's threads, in
-    whole rows.  Without roles all threads store the whole tile in that way.
+    whole rows.  Without roles all threads store the whole tile in that way, or slices where warps take turns.
     """
 
     def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
@@ -40,7 +40,7 @@ class Staged(Direct):
     def _slice(self, columns: int) -> int:
         """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
         if self.schedule.roles == "none":
-            return shared_columns(self.form, self.schedule, self.schedule.mma.c())
+            return staged_columns(self.form, self.schedule, self.schedule.mma.c())
         widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
         spread = self.schedule.mma.c()
         return next((width for width in widths if in_parts(spread, width)), columns)
@@ -57,7 +57,8 @@ class Staged(Direct):
     def store_slice(self, values: Values, j: int) -> None:
         """Compute one slice into its buffers, and store them.
 
-        A buffer is written again when its last store has read it.
+        A buffer is written again when its last store has read it.  The first of a block without roles may
+        lie where the ring was, which all have read then.
         """
         if not self.held:
             return
@@ -65,7 +66,8 @@ class Staged(Direct):
         made = [values.stored(store) for store in self.blocks] if values.loads(self.blocks) else None
         if self.bulk:
             bulk_wait(self._pending(j))
-        if self.bulk or self.buffers == 1 or self.count % self.buffers:
+        over_ring = j == 0 and not self.roles
+        if self.bulk or self.buffers == 1 or self.count % self.buffers or over_ring:
             self.meet(group)
         for i, (store, held) in enumerate(zip(self.blocks, self.held, strict=True)):
             tw.copy(values.stored(store) if made is None else made[i], held.tile(group, buffer))

@@ -1,6 +1,24 @@
-"""Pieces of the prelude that convert two narrow numbers to halves at once."""
+"""Pieces of the prelude that convert two narrow numbers to halves at once.
+
+Each conversion is exact, as that of one number is.  fp8 has an instruction from sm_89 on; an integer of 8
+bits becomes the low bits of a float whose last bit counts as 1, from which an offset is then taken away.
+
+Source: PTX ISA, "cvt", "prmt".
+"""
 
 from __future__ import annotations
+
+from tilewright.targets.simt.dialect import Pair
+
+PAIRS = {
+    ("f8e4m3", "f16"): Pair("e4m3_pair_to_half", "sm_89"),
+    ("f8e5m2", "f16"): Pair("e5m2_pair_to_half", "sm_89"),
+    ("f8e4m3", "bf16"): Pair("e4m3_pair_to_bf16", "sm_89"),
+    ("f8e5m2", "bf16"): Pair("e5m2_pair_to_bf16", "sm_89"),
+    ("i8", "f16"): Pair("i8_pair_to_half", "sm_80"),
+    ("i8", "bf16"): Pair("i8_pair_to_bf16", "sm_80"),
+}
+"""By the dtypes from which and to which."""
 
 _INPUTS = {
     "e4m3": "const unsigned short x = *(const unsigned short*)from;",

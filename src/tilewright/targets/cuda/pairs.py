@@ -1,48 +1,16 @@
-"""Steps on the way from narrow numbers to operands, two halves at a time: conversions, zero points, scales.
-
-Each conversion is exact, as that of one number is.  fp8 has an instruction from sm_89 on; an integer of 8
-bits becomes the low bits of a float whose last bit counts as 1, from which an offset is then taken away.
-
-Source: PTX ISA, "cvt", "prmt".
-"""
+"""Zero points and scales on the way from narrow numbers to operands, two halves at a time."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.simt.arithmetic import elementwise
+from tilewright.targets.simt.dialect import Pair
 from tilewright.targets.simt.emitter import SimtEmitter
 from tilewright.targets.statements import Do, call, code
 from tilewright.threads.registers import broadcast, indexed, registers_of
-
-
-@dataclass(frozen=True)
-class Pair:
-    """How two numbers are converted at once.
-
-    Args:
-        function: a piece of the prelude, of where two results go and where the numbers are.
-        feature: what the machine must have.
-    """
-
-    function: str
-    feature: str
-
-
-PAIRS = {
-    ("f8e4m3", "f16"): Pair("e4m3_pair_to_half", "sm_89"),
-    ("f8e5m2", "f16"): Pair("e5m2_pair_to_half", "sm_89"),
-    ("f8e4m3", "bf16"): Pair("e4m3_pair_to_bf16", "sm_89"),
-    ("f8e5m2", "bf16"): Pair("e5m2_pair_to_bf16", "sm_89"),
-    ("i8", "f16"): Pair("i8_pair_to_half", "sm_80"),
-    ("i8", "bf16"): Pair("i8_pair_to_bf16", "sm_80"),
-}
-"""By the dtypes from which and to which."""
-
 
 ARITHMETIC = {
     ("sub", "f16"): Pair("pair_sub_half", "sm_80"),
@@ -58,34 +26,9 @@ What is rounded once in halves is what f32 gives that is rounded to them: it has
 
 @CUDA_RULES.rule(Elementwise)
 def elementwise_in_pairs(emitter: SimtEmitter, op: Elementwise) -> None:
-    """A function of every element; conversions that the machine does for two at a time are done so."""
-    pair = _pair(emitter, op)
-    if pair is None:
-        if not _with_one(emitter, op):
-            elementwise(emitter, op)
-        return
-    [source] = op.operands_
-    assert isinstance(source, Value), "a pair is of registers"
-    emitter.comment(op, f"{op.result.name} = {op.function}({source}), two at a time")
-    count = op.result.fragment.distribution.size_values
-    i = Sym(emitter.local("i"), 0, count // 2 - 1)
-    emitter.declare_registers(op.result)
-    places = (code("&{}[{}]", emitter.name(value), emitter.spell(2 * i)) for value in (op.result, source))
-    emitter.one_line((i,), Do(call(pair.function, *places)))
-
-
-def _pair(emitter: SimtEmitter, op: Elementwise) -> Pair | None:
-    """How an operation is done for two numbers at once; None if it is not."""
-    kind, source = op.result.type, op.operands_[0]
-    if op.function != "convert" or not isinstance(kind, FragmentType):
-        return None
-    if not isinstance(source, Value) or not source.is_fragment:
-        return None
-    spread = kind.distribution
-    if source.fragment.distribution != spread or spread.size_values % 2:
-        return None
-    pair = PAIRS.get((source.dtype.name, kind.dtype.name))
-    return pair if pair is not None and pair.feature in emitter.arch.features else None
+    """A function of every element; of neighbours and a number that they share two at a time."""
+    if not _with_one(emitter, op):
+        elementwise(emitter, op)
 
 
 def _with_one(emitter: SimtEmitter, op: Elementwise) -> bool:

@@ -208,6 +208,7 @@ be executed one by one (seen with NVRTC 13.0, which says so by C7511).
 
 DIALECT = SimtDialect(
     floats=FLOATS,
+    pairs=pair_pieces.PAIRS,
     types=prelude.STORAGE,
     function="__device__ __forceinline__",
     atomics=atomics.ATOMICS,

@@ -9,7 +9,7 @@ Metadata"; clang, "AMDGPU Support", and its language extensions.
 from __future__ import annotations
 
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type, suffix
-from tilewright.targets.hip import atomics, background
+from tilewright.targets.hip import atomics, background, pairs
 from tilewright.targets.hip.instructions import function
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.dialect import SimtDialect
@@ -181,6 +181,7 @@ _ACTIVATIONS = {name: text for name, text in prelude.ACTIVATIONS.items() if name
 
 _NEEDS = {
     **prelude.NEEDS,
+    **pairs.NEEDS,
     "double_to_float_odd": ("fabs",),
     **{f"{called_in_names(kind)}_to_float_odd": ("double_to_float_odd", "fabs") for kind in INTEGERS},
     **{
@@ -205,6 +206,7 @@ DIALECT = SimtDialect(
         *(
             _of_integers(),
             prelude.CONVERSIONS,
+            pairs.PIECES,
             _ACTIVATIONS,
             prelude.MOVES,
             _ORDER,
@@ -213,6 +215,7 @@ DIALECT = SimtDialect(
         ),
     ),
     needs=_NEEDS,
+    pairs=pairs.PAIRS,
     words={2: "word_2", 4: "word_4", 8: "word_8", 16: "word_16"},
     atomics=atomics.ATOMICS,
     align="__attribute__((aligned({})))",

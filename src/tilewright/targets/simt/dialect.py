@@ -32,6 +32,19 @@ class Function:
     text: str
 
 
+@dataclass(frozen=True)
+class Pair:
+    """How something is done for two neighbouring numbers at once.
+
+    Args:
+        function: a piece of the prelude, of where two results go and where the numbers are.
+        feature: what the machine must have; empty if each has it.
+    """
+
+    function: str
+    feature: str = ""
+
+
 def no_instruction(atom: MmaAtom) -> Function | None:
     """Of a dialect whose atoms are all multiply-adds."""
     return None
@@ -70,6 +83,7 @@ class SimtDialect(Dialect):
         exchanging: its arguments before the value and the bits.
         instruction: the function that executes an atom, of the first registers of C, A and B; None if it has
             no instruction, and is spelled as multiply-adds.
+        pairs: conversions of two numbers at once, by the dtypes from which and to which.
         rounding: the function that rounds a float to so many fraction bits, for atoms that multiply no more.
     """
 
@@ -99,6 +113,7 @@ class SimtDialect(Dialect):
     exchange: str
     exchanging: tuple[str, ...] = ()
     instruction: Callable[[MmaAtom], Function | None] = no_instruction
+    pairs: Mapping[tuple[str, str], Pair] = field(default_factory=dict, hash=False)
     rounding: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

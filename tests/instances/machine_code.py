@@ -1,0 +1,105 @@
+"""A code object for AMD GPUs: its symbols and their bytes, and what the instructions of a listing encode to.
+
+Source: System V ABI, "Object Files"; LLVM, "User Guide for AMDGPU Backend", "Code Object".
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+from tilewright.runtime.amdgcn import TRIPLE, Toolchain
+
+_ENCODED = re.compile(r"^\s(?P<text>[a-z].*?)\s*; encoding: \[(?P<bytes>.*)\]$")
+_FIXUP = re.compile(r"^\s*;\s+fixup A - offset: 0, value: (?P<label>\S+), kind: fixup_si_sopp_br$")
+_LABEL = re.compile(r"^(?P<label>[.\w]+):")
+_CUT = re.compile(r"\s*//.*$")
+
+
+def functions(data: bytes) -> dict[str, bytes]:
+    """The machine code of each function of a code object, by its symbol."""
+    (at,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + size * n) for n in range(count)]
+    found = {}
+    for kind, offset, length, link in ((s[1], s[4], s[5], s[6]) for s in sections):
+        if kind != 2:  # no table of symbols
+            continue
+        names = sections[link][4]
+        for entry in range(offset, offset + length, 24):
+            name, about, _, section, value, extent = struct.unpack_from("<IBBHQQ", data, entry)
+            if about & 15 == 2:
+                begin = sections[section][4] + value - sections[section][3]
+                text = data[names + name : data.index(b"\0", names + name)].decode()
+                found[text] = data[begin : begin + extent]
+    return found
+
+
+def encoded(listing: str, arch: str, toolchain: Toolchain, folder: Path) -> dict[str, bytes]:
+    """What the instructions of a listing encode to, one after the other, by the label that they follow."""
+    (folder / "kernel.s").write_text(listing)
+    options = ("-cc1as", "-triple", TRIPLE, "-target-cpu", arch, "-filetype", "asm", "-show-encoding")
+    command = [*toolchain.compiler, *options, "kernel.s", "-o", "encoded.s"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    found: dict[str, bytearray] = {}
+    branches: list[tuple[bytearray, int, str]] = []
+    places: dict[str, int] = {}
+    code = bytearray()
+    for line in (folder / "encoded.s").read_text().splitlines():
+        if label := _LABEL.match(line):
+            name = label["label"]
+            if not name.startswith(".L"):
+                code = found[name] = bytearray()
+            places[name] = len(code)
+        elif one := _ENCODED.match(line):
+            bytes_ = one["bytes"].split(",")
+            code += bytes(0 if byte == "A" else int(byte, 16) for byte in bytes_)
+        elif branch := _FIXUP.match(line):
+            branches.append((code, len(code) - 4, branch["label"]))
+    for code, at, label in branches:
+        struct.pack_into("<h", code, at, (places[label] - at - 4) // 4)
+    return {name: bytes(code) for name, code in found.items() if code}
+
+
+def disassembler(toolchain: Toolchain) -> str:
+    """A disassembler as new as the compiler, whose instructions older ones do not all know; else empty."""
+    said = subprocess.run([*toolchain.compiler, "--version"], capture_output=True, text=True, check=True)
+    compiler = re.search(r"clang version (\d+)", said.stdout)
+    assert compiler
+    for name in ("llvm-objdump-22", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump-19", "llvm-objdump"):
+        where = shutil.which(name)
+        if where is None:
+            continue
+        said = subprocess.run([where, "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.search(r"version (\d+)", said)
+        if version and int(version[1]) >= int(compiler[1]):
+            return where
+    return ""
+
+
+def disassembled(data: bytes, arch: str, where: str, folder: Path) -> dict[str, list[str]]:
+    """The instructions of each function as a disassembler writes them, without what it says of addresses."""
+    (folder / "kernel.hsaco").write_bytes(data)
+    command = [where, "-d", f"--mcpu={arch}", "--no-show-raw-insn", "--no-leading-addr", "kernel.hsaco"]
+    said = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in said.splitlines():
+        if head := re.match(r"^<(\S+)>:$", line):
+            lines = found[head[1]] = []
+        elif line.startswith("\t"):
+            lines.append(plain(line))
+    return found
+
+
+def plain(line: str) -> str:
+    """An instruction without comments, with single spaces; of a branch the mnemonic alone.
+
+    An offset of 0 is called the null register by some disassemblers, which is encoded alike.
+    """
+    text = " ".join(_CUT.sub("", line).partition(";")[0].split())
+    text = re.sub(r"^(s_load_.*), null$", r"\1, 0x0", text)
+    return text.split()[0] if re.match(r"s_c?branch", text) else text

@@ -1,0 +1,97 @@
+"""The tuned instance for gfx1151, finished: its symbols, its machine code, its numbers, and its main loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.amdgcn import read_listing
+from tilewright.inspect.isa import Gates, Kind, broken, execute_listing, read_isa
+from tilewright.runtime.amdgcn import assemble, find_toolchain
+
+from .ablated import given
+from .amd import ARCH, INSTANCES, both, compiled
+from .machine_code import disassembled, disassembler, encoded, functions, plain
+
+SIZES = {"Default": (256, 512, 128), "MNKPadding": (200, 304, 136)}
+"""Two tiles each way; whole ones, and ragged ones whose rows are whole vectors."""
+
+
+@pytest.fixture(scope="module")
+def code_object() -> bytes:
+    return assemble(both(), ARCH)
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_the_listing_computes_each_element_within_its_bound(name: str) -> None:
+    """Sums of K products and one rounding of each step, f32; then a product, a sum, and a rounding to f16."""
+    arrays, made = given(*SIZES[name]), compiled(name)
+    run = execute_listing(made, arrays, {"alpha": 1.0})
+    wide = {key: value.astype(np.float64) for key, value in arrays.items()}
+    sums = wide["A"] @ wide["B"] * wide["scale_b"]
+    of_sums = np.abs(wide["A"]) @ np.abs(wide["B"]) * wide["scale_b"]
+    exact, depth = sums + wide["bias"], SIZES[name][2]
+    slack = (depth + 2) * 2.0**-24 * of_sums + 3 * 2.0**-24 * (np.abs(sums) + np.abs(wide["bias"]))
+    assert np.all(np.abs(arrays["D"] - exact) <= 1.01 * (slack + 2.0**-11 * np.abs(exact) + 2.0**-24))
+    assert run.mnemonics["v_wmma_f32_16x16x16_f16"] == 64 * 8 * 4 * -(-depth // 64)
+
+
+def test_a_weight_that_is_not_a_number_makes_its_column_none() -> None:
+    """Numbers of 8 bits are widened by packed arithmetic, in which NaN is no bit pattern of its own."""
+    arrays = given(128, 256, 64)
+    arrays["B"][3, 7], arrays["B"][60, 100] = np.nan, -0.0
+    execute_listing(compiled("Default"), arrays, {"alpha": 1.0})
+    assert np.isnan(arrays["D"][:, 7]).all()
+    assert np.isnan(arrays["D"]).sum() == 128
+
+
+def test_extents_that_are_no_whole_tiles_are_refused() -> None:
+    with pytest.raises(tw.LaunchError, match="m must be a multiple of 128: the schedule has whole='mnk'"):
+        execute_listing(compiled("Default"), given(*SIZES["MNKPadding"]), {"alpha": 1.0})
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_the_main_loop_passes_its_gates(name: str) -> None:
+    """Half of each turn's instructions multiply or load what is multiplied; B is read 16 bytes at once."""
+    isa = read_isa(both(), INSTANCES[name].symbol)
+    # LLVM 19 waits for the next tile before the last four products of a turn, later ones behind them.
+    gates = Gates(matrix_per_load=8, loads=8, shared_store_bytes=8, waits_for_loads=1, warps=4)
+    assert broken(isa, gates) == ()
+    assert isa.resources["shared_bytes"] < INSTANCES[name].lds_bytes == 49376
+    assert isa.resources["registers"] <= 256
+    assert isa.resources["spilled_scalar_registers"] == isa.resources["stack_bytes"] == 0
+    assert isa.main.widths(Kind.GLOBAL_LOAD) == {16: 8}
+    assert isa.main.widths(Kind.SHARED_STORE) == {16: 4, 8: 16}
+    assert isa.main.widths(Kind.SHARED_LOAD) == {16: 64}
+    assert isa.main.mix[Kind.MATRIX] == 64
+
+
+def test_the_code_object_names_both_specializations(code_object: bytes) -> None:
+    names = {f"DeviceGemmWmma_CShuffle_{name}_256_128_256_64_8_16_16_4_4" for name in INSTANCES}
+    assert {*functions(code_object)} == names == {one.symbol for one in INSTANCES.values()}
+
+
+def test_its_machine_code_is_that_of_the_listing(code_object: bytes, tmp_path: Path) -> None:
+    """Byte by byte: the assembler says what each instruction of the listing encodes to.
+
+    Where a disassembler as new as the compiler is on PATH, what it writes is the listing too.
+    """
+    code = encoded(both(), ARCH, find_toolchain(), tmp_path)
+    found = functions(code_object)
+    assert {*found} <= {*code}
+    for name, data in found.items():
+        assert len(data) > 8000
+        assert data == code[name][: len(data)]
+    changed = both().replace("v_wmma_f32_16x16x16_f16", "v_wmma_f32_16x16x16_bf16", 1)
+    assert encoded(changed, ARCH, find_toolchain(), tmp_path) != code
+
+    if not (where := disassembler(find_toolchain())):
+        return  # its encodings were compared
+    found, read = disassembled(code_object, ARCH, where, tmp_path), read_listing(both())
+    for name in functions(code_object):
+        listed = [plain(one.text) for one in read.kernel(name).instructions]
+        assert found[name][: len(listed)] == listed
+        assert {*found[name][len(listed) :]} <= {"s_code_end", "s_nop 0"}
