@@ -205,7 +205,7 @@ def hip_tools() -> Iterator[Check]:
     found = amdgcn.find_toolchains()
     for place, toolchain in enumerate(found):
         used = "" if place else ", which target hip uses"
-        yield Check(OK, f"HIP compiler {toolchain} at {toolchain.compiler[0]}{used}: needs no GPU")
+        yield Check(OK, f"HIP compiler {toolchain} at {toolchain.place}{used}: needs no GPU")
     if not found:
         yield Check(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
     try:

@@ -2,30 +2,38 @@
 
 What is compiled is always a listing, the compiler's own assembly text: from it resources are read, and a code
 object is assembled where a device loads one.  ROCm's clang is preferred; then one of the system, then the one
-inside the `ziglang` package.  None of them needs ROCm's headers or libraries.
+inside the `ziglang` package, then the library that ROCm's hiprtc compiles with (`comgr`).  None of them needs
+ROCm's headers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from tilewright.errors import CompileError, ToolchainError
+from tilewright.runtime import comgr
 from tilewright.runtime.environment import rocm_folder
 from tilewright.runtime.ways_out import way_out
 
-FLAGS = (
-    *("-xhip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-O3", "-std=c++17"),
-    *("-ffp-contract=off", "-mcode-object-version=5"),
-)
+CODE_OBJECT = "-mcode-object-version=5"
+"""The version of code objects, pinned."""
+
+COMMANDS = ("-xhip", "--cuda-device-only")
+"""What a command is told of the text, and a library knows."""
+
+FLAGS = (*COMMANDS, "-nogpulib", "-nogpuinc", "-O3", "-std=c++17", "-ffp-contract=off", CODE_OBJECT)
 """Options of every compilation: no fast math, no contraction; what rounds once is written ``fmaf``."""
 
 TRIPLE = "amdgcn-amd-amdhsa"
@@ -38,27 +46,36 @@ SYSTEM_COMPILERS = ("clang++-22", "clang++-21", "clang++-20", "clang++-19", "cla
 
 _EXCERPTS = 3
 
+Made = TypeVar("Made", str, bytes)
+
 
 @dataclass(frozen=True)
 class Toolchain:
     """A clang that compiles for AMD GPUs.
 
     Args:
-        name: ``"rocm"``, ``"clang"`` or ``"zig"``.
+        name: ``"rocm"``, ``"clang"``, ``"zig"`` or ``"comgr"``.
         version: as the compiler reports it.
-        compiler: the command that compiles and assembles.
+        compiler: the command that compiles and assembles; empty where a library does.
         linker: the command that links; empty if there is none, so that no code object can be made.
+        library: the path of the library that does all of it; empty where commands do.
     """
 
     name: str
     version: str
     compiler: tuple[str, ...]
     linker: tuple[str, ...] = ()
+    library: str = ""
 
     @property
     def identity(self) -> str:
         """What a listing depends on besides the text and the architecture: compiler, version and flags."""
         return f"{self.name} {self.version} {' '.join(FLAGS)}"
+
+    @property
+    def place(self) -> str:
+        """Where it lies."""
+        return self.library or self.compiler[0]
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -81,7 +98,7 @@ def find_toolchain() -> Toolchain:
     Raises:
         ToolchainError: there is none; says what to install.
     """
-    return choose(find_toolchains())
+    return choose(tuple(islice(_found(None, rocm_folder()), 1)))
 
 
 def choose(found: Sequence[Toolchain]) -> Toolchain:
@@ -93,8 +110,8 @@ def choose(found: Sequence[Toolchain]) -> Toolchain:
     if not found:
         raise ToolchainError(
             "the hip target needs a clang for AMD GPUs and found none: neither ROCm's in "
-            f"{rocm_folder()} nor {', '.join(SYSTEM_COMPILERS)} on PATH nor the ziglang package; install one "
-            "with `pip install 'tilewright[native]'`"
+            f"{rocm_folder()} nor {', '.join(SYSTEM_COMPILERS)} on PATH nor the ziglang package nor "
+            f"ROCm's {comgr.LIBRARY}; install one with `pip install 'tilewright[native]'`"
         )
     return found[0]
 
@@ -110,6 +127,8 @@ def _found(path: str | None, rocm: Path) -> Iterator[Toolchain]:
             yield made
     if zig := _zig():
         yield zig
+    with contextlib.suppress(ToolchainError):
+        yield Toolchain("comgr", comgr.version(), (), library=comgr.library().path)
 
 
 def _probe(name: str, where: str, linkers: str | None) -> Toolchain | None:
@@ -171,10 +190,13 @@ def compile_text(
         CompileError: the compiler refused the text; carries its log and the offending lines.
         ToolchainError: there is no compiler, or it could not be run.
     """
-    chosen = toolchain or find_toolchain()
+    chosen, what = toolchain or find_toolchain(), f"{name} for {arch}"
+    if chosen.library:
+        options = [*(flag for flag in FLAGS if flag not in COMMANDS), *([LINES] if lines else [])]
+        return _by_library(what, text, lambda: comgr.listing(text, arch, options))
     command = [*chosen.compiler, *FLAGS, *([LINES] if lines else []), f"--offload-arch={arch}"]
     command += ["-S", "kernel.hip", "-o", "kernel.s"]
-    return _run(f"{name} for {arch}", text, ("kernel.hip", text), [command], "kernel.s").decode()
+    return _run(what, text, ("kernel.hip", text), [command], "kernel.s").decode()
 
 
 def assemble(listing: str, arch: str, name: str = "kernel", toolchain: Toolchain | None = None) -> bytes:
@@ -190,7 +212,9 @@ def assemble(listing: str, arch: str, name: str = "kernel", toolchain: Toolchain
         CompileError: the assembler refused the listing.
         ToolchainError: there is no assembler or linker, or it could not be run.
     """
-    chosen = toolchain or find_toolchain()
+    chosen, what = toolchain or find_toolchain(), f"{name} for {arch}"
+    if chosen.library:
+        return _by_library(what, listing, lambda: comgr.code_object(listing, arch, [CODE_OBJECT]))
     if not chosen.linker:
         raise ToolchainError(
             f"{chosen} has no linker ld.lld, so no code object can be made of {name}; install lld of the "
@@ -198,10 +222,19 @@ def assemble(listing: str, arch: str, name: str = "kernel", toolchain: Toolchain
         )
     assembled = [*chosen.compiler, "-x", "assembler", "-target", TRIPLE, f"-mcpu={arch}"]
     commands = [
-        [*assembled, "-mcode-object-version=5", "-c", "kernel.s", "-o", "kernel.o"],
+        [*assembled, CODE_OBJECT, "-c", "kernel.s", "-o", "kernel.o"],
         [*chosen.linker, "-shared", "kernel.o", "-o", "kernel.hsaco"],
     ]
-    return _run(f"{name} for {arch}", listing, ("kernel.s", listing), commands, "kernel.hsaco")
+    return _run(what, listing, ("kernel.s", listing), commands, "kernel.hsaco")
+
+
+def _by_library(what: str, source: str, act: Callable[[], Made]) -> Made:
+    """What a library makes; what it refuses is told as what a command refuses."""
+    try:
+        return act()
+    except comgr.RefusedError as refused:
+        log = str(refused)
+        raise CompileError(f"{comgr.LIBRARY} refused {what}{_excerpts(log, source)}", log, source) from None
 
 
 def _run(
