@@ -26,7 +26,7 @@ SIZES = {
     CPU.name: [1, 8, 512, 512, 64],
     CUDA.name: [1, 8, 4096, 4096, 128],
 }
-"""Extents by target, if none are given."""
+"""Extents by target, if none are given; those of a GPU for the others."""
 
 
 @reports
@@ -68,9 +68,10 @@ def attention(
     """
     choose("target", target, tuple(TARGETS))
     choose("dtype", dtype, tuple(map(str, SUPPORTED)))
-    sizes = extents or SIZES[target]
+    usual = SIZES.get(target, SIZES[CUDA.name])
+    sizes = extents or usual
     if len(sizes) != 5:
-        raise UsageError(f"{len(sizes)} extents; nearest legal choice: five, as {SIZES[target]}")
+        raise UsageError(f"{len(sizes)} extents; nearest legal choice: five, as {usual}")
     batches, heads, rows, keys, columns = sizes
     shared = heads_of_keys or heads
     with working("making the arrays"):

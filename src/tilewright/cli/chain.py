@@ -24,7 +24,7 @@ SIZES = {
     CPU.name: [4096, 64, 512, 64],
     CUDA.name: [65536, 128, 512, 128],
 }
-"""Extents by target, if none are given."""
+"""Extents by target, if none are given; those of a GPU for the others."""
 
 
 @reports
@@ -62,9 +62,10 @@ def chain(
     choose("dtype", dtype, tuple(map(str, FUSED)))
     if activation is not None:
         choose("activation", activation, tuple(ACTIVATIONS))
-    sizes = extents or SIZES[target]
+    usual = SIZES.get(target, SIZES[CUDA.name])
+    sizes = extents or usual
     if len(sizes) != 4:
-        raise UsageError(f"{len(sizes)} extents; nearest legal choice: four, as {SIZES[target]}")
+        raise UsageError(f"{len(sizes)} extents; nearest legal choice: four, as {usual}")
     m, k, n, p = sizes
     with working("making the matrices"):
         rng, element = np.random.default_rng(seed), dtype_named(dtype).numpy

@@ -35,7 +35,7 @@ def missing() -> str:
     except (LaunchError, ToolchainError) as problem:
         reason = str(problem)
     return (
-        f"target {HIP.name} launches through {LIBRARY}, and cannot here: {reason}; nearest: "
+        f"target {HIP.name} launches through {LIBRARY}, and cannot here: {reason}; or "
         f"kernel.compile(..., target={HIP.name!r}, arch=...), which needs no device"
     )
 

@@ -59,7 +59,7 @@ class SharedObject:
         looked = " and ".join(str(folder / "lib") for folder in folders)
         raise ToolchainError(
             f"ROCm's {name} is not loaded in this process, not in {looked}, and not where the loader looks "
-            f"({problems[-1]})"
+            f"({problems[-1]}); nearest: install ROCm, or set ROCM_PATH to where it is"
         )
 
     def has(self, function: str) -> bool:

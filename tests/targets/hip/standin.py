@@ -35,7 +35,7 @@ from tilewright.runtime.executable import Executable
 SOURCE = Path(__file__).parent / "standin.cpp"
 POISON = 0xA5
 INVALID, OUT_OF_MEMORY, NOT_FOUND, NOT_READY, FAILED = 1, 2, 500, 600, 719
-NO_DEVICE, INVALID_DEVICE, NO_BINARY = 100, 101, 209
+NO_DEVICE, INVALID_DEVICE, NO_BINARY, INVALID_HANDLE, TOO_LARGE = 100, 101, 209, 400, 720
 
 _HANDLER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int)
 
@@ -62,6 +62,7 @@ class StandIn:
         self.memory: dict[int, tuple[np.ndarray[Any, Any], int]] = {}
         self.host_memory: dict[int, Any] = {}
         self.modules: dict[int, bytes] = {}
+        self.devices_of: dict[int, int] = {}
         self.functions: dict[int, tuple[int, str]] = {}
         self.events: dict[int, float] = {}
         self.pending: set[int] = set()
@@ -150,6 +151,7 @@ class StandIn:
             return NO_BINARY
         handle = next(self._handles)
         self.modules[handle] = data
+        self.devices_of[handle] = self.current
         put(made, "P", handle)
         return 0
 
@@ -171,6 +173,8 @@ class StandIn:
     def hipModuleLaunchKernel(self, function: int, *given: int) -> int:
         grid, block, shared, arguments = given[:3], given[3:6], given[6], given[8]
         module, entry = self.functions[function]
+        if self.devices_of[module] != self.current:
+            return INVALID_HANDLE
         listing = read_listing(self.listings[self.modules[module]])
         passed = []
         for number, argument in enumerate(listing.kernel(entry).arguments):
@@ -190,7 +194,7 @@ class StandIn:
 
     def hipModuleLaunchCooperativeKernel(self, *given: int) -> int:
         blocks = given[1] * given[2] * given[3]
-        return 720 if blocks > 2 * 4 else self.hipModuleLaunchKernel(*given)
+        return TOO_LARGE if blocks > 2 * 4 else self.hipModuleLaunchKernel(*given)
 
     # ---------------------------------------------------------------- memory
 

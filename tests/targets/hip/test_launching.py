@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.targets import signals
 
 import tilewright as tw
 from tilewright.errors import LaunchError, ToolchainError
@@ -21,6 +22,7 @@ from tilewright.runtime import dlpack, hip_driver, shared_objects
 from tilewright.runtime.arrays import current_stream, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.device_array import DeviceArray, device_put
+from tilewright.runtime.driver import Started
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.uploads import uploads
 from tilewright.targets.target import AMD_GPU
@@ -137,6 +139,41 @@ def test_tables_and_memory_between_kernels(gpu: StandIn) -> None:
     with scratch(1000, device, 0x30) as third:
         assert third != first
     assert gpu.of("hipMemcpyHtoDAsync")[0][3] == gpu.of("hipEventRecord")[0][1] == 0x20
+
+
+def test_each_device_has_its_code_and_what_was_current_stays_so(gpu: StandIn) -> None:
+    gpu.devices = 2
+    x = np.random.default_rng(2).standard_normal(N).astype(np.float32)
+    scaled = author()
+    for index in (1, 0, 1):
+        there, out = (DeviceArray.of(one, index, hip_driver) for one in (x, np.full_like(x, np.nan)))
+        assert describe(there).device == (AMD_GPU, index)
+        scaled(there, out, 2.0)
+        assert gpu.current == 0
+        assert np.array_equal(out.host(), 2 * x)
+    assert sorted(gpu.devices_of.values()) == [0, 1], "loaded once on each"
+
+
+def test_blocks_that_wait_for_each_other_are_launched_together_or_not_at_all(gpu: StandIn) -> None:
+    x, y = (np.arange(64 * 9, dtype=np.float32), np.zeros(64 * 9, np.float32))
+    there = [device_put(one[: 64 * 8], "hip") for one in (x, y)]
+    signals.around.bind(blocks=8)(*there)
+    assert [given[1:4] for given in gpu.of("hipModuleLaunchCooperativeKernel")] == [(8, 1, 1)]
+    assert not gpu.of("hipModuleLaunchKernel")
+    parts = x[: 64 * 8].reshape(8, 64)
+    assert np.array_equal(there[1].host().reshape(8, 64), parts + np.roll(parts, -1, axis=0))
+    with pytest.raises(LaunchError, match=r"its 9 blocks wait for each other, and device 0 holds 8 of them"):
+        signals.around.bind(blocks=9)(*(device_put(one, "hip") for one in (x, y)))
+
+
+def test_a_forked_child_is_told_to_be_spawned(gpu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Started()
+    made.bindings = hip_driver.library()
+    made.renew()  # what happens in a child
+    monkeypatch.setattr(hip_driver, "_process", made)
+    assert hip_driver.device_count() == 0
+    with pytest.raises(LaunchError, match=r"forked this one.*get_context\('spawn'\)"):
+        hip_driver.call("hipGetDeviceCount")
 
 
 def test_a_graph_has_memory_of_its_own(gpu: StandIn) -> None:
