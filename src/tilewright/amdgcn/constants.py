@@ -47,9 +47,14 @@ class Constants:
             >>> constants = Constants()
             >>> constants.take("pair", ".long", "1, 0x2"), constants.take("pair", ".size", "pair, 8")
             (True, False)
+            >>> constants.take("", ".comm", "zeros,8,4"), constants.places
+            (True, {'pair': 0, 'zeros': 16})
             >>> constants.octets.hex()
-            '0100000002000000'
+            '010000000200000000000000000000000000000000000000'
         """
+        if word == ".comm":
+            label, rest, _ = (part.strip() for part in rest.split(","))
+            word = ".zero"
         if word != ".zero" and word not in _BYTES:
             return False
         if label not in self.places:

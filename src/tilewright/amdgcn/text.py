@@ -199,8 +199,8 @@ class _Reader:
             self.described.directives[word.removeprefix(".amdhsa_")] = int(rest)
         elif word == ".section":
             self.current = None
-        elif self.current is not None and not self.current.instructions:
-            self.constants.take(self.current.name, word, rest)
+        elif word == ".comm" or (self.current is not None and not self.current.instructions):
+            self.constants.take(self.current.name if self.current else "", word, rest)
 
 
 def instruction(line: int, text: str) -> Instruction:

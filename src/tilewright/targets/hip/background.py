@@ -23,8 +23,20 @@ DEVICE void load_to_shared_{width}(const void* from, unsigned to) {{
 
 PIECES = {
     "zeros": """
-// What loads read in the place of elements that do not exist.
-__attribute__((constant)) static const unsigned zeros[4] = {0, 0, 0, 0};""",
+// What loads read in the place of elements that do not exist.  Nothing writes them; they are not called
+// constants, for the compiler would then not know that an address is one of global memory.
+__attribute__((device, aligned(16))) static unsigned zeros[4] = {0, 0, 0, 0};""",
+    "load_or_zeros": """
+template <class Word>
+DEVICE Word load_or_zeros(bool exists, const void* from) {
+  return *(const Word*)(exists ? from : (const void*)zeros);
+}""",
+    "anew": """
+DEVICE int anew(int x) {
+  // What conditions on x are is computed here, and not kept since before.
+  asm volatile("" : "+v"(x));
+  return x;
+}""",
     "shared_address": """
 DEVICE unsigned shared_address(const void* shared) {
   return (unsigned)(unsigned long)(__attribute__((address_space(3))) const void*)shared;

@@ -183,6 +183,7 @@ _NEEDS = {
     **prelude.NEEDS,
     **pairs.NEEDS,
     "double_to_float_odd": ("fabs",),
+    "load_or_zeros": ("zeros",),
     **{f"{called_in_names(kind)}_to_float_odd": ("double_to_float_odd", "fabs") for kind in INTEGERS},
     **{
         f"fast_{name}": ("fast_exp2", "fast_reciprocal", "expf", "fmaf")
@@ -232,5 +233,7 @@ DIALECT = SimtDialect(
     barrier_of_shared="block_barrier_of_shared",
     warp_barrier="wave_barrier",
     exchange="exchanged",
+    load_if="load_or_zeros",
+    anew="anew",
     instruction=function,
 )

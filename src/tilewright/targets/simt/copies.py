@@ -18,10 +18,11 @@ from tilewright.dtypes import DType, f32
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import add, xor
-from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym
-from tilewright.symbolic.rebuilding import symbols, with_elements
+from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym
+from tilewright.symbolic.rebuilding import substitute, symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
+from tilewright.targets.simt.dialect import SimtDialect
 from tilewright.targets.simt.emitter import (
     LOOPS,
     WORD_BYTES,
@@ -48,6 +49,9 @@ from tilewright.threads.distribution import Distribution
 STAGED_ACCESSES = {16: 8, 8: 8}
 """How many accesses, by their width in bytes, a thread loads before it stores, between memories."""
 
+MOST_CONDITIONS = 8
+"""Accesses whose conditions may be known at a time where these lie in scalar registers."""
+
 STAGED_NARROW = 16
 """The same for narrower accesses: each has an address and a predicate of its own."""
 
@@ -65,6 +69,7 @@ class Access:
         word: type of one access.
         vector: elements of one access.
         other: the word that is read where the vector does not exist; None for zeros.
+        load_if: the function that loads it where it exists, or zeros.
     """
 
     pointer: Code
@@ -75,6 +80,7 @@ class Access:
     word: Code
     vector: int
     other: Code | None = None
+    load_if: str = "load_if"
 
     def address(self, emitter: SimtEmitter) -> Code:
         """The address of the vector."""
@@ -92,7 +98,7 @@ class Access:
         if condition is not None and self.other is not None:
             return call("load_or", condition, address, self.other, of=[self.word])
         if condition is not None:
-            return call("load_if", condition, address, of=[self.word])
+            return call(self.load_if, condition, address, of=[self.word])
         if self.vector == 1:
             return code("{}[{}]", self.pointer, emitter.spell(self.step))
         return code("*(const {}*)({})", self.word, address)
@@ -157,11 +163,38 @@ def access(
     # Of a tile of one element the coordinate is known, and so may be whether it exists.
     outer, inner = split_valid(valid if isinstance(valid, Cond) else Constant(bool(valid)), loops)
     pointer, step = place(scope, wanted, tensor, at, loops, const=const, rows=rows)
+    word = emitter.word(tensor.dtype, vector)
+    load_if = emitter.dialect.load_if if tensor.tensor.memory is Memory.GLOBAL else "load_if"
     if not loops:
-        word = emitter.word(tensor.dtype, vector)
-        return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside)
-    inside, word = scope.condition("inside", outer), emitter.word(tensor.dtype, vector)
-    return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside)
+        return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if)
+    inside = scope.condition("inside", outer)
+    if const and math.prod(map(extent, loops)) > MOST_CONDITIONS:
+        inner = _anew(scope, inner)
+    return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside, load_if)
+
+
+def _anew(scope: Scope, valid: Cond) -> Cond:
+    """A condition on numbers of the thread that are named anew, if the dialect has a function for that."""
+    if not scope.emitter.dialect.anew:
+        return valid
+    own = sorted(symbols(valid) & scope.own, key=lambda sym: sym.name)
+    found: Cond = substitute(valid, {sym: scope.anew(sym) for sym in own})
+    return found
+
+
+def in_turn(access: Access, loops: Sequence[Sym], dialect: SimtDialect) -> list[Sym]:
+    """Loops in an order in which few conditions are known at a time, where these lie in scalar registers.
+
+    What has most values changes slowest: each of its conditions is then tested for all of the others.
+    """
+    parts = access.valid.parts if isinstance(access.valid, And) else (access.valid,)
+    asked = [[loop for loop in loops if loop in symbols(part)] for part in parts]
+    if not dialect.anew or len(asked) < 2:
+        return list(loops)
+    values = {
+        loop: max((math.prod(map(extent, of)) for of in asked if loop in of), default=0) for loop in loops
+    }
+    return sorted(loops, key=lambda loop: -values[loop])
 
 
 def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int) -> Code:
@@ -251,15 +284,15 @@ def _store(emitter: SimtEmitter, op: Copy) -> None:
         held = code("{}[{}]", source, emitter.spell(path.register))
         if vector == 1:
             value = converted(held, op.source.dtype, op.target.dtype, types)
-            emitter.one_line(path.loops, target.store(emitter, value))
+            emitter.one_line(in_turn(target, path.loops, emitter.dialect), target.store(emitter, value))
         elif op.source.dtype == op.target.dtype:
             floats = emitter.dialect.floats
             if op.source.dtype == f32 and vector in floats:
                 target = replace(target, word=named(floats[vector]))
             value = code("*(const {}*)&{}", target.word, held)
-            emitter.one_line(path.loops, target.store(emitter, value))
+            emitter.one_line(in_turn(target, path.loops, emitter.dialect), target.store(emitter, value))
         else:
-            with emitter.loops(path.loops):
+            with emitter.loops(in_turn(target, path.loops, emitter.dialect)):
                 e = Sym(scope.name("e"), 0, vector - 1)
                 held = code("{}[{}]", source, emitter.spell(add(path.register, e)))
                 _pack(scope, target, e, converted(held, op.source.dtype, op.target.dtype, types))

@@ -81,6 +81,9 @@ class SimtDialect(Dialect):
         warp_barrier: the function by which the lanes of a warp do.
         exchange: the function that gives the value of the lane whose number differs in some bits.
         exchanging: its arguments before the value and the bits.
+        load_if: the function that loads from global memory what exists, or zeros.
+        anew: the function that gives an integer which is computed with anew at this place, so that conditions
+            of lanes are not kept for long in scalar registers; empty where they lie in no such ones.
         instruction: the function that executes an atom, of the first registers of C, A and B; None if it has
             no instruction, and is spelled as multiply-adds.
         pairs: conversions of two numbers at once, by the dtypes from which and to which.
@@ -112,6 +115,8 @@ class SimtDialect(Dialect):
     warp_barrier: str
     exchange: str
     exchanging: tuple[str, ...] = ()
+    load_if: str = "load_if"
+    anew: str = ""
     instruction: Callable[[MmaAtom], Function | None] = no_instruction
     pairs: Mapping[tuple[str, str], Pair] = field(default_factory=dict, hash=False)
     rounding: Mapping[int, str] = field(default_factory=dict, hash=False)

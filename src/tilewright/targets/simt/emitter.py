@@ -248,6 +248,13 @@ class Scope:
         self.emitter.declare(kind, name, self.emitter.plus(base, offset), optional=True)
         return name
 
+    def anew(self, sym: Sym) -> Sym:
+        """A symbol for the same number, of which the compiler does not know that it is."""
+        known = self.emitter.spell(sym)
+        made = Sym(self.name(known), sym.low, sym.high, sym.divisor)
+        self.emitter.constant("int", named(made.name), call(self.emitter.dialect.anew, known))
+        return made
+
     def condition(self, wanted: str, cond: Cond) -> Code | None:
         """Declare a truth value; None if it always holds."""
         if cond == TRUE:

@@ -10,7 +10,7 @@ from tilewright.symbolic.expr import add
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cfamily import Atomic
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.copies import access, copy, plan, title, when
+from tilewright.targets.simt.copies import access, copy, in_turn, plan, title, when
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
 from tilewright.targets.statements import Assign, Code, Do, call, code
 
@@ -47,7 +47,7 @@ def reduce(emitter: SimtEmitter, op: Copy) -> None:
                 scope, "from", op.source, at, path.loops, atomic.width, const=True, other=op.other
             )
         target = access(scope, "to", op.target, at, path.loops, atomic.width, const=False)
-        with emitter.loops(path.loops):
+        with emitter.loops(in_turn(target, path.loops, emitter.dialect)):
             name, first = emitter.name(op.source), path.register
             if source is not None:
                 name, first = scope.name("moved"), 0
