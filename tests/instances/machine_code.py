@@ -15,6 +15,7 @@ from tilewright.runtime.amdgcn import TRIPLE, Toolchain
 
 _ENCODED = re.compile(r"^\s(?P<text>[a-z].*?)\s*; encoding: \[(?P<bytes>.*)\]$")
 _FIXUP = re.compile(r"^\s*;\s+fixup A - offset: 0, value: (?P<label>\S+), kind: fixup_si_sopp_br$")
+_DISTANCE = re.compile(r"^\s*;\s+fixup A - offset: 4, value: \S+@rel32@")
 _LABEL = re.compile(r"^(?P<label>[.\w]+):")
 _CUT = re.compile(r"\s*//.*$")
 
@@ -38,8 +39,13 @@ def functions(data: bytes) -> dict[str, bytes]:
     return found
 
 
-def encoded(listing: str, arch: str, toolchain: Toolchain, folder: Path) -> dict[str, bytes]:
-    """What the instructions of a listing encode to, one after the other, by the label that they follow."""
+def encoded(
+    listing: str, arch: str, toolchain: Toolchain, folder: Path
+) -> tuple[dict[str, bytes], dict[str, list[int]]]:
+    """What the instructions of a listing encode to, one after the other, by the label that they follow.
+
+    Of distances to constants, which linking decides, only the places are known: they are given apart.
+    """
     (folder / "kernel.s").write_text(listing)
     options = ("-cc1as", "-triple", TRIPLE, "-target-cpu", arch, "-filetype", "asm", "-show-encoding")
     command = [*toolchain.compiler, *options, "kernel.s", "-o", "encoded.s"]
@@ -47,21 +53,32 @@ def encoded(listing: str, arch: str, toolchain: Toolchain, folder: Path) -> dict
     found: dict[str, bytearray] = {}
     branches: list[tuple[bytearray, int, str]] = []
     places: dict[str, int] = {}
-    code = bytearray()
+    distances: dict[str, list[int]] = {}
+    code, far = bytearray(), list[int]()
     for line in (folder / "encoded.s").read_text().splitlines():
         if label := _LABEL.match(line):
             name = label["label"]
             if not name.startswith(".L"):
-                code = found[name] = bytearray()
+                code, far = found.setdefault(name, bytearray()), distances.setdefault(name, [])
             places[name] = len(code)
         elif one := _ENCODED.match(line):
             bytes_ = one["bytes"].split(",")
             code += bytes(0 if byte == "A" else int(byte, 16) for byte in bytes_)
         elif branch := _FIXUP.match(line):
             branches.append((code, len(code) - 4, branch["label"]))
+        elif _DISTANCE.match(line):
+            far.append(len(code) - 4)
     for code, at, label in branches:
         struct.pack_into("<h", code, at, (places[label] - at - 4) // 4)
-    return {name: bytes(code) for name, code in found.items() if code}
+    return {name: bytes(code) for name, code in found.items() if code}, distances
+
+
+def without(data: bytes, distances: list[int]) -> bytes:
+    """Machine code with zeros in the place of distances."""
+    made = bytearray(data)
+    for at in distances:
+        made[at : at + 4] = bytes(4)
+    return bytes(made)
 
 
 def disassembler(toolchain: Toolchain) -> str:

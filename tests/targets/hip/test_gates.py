@@ -78,6 +78,28 @@ def test_other_architectures_multiply_by_their_own(arch: str, dtype: str, produc
     assert made.resources["stack_bytes"] == made.resources["spilled_registers"] == 0
 
 
+RAGGED = (("f32", "nt", 16), ("f16", "nt", 1), ("i8", "nt", 16))
+"""Results that leave from registers, and rows that begin anywhere; edges may cut all of their tiles."""
+
+
+@pytest.mark.parametrize(("dtype", "order", "unit"), RAGGED)
+def test_conditions_of_lanes_neither_branch_nor_spill(dtype: str, order: str, unit: int) -> None:
+    """A condition of 64 lanes is two scalar registers, of which a wave has 106."""
+    isa = read_isa(whole("gfx942", dtype, order, unit).assembly)
+    assert isa.resources["spilled_scalar_registers"] == isa.resources["spilled_registers"] == 0
+    assert isa.resources["stack_bytes"] == 0
+    assert isa.main.mix[Kind.BRANCH] == 1, "that of the loop"
+    assert not [line for line in isa.main.lines if line.mnemonic.startswith("flat_")]
+
+
+def test_conditions_that_are_kept_from_turn_to_turn_spill() -> None:
+    """Where the compiler may, it computes all conditions before the loop."""
+    text = whole("gfx942", "f16", "nt", 1).source
+    kept = text.replace('asm volatile("" : "+v"(x));', "")
+    assert kept != text
+    assert read_isa(compile_text(kept, "gfx942")).resources["spilled_scalar_registers"] > 0
+
+
 # ---------------------------------------------------------------- kernels that are made worse
 
 

@@ -10,11 +10,13 @@ __attribute__((device)) inline int remainder(int n, int d, long long inverse) {
   return n - quotient(n, inverse) * d;
 }
 
+// What loads read in the place of elements that do not exist.  Nothing writes them; they are not called
+// constants, for the compiler would then not know that an address is one of global memory.
+__attribute__((device, aligned(16))) static unsigned zeros[4] = {0, 0, 0, 0};
+
 template <class Word>
-__attribute__((device)) inline Word load_if(bool exists, const void* from) {
-  Word word = {};
-  if (exists) word = *(const Word*)from;
-  return word;
+__attribute__((device)) inline Word load_or_zeros(bool exists, const void* from) {
+  return *(const Word*)(exists ? from : (const void*)zeros);
 }
 
 extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(128, 128))) im2col(
@@ -39,7 +41,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
     #pragma unroll
     for (int i_1 = 0; i_1 < 4; ++i_1) {
       moved[i_1] =
-          load_if<word_16>(inside && 32*i + 8*i_1 + row < (D - 2)*(H - 2)*(W - 2)*N, from
+          load_or_zeros<word_16>(inside && 32*i + 8*i_1 + row < (D - 2)*(H - 2)*(W - 2)*N, from
           + remainder(quotient(32*i + 8*i_1 + row, inverse_6), D - 2, inverse_5)*X_stride1
           + remainder(quotient(32*i + 8*i_1 + row, inverse_2), H - 2, inverse_1)*X_stride2
           + remainder(32*i + 8*i_1 + row, W - 2, inverse_2)*X_stride3
