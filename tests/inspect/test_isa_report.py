@@ -284,7 +284,8 @@ def test_a_page_has_all_that_the_text_has(arch: str) -> None:
         assert line.text in shown
         assert str(cells[0]) in text
     assert found.counted in shown
-    assert "16 v_" in shown
+    [product] = {line.mnemonic for line in found.isa.main.of(Kind.MATRIX)}
+    assert f"{found.isa.main.mix[Kind.MATRIX]} {product}" in shown
 
 
 # ---------------------------------------------------------------- what is refused
