@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ from tilewright.runtime import (
     shared_objects,
     uploads,
 )
-from tilewright.runtime.executable import Executable
 
 SOURCE = Path(__file__).parent / "standin.cpp"
 POISON = 0xA5
@@ -313,7 +311,6 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     hip_driver.device.cache_clear()
     yield made
     hip_driver.device.cache_clear()
-    for kept in [one for one in gc.get_objects() if isinstance(one, Executable)]:
-        for who in list(loaded._rememberers) if kept.target == "hip" else ():
-            who.forget(kept)  # what was prepared for this device is no launch of another test's
+    for known in list(loaded._entered._values.values()):
+        loaded._let_go(known)  # what was prepared for this device is no launch of another test's
     made.check()

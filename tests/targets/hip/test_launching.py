@@ -68,11 +68,23 @@ def test_a_kernel_runs_on_the_device_where_its_arrays_lie(gpu: StandIn) -> None:
     assert np.array_equal(y.host(), 2 * x.host())
     scaled(x, y, -0.5, stream=0xF00)
     assert np.array_equal(y.host(), -0.5 * x.host())
-    (first, second) = gpu.of("hipModuleLaunchKernel")
+    first, second = gpu.of("hipModuleLaunchKernel")
     assert first[1:8] == (-(-N // 64), 1, 1, 64, 1, 1, 0)
     assert (first[8], second[8]) == (0, 0xF00)
     assert first[9] == second[9], "the same buffer of arguments, in which a number has changed"
     assert len(gpu.of("hipModuleLoadData")) == 1
+
+
+def test_a_prepared_launch_starts_the_kernel_and_nothing_else(gpu: StandIn) -> None:
+    x, y = vectors()
+    prepared = author().bind().prepare(x, y, 3.0)
+    asked = len(gpu.calls)
+    prepared()
+    prepared(stream=0xAB0)
+    names = [name for name, _ in gpu.calls[asked:] if name not in ("hipGetDevice", "hipStreamIsCapturing")]
+    assert names == ["hipModuleLaunchKernel"] * 2
+    assert [given[8] for given in gpu.of("hipModuleLaunchKernel")] == [0, 0xAB0]
+    assert np.array_equal(y.host(), np.float32(3) * x.host())
 
 
 def test_products_of_ragged_sizes_are_right_and_compiled_for_the_device(gpu: StandIn) -> None:
