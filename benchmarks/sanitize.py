@@ -122,7 +122,8 @@ def chosen(made: Operands, precision: str) -> tw.Schedule | None:
 
 
 def movers(target: str) -> Iterator[Case]:
-    for made in runpy.run_path(str(TESTS / "movers" / "random_movers.py"))["movers"](MOVERS):
+    drawn = runpy.run_path(str(TESTS / "movers" / "random_movers.py"))["drawn"]
+    for made in map(drawn, range(MOVERS)):
         name = f"mover {made.number} {made.dtype} {made.path}"
         yield Case(name, made.trace, partial(made.moves_every_bit, target))
 

@@ -84,7 +84,7 @@ def missing(module: str, name: str) -> AttributeError:
         module 'tilewright.hopper' has no attribute 'tma_lode'; did you mean tw.hopper.tma_load?
     """
     text = f"module {module!r} has no attribute {name!r}"
-    if name.startswith("__"):
+    if name.startswith("_"):  # what Python, test runners and debuggers look for: nobody's mistake
         return AttributeError(text)
     # Without an object Python has no guess of its own to add.
     error = AttributeError(text + (_elsewhere(module, name) or _near(module, name)), name=name, obj=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -183,11 +184,7 @@ class Array:
         return rest
 
 
-def movers(count: int = COUNT) -> list[Mover]:
-    """The first movers, always the same."""
-    return [drawn(number) for number in range(count)]
-
-
+@cache
 def drawn(number: int) -> Mover:
     """The mover of a number, always the same."""
     draw = random.Random(number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from tilewright.arch import REFERENCE
@@ -57,7 +58,7 @@ class Role(Op):
     groups: int = 1
     index: Sym | None = None
 
-    @property
+    @cached_property
     def results(self) -> tuple[Any, ...]:
         """The groups' index, if there is one."""
         return () if self.index is None else (self.index,)

@@ -205,7 +205,11 @@ class Kernel:
 
     def walk(self) -> Iterator[Op]:
         """Every operation in program order, outer before inner."""
-        return self.body.walk()
+        return iter(self._ops)
+
+    @cached_property
+    def _ops(self) -> tuple[Op, ...]:
+        return tuple(self.body.walk())
 
     @property
     def shared_bytes(self) -> int:
@@ -222,7 +226,7 @@ class Kernel:
         """Whether a warp goes on between its arrival at a barrier of the cluster and its wait."""
         return any(isinstance(op, ClusterArrive) for op in self.walk())
 
-    @property
+    @cached_property
     def written_params(self) -> frozenset[str]:
         """Names of the caller's arrays that the kernel writes."""
         written = {value.buffer for op in self.walk() for value in op.written}

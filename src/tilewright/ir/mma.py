@@ -17,6 +17,7 @@ from tilewright.errors import LayoutError
 from tilewright.kinds import is_sequence
 from tilewright.layout.limits import REPEATS, WARPS
 from tilewright.layout.tuples import integer, integers
+from tilewright.symbolic.nodes import hashed_once
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.warps import by_warps
 
@@ -31,6 +32,7 @@ ROUNDINGS = ("nearest", "truncate")
 
 
 @layouts
+@hashed_once
 @dataclass(frozen=True, repr=False)
 class MmaAtom:
     """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.

@@ -2,18 +2,22 @@
 
 `Op.roles` says which fields are operands whose contents the operation ``"reads"``, ``"writes"`` or
 ``"updates"``, operands that it only ``"uses"``, and results that it ``"defines"``; all other fields are
-attributes.  Effects, printing and cloning derive from that.
+attributes.  Effects, printing and cloning derive from that.  Operations never change, and passes keep those
+that they leave as they are, so that what is derived stays with the operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 from tilewright.errors import Location, Violation
 from tilewright.ir.traits import Order, Traits
 from tilewright.ir.types import TensorType, Value
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +88,18 @@ class Op:
                 found.extend(value if isinstance(value, tuple) else (value,))
         return tuple(found)
 
-    @property
+    @cached_property
     def results(self) -> tuple[Any, ...]:
         """Values (or, for loops and variable reads, symbols) that the operation defines."""
         return self._with_role("defines")
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
         """Values that the operation names."""
         named = self._with_role("reads", "writes", "updates", "uses")
         return tuple(value for value in named if isinstance(value, Value))
 
-    @property
+    @cached_property
     def read(self) -> tuple[Value, ...]:
         """Values whose contents the operation reads, and those that say where what it accesses lies."""
         own = tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
@@ -103,15 +107,23 @@ class Op:
         chosen = (v.type.indices for v in accessed if isinstance(v, Value) and isinstance(v.type, TensorType))
         return (*own, *(index for indices in chosen for index in indices))
 
-    @property
+    @cached_property
     def written(self) -> tuple[Value, ...]:
         """Values whose contents the operation writes."""
         return tuple(v for v in self._with_role("writes", "updates") if isinstance(v, Value))
 
-    @property
+    @cached_property
     def regions(self) -> tuple[Block, ...]:
         """Nested blocks."""
         return tuple([getattr(self, name) for name in _names_of_regions(type(self))])
+
+    def kept(self, name: str, compute: Callable[[Any], Kept]) -> Kept:
+        """What is computed of an operation, once; operations stay the same, and are asked again and again."""
+        known: dict[str, Any] = vars(self)
+        if name not in known:
+            known[name] = compute(self)
+        found: Kept = known[name]
+        return found
 
     def verify(self) -> Iterator[Violation]:
         """What its own fields break; `tilewright.ir.legality_table` has what is asked of its operands."""

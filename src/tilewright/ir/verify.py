@@ -43,8 +43,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     """
     found = list(kernel.violations)
     for op in kernel.walk():
-        broken = list(broken_rules(op))
-        found.extend(broken or verify_packed(op))
+        found.extend(op.kept("broken", _broken))
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
@@ -53,6 +52,10 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(clusters.violations(kernel))
     found.extend(verify_maps(kernel.walk()))
     return found
+
+
+def _broken(op: Op) -> tuple[Violation, ...]:
+    return tuple(broken_rules(op)) or tuple(verify_packed(op))
 
 
 def _scopes(kernel: Kernel) -> Iterator[Violation]:
@@ -157,13 +160,14 @@ def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:
         )
 
 
-def op_symbols(op: Op) -> set[Sym]:
+def op_symbols(op: Op) -> frozenset[Sym]:
     """The symbols that an operation's own fields name: attributes, not the types of its operands."""
-    found: set[Sym] = set()
-    for f in fields(op):
-        if f.name != "location":
-            found |= _symbols(getattr(op, f.name))
-    return found
+    return op.kept("symbols", _named)
+
+
+def _named(op: Op) -> frozenset[Sym]:
+    named = (_symbols(getattr(op, f.name)) for f in fields(op) if f.name != "location")
+    return frozenset(sym for syms in named for sym in syms)
 
 
 def _symbols(value: Any) -> set[Sym]:

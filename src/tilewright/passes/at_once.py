@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from tilewright.ir.async_ops import MmaAsync, MmaCommit, MmaFence, MmaWait
 from tilewright.ir.kernel import Kernel
@@ -12,12 +13,18 @@ from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
 def wait_for_multiplies(kernel: Kernel) -> Kernel:
     """Every `Mma` by an asynchronous atom as what it takes: a fence, the multiply, a commit and a wait."""
+    if not any(map(_is_asynchronous, kernel.walk())):
+        return kernel
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
-        if not isinstance(op, Mma) or not op.mma.atom.asynchronous:
+        if not _is_asynchronous(op):
             return None
         at = op.location
         multiply = MmaAsync(op.a, op.b, op.c, op.mma, negative=op.negative, location=at)
         return (MmaFence(location=at), multiply, MmaCommit(location=at), MmaWait(0, location=at))
 
     return rewrite_kernel(kernel, change)
+
+
+def _is_asynchronous(op: Op) -> TypeGuard[Mma]:
+    return isinstance(op, Mma) and op.mma.atom.asynchronous

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.arch import Arch
 from tilewright.lang.specs import TensorSpec
@@ -11,6 +12,7 @@ WIDTHS = (16, 4)
 """Widths of access in bytes that are told apart; what is narrower is moved element by element."""
 
 
+@lru_cache(maxsize=1024)
 def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class with what no access makes use of left out.
 

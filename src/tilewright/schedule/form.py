@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -17,7 +18,7 @@ from tilewright.dataflow.nodes import (
     Store,
     Sum,
 )
-from tilewright.errors import TraceError
+from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
@@ -95,11 +96,18 @@ class Form:
         Args:
             swap_ab: whether it is the transposed product that is wanted.
         """
-        if swap_ab == self.swap_ab:
-            return self
+        return self if swap_ab == self.swap_ab else self._turned
+
+    @cached_property
+    def _turned(self) -> Form:
         products = tuple(product.transposed for product in self.products)
         turned = replace(self, rows_m=self.rows_n, rows_n=self.rows_m, products=products, m=self.n, n=self.m)
-        return replace(turned, swap_ab=swap_ab)
+        return replace(turned, swap_ab=not self.swap_ab)
+
+    @cached_property
+    def judged(self) -> dict[Hashable, tuple[object, list[Violation]]]:
+        """Why schedules of it are refused, as far as was asked; see `tilewright.schedule.legality`."""
+        return {}
 
     def places(self, work: Work, *, whole: bool = False) -> Places:
         """Where in the arrays a tile of the result is, along all dimensions but those that are cut in tiles.

@@ -26,12 +26,19 @@ def reasons(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arc
     Returns:
         The broken rules, each named by its field, with the author's line; no more than one of a kind.
     """
-    case = Case(schedule, form, specs, arch)
-    found = dict.fromkeys(reason for rule in (*OF_MEANING, *OF_KERNELS) for reason in rule(case))
-    return [
-        Violation(field, message, nearest, _location(schedule, field, node))
-        for field, message, nearest, node in found
-    ]
+    # Schedules are judged when they are proposed, settled and expanded.
+    key = (schedule, tuple(specs.items()), id(arch))
+    if key not in form.judged:
+        case = Case(schedule, form, specs, arch)
+        found = dict.fromkeys(reason for rule in (*OF_MEANING, *OF_KERNELS) for reason in rule(case))
+        form.judged[key] = (
+            arch,
+            [
+                Violation(field, message, nearest, _location(schedule, field, node))
+                for field, message, nearest, node in found
+            ],
+        )
+    return [*form.judged[key][1]]
 
 
 def check(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arch: Arch) -> None:

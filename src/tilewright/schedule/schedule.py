@@ -11,6 +11,7 @@ from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
 from tilewright.layout.limits import STAGES, WARPS
+from tilewright.symbolic.nodes import hashed_once
 from tilewright.targets.atoms import spelled
 
 STAGINGS = ("direct", "panels", "registers", "cp_async", "fragments", "tma")
@@ -96,6 +97,7 @@ legal(
 
 
 @launches(stages=STAGES, groups=WARPS)
+@hashed_once
 @dataclass(frozen=True, repr=False)
 class Schedule:
     """``C = epilogue(sum over K of A @ B)``: how it is computed, not what.

@@ -50,8 +50,8 @@ def spells(function: OperatorType) -> OperatorType:
     return function
 
 
-def _hashed_once(node: type[NodeType]) -> type[NodeType]:
-    """Make a node keep its hash: it is made of other nodes, and a key of many tables."""
+def hashed_once(node: type[NodeType]) -> type[NodeType]:
+    """Make what never changes keep its hash: it is made of other parts, and a key of many tables."""
     computed = node.__hash__
 
     def __hash__(self: Any) -> int:  # noqa: N807
@@ -62,7 +62,14 @@ def _hashed_once(node: type[NodeType]) -> type[NodeType]:
             return found
 
     node.__hash__ = __hash__  # type: ignore[method-assign]
+    if "__dict__" in dir(node):
+        node.__getstate__ = _without_hash  # type: ignore[method-assign, assignment]
     return node
+
+
+def _without_hash(node: object) -> dict[str, Any]:
+    """What goes to another process, where strings have other hashes."""
+    return {name: value for name, value in vars(node).items() if name != "_hash"}
 
 
 class Expr:
@@ -122,7 +129,7 @@ class Expr:
         return _SPELT["format_int"](self)
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Sym(Expr):
     """A named unknown integer.
@@ -142,7 +149,7 @@ class Sym(Expr):
     stop: Int | None = None
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Add(Expr):
     """``constant + sum(coefficient * term)``; terms are distinct, ordered, and no sums themselves."""
@@ -151,7 +158,7 @@ class Add(Expr):
     constant: int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Mul(Expr):
     """A product of two or more symbolic factors (constants live in the enclosing sum)."""
@@ -159,7 +166,7 @@ class Mul(Expr):
     factors: tuple[Expr, ...]
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class FloorDiv(Expr):
     """``floor(left / right)``."""
@@ -168,7 +175,7 @@ class FloorDiv(Expr):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Mod(Expr):
     """``left - right * floor(left / right)``."""
@@ -177,7 +184,7 @@ class Mod(Expr):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Xor(Expr):
     """Bitwise exclusive or of two non-negative integers."""
@@ -186,7 +193,7 @@ class Xor(Expr):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Min(Expr):
     """The smaller of two integers."""
@@ -195,7 +202,7 @@ class Min(Expr):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Max(Expr):
     """The larger of two integers."""
@@ -204,7 +211,7 @@ class Max(Expr):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Select(Expr):
     """``left`` where ``cond`` holds, else ``right``."""
@@ -214,7 +221,7 @@ class Select(Expr):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Element(Expr):
     """An integer that lies in memory: element ``at`` of the buffer called ``table``.
@@ -244,7 +251,7 @@ class Cond:
         return _SPELT["format_cond"](self)
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Cond):
     """A condition that is known."""
@@ -252,7 +259,7 @@ class Constant(Cond):
     value: bool
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Less(Cond):
     """``left < right``."""
@@ -261,7 +268,7 @@ class Less(Cond):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Equal(Cond):
     """``left == right``."""
@@ -270,7 +277,7 @@ class Equal(Cond):
     right: Int
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class And(Cond):
     """All of the parts hold."""
@@ -278,7 +285,7 @@ class And(Cond):
     parts: tuple[Cond, ...]
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Or(Cond):
     """Some of the parts hold."""
@@ -286,7 +293,7 @@ class Or(Cond):
     parts: tuple[Cond, ...]
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Not(Cond):
     """The part does not hold."""

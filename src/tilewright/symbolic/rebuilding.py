@@ -226,9 +226,15 @@ def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
 
 def _sum(value: Add, env: Mapping[Sym, Any]) -> Any:
     total: Any = value.constant
+    arrays: Any = None  # of which each sum and product is a pass
     for term, factor in value.terms:
-        total = total + evaluate(term, env) * factor
-    return total
+        found = evaluate(term, env)
+        found = found if factor == 1 else found * factor
+        if not isinstance(found, np.ndarray):
+            total = total + found
+        else:
+            arrays = found if arrays is None else arrays + found
+    return total if arrays is None else arrays + total
 
 
 def _smaller(value: Min, env: Mapping[Sym, Any]) -> Any:

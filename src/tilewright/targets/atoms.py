@@ -273,6 +273,11 @@ def wgmma(
     if n % unit or not 8 <= n <= 256:
         nearest = min(max(round(n / unit) * unit, 8), 256)
         raise LayoutError(f"wgmma has no atom of {n} columns; nearest legal choice: {nearest}")
+    return _wgmma(row, n)
+
+
+@lru_cache(maxsize=1024)
+def _wgmma(row: Row, n: int) -> MmaAtom:
     return MmaAtom(
         f"wgmma.m64n{n}k{row.k}.{row.named}",
         row.a,
@@ -294,6 +299,7 @@ def wgmma(
     )
 
 
+@lru_cache(maxsize=1024)
 def is_listed(atom: MmaAtom) -> bool:
     """Whether an atom is one of the rows here, whatever it is called: no other can be spelled.
 

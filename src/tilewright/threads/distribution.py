@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from tilewright.layout.counts import divisor_at_most, fitting
 from tilewright.layout.limits import check_pairs, check_rank, check_tile
 from tilewright.layout.shown import Shown
 from tilewright.layout.tuples import integer, integers
-from tilewright.symbolic.nodes import Place
+from tilewright.symbolic.nodes import Place, hashed_once
 from tilewright.threads.map_modes import Mode, check_modes, merge
 
 __all__ = ["Distribution", "Mode", "blocked", "merge", "raked", "registers"]
 
 
 @layouts
+@hashed_once
 @dataclass(frozen=True, repr=False)
 class Distribution(Shown):
     """A map (thread, value) -> coordinate of a tile of ``shape``.
@@ -163,7 +164,7 @@ class Distribution(Shown):
         box = tuple(zip(start, shape, self.shape, strict=True))
         if any(at < 0 or extent < 1 or at + extent > whole for at, extent, whole in box):
             raise LayoutError(f"box of {tuple(shape)} at {tuple(start)} is not inside a tile of {self.shape}")
-        made = self._part(start, shape)
+        made = _part(self, tuple(start), tuple(shape))
         if made is None:
             nearest = tuple(self._nearest(dim, extent) for dim, extent in enumerate(shape))
             raise LayoutError(
@@ -172,21 +173,11 @@ class Distribution(Shown):
             )
         return made
 
-    def _part(self, start: Sequence[int], shape: Sequence[int]) -> Distribution | None:
-        values = []
-        for mode in self.values:
-            inside = mode.extent
-            if mode.dim is not None:
-                inside = min(max(shape[mode.dim] // max(mode.step, 1), 1), mode.extent)
-            values.append(Mode(inside, mode.dim, mode.step))
-        made = Distribution(tuple(shape), self.threads, tuple(mode for mode in values if mode.extent > 1))
-        return made if made.is_exact and registers(self, made, start) is not None else None
-
     def _nearest(self, dim: int, wanted: int) -> int:
         """The smallest extent of slices along a dimension that is not below the one that was wanted."""
         for extent in range(wanted, self.shape[dim]):
             shape = (*self.shape[:dim], extent, *self.shape[dim + 1 :])
-            if self.shape[dim] % extent == 0 and self._part((0,) * self.rank, shape) is not None:
+            if self.shape[dim] % extent == 0 and _part(self, (0,) * self.rank, shape) is not None:
                 return extent
         return self.shape[dim]
 
@@ -236,6 +227,19 @@ class Distribution(Shown):
                 break
             width *= mode.extent
         return dim, width
+
+
+@lru_cache(maxsize=4096)
+def _part(source: Distribution, start: tuple[int, ...], shape: tuple[int, ...]) -> Distribution | None:
+    """The part that holds a box of a tile; None if it is not the same part of every thread's values."""
+    values = []
+    for mode in source.values:
+        inside = mode.extent
+        if mode.dim is not None:
+            inside = min(max(shape[mode.dim] // max(mode.step, 1), 1), mode.extent)
+        values.append(Mode(inside, mode.dim, mode.step))
+    made = Distribution(shape, source.threads, tuple(mode for mode in values if mode.extent > 1))
+    return made if made.is_exact and registers(source, made, start) is not None else None
 
 
 def registers(source: Distribution, target: Distribution, start: Sequence[int]) -> tuple[int, ...] | None:

@@ -343,6 +343,9 @@ class Events:
         if self.are_together:
             return self._unknown_together(clocks, events, agent)
         count = len(self.agents)
+        if len(events) < count - self.first:
+            late = self._time[events] > clocks.known[Scope.BLOCK][self._slot[events]]
+            return np.asarray((events > 0) & (late | (events < self.first)))
         times, slots = self._time[self.first : count], self._slot[self.first : count]
         unknown = np.ones(count, bool)
         unknown[0] = False

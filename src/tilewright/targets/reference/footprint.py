@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
+
+
+def lanes_of(which: Array) -> Array:
+    """The lane of each entry that is true, of an array of shape (lanes, values)."""
+    return np.nonzero(which)[0].astype(np.int16)
 
 
 @dataclass(eq=False)
@@ -33,6 +39,17 @@ class Footprint:
     coordinates: Array
     _banks: dict[tuple[int, int, int], tuple[int, int, int]] = field(default_factory=dict)
     _defects: dict[tuple[int, int, int], list[tuple[str, Array]]] = field(default_factory=dict)
+
+    @cached_property
+    def accessed(self) -> tuple[Array, Array]:
+        """The offsets of what exists, and the lane of each."""
+        return self.offsets[self.valid], lanes_of(self.valid)
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and the highest offset of what exists; (0, -1) if nothing does."""
+        at = self.accessed[0]
+        return (int(at.min()), int(at.max())) if len(at) else (0, -1)
 
     def defects(self, vector: int, address: int, dtype: DType) -> list[tuple[str, Array]]:
         """What is wrong with accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
@@ -69,21 +86,19 @@ class Footprint:
 
     def sectors(self, vector: int, dtype: DType) -> tuple[int, int]:
         """32-byte sectors that the requests to global memory touch, and the fewest that could hold them."""
-        lanes, values = self.offsets.shape
-        starts = self.offsets.reshape(lanes, values // vector, vector)[..., 0] * dtype.bytes
-        valid = self.valid.reshape(lanes, values // vector, vector)[..., 0]
-        pieces = _distinct(np.where(valid, starts, -1).T).sum(axis=1)
+        starts = np.where(self.valid, self.offsets, -1)[:, ::vector].T * dtype.bytes
+        starts.sort(axis=1)
+        pieces = np.count_nonzero(_first_of_equals(starts), axis=1)
         fewest = -(-pieces * vector * dtype.bytes // SECTOR_BYTES)
-        touched = _distinct(np.where(valid, starts // SECTOR_BYTES, -1).T)
-        return int(touched.sum()), int(fewest.sum())
+        touched = _first_of_equals(starts // SECTOR_BYTES)
+        return int(np.count_nonzero(touched)), int(fewest.sum())
 
 
-def _distinct(values: Array) -> Array:
-    """Which entries of every row, once sorted, are neither negative nor equal to the one before."""
-    ordered = np.sort(values, axis=1)
-    new = np.ones(ordered.shape, bool)
-    new[:, 1:] = np.diff(ordered, axis=1) != 0
-    return np.asarray(new & (ordered >= 0))
+def _first_of_equals(ordered: Array) -> Array:
+    """Which entries of every sorted row are neither negative nor equal to the one before."""
+    new = ordered >= 0
+    new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    return np.asarray(new)
 
 
 def _bank_conflicts(footprint: Footprint, vector: int, address: int, size: int) -> tuple[int, int, int]:
@@ -104,11 +119,27 @@ class Footprints:
         self._unknowns: dict[Value, tuple[Sym, ...]] = {}
         self._kept: dict[tuple[Any, ...], Footprint | None] = {}
         self._boxes: dict[tuple[Any, ...], Array] = {}
+        self._writing: dict[tuple[int, Distribution], Array] = {}
 
     def threads(self, warp: int, spread: Distribution) -> slice:
         """The threads of a warp that take part in a distribution; may be empty."""
-        last = min((warp + 1) * self._lanes, self._threads, spread.size_threads)
-        return slice(warp * self._lanes, max(last, warp * self._lanes))
+        first = warp * self._lanes
+        last = min(first + self._lanes, self._threads, spread.size_threads)
+        return slice(first, max(last, first))
+
+    def first_copies(self, warp: int, spread: Distribution) -> Array:
+        """Which lanes of a warp write, of shape (lanes, 1): the first of those that hold the same values."""
+        key = (warp, spread)
+        if key not in self._writing:
+            threads = self.threads(warp, spread)
+            rest = np.arange(threads.start, threads.stop)
+            first = np.ones(rest.shape, bool)
+            for mode in spread.threads:
+                if mode.dim is None:
+                    first &= rest % mode.extent == 0
+                rest = rest // mode.extent
+            self._writing[key] = first[:, None]
+        return self._writing[key]
 
     def of(self, warp: int, value: Value, spread: Distribution, env: Mapping[Sym, int]) -> Footprint | None:
         """What a warp touches of a tensor; None if none of its threads takes part."""
@@ -180,6 +211,10 @@ def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> Footprint:
     mapping: dict[Sym, Any] = dict(env)
     mapping.update(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))
     shape = table.shape[:-1]
-    offsets = np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
-    valid = np.broadcast_to(np.asarray(evaluate(view.valid, mapping), bool), shape)
+    offsets = _filling(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
+    valid = _filling(np.asarray(evaluate(view.valid, mapping), bool), shape)
     return Footprint(offsets, valid, table)
+
+
+def _filling(values: Array, shape: tuple[int, ...]) -> Array:
+    return values if values.shape == shape else np.broadcast_to(values, shape)

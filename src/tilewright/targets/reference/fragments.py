@@ -17,7 +17,7 @@ from tilewright.targets.reference.state import Registers, Warp
 def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
     """The values of a fragment, all of which must have been written; poison while an MMA uses it."""
     registers = held(machine, warp, value)
-    require_written(machine, warp, op, value)
+    _require_written(machine, warp, op, value, registers)
     if touch(machine, warp, op, value, "read"):
         return registers.values
     return machine.numbers.poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
@@ -42,7 +42,10 @@ def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
 
 def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
     """Report elements of a fragment that nothing has written."""
-    registers = held(machine, warp, value)
+    _require_written(machine, warp, op, value, held(machine, warp, value))
+
+
+def _require_written(machine: Machine, warp: Warp, op: Op, value: Value, registers: Registers) -> None:
     if machine.check and not registers.written.all():
         missing = np.argwhere(~registers.written)
         lane, number = (int(i) for i in missing[0])

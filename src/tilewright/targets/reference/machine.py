@@ -21,7 +21,7 @@ from tilewright.targets.reference.coverage import Trail
 from tilewright.targets.reference.engines import Engines
 from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.footprint import Footprint, Footprints
+from tilewright.targets.reference.footprint import Footprint, Footprints, lanes_of
 from tilewright.targets.reference.gathers import Gathers
 from tilewright.targets.reference.leftovers import Leftovers
 from tilewright.targets.reference.memory import Buffer
@@ -197,8 +197,11 @@ class Machine:
         touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
         if other is not None:
             result[~footprint.valid] = other
-        result[footprint.valid & ~touched] = self.numbers.poison(value.dtype, ())
-        at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
+        if touched is footprint.valid:
+            at, lanes = footprint.accessed
+        else:
+            result[footprint.valid & ~touched] = self.numbers.poison(value.dtype, ())
+            at, lanes = footprint.offsets[touched], lanes_of(touched)
         result[touched] = buffer.elements[at]
         if self.check:
             by_warp = self.engines.by_warp(op, value, spread)
@@ -229,9 +232,13 @@ class Machine:
         if buffer is None or footprint is None:
             return
         site = self.checker.site(op, value, "write")
-        wanted = footprint.valid & self._first_copies(warp, spread)[:, None]
+        first = self.footprints.first_copies(warp.rank, spread)
+        wanted = footprint.valid if first.all() else footprint.valid & first
         touched = self._usable(warp, agent, site, buffer, footprint, wanted, vector)
-        at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
+        if touched is footprint.valid:
+            at, lanes = footprint.accessed
+        else:
+            at, lanes = footprint.offsets[touched], lanes_of(touched)
         if self.check and buffer.is_shared:
             absent = self.leftovers.left_out(value, footprint, warp.env)
             self.checker.leaves_out(agent, site, buffer, footprint.offsets[absent], np.nonzero(absent)[0])
@@ -282,17 +289,6 @@ class Machine:
         known = warp.copies.clocks.known[Scope.LANE]
         known[warp.copies.slot] = max(known[warp.copies.slot], groups)
 
-    def _first_copies(self, warp: Warp, spread: Distribution) -> Array:
-        """Which lanes of a warp write: of threads that hold copies of the same values, the first."""
-        threads = self.footprints.threads(warp.rank, spread)
-        rest = np.arange(threads.start, threads.stop)
-        first = np.ones(rest.shape, bool)
-        for mode in spread.threads:
-            if mode.dim is None:
-                first &= rest % mode.extent == 0
-            rest = rest // mode.extent
-        return first
-
     def _usable(
         self,
         warp: Warp,
@@ -312,6 +308,9 @@ class Machine:
                 self.checker.defect(
                     Kind.MISALIGNED, agent, site, buffer, footprint.offsets[bad], lanes, reason
                 )
+        low, high = footprint.bounds
+        if buffer.exists is None and low >= 0 and high < len(buffer.elements):
+            return usable
         outside = np.zeros_like(wanted)
         outside[wanted] = buffer.outside(footprint.offsets[wanted])
         if outside.any():

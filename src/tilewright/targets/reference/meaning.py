@@ -137,10 +137,16 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
 
 def _broadcast(op: ops.Elementwise, operand: Value, values: Array) -> Array:
     """What belongs to an operand's registers, for each register of the result."""
-    spread = op.result.fragment.distribution
-    digits = broadcast(spread, operand.fragment.distribution)
+    places = _places(op.result.fragment.distribution, operand.fragment.distribution)
+    return values if places is None else values[:, places]
+
+
+@lru_cache(maxsize=1024)
+def _places(full: Distribution, part: Distribution) -> Array | None:
+    """The register of an operand for each of the result's; None if it is the same one."""
+    digits = broadcast(full, part)
     assert digits is not None, "verified"
-    return values if len(digits) == 1 else values[:, registers_of(digits, spread.size_values)]
+    return None if len(digits) == 1 else registers_of(digits, full.size_values)
 
 
 def _held(number: int, op: ops.Elementwise) -> int:

@@ -1,0 +1,70 @@
+"""Runs a program in this process as ``python program words`` would: without the start of another one.
+
+A start of Python with the library takes most of a second, and some hundred programs are run.  What only a
+process of its own shows (a fresh start, exit by a signal, what stands on the screen) is tested with one.
+"""
+
+from __future__ import annotations
+
+import io
+import runpy
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Ran(NamedTuple):
+    """How a program ended, and what it wrote."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def run_here(program: Path, *words: object, cwd: Path | None = None) -> Ran:
+    """Run a program to its end.
+
+    Args:
+        program: its file.
+        words: its arguments.
+        cwd: the directory that it runs in; default: the present one.
+    """
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err), _as_main(program, words), chdir(cwd or Path.cwd()):
+        try:
+            runpy.run_path(str(program), run_name="__main__")
+        except SystemExit as ended:
+            status = _status(ended.code)
+        except Exception:  # noqa: BLE001 whatever it is, it ends the program
+            traceback.print_exc()
+            status = 1
+    return Ran(status, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def _as_main(program: Path, words: tuple[object, ...]) -> Iterator[None]:
+    """The arguments, the imports of files beside the program, and the warnings of a process of its own."""
+    argv, path, before = sys.argv, [*sys.path], {*sys.modules}
+    sys.argv = [str(program), *map(str, words)]
+    sys.path.insert(0, str(program.parent))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+        for name in {*sys.modules} - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == program.parent:
+                del sys.modules[name]
+
+
+def _status(code: Any) -> int:
+    """The status that Python ends with: what is neither a number nor nothing is printed, and a failure."""
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
