@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from tests.programs import run_here
 
 from tilewright.runtime.native import processor_flags
 
@@ -17,9 +18,8 @@ HERE = ROOT / "benchmarks"
 
 
 def run(script: str, *arguments: object, status: int = 0) -> str:
-    command = [sys.executable, HERE / script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
-    assert done.returncode == status, done.stdout + done.stderr
+    done = run_here(HERE / script, *arguments, cwd=ROOT)
+    assert done.status == status, done.stdout + done.stderr
     return done.stdout
 
 
@@ -249,9 +249,8 @@ print(*(sum(1 for _ in made[name]("cpu")) for name in {[name for name, _ in WATC
 
 def test_the_planted_race_compiles_and_the_reference_finds_it() -> None:
     assert " compiled\n" in run("sanitize.py", "planted", "--compile")
-    command = [sys.executable, HERE / "sanitize.py", "planted", "--target", "reference"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
-    assert done.returncode == 1
+    done = run_here(HERE / "sanitize.py", "planted", "--target", "reference", cwd=ROOT)
+    assert done.status == 1
     assert "read-write race on shared sA" in done.stderr
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.programs import run_here
 
 from tilewright.runtime import tables
 from tilewright.schedule.tables import Table, Version
@@ -19,9 +18,8 @@ VERSION = Version.now("sm_90a", "NVIDIA H200", 132)
 
 
 def run(*arguments: object, script: str = "choices.py") -> tuple[int, str]:
-    command = [sys.executable, ROOT / "benchmarks" / script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
-    return done.returncode, done.stdout + done.stderr
+    done = run_here(ROOT / "benchmarks" / script, *arguments, cwd=ROOT)
+    return done.status, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.programs import run_here
 
 import tilewright as tw
 
@@ -26,9 +27,8 @@ LARGE = {"reference": "256x128x64", "cpu": "512x384x320"}
 def test_the_wrappers_gemm_on(target: str, name: str, tmp_path: Path) -> None:
     """The program itself asserts that this target ran, and names it in every line."""
     [example] = [path for path in EXAMPLES if path.stem == name]
-    command = [sys.executable, example, "--small", "--target", target]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_here(example, "--small", "--target", target, cwd=tmp_path)
+    assert result.status == 0, result.stdout + result.stderr
     lines = result.stdout.splitlines()
     assert [line.partition(">")[0].partition(" in tiles")[0] for line in lines if "correct" in line] == [
         f"{name.partition('_')[2]}<{target}, {case}"
@@ -82,9 +82,8 @@ def test_an_example_imports_what_its_reader_can(example: Path) -> None:
 def test_im2col_on(target: str, tmp_path: Path) -> None:
     """On the CPU at its full size."""
     [example] = [path for path in EXAMPLES if path.stem == "05_im2col"]
-    command = [sys.executable, example, "--target", target]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_here(example, "--target", target, cwd=tmp_path)
+    assert result.status == 0, result.stdout + result.stderr
     shape, matrix = {
         "cpu": ("32x9x9x7x4x64", "54190080 elements of (4, 7840, 1728)"),
         "reference": ("2x5x4x6x2x8", "20736 elements of (2, 48, 216)"),
@@ -107,9 +106,8 @@ def test_a_row_of_numbers_says_what_is_done(
     numbers: str, status: int, lines: tuple[int, str], tmp_path: Path
 ) -> None:
     [example] = [path for path in EXAMPLES if path.stem == "02_basic_gemm"]
-    command = [sys.executable, example, "--small", "--target", "reference", *numbers.split()]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert result.returncode == status, result.stdout + result.stderr
+    result = run_here(example, "--small", "--target", "reference", *numbers.split(), cwd=tmp_path)
+    assert result.status == status, result.stdout + result.stderr
     assert result.stdout.count("correct") == lines[0]
     assert lines[1] in result.stdout + result.stderr
 
@@ -128,18 +126,23 @@ def test_a_row_of_numbers_says_what_is_done(
 )
 def test_a_row_of_numbers_says_how_k_is_split(numbers: str, status: int, lines: tuple[int, str]) -> None:
     [example] = [path for path in EXAMPLES if path.stem == "11_split_k"]
-    command = [sys.executable, example, "--small", "--target", "reference", "--", *numbers.split()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert result.returncode == status, result.stdout + result.stderr
+    result = run_here(example, "--small", "--target", "reference", "--", *numbers.split())
+    assert result.status == status, result.stdout + result.stderr
     assert result.stdout.count("are right") == lines[0]
     assert lines[1] in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, example, "--small"], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_here(example, "--small", cwd=tmp_path)
+    assert result.status == 0, result.stdout + result.stderr
     assert result.stdout.strip(), "an example shows something"
     assert not list(tmp_path.iterdir()), "an example writes where it is told"
+
+
+def test_an_example_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """As its reader starts it; it says what it says here."""
+    command = [sys.executable, EXAMPLES[0], "--small"]
+    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert alone.returncode == 0, alone.stderr
+    assert len(alone.stdout.splitlines()) == len(run_here(EXAMPLES[0], "--small").stdout.splitlines())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.programs import run_here
 
 import tilewright as tw
 
@@ -18,10 +18,8 @@ STEPS = sorted(PLACE.glob("*.py"))
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda path: path.stem)
 def test_step_runs(step: Path, tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, step, "--small"], cwd=tmp_path, capture_output=True, text=True, timeout=240
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    result = run_here(step, "--small", cwd=tmp_path)
+    assert result.status == 0, result.stdout + result.stderr
     assert result.stdout.strip()
     assert not list(tmp_path.iterdir())
 

@@ -19,6 +19,9 @@ ELEMENTS = {"reference": 12_000, "cpu": 300_000, "cuda": 30_000_000}
 """Of the index space of a problem, at most."""
 
 KINDS = ("f16", "f16", "bf16", "f32", "f64", "i8", "f8e4m3")
+BATCHES = {"reference": 12, "cpu": 1_000, "cuda": 10_000}
+"""Of a problem, at most: each has tiles, and so blocks, of its own."""
+
 GROUPS = "bmnk"
 EXTENTS = (1, 2, 3, 5, 8, 16, 40, 64, 130)
 
@@ -41,6 +44,9 @@ def einsum_problem(number: int, target: str) -> EinsumTrial:
             extents[axes[0]] = int(rng.integers(1, 9))
     while np.prod([*extents.values()], dtype=np.float64) > ELEMENTS[target]:
         widest = max(extents, key=lambda one: extents[one])
+        extents[widest] = (extents[widest] + 1) // 2
+    while np.prod([extents[one] for one in groups["b"]], dtype=np.float64) > BATCHES[target]:
+        widest = max(groups["b"], key=lambda one: extents[one])
         extents[widest] = (extents[widest] + 1) // 2
     a = [*groups["b"], *groups["m"], *groups["k"]]
     b = [*groups["b"], *groups["k"], *groups["n"]]
