@@ -71,7 +71,7 @@ def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driv
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for n in (16, 24):  # a product that is known, and another
+        for n in (16, 32):  # a product that is known, and another of the same kernel
             product(tw.dtype(name), n)
     assert len(gpu.launched) == 3
 

@@ -13,7 +13,9 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.dtypes import dtype
 from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.reference import PreparedReference
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.reference import Report
 
 from .small_flows import (
     batched,
@@ -119,6 +121,13 @@ class Case:
             else:
                 made[name][...] = 99 if name in STORED else rng.integers(-4, 5, dims)
         return made
+
+    def executed(self, arrays: Mapping[str, Array]) -> Report:
+        """Execute it on the reference, as a launch does, which checks every access; what that shows."""
+        given = tuple(arrays.values())
+        prepared = self.bound.planned(given, "reference")[0].prepared
+        assert isinstance(prepared, PreparedReference)
+        return prepared.run(given)
 
     def compare(self, arrays: Mapping[str, Array]) -> StoredComparison:
         """Whether what was stored is right."""

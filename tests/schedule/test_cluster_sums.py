@@ -55,9 +55,8 @@ def test_no_hazard_and_every_element_right(name: str) -> None:
     case = CASES[name]
     for steps in (2 * case.schedule.stages * case.schedule.split_k + 1, 1, 0):  # type: ignore[operator]
         arrays = case.arrays(case.shape(steps))
-        report = case.bound.check(*arrays.values())
+        report = case.executed(arrays)
         assert report.is_clean, f"{case.shape(steps)}: {report}"
-        assert case.bound(*arrays.values(), target="reference").target == "reference"
         case.compare(arrays).raise_if_wrong()
 
 

@@ -20,12 +20,11 @@ def test_no_hazard_and_every_element_right(name: str) -> None:
     case = CASES[name]
     for steps in case.counts:
         arrays = case.arrays(case.shape(steps))
-        report = case.bound.check(*arrays.values())
+        report = case.executed(arrays)
         assert report.is_clean, f"{case.shape(steps)}: {report}"
         if steps >= case.turns:
             short = [loop for loop in report.coverage.short if not is_long(loop)]
             assert not short, f"{case.shape(steps)}: {short}"
-        assert case.bound(*arrays.values(), target="reference").target == "reference"
         case.compare(arrays).raise_if_wrong()
 
 

@@ -136,8 +136,6 @@ def test_forms(form: str, target: str) -> None:
     kind, run = (FP8, 128) if bulk else (np.float16, 32)
     shape = (72, 144, 272) if bulk else (40, 72, 80)
     bound = by_blocks.bind(run=run, schedule=schedule)
-    if target == "reference":
-        bound.check(*drawn(kind, shape, run).values()).raise_if_any()
     assert compared(bound, drawn(kind, shape, run), target) == schedule
 
 
@@ -149,8 +147,6 @@ DECODED = replace(BULK, atom=wgmma("f16", 16), tile=(128, 16, 128), swap_ab=True
 def test_decoded_operands_are_scaled_with_the_last_of_their_parts(run: int, target: str) -> None:
     bound = weights.bind(run=run, schedule=replace(DECODED, promote=run // 128))
     shape = (16, 144, 336)
-    if target == "reference":
-        bound.check(*widened(shape, run).values()).raise_if_any()
     assert compared(bound, widened(shape, run), target).staging == "tma"
 
 

@@ -100,10 +100,8 @@ def arrays(name, shape, dtype, seed=0):
 def computed(name, schedule, shape, target, dtype=np.float16):
     made = arrays(name, shape, dtype)
     bound = KERNELS[name].bind(schedule=schedule)
-    if target == "reference":
-        bound.check(*made.values()).raise_if_any()
     there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
-    ran = bound(*there, target=target)
+    ran = bound(*there, target=target)  # on the reference it raises what the checker finds
     assert ran.target == target
     if target == "cuda":
         synchronize()
