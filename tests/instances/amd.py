@@ -25,14 +25,17 @@ SPECS = {"A": ROWS, "B": WEIGHTS, "scale_a": VECTOR, "scale_b": VECTOR, "bias": 
 """Row-major matrices, each row at a multiple of 16 bytes."""
 
 
+TERMS: dict[str, Any] = {"multiplied": tw.f16, "terms": frozenset({"scale_b", "bias"}), "activation": None}
+"""A scale for each column, and a bias."""
+
+
 def bound(name: str = "Default", **changes: Any) -> Any:
     """The kernel of a specialization, its schedule changed."""
-    terms = {"multiplied": tw.f16, "terms": frozenset({"scale_b", "bias"}), "activation": None}
-    made = bound_to(INSTANCES[name], scaled(0), ARCH, tw.f8e4m3, **terms)
+    made = bound_to(INSTANCES[name], scaled(0), ARCH, tw.f8e4m3, **TERMS)
     if not changes:
         return made
     assert isinstance(made.schedule, tw.Schedule)
-    return scaled(0).bind(**terms, schedule=replace(made.schedule, **changes))
+    return scaled(0).bind(**TERMS, schedule=replace(made.schedule, **changes))
 
 
 @functools.cache
