@@ -164,7 +164,9 @@ def access(
     outer, inner = split_valid(valid if isinstance(valid, Cond) else Constant(bool(valid)), loops)
     pointer, step = place(scope, wanted, tensor, at, loops, const=const, rows=rows)
     word = emitter.word(tensor.dtype, vector)
-    load_if = emitter.dialect.load_if if tensor.tensor.memory is Memory.GLOBAL else "load_if"
+    # What all threads decide alike is a branch that none of them takes alone.
+    is_own = isinstance(valid, Cond) and bool(symbols(valid) & {*scope.own, *loops})
+    load_if = emitter.dialect.load_if if tensor.tensor.memory is Memory.GLOBAL and is_own else "load_if"
     if not loops:
         return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if)
     inside = scope.condition("inside", outer)
