@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.inspect.isa import Breach, Gates, Isa, Kind, broken, read_isa
 from tilewright.inspect.report import movements
-from tilewright.ops.products import plain
+from tilewright.ops.products import plain, scaled
 from tilewright.runtime.amdgcn import compile_text
 from tilewright.runtime.executable import Executable
 
@@ -222,3 +222,30 @@ def test_operands_meet_in_no_bank(arch: str) -> None:
     assert len(reads) >= 2
     assert all(one.passes == 1.0 for one in reads), [str(one) for one in reads]
     assert all(one.passes is not None and one.passes <= 2.0 for one in writes), [str(one) for one in writes]
+
+
+# ---------------------------------------------------------------- weights of 8 bits
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("order", ["nn", "nt"])
+def test_weights_are_widened_on_their_way_to_shared_memory(arch: str, order: str) -> None:
+    """Once for all warps, two at a time; the main loop of `tw.scaled_mm` loads as wide as others do."""
+    rows = tw.TensorSpec(tw.f16, 2, 1, (16, 16), (16, 1), 16, False)
+    columns = tw.TensorSpec(tw.f8e4m3, 2, 0, (16, 16), (1, 16), 16, False)
+    vector = tw.TensorSpec(tw.f32, 1, 0, (16,), (1,), 16, False)
+    b = columns if order == "nt" else replace(rows, dtype=tw.f8e4m3)
+    arrays = {"A": rows, "B": b, "scale_a": vector, "scale_b": vector, "bias": vector, "D": rows}
+    terms = {"terms": frozenset({"scale_b", "bias"}), "activation": None}
+    made = scaled(0).bind(multiplied=tw.f16, **terms).compile(**arrays, target="hip", arch=arch)
+    assert made.schedule is not None
+    assert (made.schedule.staging, made.schedule.tile) == ("registers", (128, 128, 32))
+    isa = read_isa(made.assembly)
+    narrow = {"nn": {"global_bytes": 8, "shared_store_bytes": 4}, "nt": {}}[order]
+    # On gfx942 bytes of the next weights are taken apart at once, under the products of this turn.
+    waits = {"gfx942": {"nn": 2, "nt": 1}[order], "gfx1151": 0}[arch]
+    gates = Gates(loads={"nn": 4, "nt": 3}[order], warps=3, waits_for_loads=waits, **narrow)
+    assert broken(isa, gates) == ()
+    assert made.resources["spilled_scalar_registers"] == 0
+    assert isa.main.mnemonics["v_pk_fma_f16"] == 8, "16 numbers of each thread, once"
+    assert isa.main.mix[Kind.VECTOR] <= 8 * 16
