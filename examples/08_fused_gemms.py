@@ -19,15 +19,20 @@ from tilewright.testing import device_get, device_put, do_bench
 def fused_gemms(A, B, C, D, *, tile, atom, warps):
     tw.require(A.shape[1] > 0, "K is 0, and so is D")
     tile_m, tile_n, tile_k, tile_p = tile
-    first, second = (tw.TiledMma(atom, (warps, 1), (tile_m // 16 // warps, n // 8)) for n in (tile_n, tile_p))
+    rows, columns, _ = atom.shape
+    first, second = (
+        tw.TiledMma(atom, (warps, 1), (tile_m // rows // warps, n // columns)) for n in (tile_n, tile_p)
+    )
     m, p = tw.block_index(tw.ceil_div(D.shape, (tile_m, tile_p)))
     sA = tw.shared((2, tile_m, tile_k), A.dtype)
     sB = tw.shared((2, tile_n, tile_k), B.dtype)
     sC = tw.shared((tile_p, tile_n), C.dtype)
+    # Threads hold C as they need it for A, but where an atom wants the elements of other threads.
+    scratch = None if atom.instruction == "mma.sync" else tw.shared((tile_m, tile_n), A.dtype)
     steps = tw.ceil_div(A.shape[1], tile_k)
 
     def fetch(source, target, at):
-        tw.copy_async(source.tile(target.shape, at), target, threads=32 * warps)
+        tw.copy_async(source.tile(target.shape, at), target, threads=first.threads)
 
     acc = tw.accumulator(second)
     for n in tw.range(tw.ceil_div(B.shape[0], tile_n), provenance="mainloop"):
@@ -44,7 +49,8 @@ def fused_gemms(A, B, C, D, *, tile, atom, warps):
                 fetch(B, sB[(k + 1) % 2], (n, k + 1))
             tw.async_commit()
             tw.mma(sA[k % 2], sB[k % 2], product)
-        tw.mma(tw.redistribute(product.to(A.dtype), tw.operand_a(second, tile_n)), sC, acc)
+        operand = tw.redistribute(product.to(A.dtype), tw.operand_a(second, tile_n), scratch=scratch)
+        tw.mma(operand, sC, acc)
         tw.barrier()  # the tiles have been read, before the next step overwrites them
     tw.copy(acc, D.tile((tile_m, tile_p), (m, p)))
 

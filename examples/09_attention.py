@@ -21,7 +21,10 @@ import tilewright as tw
 def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     rows, keys, depth = tile
     tw.require(Q.shape[3] <= depth, f"the head dimension exceeds the tile's {depth}")
-    by_keys, by_depth = (tw.TiledMma(atom, (warps, 1), (rows // 16 // warps, n // 8)) for n in (keys, depth))
+    by_keys, by_depth = (
+        tw.TiledMma(atom, (warps, 1), (rows // atom.shape[0] // warps, n // atom.shape[1]))
+        for n in (keys, depth)
+    )
     m, h, b = tw.block_index((tw.ceil_div(Q.shape[2], rows), Q.shape[1], Q.shape[0]))
     sQ = tw.shared((rows, depth), Q.dtype)
     sK = tw.shared((2, keys, depth), K.dtype)
@@ -32,11 +35,13 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
         seen = tw.minimum(seen, tw.maximum((m + 1) * rows + shift, 0))
     count = tw.let(tw.ceil_div(seen, keys))
 
-    lanes = (32 * warps * 8 // depth, depth // 8)
+    # Threads hold scores as they need them for A, but where an atom wants the elements of other threads.
+    scratch = None if atom.instruction == "mma.sync" else tw.shared((rows, keys), V.dtype)
+    lanes = (by_keys.threads * 8 // depth, depth // 8)
     by_query = tw.raked((rows, depth), lanes, vector=8, vector_dim=1)
 
     def fetch(source, target, at):
-        tw.copy_async(source[b, h].tile((keys, depth), (at, 0)), target, threads=32 * warps)
+        tw.copy_async(source[b, h].tile((keys, depth), (at, 0)), target, threads=by_keys.threads)
 
     fetch(K, sK[0], 0)
     fetch(V, sV[0], 0)
@@ -72,7 +77,7 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
         total.assign(tw.fma(total, decay, tw.reduce_sum(weights, 1)))
         largest.assign(highest)
         acc *= decay
-        operand = tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys))
+        operand = tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys), scratch=scratch)
         tw.mma(operand, sV[j % 2].permute(1, 0), acc)
     tw.copy(tw.where(total == 0, 0.0, acc / total), O[b, h].tile((rows, depth), (m, 0)))
 

@@ -11,6 +11,7 @@
 
 from tilewright.instances.checks import Check, Checks
 from tilewright.instances.problem import GemmProblem, Matrix
+from tilewright.instances.traits import tiled_mma
 from tilewright.instances.transfers import BlockTransfer, CShuffle
 from tilewright.instances.wmma import DeviceGemmWmma
 from tilewright.instances.xdl import DeviceGemmXdl
@@ -25,6 +26,7 @@ __all__ = [
     "DeviceGemmXdl",
     "GemmProblem",
     "Matrix",
+    "tiled_mma",
 ]
 
 __getattr__, __dir__ = namespace(__name__, __all__)

@@ -1,20 +1,44 @@
-"""Listings made wrong in one instruction on purpose; all of them: ``python -m tests.amdgcn.mutants``."""
+"""Listings made wrong in one instruction on purpose, of a product in plain HIP and of `tw.matmul`.
+
+All of them, written to `mutants.json` beside this file: ``python -m tests.amdgcn.mutants``.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import re
-import sys
+import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from tests.amdgcn.compiled import ARCHS, listing_text, typed
 
+import tilewright as tw
 from tilewright.amdgcn import ListingError, execute
+from tilewright.amdgcn.flow import Wait
+from tilewright.amdgcn.state import Waves
+from tilewright.inspect.isa import execute_listing
+from tilewright.ops.products import plain
+from tilewright.runtime.executable import Executable
+
+RECORD = Path(__file__).with_name("mutants.json")
+
+Shape = tuple[int, int, int]
 
 SHAPES = ((136, 200, 40), (70, 144, 8), (133, 216, 8), (70, 176, 8), (3, 3, 0))
 """Masks of lanes matter where a tile is cut, in each half of it; without K other waits do."""
+
+SHAPES_OF_OURS = ((70, 144, 8), (136, 200, 72), (133, 216, 40), (70, 176, 8), (3, 8, 0))
+"""Whose rows of B are whole runs of 16 bytes; the first has a ragged tile, and finds most."""
+
+IDLE = "nothing on its way"
+"""What is said of a wait that never had anything to wait for: without it the listing is as good."""
 
 
 class Mutant(NamedTuple):
@@ -66,34 +90,105 @@ def _shifted(line: str) -> str:
     return f"{line} offset:16"
 
 
-def verdict(text: str, shapes: tuple[tuple[int, int, int], ...] = SHAPES) -> str:
-    """How a listing of the product is found out: the error's class, ``"wrong numbers"``, or not at all."""
+def plain_hip(text: str, shape: Shape) -> bool:
+    """Whether a listing of the small program computes the product."""
+    m, n, k = shape
     random = np.random.default_rng(4)
-    for m, n, k in shapes:
-        a, b = (random.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
-        c = np.full((m, n), np.nan, np.float32)
-        try:
-            execute(text, typed([a, b, c, m, n, k]), (-(-n // 128), -(-m // 128)), (256,), stores_once=True)
-        except ListingError as error:
-            return type(error).__name__
-        wide = a.astype(np.float64), b.astype(np.float64)
-        bound = (k + 1) * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]).T)
-        if not np.all(np.abs(c - wide[0] @ wide[1].T) <= bound):
-            return "wrong numbers"
-    return ""
+    a, b = (random.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
+    c = np.full((m, n), np.nan, np.float32)
+    execute(text, typed([a, b, c, m, n, k]), (-(-n // 128), -(-m // 128)), (256,), stores_once=True)
+    return is_product(a, b.T, c)
+
+
+def ours(made: Executable, text: str, shape: Shape) -> bool:
+    """Whether a listing of `tw.matmul` does."""
+    m, n, k = shape
+    random = np.random.default_rng(4)
+    a, b = (random.standard_normal(extents).astype(np.float16) for extents in ((m, k), (k, n)))
+    d = np.full((m, n), np.nan, np.float32)
+    execute_listing(replace(made, assembly=text), {"A": a, "B": b, "D": d}, stores_once=True)
+    return is_product(a, b, d)
+
+
+def is_product(a: Any, b: Any, found: Any) -> bool:
+    """Every element within the bound of sums in f32."""
+    wide = a.astype(np.float64), b.astype(np.float64)
+    bound = (a.shape[1] + 2) * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]))
+    return bool(np.all(np.abs(found - wide[0] @ wide[1]) <= bound))
+
+
+class Subject(NamedTuple):
+    """A listing that is right, and how one tells.
+
+    Args:
+        text: the listing.
+        is_right: whether a listing computes a product of some extents.
+        shapes: the extents that are tried.
+    """
+
+    text: str
+    is_right: Callable[[str, Shape], bool]
+    shapes: tuple[Shape, ...]
+
+    def verdict(self, text: str) -> str:
+        """How a listing is found out: the error's class, ``"wrong numbers"``, or not at all."""
+        for shape in self.shapes:
+            try:
+                if not self.is_right(text, shape):
+                    return "wrong numbers"
+            except ListingError as error:
+                return type(error).__name__
+        return ""
+
+    def idle_waits(self) -> set[int]:
+        """Lines of waits at which, whatever the extents, nothing was on its way that they wait for."""
+        executed, needed = set[int](), set[int]()
+        run = Wait.run
+
+        def watched(step: Wait, waves: Waves) -> None:
+            waits = waves.waits
+            before = {stream: done.copy() for stream, done in waits.done.items()}
+            run(step, waves)
+            executed.add(step.line)
+            if any((waits.done[stream] > done).any() for stream, done in before.items()):
+                needed.add(step.line)
+
+        with patch.object(Wait, "run", watched):
+            assert all(self.is_right(self.text, shape) for shape in self.shapes)
+        return executed - needed
+
+
+@functools.cache
+def subject(name: str, arch: str) -> Subject:
+    """The program in plain HIP, ``"gemm.hip"``, or ``"tw.matmul"`` of f16 with 128 x 128 for 256 threads."""
+    if name == "gemm.hip":
+        return Subject(listing_text("gemm", arch), plain_hip, SHAPES)
+    a, b, d = (tw.TensorSpec(dtype, 2, 1, (1, 8), (8, 1), 16, False) for dtype in (tw.f16, tw.f16, tw.f32))
+    made = plain(0).compile(a, b, d, precision="exact", target="hip", arch=arch)
+    return Subject(made.assembly, functools.partial(ours, made), SHAPES_OF_OURS)
+
+
+SUBJECTS = [(name, arch) for name in ("gemm.hip", "tw.matmul") for arch in ARCHS]
 
 
 def main() -> None:
-    for arch in ARCHS:
-        found: Counter[tuple[str, str]] = Counter()
-        for mutant in mutants(listing_text("gemm", arch)):
-            by = verdict(mutant.text)
-            found[mutant.kind, by or "NOT FOUND"] += 1
-            if not by:
-                print(f"{arch} line {mutant.line}: {mutant.kind} of {mutant.instruction} is not found")
-        for (kind, by), count in sorted(found.items()):
-            print(f"{arch}: {kind}: {count} by {by}")
-    sys.stdout.flush()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    record: dict[str, Any] = {"commit": commit.stdout.strip()}
+    for name, arch in SUBJECTS:
+        one = subject(name, arch)
+        idle = one.idle_waits()
+        found: dict[str, Counter[str]] = {}
+        for mutant in mutants(one.text):
+            unseen = IDLE if mutant.line in idle else "NOT FOUND"
+            by = one.verdict(mutant.text) or unseen
+            found.setdefault(mutant.kind, Counter())[by] += 1
+            if by == "NOT FOUND":
+                print(f"{name} {arch} line {mutant.line}: {mutant.kind} of {mutant.instruction}", flush=True)
+        record[f"{name} {arch}"] = {kind: dict(count) for kind, count in sorted(found.items())}
+        print(f"{name} {arch}: {record[f'{name} {arch}']}", flush=True)
+    RECORD.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -47,6 +47,19 @@ CASES = [
         {"v[0:1]": (1 << 36) + 7},
         OLD,
     ),
+    # A constant in floating point has the bits of a number of 64 bits where an operand has 64.
+    Case(
+        "v_lshl_add_u64 v[0:1], v[2:3], 0, 1.0",
+        {"v[2:3]": 1 << 52},
+        {"v[0:1]": 0x4000000000000000},
+        OLD,
+    ),
+    # 2**512 * 2**512 - 2**1023: the product alone has no number.
+    Case(
+        "v_fma_f64 v[0:1], v[2:3], v[2:3], v[4:5]",
+        {"v[2:3]": 0x5FF0000000000000, "v[4:5]": 0xFFE0000000000000},
+        {"v[0:1]": 0x7FE0000000000000},
+    ),
     Case(
         "v_perm_b32 v0, v1, v2, v3",
         {"v1": 0x77665544, "v2": 0x33221180, "v3": 0x0D0C0804},

@@ -49,13 +49,18 @@ def drawn(number: int, target: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return arrays, words | {"stores": not terms.integers(3)}
 
 
-def carried_out(number: int, target: str) -> str:
+def carried_out(number: int, target: str, like: str = "") -> str:
     """Compute a problem twice, and compare every element with f64.
+
+    Args:
+        number: which.
+        target: where.
+        like: the target whose sizes it has; default: this one.
 
     Returns:
         What is wrong; empty if nothing is.
     """
-    arrays, words = drawn(number, target)
+    arrays, words = drawn(number, like or target)
     stores, about = words.pop("stores"), f"{ {name: one.shape for name, one in arrays.items()} }, {words}"
     wide = {name: one.astype(np.float64) for name, one in arrays.items()}
     whole = words["alpha"] * (wide["a"] @ wide["b"]) + wide.get("bias", 0)

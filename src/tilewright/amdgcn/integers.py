@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,12 @@ def _mad_wide(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
     product = a.astype(U64) * b.astype(U64)
     total = product + c
     return total, total < product
+
+
+def _wide_sum(values: Sequence[Any], shadows: Sequence[Any]) -> tuple[Any, Any]:
+    """Undefined from the lowest bit on that is so in an operand, and so is the carry."""
+    unknown = reduce(np.bitwise_or, (shadow.astype(U64) for shadow in shadows if shadow is not None))
+    return ~unknown + U64(1) | unknown, unknown != 0
 
 
 def _perm(a: Any, b: Any, select: Any) -> Any:
@@ -203,8 +211,8 @@ def _rows() -> dict[str, Row]:
         "v_mad_i32_i24": row(
             "i32 = i32 i32 i32", lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.int32)
         ),
-        "v_mad_u64_u32": row("u64 mask = u32 u32 u64", _mad_wide),
-        "v_mad_i64_i32": row("i64 mask = i32 i32 i64", _mad_wide),
+        "v_mad_u64_u32": row("u64 mask = u32 u32 u64", _mad_wide, _wide_sum),
+        "v_mad_i64_i32": row("i64 mask = i32 i32 i64", _mad_wide, _wide_sum),
         "v_mad_u32_u16": row(
             "u32 = u16 u16 u32", lambda a, b, c: a.astype(np.uint32) * b.astype(np.uint32) + c
         ),

@@ -138,8 +138,8 @@ def constant_bits(item: Operand, kind: str) -> int:
     wide = kind.endswith("64")
     if item.bank == "float":
         if abs(item.number - 0.15915494) < 1e-6:
-            return _TWO_PI_INVERSE.get(kind, _TWO_PI_INVERSE["f32"])
-        if kind == "f64":
+            return _TWO_PI_INVERSE["f64" if wide else "f16" if kind == "f16" else "f32"]
+        if wide:
             return int(struct.unpack("<Q", struct.pack("<d", item.number))[0])
         form, bits = ("<e", "<H") if kind in ("f16", "pk16") else ("<f", "<I")
         return int(struct.unpack(bits, struct.pack(form, item.number))[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -45,14 +46,33 @@ def fma(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
-    """``a * b + c`` of f64, rounded once, within the range of normal numbers."""
-    high, low = _two_product(np.asarray(a), np.asarray(b))
-    c = np.asarray(c)
+    """``a * b + c`` of f64, rounded once."""
+    a, b, c = np.broadcast_arrays(a, b, c)
+    high, low = _two_product(a, b)
     middle, low_error = _two_sum(c, low)
     total, error = _two_sum(high, middle)
     rest, rest_error = _two_sum(low_error, error)
-    exact = total + _towards_odd(rest, rest_error)
-    return np.where(np.isfinite(exact) & np.isfinite(low), exact, a * b + c)
+    made = np.asarray(total + _towards_odd(rest, rest_error))
+    plain = np.asarray(a * b + c)
+    size = np.abs(high)
+    # Where nothing is lost below the least number, and nothing grows beyond the largest.
+    safe = (size > 2.0**-900) & (size < 2.0**960) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**960)
+    safe &= np.abs(c) < 2.0**960
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    made = np.where(safe, made, plain)
+    for at in np.argwhere(finite & ~safe & (a != 0) & (b != 0)):
+        made[tuple(at)] = _rational(float(a[tuple(at)]), float(b[tuple(at)]), float(c[tuple(at)]))
+    return made
+
+
+def _rational(a: float, b: float, c: float) -> float:
+    """``a * b + c`` by integers."""
+    (i, p), (j, q), (k, r) = (value.as_integer_ratio() for value in (a, b, c))
+    above, below = i * j * r + k * p * q, p * q * r
+    try:
+        return above / below if above else a * b + c
+    except OverflowError:
+        return math.inf if above > 0 else -math.inf
 
 
 def to_integer(value: Array, low: int, high: int) -> Array:

@@ -24,7 +24,21 @@ _TWO_OVER_PI = (
 )
 """Its binary digits after the point, 64 to a word."""
 
+
+def _chosen(first: int, words: tuple[int, ...]) -> str:
+    """The word at index ``at`` of those that begin at ``first``, by comparisons: no table in memory."""
+    if len(words) == 1:
+        return f"0x{words[0]:x}ull"
+    half = len(words) // 2
+    low, high = _chosen(first, words[:half]), _chosen(first + half, words[half:])
+    return f"(at < {first + half} ? {low} : {high})"
+
+
 _REDUCE = f"""\
+static inline unsigned long long two_over_pi(int at) {{
+  return {_chosen(-1, (0, *_TWO_OVER_PI, 0))};
+}}
+
 struct Quarter {{ double near, rest; int turns; }};
 
 // x - turns * pi/2 as a sum of two doubles, for |x| up to 2**20.
@@ -40,7 +54,6 @@ static inline Quarter small_quarter(double x) {{
 
 // The same for larger numbers.
 static inline Quarter large_quarter(double x) {{
-  static const unsigned long long digits[] = {{{", ".join(f"0x{word:x}ull" for word in _TWO_OVER_PI)}}};
   const long long bits = bits_of_f64(x < 0 ? -x : x);
   const unsigned long long whole = (bits & ((1ll << 52) - 1)) | 1ll << 52;
   // Digits that make multiples of four quarters with |x| = whole * 2**exponent are left out.
@@ -49,8 +62,7 @@ static inline Quarter large_quarter(double x) {{
   unsigned long long part[3];
   for (int i = 0; i < 3; ++i) {{
     const int at = word + i - 1;
-    const unsigned long long high = at >= 0 && at < 19 ? digits[at] : 0;
-    const unsigned long long low = at + 1 < 19 ? digits[at + 1] : 0;
+    const unsigned long long high = two_over_pi(at), low = two_over_pi(at + 1);
     part[i] = rest ? high << rest | low >> (64 - rest) : high;
   }}
   const unsigned __int128 low = (unsigned __int128)whole * part[2];

@@ -18,7 +18,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import settings
 from tilewright.runtime.outputs import output
 from tilewright.schedule.tables import Table, TableError, Version
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import owner
 
 SHIPPED = Path(__file__).parents[1] / "tables"
 """The tables that come with the package; there need be none."""
@@ -47,8 +47,8 @@ def table_for(arch: Arch, processors: int) -> Table | None:
 
 def version_of(arch: Arch, processors: int) -> Version | None:
     """The version of a table of this machine; None if no tables are kept of it."""
-    owner = next(target for target in TARGETS.values() if arch.name in target.architectures)
-    name = backend_named(owner.name).device_name() if processors and owner.machine_code else ""
+    target = owner(arch.name)
+    name = backend_named(target.name).device_name() if processors and target.machine_code else ""
     return Version.now(arch.name, name, processors) if name else None
 
 

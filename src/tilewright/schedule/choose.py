@@ -18,7 +18,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import owner, part
 
 UNKNOWN = 4096
 """The extent that is assumed where a kernel is compiled for a class of arrays."""
@@ -173,8 +173,7 @@ def proposals(question: Question) -> Iterator[Candidate]:
 
     They are made when they are asked for, and nobody has asked yet whether they are legal.
     """
-    owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
-    found: Iterator[Candidate] = part(owner.chooser)(question)
+    found: Iterator[Candidate] = part(owner(question.arch.name).chooser)(question)
     if question.across:
         found = _across(found)
     if question.form.scaled_every:

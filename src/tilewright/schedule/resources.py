@@ -47,7 +47,7 @@ from tilewright.schedule.stages import (
     packed_elems,
     panel_rows,
 )
-from tilewright.targets.target import TARGETS, Target
+from tilewright.targets.target import Target, owner
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Case:
     @cached_property
     def target(self) -> Target:
         """The target that the machine is one of."""
-        return next(target for target in TARGETS.values() if self.arch.name in target.architectures)
+        return owner(self.arch.name)
 
     @property
     def is_bulk(self) -> bool:

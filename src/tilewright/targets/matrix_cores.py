@@ -153,8 +153,16 @@ atom for them: they are widened to f16, which holds each of them.
 """
 
 
-def nearest(a: DType, c: DType, features: frozenset[str]) -> MmaAtom | None:
+def nearest(
+    a: DType, c: DType, features: frozenset[str], *, most: tuple[int, int] = (32, 64)
+) -> MmaAtom | None:
     """The atom that multiplies numbers of a dtype on hardware with these features; the deepest of the widest.
+
+    Args:
+        a: dtype of A and B.
+        c: dtype of the sums.
+        features: of the hardware.
+        most: rows, and how deep it goes, at most.
 
     Example:
         >>> nearest(f16, f32, frozenset({"mfma"})), nearest(f64, f64, frozenset({"gfx11"}))
@@ -163,6 +171,8 @@ def nearest(a: DType, c: DType, features: frozenset[str]) -> MmaAtom | None:
     fitting = (
         atom
         for atom in MATRIX_CORES.values()
-        if (atom.a_dtype, atom.c_dtype) == (a, c) and atom.feature in features
+        if (atom.a_dtype, atom.c_dtype) == (a, c)
+        and atom.feature in features
+        and (atom.shape[0] <= most[0] and atom.shape[2] <= most[1])
     )
     return max(fitting, key=lambda atom: (atom.shape[0], atom.shape[2]), default=None)

@@ -199,6 +199,16 @@ def serving(memory: str) -> Target:
     return next(target for target in TARGETS.values() if target.serves and target.memory == memory)
 
 
+def owner(arch: str) -> Target:
+    """The target that has an architecture of a name.
+
+    Example:
+        >>> owner("gfx942").name, owner("sm_80").name
+        ('hip', 'cuda')
+    """
+    return next(target for target in TARGETS.values() if arch in target.architectures)
+
+
 def part(place: str) -> Any:
     """What lies at ``"module:name"``."""
     module, _, name = place.partition(":")

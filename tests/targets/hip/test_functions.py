@@ -1,4 +1,4 @@
-"""Conversions in HIP text, executed beside the reference; functions that are refused by name."""
+"""Conversions in HIP text, executed beside the reference."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, TraceError
 from tilewright.functions.table import CONVERSION, FUNCTIONS
 from tilewright.lang.fragments import elementwise
-from tilewright.targets.hip.legality import violations
-from tilewright.targets.hip.prelude import MISSING
-from tilewright.targets.simt.arithmetic import called
 
 from .executed import launched
 
@@ -35,21 +32,6 @@ def taken(name: str, dtype: str) -> bool:
     except (TraceError, DTypeError):
         return False
     return True
-
-
-@pytest.mark.parametrize("dtype", ["f64", "f32", "bf16", "i64"])
-def test_a_function_that_no_compiler_has_is_refused_by_name(dtype: str) -> None:
-    """All others are executed, beside this file."""
-    kind = dtype_named(dtype).computed
-    refused = [name for name in FORMS if taken(name, dtype) and called(name, kind) in MISSING]
-    assert len(refused) >= {"f64": 10, "i64": 0}.get(dtype, 4)
-    for name in refused:
-        kernel = applied.trace(
-            tw.like(dtype, 64), tw.like("f32", 64), names=(name,), target="hip", arch="gfx1151"
-        )
-        [found] = violations(kernel, "gfx1151")
-        assert found.message.startswith(f"there is no {name} of {kind} for gfx1151")
-        assert "target cuda or cpu" in found.nearest
 
 
 @tw.kernel(X="N", Y="M")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.targets.elementary import VERBS, check, points
 from tests.targets.hip.executed import launched
+from tests.targets.hip.machine import machines
 from tests.targets.hip.test_functions import FORMS, taken
 
 import tilewright as tw
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.functions.table import FUNCTIONS
 from tilewright.lang.fragments import elementwise
-from tilewright.targets.hip.prelude import MISSING
-from tilewright.targets.simt.arithmetic import called
 
 
 @tw.kernel(X="N", Z="N", Y="M")
@@ -42,9 +42,7 @@ CASES += [("gfx942", name) for name in ("f32", "bf16", "f8e4m3", "i64", "u16")]
 @pytest.mark.parametrize(("arch", "name"), CASES)
 def test_every_function_is_executed(arch: str, name: str) -> None:
     dtype = dtype_named(name)
-    kind = dtype.computed
     names = [form for form in FORMS if taken(form, name)]
-    names = [form for form in names if not (called(form, kind) in MISSING and kind.is_float)]
     assert len(names) >= 12
     x = numbers(dtype)
     z = np.roll(x, 7).copy()
@@ -60,3 +58,25 @@ def test_every_function_is_executed(arch: str, name: str) -> None:
         with np.errstate(invalid="ignore"):
             near = np.abs(one - other) <= bound_of
         assert np.all(near | (one == other) | (np.isnan(one) & np.isnan(other))), form
+
+
+@tw.kernel(X="N", Y="P N")
+def each(X, Y, *, names):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    x = tw.load(X.tile((64,), (n,)).partition((64,)))
+    for at, name in enumerate(names):
+        tw.copy(VERBS[name](x), Y[at].tile((64,), (n,)))
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [("gfx942", tw.f32), ("gfx1151", tw.f64), ("gfx942 older", tw.f64), ("gfx1151 older", tw.f32)],
+    ids=str,
+)
+def test_functions_are_within_their_bounds(target: str, dtype: tw.DType) -> None:
+    """Also those that no compiler for AMD GPUs has, on numbers of all magnitudes, by two compilers."""
+    x = points(dtype, 200)
+    y = np.full((len(VERBS), x.size), 7, dtype.numpy)
+    with machines():
+        assert each.bind(names=tuple(VERBS))(x, y, target=target).target == target
+    check(dtype, x, y)

@@ -51,6 +51,8 @@ def execute_listing(
     arrays: Mapping[str, Any],
     numbers: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
+    *,
+    stores_once: bool = False,
 ) -> Execution:
     """Execute a kernel from the listing that it was compiled to for an AMD GPU, as it would be launched.
 
@@ -59,6 +61,7 @@ def execute_listing(
         arrays: those of the kernel, by parameter; results are stored in them.
         numbers: its numbers and integers.
         watch: as `tilewright.amdgcn.execute` takes it.
+        stores_once: likewise.
 
     Raises:
         LaunchError: a number has no value.
@@ -81,7 +84,7 @@ def execute_listing(
         else:
             given.append(np.zeros(binding.workspaces[param.value.name], param.value.dtype.numpy))
     grid = (*binding.grid, 1, 1)[:3]
-    return execute(made.assembly, given, grid, (kernel.threads, 1, 1), watch=watch)
+    return execute(made.assembly, given, grid, (kernel.threads, 1, 1), watch=watch, stores_once=stores_once)
 
 
 class BankCounter:

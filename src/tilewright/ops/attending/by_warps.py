@@ -76,8 +76,8 @@ def _compute(
     sQ = tw.shared((rows, depth), Q.dtype)
     sK = tw.shared((2, depth, keys) if tiles.keys_by_column else (2, keys, depth), K.dtype)
     sV = tw.shared((2, keys, width), V.dtype)
-    # Matrix units want of A what they give as C; other threads hold it for lanes that multiply by themselves.
-    scratch = tw.shared((rows, keys), V.dtype) if atom.instruction == "fma" else None
+    # Where units want of A what they give as C, no weight leaves its thread.
+    scratch = tw.shared((rows, keys), V.dtype) if tiles.is_exchanged else None
 
     def fetch(source: Tensor, target: Tensor, at: Index) -> None:
         tw.copy_async(source.tile(target.shape, (at, 0)), target, threads=atom.lanes * warps)

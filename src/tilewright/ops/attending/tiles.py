@@ -9,6 +9,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType, f32
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.atoms import TENSOR_CORE, fma
+from tilewright.targets.matrix_cores import nearest
 
 MOST_COLUMNS = 256
 """Of queries, keys and values."""
@@ -78,10 +79,15 @@ class WarpTiles:
     keys_by_column: bool = False
 
     @property
+    def is_exchanged(self) -> bool:
+        """Whether weights pass through shared memory: only ``mma.sync`` takes A as it gives C."""
+        return self.atom.instruction != "mma.sync"
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory that it takes."""
         held = self.rows * self.depth + 2 * self.keys * (self.depth + self.width)
-        scratch = self.rows * self.keys if self.atom.instruction == "fma" else 0
+        scratch = self.rows * self.keys if self.is_exchanged else 0
         return self.atom.a_dtype.bytes * (held + scratch)
 
 
@@ -135,21 +141,29 @@ def for_warps(
     depth, width = map(_covering, columns)
     if element == f32:  # lanes keep sums of other numbers of columns in memory
         depth, width = (1 << (side - 1).bit_length() for side in (depth, width))
+    atom = _atom(element, arch)
 
     def sizes() -> Iterator[tuple[int, int, int]]:
         """Rows, keys and warps, the best first."""
         if element == f32:
-            yield from ((64, 32, 8), (64, 16, 8), (32, 16, 4))
+            least = atom.shape[0]  # rows of a warp
+            yield from ((rows, keys, rows // least) for rows, keys in ((64, 32), (64, 16), (32, 16)))
         elif max(depth, width) <= 64:
             yield (128, 64, 4)
         elif max(depth, width) <= 128:
-            yield (128, 32, 4)
+            yield from ((128, 32, 4), (64, 32, 4))
         else:
-            yield from ((128, 32, 8), (64, 32, 4))
+            yield from ((128, 32, 8), (64, 32, 4), (32, 16, 2))
 
-    atom = fma(f32, each=(2, 2)) if element == f32 else TENSOR_CORE[element.name]
     made = (WarpTiles(rows, keys, depth, width, warps, atom, keys_by_column) for rows, keys, warps in sizes())
     return next(tiles for tiles in made if _fits(tiles.shared_bytes, arch))
+
+
+def _atom(element: DType, arch: Arch) -> MmaAtom:
+    """What multiplies: of f32 multiply-adds, else matrix units, of which the narrow ones leave warps rows."""
+    if element == f32:
+        return fma(f32, lanes=(arch.lanes // 8, 8), each=(2, 2))
+    return nearest(element, f32, arch.features, most=(16, 16)) or TENSOR_CORE[element.name]
 
 
 def _fits(shared_bytes: int, arch: Arch) -> bool:

@@ -9,15 +9,13 @@ from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import BULK_VERBS, Copy
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Elementwise, Mma, Op
-from tilewright.ir.types import Value
+from tilewright.ir.ops import Mma, Op
 from tilewright.targets.atoms import is_listed
 from tilewright.targets.hip.arch import ARCHITECTURES
-from tilewright.targets.hip.prelude import DIALECT, MISSING
+from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.matrix_cores import nearest
-from tilewright.targets.simt.arithmetic import called
 from tilewright.targets.simt.legality import beyond
-from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE
+from tilewright.targets.target import CUDA, HIP, REFERENCE
 
 NOT_ON_AMD = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 """The verbs of roles, of bulk copies, of asynchronous MMA, of dependent launches."""
@@ -40,22 +38,12 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
 def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
     if isinstance(op, Mma):
         yield from _atom(op, arch)
-    elif isinstance(op, Elementwise):
-        yield from _function(op, arch)
     elif op.verb in NOT_ON_AMD:
         others = f"target {CUDA.name} or {REFERENCE.name}"
         yield op.violation("target", f"{arch.name} has no {op.verb}", others)
     elif isinstance(op, Copy) and op.engine == "matrix":
         text = f"{arch.name} moves no matrices from {op.source} to {op.target} at once"
         yield op.violation("engine", text, "engine='direct', or none: the target chooses")
-
-
-def _function(op: Elementwise, arch: Arch) -> Iterator[Violation]:
-    kinds = [value.dtype.computed for value in op.operands_ if isinstance(value, Value)]
-    if kinds and called(op.function, kinds[0]) in MISSING:
-        text = f"there is no {op.function} of {kinds[0]} for {arch.name}, whose text includes no library"
-        others = f"target {CUDA.name} or {CPU.name}" + (", or f32" if kinds[0].bits == 64 else "")
-        yield op.violation("function", text, others)
 
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ Metadata"; clang, "AMDGPU Support", and its language extensions.
 
 from __future__ import annotations
 
+from tilewright.functions.formulas import FORMULAS
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type, suffix
 from tilewright.targets.hip import atomics, background, pairs
 from tilewright.targets.hip.instructions import function
@@ -125,6 +126,15 @@ _OF_BOTH = (("fma", "xyz"), ("fmod", "xy"), ("copysign", "xy"), ("fabs", "x"), (
 _OF_FLOATS = (("exp", "x"), ("log", "x"), ("log2", "x"))
 """Those that it has for f32 alone."""
 
+_WRITTEN = ("tanh", "erf", "sin", "cos")
+"""Those that it has of neither type."""
+
+_FORMULAS_OF = {
+    "float": (*_WRITTEN, "pow"),
+    "double": (*_WRITTEN, "exp", "exp2", "log", "log2"),
+}
+"""What is written out, by the type."""
+
 
 def _function(name: str, letters: str, real: str) -> str:
     end = "f" if real == "float" else ""
@@ -135,7 +145,29 @@ DEVICE {real} {name}{end}({given}) {{
 }}"""
 
 
+def _written(name: str, real: str) -> str:
+    given, passed = (f"{real} x, {real} y", "x, y") if name == "pow" else (f"{real} x", "x")
+    end, kind = ("f", "f32") if real == "float" else ("", "f64")
+    return f"""
+DEVICE {real} {name}{end}({given}) {{
+  return {name}_{kind}({passed});
+}}"""
+
+
+_FORMULAS = {
+    "bits": """
+DEVICE unsigned bits_of_f32(float x) {
+  return BITS_OF(x);
+}
+DEVICE float f32_of_bits(unsigned x) {
+  return FLOAT_OF(x);
+}""",
+    **{name: "\n" + text.replace("static inline", "DEVICE") for name, (_, text) in FORMULAS.items()},
+}
+
 _MATH = {
+    **{f"{name}f": _written(name, "float") for name in _FORMULAS_OF["float"]},
+    **{name: _written(name, "double") for name in _FORMULAS_OF["double"]},
     **{f"{name}f": _function(name, letters, "float") for name, letters in (*_OF_BOTH, *_OF_FLOATS)},
     **{name: _function(name, letters, "double") for name, letters in _OF_BOTH},
     "sqrtf": _function("sqrt", "x", "float"),
@@ -176,9 +208,6 @@ DEVICE {name} {real}_to_{called}({real} x) {{
     return found
 
 
-_ACTIVATIONS = {name: text for name, text in prelude.ACTIVATIONS.items() if name.startswith("fast_")}
-"""Those of f32; those of f64 need an exponential function of f64."""
-
 _NEEDS = {
     **prelude.NEEDS,
     **pairs.NEEDS,
@@ -189,26 +218,22 @@ _NEEDS = {
         f"fast_{name}": ("fast_exp2", "fast_reciprocal", "expf", "fmaf")
         for name in ("sigmoid", "silu", "gelu", "gelu_tanh")
     },
+    **dict.fromkeys(("sigmoid", "gelu", "gelu_tanh"), ("exp", "exp2", "erf", "fabs")),
+    **{name: needs for name, (needs, _) in FORMULAS.items()},
+    **{f"{name}f": (f"{name}_f32",) for name in _FORMULAS_OF["float"]},
+    **{name: (f"{name}_f64",) for name in _FORMULAS_OF["double"]},
 }
-
-MISSING = frozenset(
-    (
-        *("tanhf", "erff", "sinf", "cosf", "powf", "tanh", "erf", "sin", "cos", "pow"),
-        *("exp", "exp2", "log", "log2", "sigmoid", "silu", "gelu", "gelu_tanh"),
-    )
-)
-"""Functions of C's mathematics library that a compiler for AMD GPUs does not have without ROCm's."""
 
 DIALECT = SimtDialect(
     types=prelude.STORAGE,
     function="__attribute__((device)) inline",
     pieces=(
-        *(_WORDS, _MATH, prelude.TYPES, prelude.RANDOM, prelude.DIVISION, _CONVERSIONS),
+        *(_WORDS, _FORMULAS, _MATH, prelude.TYPES, prelude.RANDOM, prelude.DIVISION, _CONVERSIONS),
         *(
             _of_integers(),
             prelude.CONVERSIONS,
             pairs.PIECES,
-            _ACTIVATIONS,
+            prelude.ACTIVATIONS,
             prelude.MOVES,
             _ORDER,
             atomics.PIECES,

@@ -1,0 +1,218 @@
+"""exp, exp2, log, tanh and powers in C++, for targets without a mathematics library.
+
+Largest errors, in units in the last place of the result (tests hold them): exp, exp2 and log 1.1, tanh 2.5,
+in f32 and in f64; powers, of f32 alone, are computed in f64 and rounded once.  The text asks for
+``bits_of_f32`` and ``f32_of_bits``, and for no contraction of products and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tilewright.functions.table import FUNCTIONS
+
+Formulas = dict[str, tuple[tuple[str, ...], str]]
+"""Functions by name, each with the names of those that it calls."""
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What the algorithms need to know of f32 or f64.
+
+    Args:
+        name: of the dtype.
+        real: C++ type.
+        integer: C++ signed integer of the same width.
+        suffix: of literals.
+        fraction: stored fraction bits.
+        bias: of the exponent.
+        exp_terms: degree of exp's Taylor polynomial on [-ln(2)/2, ln(2)/2].
+        log_terms: terms of atanh's series on [0, (sqrt(2) - 1) / (sqrt(2) + 1)].
+        ln2_high: ln 2 with so few bits that its multiples by exponents are exact.
+        ln2_low: the rest.
+        exp_low: exp gives 0 below.
+        exp_high: exp gives infinity above.
+        tanh_one: tanh rounds to 1 above.
+        exp2_low: exp2 gives 0 below.
+        exp2_high: exp2 gives infinity above.
+    """
+
+    name: str
+    real: str
+    integer: str
+    suffix: str
+    fraction: int
+    bias: int
+    exp_terms: int
+    log_terms: int
+    ln2_high: str
+    ln2_low: str
+    exp_low: str
+    exp_high: str
+    tanh_one: str
+    exp2_low: str
+    exp2_high: str
+
+    def literal(self, value: Fraction | float) -> str:
+        return f"{float(value)!r}{self.suffix}"
+
+
+_F32 = _Format(
+    *("f32", "float", "int", "f", 23, 127, 7, 4),
+    *("0.693359375f", "-2.12194440054691e-4f", "-104.0f", "89.0f", "9.1f"),
+    *("-151.0f", "129.0f"),
+)
+_F64 = _Format(
+    *("f64", "double", "long long", "", 52, 1023, 14, 11),
+    *("0.6931471803691238", "1.9082149292705877e-10", "-746.0", "710.0", "19.1"),
+    *("-1077.0", "1025.0"),
+)
+
+
+_F64_BITS = """\
+static inline long long bits_of_f64(double x) { return __builtin_bit_cast(long long, x); }
+static inline double f64_of_bits(long long x) { return __builtin_bit_cast(double, x); }"""
+
+
+def _polynomial(form: _Format, variable: str, coefficients: Sequence[Fraction]) -> str:
+    """Horner's form, lowest coefficient first."""
+    text = form.literal(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        text = (
+            f"{form.literal(coefficient)} + {variable} * ({text})"
+            if coefficient
+            else f"{variable} * ({text})"
+        )
+    return text
+
+
+def _factorials(count: int) -> list[Fraction]:
+    found = [Fraction(1)]
+    for n in range(1, count):
+        found.append(found[-1] / n)
+    return found
+
+
+def _reduction(form: _Format) -> str:
+    """``x = n ln 2 + r``; adding 1.5 * 2**fraction leaves round(x / ln 2) in the last bits."""
+    shift = form.literal(1.5 * 2**form.fraction)
+    return f"""\
+  const {form.real} shifted = x * {form.literal(1.4426950408889634)} + {shift}, n = shifted - {shift};
+  const {form.real} r = x - n * {form.ln2_high} - n * {form.ln2_low};"""
+
+
+def _exp(form: _Format) -> str:
+    return f"""\
+static inline {form.real} exp_{form.name}({form.real} x) {{
+  x = x < {form.exp_low} ? {form.exp_low} : x > {form.exp_high} ? {form.exp_high} : x;
+{_reduction(form)}
+{_scaled(form)}
+}}"""
+
+
+def _exp2(form: _Format) -> str:
+    shift = form.literal(1.5 * 2**form.fraction)
+    return f"""\
+static inline {form.real} exp2_{form.name}({form.real} x) {{
+  x = x < {form.exp2_low} ? {form.exp2_low} : x > {form.exp2_high} ? {form.exp2_high} : x;
+  // x = n + r / ln 2; what adding 1.5 * 2**fraction leaves in the last bits is round(x).
+  const {form.real} shifted = x + {shift}, n = shifted - {shift};
+  const {form.real} r = (x - n) * {form.literal(0.6931471805599453)};
+{_scaled(form)}
+}}"""
+
+
+def _scaled(form: _Format) -> str:
+    """``e**r * 2**n``."""
+    tail = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
+    shift = form.literal(1.5 * 2**form.fraction)
+    return f"""\
+  const {form.real} near = {form.literal(1.0)} + (r + r * r * ({tail}));
+  // Two factors: 2**n alone may be no normal number.
+  const {form.integer} whole = bits_of_{form.name}(shifted) - bits_of_{form.name}({shift});
+  const {form.integer} half = whole >> 1, rest = whole - half;
+  return near * {form.name}_of_bits((half + {form.bias}) << {form.fraction}) *
+         {form.name}_of_bits((rest + {form.bias}) << {form.fraction});"""
+
+
+def _log(form: _Format) -> str:
+    series = _polynomial(
+        form, "z", [Fraction(0), *(Fraction(2, 2 * k + 1) for k in range(1, form.log_terms + 1))]
+    )
+    bits = {"f32": (0x3F3504F3, 0x7F800000), "f64": (0x3FE6A09E667F3BCD, 0x7FF0000000000000)}[form.name]
+    tiny, scale = form.literal(2.0 ** (1 - form.bias)), form.fraction
+    return f"""\
+static inline {form.real} log_{form.name}({form.real} x) {{
+  const bool subnormal = x < {tiny};
+  const {form.integer} bits = bits_of_{form.name}(subnormal ? x * {form.literal(2.0**scale)} : x);
+  // x = m * 2**e with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh s with s = f / (2 + f), f = m - 1.
+  const {form.integer} e = (bits - 0x{bits[0]:x}) >> {form.fraction};
+  const {form.real} f = {form.name}_of_bits(bits - (e << {form.fraction})) - {form.literal(1.0)};
+  const {form.real} s = f / ({form.literal(2.0)} + f), z = s * s;
+  const {form.real} series = {series};
+  const {form.real} n = ({form.real})(e - (subnormal ? {scale} : 0));
+  const {form.real} near = n * {form.ln2_high} + (f - (s * (f - series) - n * {form.ln2_low}));
+  const {form.real} infinity = {form.name}_of_bits(0x{bits[1]:x});
+  const {form.real} edge = x == 0 ? -infinity : x < 0 ? infinity - infinity : x;
+  return x > 0 && x < infinity ? near : edge;
+}}"""
+
+
+def _tanh(form: _Format) -> str:
+    tail = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
+    shift = form.literal(1.5 * 2**form.fraction)
+    one, two = form.literal(1.0), form.literal(2.0)
+    return f"""\
+static inline {form.real} tanh_{form.name}({form.real} y) {{
+  const {form.real} size = y < 0 ? -y : y;
+  const {form.real} x = {two} * (size > {form.tanh_one} ? {form.tanh_one} : size);
+{_reduction(form)}
+  // e**x - 1 without cancellation, then tanh = (e**2y - 1) / (e**2y + 1).
+  const {form.integer} whole = bits_of_{form.name}(shifted) - bits_of_{form.name}({shift});
+  const {form.real} power = {form.name}_of_bits((whole + {form.bias}) << {form.fraction});
+  const {form.real} above = power * (r + r * r * ({tail})) + (power - {one});
+  const {form.real} near = above / (above + {two});
+  return y != y ? y : y < 0 ? -near : y == 0 ? y : near;
+}}"""
+
+
+_POW = """\
+static inline float pow_f32(float x, float y) {
+  if (y == 0 || x == 1) return 1;
+  if (x != x || y != y) return x + y;
+  const double size = x < 0 ? -(double)x : (double)x, height = y < 0 ? -(double)y : (double)y;
+  // Every float from 2**24 on is even; no fraction begins at 2**23.
+  const bool whole = height >= 8388608.0 || (double)(int)height == height;
+  const bool odd = height < 16777216.0 && whole && ((int)height & 1);
+  const bool negative = bits_of_f32(x) >> 31;
+  const double infinity = __builtin_inf();
+  double made = 0;
+  if (negative && !whole && size != 0 && size != infinity) return __builtin_nanf("");
+  if (size == 1) made = 1;
+  else if (size == 0 || size == infinity || height == infinity) made = (size > 1) == (y > 0) ? infinity : 0;
+  else made = exp_f64((double)y * log_f64(size));
+  return (float)(negative && odd ? -made : made);
+}"""
+"""x ** y of f32: e ** (y log x) in f64, whose error vanishes when the result is rounded to f32."""
+
+
+def _formulas() -> Formulas:
+    found: Formulas = {"f64_bits": ((), _F64_BITS)}
+    for form, bits in ((_F32, "bits"), (_F64, "f64_bits")):
+        for name, text in (
+            *(("exp", _exp(form)), ("exp2", _exp2(form))),
+            *(("log", _log(form)), ("tanh", _tanh(form))),
+        ):
+            found[f"{name}_{form.name}"] = ((bits,), text)
+    for row in (row for row in FUNCTIONS.values() if row.text):
+        narrow = f"static inline float {row.name}_f32(float x) {{ return (float){row.name}_f64((double)x); }}"
+        found[f"{row.name}_f64"] = (row.needs, row.text)
+        found[f"{row.name}_f32"] = ((f"{row.name}_f64",), narrow)
+    found["pow_f32"] = (("bits", "exp_f64", "log_f64"), _POW)
+    return found
+
+
+FORMULAS = _formulas()
+"""``<function>_f32`` and ``<function>_f64``; ``bits`` is what reads and makes the bits of f32."""

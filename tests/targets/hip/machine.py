@@ -1,0 +1,209 @@
+"""AMD GPUs that tests launch on: a target for each architecture and compiler, which executes listings.
+
+A kernel, or an operation of the library, that is called with such a target goes the whole way of a launch:
+what is chosen for the arrays, the compiler, its listing; only that NumPy executes the listing in the end, on
+the caller's own arrays.  ``"gfx942"`` and ``"gfx1151"`` are compiled by the newer compiler, those that end in
+``" older"`` by the older one; ``"gfx942 reference"`` executes the traced kernel itself, with 64 lanes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from tilewright.amdgcn import Listing, execute, read_listing
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace
+from tilewright.ir.passed import passed_params
+from tilewright.lang.program import Parameter
+from tilewright.runtime import amdgcn, backends
+from tilewright.runtime.amdgcn import Toolchain
+from tilewright.runtime.arguments import number
+from tilewright.runtime.arrays import ArrayInfo, describe, elements
+from tilewright.runtime.binding import Binding
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.hip import HipBackend
+from tilewright.runtime.reference import PreparedReference
+from tilewright.targets.target import HIP, HOST, TARGETS
+
+ARCHS = ("gfx942", "gfx1151")
+
+OLDER = Path(sys.prefix) / "older-compiler" / "ziglang"
+"""Where ``sh dev test`` puts an older version of the PyPI compiler, with the clang of LLVM 19."""
+
+OLDER_VERSION = "0.14.1"
+
+
+@cache
+def toolchain(which: str) -> Toolchain:
+    """The newer or the older version of the PyPI compiler.
+
+    Args:
+        which: ``"newer"`` or ``"older"``.
+    """
+    if which == "newer":
+        return next(found for found in amdgcn.find_toolchains() if found.name == "zig")
+    zig = OLDER / "zig"
+    if not zig.is_file():
+        raise FileNotFoundError(
+            f"there is no {zig}, the older compiler that kernels for AMD GPUs are tried with: `sh dev test` "
+            f"installs it, or `pip install --no-deps --target {OLDER.parent} ziglang=={OLDER_VERSION}`"
+        )
+    return Toolchain("zig", OLDER_VERSION, (str(zig), "clang"), (str(zig), "ld.lld"))
+
+
+class Machine(HipBackend):
+    """An AMD GPU whose kernels NumPy executes from what one of the compilers wrote."""
+
+    arch: ClassVar[str]
+    compiler: ClassVar[str]
+
+    def arch_name(self) -> str:
+        return self.arch
+
+    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+        """By this compiler; the older one compiles what the newer one does."""
+        if self.compiler == "reference":
+            return Executable(self.name, self.arch, kernel)
+        with patch.object(amdgcn, "find_toolchain", lambda: toolchain(self.compiler)):
+            made = super().compile(kernel, self.arch)
+        COMPILED[self.compiler] += 1
+        if self.compiler == "newer":
+            amdgcn.compile_text(made.source, self.arch, kernel.name, toolchain("older"))
+            COMPILED["older"] += 1
+        return replace(made, target=self.name)
+
+    def prepare(
+        self,
+        executable: Executable,
+        binding: Binding,
+        parameters: Sequence[Parameter],
+        arrays: Mapping[str, ArrayInfo],
+    ) -> Any:
+        if self.compiler == "reference":
+            return PreparedReference(executable, binding, tuple(parameters))
+        return Prepared(executable, binding, tuple(parameters))
+
+
+COMPILED: Counter[str] = Counter()
+"""How many kernels each compiler has compiled, since it was emptied last."""
+
+
+class Prepared:
+    """A launch for arguments of one exact shape."""
+
+    may_be_inlined: ClassVar[bool] = False
+
+    def __init__(self, executable: Executable, binding: Binding, parameters: tuple[Parameter, ...]) -> None:
+        self.executable, self.binding, self.parameters = executable, binding, parameters
+        self.recent, self.seen = True, 0
+        self.memory: dict[str, Any] = {}  # kernels leave counters as they found them
+        executable.launches.add(self)
+
+    def inline(self) -> None:
+        """It is not launched without Python."""
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Execute the listing on these arguments."""
+        executable = self.executable
+        assert executable.listing is not None
+        kernel = executable.listing.kernel
+        by_name = dict(zip((p.name for p in self.parameters), arguments, strict=True))
+        given: list[Any] = []
+        for param in passed_params(kernel):
+            if isinstance(param, TensorParam):
+                given.append(seen(by_name[param.value.name]))
+            elif isinstance(param, SizeParam):
+                given.append((np.int64 if param.bits == 64 else np.int32)(self.binding.sizes[param.sym.name]))
+            elif isinstance(param, ScalarParam):
+                given.append(number(param.value.name, param.value.dtype, by_name[param.value.name]))
+            else:
+                assert isinstance(param, Workspace)
+                name = param.value.name
+                if name not in self.memory or param.zeroed:
+                    self.memory[name] = memory(self.binding.workspaces[name], param)
+                given.append(self.memory[name])
+        grid = (*self.binding.grid, 1, 1)[:3]
+        if 0 not in grid:
+            made = execute(read(executable.assembly), given, grid, (kernel.threads, 1, 1), most=MOST)
+            EXECUTED.update(made.mnemonics)
+
+
+MOST = 2_000_000
+"""Instructions of all waves after which a kernel is given up, some ten times as many as the longest has."""
+
+EXECUTED: Counter[str] = Counter()
+"""How often each instruction was executed, since it was emptied last."""
+
+
+@cache
+def read(assembly: str) -> Listing:
+    """A listing is read once."""
+    return read_listing(assembly)
+
+
+REACHED: list[Any] = []
+"""Memory that lists of arrays lie in: they are passed as buffers that begin somewhere and end nowhere."""
+
+
+def seen(array: Any) -> Any:
+    """An argument as an array of NumPy's."""
+    if isinstance(array, np.ndarray):
+        return array
+    info = describe(array)
+    for low, high in map(byte_bounds, REACHED):
+        if low <= info.pointer < high:
+            info = replace(info, shape=((high - info.pointer) // info.dtype.bytes,), strides=(1,))
+    return elements(info)
+
+
+def memory(count: int, param: Workspace) -> Any:
+    """What the launcher provides: counters begin with zeros, all else with what nobody should read."""
+    made = np.zeros(max(count, 1), param.value.dtype.numpy)
+    if not (param.zeroed or param.resets):
+        made.view(np.uint8)[:] = 0xFF
+    return made
+
+
+def _target(arch: str, compiler: str) -> Any:
+    name = arch if compiler == "newer" else f"{arch} {compiler}"
+    backend = type("Machine", (Machine,), {"name": name, "arch": arch, "compiler": compiler})
+    globals()[name] = backend
+    return replace(
+        HIP,
+        name=name,
+        memory=HOST,
+        serves=False,
+        arch=arch,
+        backend=f"{__name__}:{name}",
+        **dict.fromkeys(("missing", "place", "wait", "present"), ""),
+    )
+
+
+MACHINES = {
+    made.name: made
+    for compiler in ("newer", "older", "reference")
+    for arch in ARCHS
+    for made in [_target(arch, compiler)]
+}
+
+
+@contextmanager
+def machines() -> Iterator[None]:
+    """Meanwhile the targets are known."""
+    TARGETS.update(MACHINES)
+    try:
+        yield
+    finally:
+        for name in MACHINES:
+            del TARGETS[name]
+        backends._made.cache_clear()
