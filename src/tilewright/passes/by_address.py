@@ -184,9 +184,8 @@ def _read_apart(kernel: Kernel) -> dict[str, str]:
         return {}
     unmet = [
         found
-        for found in hazards(kernel)
-        if found.tensor.name in copied
-        and found.needs_barrier
+        for found in hazards(kernel, copied)
+        if found.needs_barrier
         and not any(isinstance(event, Op) and found.is_met(event) for event in found.events)
     ]
     return {found.tensor.name: f"no barrier stands where {found}" for found in unmet}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,10 +68,14 @@ def _where(op: Op) -> str:
     return "an unknown line" if op.location is None else str(op.location.frame)
 
 
-def hazards(kernel: Kernel) -> list[Hazard]:
+def hazards(kernel: Kernel, buffers: Collection[str] | None = None) -> list[Hazard]:
     """Every pair of accesses of a kernel that something must order, in each way in which they may meet.
 
     Of ways of which one passes all that another does, the shorter one is given.
+
+    Args:
+        kernel: the kernel.
+        buffers: names of those that are looked at; None: all.
     """
     found, known = sites(kernel), Integers.of(kernel)
     overlaps = Overlaps(kernel.threads, kernel.lanes)
@@ -79,14 +83,16 @@ def hazards(kernel: Kernel) -> list[Hazard]:
         hazard
         for one in found
         for other in found
-        if (pairs := list(_conflicting(one, other)))
+        if (pairs := list(_conflicting(one, other, buffers)))
         for hazard in _between(one, other, pairs, known, overlaps)
     ]
 
 
-def _conflicting(one: Site, other: Site) -> Iterator[tuple[Access, Access]]:
+def _conflicting(one: Site, other: Site, buffers: Collection[str] | None) -> Iterator[tuple[Access, Access]]:
     """Accesses to one buffer, one of which writes."""
     for mine in one.accesses:
+        if buffers is not None and mine.value.buffer.name not in buffers:
+            continue
         for its in other.accesses:
             if mine.value.buffer is its.value.buffer and (mine.writes or its.writes):
                 yield mine, its

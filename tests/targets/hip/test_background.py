@@ -29,12 +29,12 @@ from .executed import launched
 
 
 @functools.cache
-def ring(dtype: tw.DType, stages: int, epilogue: str = "direct") -> Bound:
+def ring(dtype: tw.DType, stages: int, epilogue: str = "direct", **more: Any) -> Bound:
     """A product of tiles of 64 x 64 by 64 bytes, which come through a ring in shared memory."""
     atom = nearest(dtype, tw.f32, GFX942.features)
     assert atom is not None
     tile = (64, 64, 64 // dtype.bytes)
-    schedule = tw.Schedule(atom, tile, (2, 2), stages=stages, staging="cp_async", epilogue=epilogue)
+    schedule = tw.Schedule(atom, tile, (2, 2), stages=stages, staging="cp_async", epilogue=epilogue, **more)
     return plain(0).bind(precision="exact", schedule=schedule)
 
 
@@ -78,6 +78,15 @@ def test_products_through_a_ring(
     waits = [line.text for line in loop.lines if "vmcnt" in line.text]
     assert [re.findall(r"vmcnt\((\d+)\)", wait) for wait in waits] == [[str((stages - 2) * loads)]]
     assert isa.resources["spilled_registers"] == isa.resources["spilled_scalar_registers"] == 0
+
+
+def test_blocks_that_fill_the_ring_again() -> None:
+    """Three blocks share the steps of nine tiles: a part of one, then another one."""
+    arrays = posed(tw.f16, 130, 130, 72)
+    made, _ = launched(ring(tw.f16, 3, split_k="stream", blocks=3), "gfx942", arrays)
+    assert made.schedule is not None
+    compare_gemm(*arrays.values(), Accumulation.of(made.schedule.atom)).raise_if_wrong()
+    assert read_isa(made.assembly).main.mnemonics["global_load_lds_dword"] == 8
 
 
 def test_a_weaker_wait_is_found() -> None:
