@@ -84,9 +84,9 @@ def is_sequence(value: object) -> bool:
 
 
 def near_integer(value: Any) -> int | None:
-    """The integer next to a number; None of what is no number, or has none."""
+    """The integer of 64 bits next to a number; None of what is no number, or has none."""
     known = isinstance(value, int | float | np.integer | np.floating)
-    return int(value) if known and -MOST <= value < MOST else None
+    return int(min(max(value, -MOST), MOST - 1)) if known and value == value else None
 
 
 ANYTHING = Kind("anything", "anything", lambda value: True)

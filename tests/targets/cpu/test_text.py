@@ -133,6 +133,8 @@ def test_other_machines_are_compiled_for(machine_arch: str, tmp_path: Path) -> N
             made = compiled(toolchain, text, tmp_path, *STRICT, triple=TRIPLES[machine_arch])
             fused = {"x86-64-v4": r"vfmadd.*zmm", "x86-64-v3": r"vfmadd.*ymm", "aarch64": r"fmla\s+v\d+\.4s"}
             assert re.search(fused.get(machine_arch, "mulps"), made)
+            text = cpu.emit(CASES["gemm_i8"](), machine_arch).text
+            compiled(toolchain, text, tmp_path, triple=TRIPLES[machine_arch])
 
 
 def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchain, tmp_path: Path) -> None:
