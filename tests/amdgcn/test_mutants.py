@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 
 import pytest
 from tests.amdgcn.compiled import ARCHS
-from tests.amdgcn.mutants import SUBJECTS, mutants, subject
+from tests.amdgcn.mutants import IDLE, RECORD, SUBJECTS, mutants, subject
 
 EACH = {
     "dropped barrier": ("LdsRaceError",),
@@ -36,3 +37,15 @@ def test_mutants_are_found(arch: str, kind: str) -> None:
         by = one.verdict(mutant.text)
         idle = not by and "wait" in kind and mutant.line in one.idle_waits()
         assert idle or by in EACH[kind], f"line {mutant.line}: {mutant.instruction}"
+
+
+def test_all_of_them_were_found() -> None:
+    """By the record of the last run of all mutants of the library's product."""
+    record = json.loads(RECORD.read_text())
+    for arch in ARCHS:
+        found = record[f"tw.matmul {arch}"]
+        assert {*found} == {*EACH}
+        for kind, by in found.items():
+            known = {*EACH[kind], IDLE} if "wait" in kind else {*EACH[kind]}
+            assert {*by} <= known, f"{arch}: {kind}"
+            assert {*by} != {IDLE}
