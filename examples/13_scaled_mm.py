@@ -6,6 +6,9 @@ A layer's weights are stored as fp8 or as i8, with a scale for each output.  The
 as they are; on Hopper they are widened in registers, behind the bulk copies that brought them.  Its lines
 stand below, beside the op that the library has for it: both give the same numbers.  Shown are how far they
 are from the layer of unrounded weights, and how many bytes the weights take.
+
+Then weights of 4 bits, of which 32 neighbours along K share a scale, and a product of fp8 by fp8 in which
+blocks of 128 places along K have scales of their own, as training in fp8 wants them.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import numpy as np
 
 import tilewright as tw
 
-SHAPES = {"cuda": (16, 14336, 4096), "cpu": (16, 1024, 1024), "reference": (8, 64, 128)}
+SHAPES = {"cuda": (16, 14336, 4096), "cpu": (16, 1024, 1024), "reference": (8, 64, 160)}
 SMALL = {"cuda": (16, 512, 1024), "cpu": (16, 256, 512), "reference": (8, 32, 64)}
+GROUP, BLOCK = 32, 128
 LARGEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0, "i8": 127.0}
 
 
@@ -35,6 +39,37 @@ def quantised(weights, kind):
     scale = (np.abs(weights).max(axis=0) / LARGEST[kind]).astype(np.float32)
     narrow = weights / scale
     return (np.rint(narrow) if kind == "i8" else narrow).astype(tw.dtype(kind).numpy), scale
+
+
+def in_groups(x, weights, target):
+    """Weights of 4 bits in groups; how far the product is from that of the weights that they stand for."""
+    k, n = weights.shape
+    groups = weights.reshape(k // GROUP, GROUP, n)
+    scale = (np.abs(groups).max(axis=1) / 7).astype(np.float16)
+    codes = np.rint(groups / scale[:, None]).clip(-8, 7).astype(np.int8).reshape(k, n)
+    bits = tw.testing.device_put(tw.pack(codes.T, tw.i4), target)
+    given = [tw.testing.device_put(array, target) for array in (x, scale)]
+    out = tw.testing.device_put(np.full((len(x), n), np.nan, np.float16), target)
+    tw.scaled_mm(given[0], tw.packed(bits.T, tw.i4), out, scale_b=given[1], group=GROUP, target=target)
+    meant = codes * scale.astype(np.float64).repeat(GROUP, axis=0)
+    return tw.testing.device_get(out), x.astype(np.float64), meant, bits.nbytes + scale.nbytes
+
+
+def by_blocks(x, weights, target):
+    """Both sides in fp8: a scale for each row and block of x along K, and each square block of weights."""
+    k, n = weights.shape
+    at_k, at_n = range(0, k, BLOCK), range(0, n, BLOCK)
+    largest = LARGEST["f8e4m3"]
+    left = (np.maximum.reduceat(np.abs(x), at_k, axis=1) / largest).astype(np.float32)
+    right = np.maximum.reduceat(np.maximum.reduceat(np.abs(weights), at_k, axis=0), at_n, axis=1)
+    right = (right / largest).astype(np.float32)
+    of_x, of_w = left.repeat(BLOCK, 1)[:, :k], right.repeat(BLOCK, 0)[:k].repeat(BLOCK, 1)[:, :n]
+    narrow = [(x / of_x).astype(tw.f8e4m3.numpy), np.asfortranarray(weights / of_w).astype(tw.f8e4m3.numpy)]
+    given = [tw.testing.device_put(array, target) for array in (*narrow, left, right)]
+    out = tw.testing.device_put(np.full((len(x), n), np.nan, np.float32), target)
+    tw.scaled_mm(*given[:2], out, scale_a=given[2], scale_b=given[3], target=target)
+    wide = narrow[0] * of_x.astype(np.float64), narrow[1] * of_w.astype(np.float64)
+    return tw.testing.device_get(out), *wide, narrow[1].nbytes + right.nbytes
 
 
 def main():
@@ -64,6 +99,12 @@ def main():
         assert np.abs(y - made).max() <= 2.0**-9 * (1 + np.abs(made).max()), "two ways to say the same"
         off = np.linalg.norm(made - exact) / np.linalg.norm(exact)
         print(f"  {kind}: {narrow.nbytes / 1e6:.3g} MB, relative error {off:.2g}, {ran.schedule.staging}")
+    for name, made in (("i4 in groups", in_groups), ("f8e4m3 by blocks", by_blocks)):
+        y, left, right, size = made(x, weights, target)
+        exact, sizes = left @ right, np.abs(left) @ np.abs(right)
+        assert (np.abs(y - exact) <= 2.0**-9 * sizes).all(), f"{name}: an element is wrong"
+        off = np.linalg.norm(exact - x.astype(np.float64) @ weights) / np.linalg.norm(exact)
+        print(f"  {name}: {size / 1e6:.3g} MB, all {y.size} elements are right; rounding costs {off:.2g}")
 
 
 if __name__ == "__main__":

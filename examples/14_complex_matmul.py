@@ -67,6 +67,11 @@ def main():
     check(device_get(made[0]) + 1j * device_get(made[1]), steering, sources)
     print(f"planar<{target}, f32>: the same of planes, by a dataflow kernel")
 
+    three = device_put(np.full((sensors, times), np.nan, np.complex64), target)
+    tw.complex_matmul(A, B, out=three, method="3m", target=target)
+    check(device_get(three), steering, sources)
+    print("3m: the same by three real products in place of four")
+
     # A transpose is other strides, a conjugate another sign of a product: nothing is copied.
     Z = device_put(np.full((beams, times), np.nan, np.complex64), target)
     tw.complex_matmul(A.T, Y, out=Z, conjugate_a=True, target=target)

@@ -5,7 +5,8 @@
 Of x (batch, position, channel) a product with W (channel, head, element) makes queries that lie as
 (batch, head, position, element), as attention wants them: NumPy needs a product, an addition and a copy in
 another order.  The way back sums over heads and elements, which have two strides then.  The lines that the
-first contraction is made of stand below; every element is compared with NumPy.
+first contraction is made of stand below; every element is compared with NumPy.  Then the same with dropout,
+and what the rows of a product are reduced to, without the product.
 """
 
 from __future__ import annotations
@@ -64,6 +65,20 @@ def main():
     ran = heads.bind(depth=depth)(X, *flat, same, target=target)
     check(device_get(same), "bsc,chd->bhsd", x, w, bias, channels)
     print(f"einsum<{ran.target}, f16, bsc,chd->bhsd>: all {same.size} elements are right; by {ran.schedule}")
+
+    # An element is kept or not by its number in the result alone: a backward pass has the same mask.
+    chance, seed, q = 0.25, 7, device_get(Q).astype(np.float64)
+    dropped = tw.einsum("bsc,chd->bhsd", X, W, bias=Bias, dropout=chance, seed=seed, target=target)
+    kept = tw.testing.philox(np.arange(q.size).reshape(q.shape), seed) >= chance * 2**32
+    off = np.abs(device_get(dropped) - np.where(kept, q / (1 - chance), 0))
+    assert (off <= 2.0**-9 * np.abs(q) + 2.0**-24).all(), f"an element is off by {off.max()}"
+    print(f"dropout: {np.mean(~kept):.3f} of the elements are 0, and they are the right ones")
+
+    # What a softmax over all outputs divides by; the product itself is not stored.
+    total = tw.reduced_matmul(X, flat[0], "logsumexp", target=target)
+    exact = np.log(np.exp(x.astype(np.float64) @ w.reshape(channels, -1)).sum(-1))
+    assert np.allclose(device_get(total), exact, rtol=1e-4, atol=1e-4)
+    print(f"reduced_matmul: the logarithms of {total.size} sums of exponentials are right")
     if target != "reference":
         ms = do_bench(project, target)
         tflops = 2e-9 * batch * positions * channels * count * depth

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -60,3 +63,21 @@ def test_products_of_halves_are_verified() -> None:
     assert result.exit_code == 0, result.output
     assert "twelve products of halves in one kernel, behind one that makes them" in result.output
     assert "correct: worst element" in result.output
+
+
+KEPT = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_table_that_is_kept_has_the_launches_and_bytes_of_both_flows(number: int) -> None:
+    """Beside the six launches, of which each reads and writes every array that it names."""
+    row = json.loads((KEPT / "results" / "cpu_complex.json").read_text())["rows"][number]
+    asked = Asked(method=row["method"], precision=row["precision"])
+    trial = ComplexTrial(tuple(row["shape"]), tw.dtype(row["dtype"]), "cpu", row["planar"], asked)
+    trial.run()
+    assert (trial.launches, trial.bytes) == (row["launches"], row["bytes"])
+    page = (KEPT / "RESULTS.md").read_text()
+    words = f"{row['dtype']} {'planes' if row['planar'] else 'interleaved'} {row['method']}"
+    for flow, count in trial.launches.items():
+        line = f"| {words} {row['precision']} {row['shape'][0]} | {flow} | {count} |"
+        assert f"{line} {trial.bytes[flow] / 1e6:.1f} |" in page
