@@ -31,7 +31,7 @@ def good(*arguments: str) -> str:
 def test_the_front_page_lists_the_verbs() -> None:
     done = subprocess.run([sys.executable, "-m", "tilewright"], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
-    verbs = ("gemm", "attention", "chain", "doctor", "inspect", "profile", "tune", "draw", "cache")
+    verbs = ("gemm", "attention", "chain", "reduce", "doctor", "inspect", "profile", "tune", "draw", "cache")
     assert all(verb in done.stdout + done.stderr for verb in verbs)
 
 
@@ -103,6 +103,44 @@ def test_a_chain_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_chain_that_cannot_be(words: str, said: str) -> None:
     result = run("chain", *words.split())
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+# ---------------------------------------------------------------- reduce
+
+
+@pytest.mark.parametrize("axis", ["rows", "columns"])
+def test_reductions_of_a_product(axis: str) -> None:
+    words = ("40", "50", "24", "--activation", "gelu", "--axis", axis, "--of", "sum,max,logsumexp")
+    said = good("reduce", *words, "--target", "reference")
+    assert "operands  A 40x24, B 24x50, f16" in said
+    count = 40 if axis == "rows" else 50
+    assert (
+        f"verify    all {count} numbers of sum, max, logsumexp agree with float64; the worst has 0." in said
+    )
+    assert said.endswith(f"reduce<reference, gelu f16 40x50x24 {axis} sum,max,logsumexp>\n")
+
+
+def test_a_reduction_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("tilewright.cli.reduce")
+    monkeypatch.setattr(module, "reduced_matmul", lambda *arrays, **words: None)
+    result = run("reduce", *["8", "8", "16", "--target", "reference"])
+    assert result.exit_code == 1
+    assert "a number is off by inf of its bound" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("1 2", "2 extents; nearest legal choice: three"),
+        ("--of mean", "choose one of sum, max"),
+        ("--axis both", "choose one of rows, columns"),
+        ("--dtype f64", "f16, bf16, f32"),
+    ],
+)
+def test_a_reduction_that_cannot_be(words: str, said: str) -> None:
+    result = run("reduce", *words.split())
     assert result.exit_code == 2
     assert said in result.output
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.checking.reductions import reductions
 from tilewright.ops.reduced_matmul import REDUCTIONS
 from tilewright.testing import device_get, device_put
 
@@ -70,14 +71,7 @@ def carried_out(number: int, target: str, like: str = "") -> str:
     # Tensor cores keep a bit less of sums, and activations are off by 2**-19 at most.
     near = 4 * (wide["a"].shape[-1] + 8) * unit * size + (2.0**-19 if words["activation"] == "tanh" else 0)
     x = {"relu": lambda y: np.maximum(y, 0), "tanh": np.tanh}.get(words["activation"], np.asarray)(whole)
-    high, steps = x.max(axis, keepdims=True), 4 * x.shape[axis] * unit
-    share = np.exp(x - high)
-    want = {
-        "sum": (x.sum(axis), near.sum(axis) + steps * np.abs(x).sum(axis)),
-        "max": (x.max(axis), near.max(axis)),
-        "min": (x.min(axis), near.max(axis)),
-        "logsumexp": (np.log(share.sum(axis)) + high.squeeze(axis), 2 * near.max(axis) + steps + 2.0**-18),
-    }
+    want = reductions(x, near, axis, unit)
     there = {name: device_put(one, target) for name, one in arrays.items()}
     product = np.full(x.shape, 7.7e7, np.float64 if kind == "f64" else np.float32)
     if stores:
@@ -87,9 +81,9 @@ def carried_out(number: int, target: str, like: str = "") -> str:
         made = tw.reduced_matmul(**there, **words, target=target)
         found.append([np.array(device_get(one)) for one in made])
     for name, one, again in zip(words["reduce"], *found, strict=True):
-        exact, room = want[name]
-        if not (np.abs(one - exact) <= room + unit * np.abs(exact)).all():
-            return f"{about}: {name} is off by {np.abs(one - exact).max():.3}"
+        off = np.abs(one - want[name].wanted)
+        if not (off <= want[name].room).all():
+            return f"{about}: {name} is off by {off.max():.3}"
         if one.tobytes() != again.tobytes():
             return f"{about}: the second {name} has other bits"
     off = np.abs(device_get(there["product"]) - x) if stores else np.zeros(1)

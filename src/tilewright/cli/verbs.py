@@ -19,6 +19,7 @@ from tilewright.cli.einsum import einsum
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 from tilewright.cli.profile import profile
+from tilewright.cli.reduce import reduce
 from tilewright.cli.scaled import scaled
 from tilewright.cli.tune import tune
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (gemm, scaled, einsum, attention, chain, doctor, inspect, profile, tune, cache):
+for verb in (gemm, scaled, einsum, attention, chain, reduce, doctor, inspect, profile, tune, cache):
     app.command()(verb)
 app.command("complex")(complex_numbers)
 app.add_typer(draw, name="draw")
