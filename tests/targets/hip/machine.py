@@ -42,16 +42,20 @@ OLDER = Path(sys.prefix) / "older-compiler" / "ziglang"
 
 OLDER_VERSION = "0.14.1"
 
+SYSTEM = ("rocm", "clang")
+"""What compilers are called that a machine has of its own."""
+
 
 @cache
 def toolchain(which: str) -> Toolchain:
-    """The newer or the older version of the PyPI compiler.
+    """The newer or the older version of the PyPI compiler, or the system's.
 
     Args:
-        which: ``"newer"`` or ``"older"``.
+        which: ``"newer"``, ``"older"`` or ``"system"``.
     """
-    if which == "newer":
-        return next(found for found in amdgcn.find_toolchains() if found.name == "zig")
+    if which != "older":
+        names = ("zig",) if which == "newer" else SYSTEM
+        return next(found for found in amdgcn.find_toolchains() if found.name in names)
     zig = OLDER / "zig"
     if not zig.is_file():
         raise FileNotFoundError(
@@ -59,6 +63,13 @@ def toolchain(which: str) -> Toolchain:
             f"installs it, or `pip install --no-deps --target {OLDER.parent} ziglang=={OLDER_VERSION}`"
         )
     return Toolchain("zig", OLDER_VERSION, (str(zig), "clang"), (str(zig), "ld.lld"))
+
+
+@cache
+def others() -> tuple[str, ...]:
+    """Those that compile what the newer one does: the older one, and the system's where there is one."""
+    system = any(found.name in SYSTEM for found in amdgcn.find_toolchains())
+    return ("older", "system") if system else ("older",)
 
 
 class Machine(HipBackend):
@@ -71,15 +82,15 @@ class Machine(HipBackend):
         return self.arch
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
-        """By this compiler; the older one compiles what the newer one does."""
+        """By this compiler; the others compile what the newer one does."""
         if self.compiler == "reference":
             return Executable(self.name, self.arch, kernel)
         with patch.object(amdgcn, "find_toolchain", lambda: toolchain(self.compiler)):
             made = super().compile(kernel, self.arch)
         COMPILED[self.compiler] += 1
-        if self.compiler == "newer":
-            amdgcn.compile_text(made.source, self.arch, kernel.name, toolchain("older"))
-            COMPILED["older"] += 1
+        for other in others() if self.compiler == "newer" else ():
+            amdgcn.compile_text(made.source, self.arch, kernel.name, toolchain(other))
+            COMPILED[other] += 1
         return replace(made, target=self.name)
 
     def prepare(
