@@ -53,7 +53,7 @@ def test_every_form_is_legal_and_keeps_enough_bytes_on_their_way(dtype: str, row
         assert one.against == ()
         case = Case(one.schedule, asked.form, asked.specs, asked.arch)
         at_once = asked.arch.shared_bytes // case.shared_bytes
-        stage = sum(side.stage_bytes(one.schedule.block_k) for side in case.sides)
+        stage = sum(case.stage_bytes(side) for side in case.sides)
         assert at_once * (one.schedule.stages - 1) * stage >= IN_FLIGHT
         assert one.estimate >= memory_us(asked)
         assert one.schedule.tile[1] >= rows

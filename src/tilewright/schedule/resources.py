@@ -229,6 +229,10 @@ class Case:
             return (atom.a_dtype, atom.b_dtype)[side.at]
         return side.kept
 
+    def stage_bytes(self, side: Side) -> int:
+        """Bytes of one stage of an operand, row by row."""
+        return self.kept(side).bytes_of(max(side.sharing, 1) * side.rows * self.tile[2])
+
     def together(self, side: Side) -> Together | None:
         """How an operand lies in shared memory, if not as its array."""
         made = Together(self.schedule.k1[side.at], self.schedule.extra_rows[side.at])
@@ -296,9 +300,7 @@ class Case:
 
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
-            size = self.schedule.stages * self.kept(side).bytes_of(
-                max(side.sharing, 1) * side.rows * self.tile[2]
-            )
+            size = self.schedule.stages * self.stage_bytes(side)
             if together := self.together(side):
                 layout = together.layout(self.schedule.stages, side.rows, self.tile[2])
                 size = elems_of(layout) * self.kept(side).bytes
