@@ -16,6 +16,7 @@ def decoded(case: Case) -> Reasons:
         is_packed = case.schedule.staging == "panels" and side.factor.is_converted
         is_held = case.schedule.staging == "registers" and not case.goes_past(side)
         is_held &= not side.dtype.is_packed  # whose bytes are turned and written whole
+        is_held &= not case.schedule.atom.asynchronous  # whose tiles lie there in several boxes
         if side.factor.is_plain or case.schedule.staging == "fragments" or is_packed or is_held:
             continue
         if case.is_bulk and case.schedule.atom.asynchronous:

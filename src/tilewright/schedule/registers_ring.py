@@ -51,8 +51,7 @@ class Registers(Whole):
                         tw.copy(own, held[at])
 
         def put(step: Step) -> None:
-            pairs = zip(self.sources, held, self._pairs(work, step), strict=True)
-            for source, fragment, move in pairs:
+            for fragment, move in zip(held, self._pairs(work, step), strict=True):
                 with made_by(node=move.part):
                     if isinstance(move.target, Fragment):
                         move.target.assign(fragment)
@@ -62,9 +61,10 @@ class Registers(Whole):
                         along_k = move.target.partition(**move.dealing).value.tensor.distribution
                         assert along_k is not None
                         made = redistribute(fragment, along_k)
-                    if source.decode is not None:
-                        block_k, row = self.schedule.block_k, source.row(work)
-                        made = decoded_part(source, made, work, step, block_k, row)
+                    operand = move.operand
+                    if operand is not None and operand.decode is not None:
+                        block_k, row = self.schedule.block_k, operand.row(work)
+                        made = decoded_part(operand, made, work, step, block_k, row)
                     tw.copy(made, move.target)
             if shares:
                 self._meet()

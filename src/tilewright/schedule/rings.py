@@ -109,6 +109,7 @@ class Move:
         part: what the graph says of it.
         dealing: which threads copy what, as `tw.copy` takes it.
         is_turned: whether each thread reads its part along the rows, and writes it along K.
+        operand: of which it is a tile, or a box of one; None: of an array beside one.
     """
 
     source: Tensor
@@ -116,6 +117,7 @@ class Move:
     part: Part | None
     dealing: dict[str, Any]
     is_turned: bool = False
+    operand: Source | None = None
 
 
 class Agent(Protocol):
@@ -208,7 +210,7 @@ class Whole:
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
             is_turned = "ab"[source.side] in self.schedule.turned and source.sample.unit_dim == 0
-            found += [Move(here, there, source.part, dealing, is_turned) for here, there in pairs]
+            found += [Move(here, there, source.part, dealing, is_turned, source) for here, there in pairs]
         return found
 
     def _beside(self, work: Work, step: Step) -> list[Move]:
