@@ -21,10 +21,8 @@ import tilewright as tw
 def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     rows, keys, depth = tile
     tw.require(Q.shape[3] <= depth, f"the head dimension exceeds the tile's {depth}")
-    by_keys, by_depth = (
-        tw.TiledMma(atom, (warps, 1), (rows // atom.shape[0] // warps, n // atom.shape[1]))
-        for n in (keys, depth)
-    )
+    repeats = rows // atom.shape[0] // warps
+    by_keys, by_depth = (tw.TiledMma(atom, (warps, 1), (repeats, n // atom.shape[1])) for n in (keys, depth))
     m, h, b = tw.block_index((tw.ceil_div(Q.shape[2], rows), Q.shape[1], Q.shape[0]))
     sQ = tw.shared((rows, depth), Q.dtype)
     sK = tw.shared((2, keys, depth), K.dtype)
@@ -34,11 +32,9 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
         m = tw.let(tw.ceil_div(Q.shape[2], rows) - 1 - m)  # those with the most keys begin first
         seen = tw.minimum(seen, tw.maximum((m + 1) * rows + shift, 0))
     count = tw.let(tw.ceil_div(seen, keys))
-
     # Threads hold scores as they need them for A, but where an atom wants the elements of other threads.
     scratch = None if atom.instruction == "mma.sync" else tw.shared((rows, keys), V.dtype)
-    lanes = (by_keys.threads * 8 // depth, depth // 8)
-    by_query = tw.raked((rows, depth), lanes, vector=8, vector_dim=1)
+    by_query = tw.raked((rows, depth), (by_keys.threads * 8 // depth, depth // 8), vector=8, vector_dim=1)
 
     def fetch(source, target, at):
         tw.copy_async(source[b, h].tile((keys, depth), (at, 0)), target, threads=by_keys.threads)
@@ -60,7 +56,6 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
             fetch(K, sK[(j + 1) % 2], j + 1)
             fetch(V, sV[(j + 1) % 2], j + 1)
         tw.async_commit()
-
         scores = tw.accumulator(by_keys)
         tw.mma(sQ, sK[j % 2], scores)
         with tw.when((j + 1) * keys > K.shape[2]):

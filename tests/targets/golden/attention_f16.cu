@@ -117,15 +117,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   const int h = blockIdx.y;  // of H
   const int b = blockIdx.z;  // of B
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 09_attention.py:26: sQ: f16 128x64
+  // 09_attention.py:27: sQ: f16 128x64
   half_t* const sQ = (half_t*)shared_memory;
-  // 09_attention.py:27: sK: f16 2x64x64
+  // 09_attention.py:28: sK: f16 2x64x64
   half_t* const sK = (half_t*)(shared_memory + 16384);
-  // 09_attention.py:28: sV: f16 2x64x64
+  // 09_attention.py:29: sV: f16 2x64x64
   half_t* const sV = (half_t*)(shared_memory + 32768);
   const int m_1 = ((M + 112) / 128) - m - 1;
   const int count = (min_int(N, max_int(128*m_1 + shift + 128, 0)) + 63) / 64;
-  // 09_attention.py:39: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
+  // 09_attention.py:40: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:39: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
+  // 09_attention.py:40: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -149,11 +149,11 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*V_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:43: close the group of copies
+  // 09_attention.py:44: close the group of copies
   async_commit();
-  // 09_attention.py:45: query: f16 128x64, 64 per thread
+  // 09_attention.py:46: query: f16 128x64, 64 per thread
   __align__(16) half_t query[64];
-  // 09_attention.py:45: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
+  // 09_attention.py:46: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -165,17 +165,17 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           load_if<uint4>(inside && 128*m_1 + 16*i + row < M, from + 16*Q_stride2*i);
     }
   }
-  // 09_attention.py:46: less = less(scale, 0)
+  // 09_attention.py:47: less = less(scale, 0)
   const bool less = scale < 0.0f;
-  // 09_attention.py:46: neg = neg(query)
+  // 09_attention.py:47: neg = neg(query)
   half_t neg[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) neg[i] = negated(query[i]);
-  // 09_attention.py:46: select = select(less, neg, query)
+  // 09_attention.py:47: select = select(less, neg, query)
   __align__(16) half_t select[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) select[i] = less ? neg[i] : query[i];
-  // 09_attention.py:46: select -> sQ, 16 bytes at a time
+  // 09_attention.py:47: select -> sQ, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -183,27 +183,27 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     #pragma unroll
     for (int i = 0; i < 8; ++i) *(uint4*)(to + 1024*i) = *(const uint4*)&select[8*i];
   }
-  // 09_attention.py:47: abs = abs(scale)
+  // 09_attention.py:48: abs = abs(scale)
   const float abs_1 = fabsf(scale);
-  // 09_attention.py:47: add = add(abs, 1e-30)
+  // 09_attention.py:48: add = add(abs, 1e-30)
   const float add = abs_1 + 1e-30f;
-  // 09_attention.py:47: exponent = mul(add, 1.4426950408889634)
+  // 09_attention.py:48: exponent = mul(add, 1.4426950408889634)
   const float exponent = add * 1.4426950408889634f;
-  // 09_attention.py:48: acc: f32 128x64, 64 per thread
+  // 09_attention.py:49: acc: f32 128x64, 64 per thread
   float acc[64] = {};
-  // 09_attention.py:49: largest: f32 128x1, 4 per thread
+  // 09_attention.py:50: largest: f32 128x1, 4 per thread
   float largest[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) largest[i] = -__int_as_float(0x7f800000);
-  // 09_attention.py:50: total: f32 128x1, 4 per thread
+  // 09_attention.py:51: total: f32 128x1, 4 per thread
   float total[4] = {};
   for (int j = 0; j < count; ++j) {
-    // 09_attention.py:52: wait until at most 0 groups are unfinished
+    // 09_attention.py:53: wait until at most 0 groups are unfinished
     async_wait<0>();
-    // 09_attention.py:53: barrier
+    // 09_attention.py:54: barrier
     __syncthreads();
     if (j + 1 < count) {
-      // 09_attention.py:39: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
+      // 09_attention.py:40: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 64*j + 16*i + row + 64 < N);
         }
       }
-      // 09_attention.py:39: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
+      // 09_attention.py:40: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         }
       }
     }
-    // 09_attention.py:57: close the group of copies
+    // 09_attention.py:58: close the group of copies
     async_commit();
     // 09_attention.py:59: scores: f32 128x64, 64 per thread
     float scores[64] = {};

@@ -123,6 +123,7 @@ static void {SELF}(const signed char* a, const int* b, int* c, Index depth, bool
     }}
   }}
 #else
+  (void)sums;  // of no use to products of signed numbers
   const Index groups = (depth + 1) / 2;
   short wide[ROWS][{depth}] __attribute__((aligned(64)));
   for (Index i = 0; i < ROWS; ++i)
