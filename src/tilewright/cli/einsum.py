@@ -9,12 +9,11 @@ import typer
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
 from tilewright.cli.matrices import chosen_dtype
 from tilewright.cli.notation import read_schedule
+from tilewright.cli.perf import timed
 from tilewright.ops.einsum import Dropout
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
-from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS
 
 
 @reports
@@ -66,7 +65,7 @@ def einsum(
         found.raise_if_wrong()
         say("verify", str(found))
     if time:
-        _time(trial)
+        timed(trial)
 
 
 def _extents(name: str, text: str) -> tuple[int, ...]:
@@ -79,15 +78,3 @@ def _extents(name: str, text: str) -> tuple[int, ...]:
             f"extents of {name} are {text!r}; nearest: integers with x between them, as 2x128x64"
         )
     return found
-
-
-def _time(trial: EinsumTrial) -> None:
-    if not TARGETS[trial.target].machine_code:
-        typer.echo(trial.perf(1e6 * trial.run()))
-        return
-    with working("timing"):
-        taken = trial.time(QUICK)
-    for timing in taken.timings:
-        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
-        say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
-    typer.echo(trial.perf(taken[OURS].us.median))

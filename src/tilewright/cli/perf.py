@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import typer
 
-from tilewright.cli.console import working
+from tilewright.cli.console import duration, say, working
 from tilewright.targets.target import TARGETS
-from tilewright.tune.measure import do_bench
+from tilewright.tune.measure import QUICK, Effort, do_bench
+from tilewright.tune.statistics import Measurement
+from tilewright.tune.trial import OURS
+
+
+class Timed(Protocol):
+    """A problem that was verified, and can be timed beside others."""
+
+    target: str
+
+    def run(self) -> float:
+        """Compute it; seconds."""
+
+    def time(self, effort: Effort | None = None) -> Measurement:
+        """Time it in turns with what stands beside it."""
+
+    def perf(self, us: float) -> str:
+        """The last line."""
+
+
+def timed(trial: Timed) -> None:
+    """Time a problem beside others, say each, and print the line."""
+    if not TARGETS[trial.target].machine_code:
+        typer.echo(trial.perf(1e6 * trial.run()))
+        return
+    with working("timing"):
+        taken = trial.time(QUICK)
+    for timing in taken.timings:
+        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
+        say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
+    typer.echo(trial.perf(taken[OURS].us.median))
 
 
 def perf(call: Callable[[], object], target: str, flops: float, moved: int, name: str) -> None:

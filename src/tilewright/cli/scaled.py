@@ -9,6 +9,7 @@ import typer
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
 from tilewright.cli.matrices import LAYOUTS, check_memory, extents_of
 from tilewright.cli.notation import read_schedule
+from tilewright.cli.perf import timed
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
@@ -16,9 +17,7 @@ from tilewright.layout.counts import divisor_at_most
 from tilewright.ops.products import ACTIVATIONS, BLOCK
 from tilewright.ops.scales import OPERANDS, PACKED
 from tilewright.targets.target import CPU, TARGETS
-from tilewright.tune.measure import QUICK
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
-from tilewright.tune.trial import OURS
 
 ROWS = 16
 """Of A where no extents are given: what few rows by many columns take is the bytes of the weights."""
@@ -102,7 +101,7 @@ def scaled(
         found.raise_if_wrong()
         say("verify", str(found))
     if time:
-        _time(trial)
+        timed(trial)
 
 
 def _blocks(given: str) -> tuple[int, int]:
@@ -133,15 +132,3 @@ def _dtype(option: str, name: str, further: tuple[DType, ...] = ()) -> DType:
     if found not in known:
         raise UsageError(f"--{option} {found}; choose one of {', '.join(map(str, known))}")
     return found
-
-
-def _time(trial: ScaledTrial) -> None:
-    if not TARGETS[trial.target].machine_code:
-        typer.echo(trial.perf(1e6 * trial.run()))
-        return
-    with working("timing"):
-        taken = trial.time(QUICK)
-    for timing in taken.timings:
-        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
-        say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
-    typer.echo(trial.perf(taken[OURS].us.median))

@@ -16,7 +16,7 @@ from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import Loaded, PreparedGpu
+from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu
 from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.launches import Launch
 from tilewright.runtime.residents import resident_blocks
@@ -25,22 +25,12 @@ from tilewright.targets.listing import Listing
 from tilewright.targets.target import CUDA
 
 
-class CudaBackend:
+class CudaBackend(GpuBackend):
     """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
 
     name = CUDA.name
-
-    def arch_name(self) -> str:
-        """The architecture of device 0, or the default one where there is no GPU."""
-        return driver.device(0).arch if driver.device_count() else CUDA.arch
-
-    def processors(self) -> int:
-        """How many blocks run side by side."""
-        return driver.device(0).multiprocessors if driver.device_count() else 0
-
-    def device_name(self) -> str:
-        """The name of device 0."""
-        return driver.device(0).name if driver.device_count() else ""
+    driver: ClassVar[Driver] = driver
+    default_arch = CUDA.arch
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""

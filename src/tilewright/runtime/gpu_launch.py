@@ -26,6 +26,29 @@ from tilewright.runtime.launches import Launch
 from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.runtime.workspaces import Clears, Workspaces
 
+
+class GpuBackend:
+    """What is asked of the GPUs of this machine, of any vendor's.
+
+    A subclass says whose driver it is, and the architecture that is compiled for where there is no GPU.
+    """
+
+    driver: ClassVar[Driver]
+    default_arch: ClassVar[str]
+
+    def arch_name(self) -> str:
+        """The architecture of device 0, or the default one where there is no GPU."""
+        return self.driver.device(0).arch if self.driver.device_count() else self.default_arch
+
+    def processors(self) -> int:
+        """How many blocks run side by side."""
+        return self.driver.device(0).multiprocessors if self.driver.device_count() else 0
+
+    def device_name(self) -> str:
+        """The name of device 0."""
+        return self.driver.device(0).name if self.driver.device_count() else ""
+
+
 ResidentBlocks = Callable[[LoadedFunction, Kernel], int]
 """How many blocks of a kernel a device holds at once."""
 

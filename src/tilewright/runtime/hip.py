@@ -18,7 +18,7 @@ from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import Loaded, PreparedGpu
+from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu
 from tilewright.runtime.hip_functions import LIBRARY
 from tilewright.runtime.launches import Launch
 from tilewright.targets import hip
@@ -45,22 +45,12 @@ def placed(array: Any) -> DeviceArray:
     return DeviceArray.of(array, 0, driver)
 
 
-class HipBackend:
+class HipBackend(GpuBackend):
     """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
 
     name = HIP.name
-
-    def arch_name(self) -> str:
-        """The architecture of device 0, or the default one where there is no GPU."""
-        return driver.device(0).arch if driver.device_count() else HIP.arch
-
-    def processors(self) -> int:
-        """How many blocks run side by side."""
-        return driver.device(0).multiprocessors if driver.device_count() else 0
-
-    def device_name(self) -> str:
-        """The name of device 0."""
-        return driver.device(0).name if driver.device_count() else ""
+    driver: ClassVar[Driver] = driver
+    default_arch = HIP.arch
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""

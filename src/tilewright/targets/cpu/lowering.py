@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
-from tilewright.passes.packed import copy_bytes
+from tilewright.passes.common import INVERSES, PACKED
 from tilewright.passes.pipeline import Pass, Passed, run_passes
-from tilewright.passes.quotients import derive_inverses
 from tilewright.targets.cpu.feed import feed_micro_kernels
 from tilewright.targets.cpu.sequential import drop_threads
 from tilewright.targets.target import CPU
 
 PASSES: tuple[Pass, ...] = (
-    Pass(
-        "packed",
-        "Elements of less than a byte are copied as bytes, and converted in registers.",
-        lambda kernel, arch: copy_bytes(kernel),
-    ),
+    PACKED,
     Pass(
         "one-thread",
         "One thread does the work of the block; accumulators lie in micro-tiles; synchronisation falls away.",
@@ -27,11 +22,7 @@ PASSES: tuple[Pass, ...] = (
         "Operands of matrix multiplies lie in shared memory, widened, as rows of A and panels of B.",
         lambda kernel, arch: feed_micro_kernels(kernel),
     ),
-    Pass(
-        "inverses",
-        "Sizes that addresses are divided by get an inverse, which the launcher computes.",
-        lambda kernel, arch: derive_inverses(kernel),
-    ),
+    INVERSES,
 )
 """The text then fuses neighbouring operations on single elements, and leaves out what lies past an edge."""
 

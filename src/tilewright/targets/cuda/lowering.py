@@ -5,23 +5,16 @@ from __future__ import annotations
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.at_once import wait_for_multiplies
-from tilewright.passes.expand_mma import expand_mma
-from tilewright.passes.packed import copy_bytes
+from tilewright.passes.common import INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
 from tilewright.passes.pipeline import Pass, Passed, run_passes
-from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.relayout import relayout_shared
-from tilewright.passes.shared_plan import plan_shared
-from tilewright.passes.vectors import resolve_vectors, settle_async
+from tilewright.passes.vectors import settle_async
 from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
 from tilewright.targets.simt.banks import spread_over_banks
 from tilewright.targets.simt.matrices import choose_engines
 
 PASSES: tuple[Pass, ...] = (
-    Pass(
-        "packed",
-        "Elements of less than a byte are copied as bytes, and converted in registers.",
-        lambda kernel, arch: copy_bytes(kernel),
-    ),
+    PACKED,
     Pass(
         "at-once",
         "Multiplies by asynchronous atoms that nobody waits for get their fence, commit and wait.",
@@ -32,41 +25,25 @@ PASSES: tuple[Pass, ...] = (
         "Shared tensors get a swizzle where their accesses would meet in one bank.",
         lambda kernel, arch: relayout_shared(kernel, spread_over_banks),
     ),
-    Pass(
-        "widths",
-        "Copies get the widest accesses that are legal.",
-        lambda kernel, arch: resolve_vectors(kernel),
-    ),
+    WIDTHS,
     Pass(
         "settle-async",
         "Asynchronous copies too narrow for the hardware are done at once.",
         lambda kernel, arch: settle_async(kernel, arch),
     ),
-    Pass(
-        "operands",
-        "Matrix multiplies load their operands into registers.",
-        lambda kernel, arch: expand_mma(kernel),
-    ),
+    OPERANDS,
     Pass(
         "engines",
         "Copies whose engine nobody has said go by ldmatrix and stmatrix where these fit, else directly.",
         lambda kernel, arch: choose_engines(kernel, stores="sm_90" in arch.features),
     ),
-    Pass(
-        "shared-plan",
-        "Tensors in shared memory whose lives do not meet lie in the same bytes.",
-        lambda kernel, arch: plan_shared(kernel),
-    ),
+    SHARED_PLAN,
     Pass(
         "tensor-maps",
         "Boxes that TMA copies get tensor maps.",
         lambda kernel, arch: derive_tensor_maps(kernel),
     ),
-    Pass(
-        "inverses",
-        "Sizes that addresses are divided by get an inverse, which the launcher computes.",
-        lambda kernel, arch: derive_inverses(kernel),
-    ),
+    INVERSES,
 )
 
 

@@ -1,0 +1,36 @@
+"""Passes that several targets have, as their tuples name them."""
+
+from __future__ import annotations
+
+from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.packed import copy_bytes
+from tilewright.passes.pipeline import Pass
+from tilewright.passes.quotients import derive_inverses
+from tilewright.passes.shared_plan import plan_shared
+from tilewright.passes.vectors import resolve_vectors
+
+PACKED = Pass(
+    "packed",
+    "Elements of less than a byte are copied as bytes, and converted in registers.",
+    lambda kernel, arch: copy_bytes(kernel),
+)
+WIDTHS = Pass(
+    "widths",
+    "Copies get the widest accesses that are legal.",
+    lambda kernel, arch: resolve_vectors(kernel),
+)
+OPERANDS = Pass(
+    "operands",
+    "Matrix multiplies load their operands into registers.",
+    lambda kernel, arch: expand_mma(kernel),
+)
+SHARED_PLAN = Pass(
+    "shared-plan",
+    "Tensors in shared memory whose lives do not meet lie in the same bytes.",
+    lambda kernel, arch: plan_shared(kernel),
+)
+INVERSES = Pass(
+    "inverses",
+    "Sizes that addresses are divided by get an inverse, which the launcher computes.",
+    lambda kernel, arch: derive_inverses(kernel),
+)
