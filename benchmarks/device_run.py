@@ -39,10 +39,6 @@ FUSED = ROOT / "examples" / "08_fused_gemms.py"
 ATTENTION = ROOT / "examples" / "09_attention.py"
 HOPPER_ATTENTION = ROOT / "examples" / "10_hopper_attention.py"
 
-TILE_SUBJECTS = (
-    *("tiles", "numbers", "saturation", "packed", "role_reductions", "attention", "hopper_attention"),
-)
-TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in TILE_SUBJECTS)
 SPLIT_NAMES = ("split_k", "cluster_sums", "groups", "lists", "small_products")
 SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in SPLIT_NAMES)
 """Those of products whose K is split, of few rows, of groups, and of many batch items."""
@@ -163,13 +159,13 @@ MOST = ("--most", "10")
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
     # -v: names as they come, for a run may be cut.
-    pytest = (PYTHON, "-m", "pytest", "-n", "8", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
+    pytest = (PYTHON, "-m", "pytest", "-n", "14", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
     return [
         Part("probe", (PYTHON, "-c", PROBE), 90),
         Part("doctor", (PYTHON, "-m", "tilewright", "doctor"), 60),
-        Part("tests", (*pytest, "-m", "gpu", "tests/gpu", *TILE_TESTS), 400),
+        Part("tests", (*pytest, "-m", "gpu", "tests"), 500),
         Part("tests-split", (*pytest, "-m", "gpu", *SPLIT_TESTS), 120, asked=True),
         Part("two-gpus", (*pytest, "-m", "two_gpus", "tests/gpu"), 120, asked=True),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
