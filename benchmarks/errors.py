@@ -180,9 +180,17 @@ def cublas(a: Any, b: Any, kind: str) -> Any:
     torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    left, right = (as_tensor(tw.testing.device_put(np.ascontiguousarray(one), "cuda")) for one in (a, b))
+    left, right = (_tensor(np.ascontiguousarray(one)) for one in (a, b))
     made = torch.mm(left, right).cpu()
     return made.float().numpy() if made.dtype == torch.bfloat16 else made.numpy()
+
+
+def _tensor(array: Any) -> Any:
+    """On the GPU; NumPy's bf16 is unknown to PyTorch."""
+    import torch
+
+    known = array.dtype.kind in "fc"
+    return torch.from_numpy(array).cuda() if known else as_tensor(tw.testing.device_put(array, "cuda"))
 
 
 def is_computed(grade: Grade, target: str) -> bool:

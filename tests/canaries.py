@@ -151,6 +151,9 @@ class Canaries:
         if self._unguarded or 0 in info.shape:
             return
         first, last = (info.pointer + side for side in reach(info))
+        self._require(name, first, last)
+
+    def _require(self, name: str, first: int, last: int) -> None:
         if not any(low <= first and last <= high for low, high in self._covered):
             pytest.fail(
                 f"the kernel writes {name}, which has no canaries: make it by DeviceArray.of, canaries.torch "
@@ -166,15 +169,24 @@ class Canaries:
         finally:
             self._unguarded = ""
 
-    def launch(self, prepared: PreparedCuda, arguments: Sequence[Any]) -> None:
-        """Look at what a launch is going to write."""
+    def launch(self, prepared: PreparedCuda, arguments: Sequence[Any], pointers: Sequence[int]) -> None:
+        """Look at what a launch is going to write.
+
+        Launches behind others are told addresses alone: there the first byte has to have canaries.
+        """
         kernel = prepared.executable.kernel
         if id(kernel) not in self._written:
             self._written[id(kernel)] = (kernel, kernel.written_params)
         arrays = [a for a in arguments if not isinstance(a, int | float | complex | np.generic)]
-        for value, array in zip(kernel.tensors, arrays, strict=True):
-            if value.name in self._written[id(kernel)][1]:
-                self.require(value.name, describe(array))
+        written = self._written[id(kernel)][1]
+        if len(arrays) == len(kernel.tensors):
+            for value, array in zip(kernel.tensors, arrays, strict=True):
+                if value.name in written:
+                    self.require(value.name, describe(array))
+        elif not self._unguarded:
+            for value, pointer in zip(kernel.tensors, pointers, strict=True):
+                if value.name in written:
+                    self._require(value.name, pointer, pointer + 1)
 
 
 @contextmanager
@@ -186,7 +198,7 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
     made, launch = Canaries(), PreparedCuda.launch
 
     def guarded(self: PreparedCuda, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        made.launch(self, arguments)
+        made.launch(self, arguments, pointers)
         launch(self, arguments, pointers, stream)
 
     def empty(shape: tuple[int, ...], element: Any, index: int = 0, driver: Any = None) -> Guarded:

@@ -92,6 +92,7 @@ def test_a_sample_for_which_the_host_was_late_is_taken_again(driver: FakeDriver)
     assert clock.sample(lambda: driver.work(next(took)), 1) == pytest.approx(1e-3)
     assert "waited" not in clock.how
     assert driver.asked.count("work") == 3
+    assert driver.asked.count("cuMemsetD8Async") == EventClock.FLUSHES * (1 + 2 + 4)
 
 
 def test_the_ratio_is_that_of_the_device(driver: FakeDriver) -> None:

@@ -125,7 +125,7 @@ class EventClock:
 
     Twice the cache's size is overwritten `FLUSHES` times before every call. Meanwhile the host enqueues the
     call, so that what is measured is the device alone. A sample for which the host was late is taken again,
-    up to `TRIES` times; those for which it always was are counted.
+    up to `TRIES` times, each time behind twice as many; those for which it always was are counted.
 
     Args:
         index: the device.
@@ -156,16 +156,16 @@ class EventClock:
     def sample(self, work: Work, calls: int) -> float:
         """Seconds per call."""
         self._samples += 1
-        seconds, is_late = self._sample(work, calls)
-        for _ in range(self.TRIES - 1):
+        seconds, is_late = self._sample(work, calls, self.FLUSHES)
+        for retry in range(1, self.TRIES):
             if is_late:
-                seconds, is_late = self._sample(work, calls)
+                seconds, is_late = self._sample(work, calls, self.FLUSHES << retry)
         self._late += is_late
         return seconds
 
-    def _sample(self, work: Work, calls: int) -> tuple[float, bool]:
+    def _sample(self, work: Work, calls: int, flushes: int) -> tuple[float, bool]:
         """Seconds per call, and whether the device waited for the host."""
-        for _ in range(self.FLUSHES):
+        for _ in range(flushes):
             self._memory.clear(self._stream)
         driver, names = self._driver, self._driver.NAMES
         driver.call(names.record, self._begin, self._stream)
