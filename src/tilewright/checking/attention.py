@@ -70,7 +70,7 @@ def attention_room(q: Array, k: Array, v: Array, scale: float, shift: int | None
     - a weight is rounded to the arrays' dtype before it is multiplied: ``w``;
     - both sums have at most N terms and are scaled once for each tile of keys: ``(2 N) u`` together;
     - an average of values that are off by a relative ``e`` is off by ``2 e`` times the average of
-      ``|values|``;
+      ``|values|``; the sum of the weights takes no ``w``, in whose place its reciprocal may be rounded;
     - the result is rounded to the dtype: ``w |o|``.
     """
     element, u = dtype(q.dtype), f32.unit_roundoff
