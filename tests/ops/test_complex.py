@@ -215,6 +215,22 @@ def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) 
         check(product.out, arrays["a"], arrays["b"], arrays["c"], conjugates=conjugates, **factors)
 
 
+@pytest.mark.parametrize(("method", "layout"), [("4m", "interleaved"), ("3m", "planar")])
+def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout: str) -> None:
+    """Bulk copies bring 128 bytes of what lies along K, and any number of rows of what does not."""
+    how = tw.Schedule(
+        tw.atoms.wgmma("f16", 64), (64, 64, 32), stages=3, staging="tma", roles="cooperative", blocks=2
+    )
+    rng = np.random.default_rng(7)
+    a, b = (numbers(rng, shape, tw.f16, layout) for shape in ((72, 40), (40, 80)))
+    product = product_of_complex({"a": a, "b": b}, Asked(method=method, how=how, target="reference"))
+    first, second = product.way.planes
+    assert (first.target, first.kept[:2], second.target) == (0, ("", "_im"), 1)
+    assert len(second.kept) == (3 if method == "3m" else 2)
+    assert product.launch()[-1].schedule == how
+    check(product.out, a, b, None, how=Accumulation.of(how.atom), conjugates=(0, 0), method=method)
+
+
 def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
     """What interleaved matrices in the memory of a GPU are."""
     item, made = tw.dtype(part), {}

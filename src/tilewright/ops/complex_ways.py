@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.arch import Arch
+from tilewright.dtypes import DType
 from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
 from tilewright.ops.complex_plane_kernels import PLANES
 from tilewright.ops.complex_planes import UNIT_BYTES, Planes, step_of
@@ -16,6 +17,7 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
 
 METHODS = ("4m", "3m")
 """By how many products of real matrices a complex one is computed."""
@@ -124,7 +126,8 @@ def way_for(
 
     Planes serve bulk copies, which a schedule may ask for, matrix units that are fed by them, and
     multiply-adds of f32, whose operands are copied 16 bytes at a time where they are dense; everywhere else
-    one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.
+    one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.  For a
+    schedule whose tiles are less than 128 bytes deep, planes are contiguous along M and N.
 
     Args:
         infos: the arrays of the problem, by name.
@@ -137,7 +140,8 @@ def way_for(
     """
     arch, processors = machine
     k_major = precision == "tf32" and "sm_90a" in arch.features  # as its multiply takes them
-    strided = [name for name in ("a", "b") if not _is_dense(infos, name, k_major=k_major)]
+    major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype) else ""
+    strided = [name for name in ("a", "b") if not _is_dense(infos, name, major)]
     if isinstance(how, Schedule):
         wanted = strided if how.staging == "tma" else []
     elif how is not None and how.batch_invariant:
@@ -148,20 +152,25 @@ def way_for(
     for name, conjugate in zip(("a", "b"), conjugates, strict=False):
         kept = (*(PLANES[:2] if name in wanted else ()), *(PLANES[2:] if method == METHODS[1] else ()))
         if kept:
-            rank = len(problem.batch)
-            along = rank + (1 if name == "a" else 0) if k_major and name in wanted else None
+            dims = {"k": 1, "mn": 0} if name == "a" else {"k": 0, "mn": 1}
+            along = len(problem.batch) + dims[major] if major and name in wanted else None
             found.append(Planes.of(name, infos[name], kept, along, negative=conjugate))
     return Way(method, tuple(found))
 
 
-def _is_dense(infos: Mapping[str, ArrayInfo], name: str, *, k_major: bool) -> bool:
-    """Whether bulk copies carry both parts of an operand."""
+def _is_shallow(how: Schedule | Splitting | None, dtype: DType) -> bool:
+    """Whether tiles of a schedule are less deep than rows of 128 bytes, by which bulk copies bring K."""
+    return isinstance(how, Schedule) and how.block_k * dtype.bytes % ROW_BYTES > 0
+
+
+def _is_dense(infos: Mapping[str, ArrayInfo], name: str, major: str) -> bool:
+    """Whether bulk copies carry both parts of an operand, along K or along its rows if that is said."""
     for info in (infos[name], infos[name + IMAGINARY]):
         unit = UNIT_BYTES // info.dtype.bytes
         pairs = [pair for pair in zip(info.shape, info.strides, strict=True) if pair[0] > 1]
         last = [step for extent, step in list(zip(info.shape, info.strides, strict=True))[-2:] if extent > 1]
-        if k_major:
-            last = [info.strides[-1 if name == "a" else -2]]
+        if major:
+            last = [info.strides[-1 if (name == "a") == (major == "k") else -2]]
         if 1 not in last or info.pointer % UNIT_BYTES or any(step % unit for _, step in pairs if step != 1):
             return False
     return True
