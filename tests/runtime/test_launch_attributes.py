@@ -40,6 +40,8 @@ def test_attributes_follow_from_the_operations() -> None:
     assert of(waits=True) == early
     assert of(waits=False, cluster=(2, 4)) == {"cluster_dimension": (2, 4, 1)}
     assert of(waits=True, cluster=2) == {"cluster_dimension": (2, 1, 1), **early}
+    together = said(launch_attributes(traced(waits=True), bindings, together=True))
+    assert together == {"cooperative": 1}
 
 
 class Function:

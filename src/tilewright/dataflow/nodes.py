@@ -303,6 +303,7 @@ class Flow:
         tiles: the spans that its results are cut along, batches first.
         stores: in the author's order.
         requirements: of the sizes, without which nothing is computed.
+        is_behind: whether it is launched behind the kernel that makes what it reads, and may begin beside it.
 
     Example:
         >>> import tilewright as tw
@@ -323,6 +324,7 @@ class Flow:
     tiles: tuple[Span, ...]
     stores: tuple[Store, ...]
     requirements: tuple[Guard, ...] = ()
+    is_behind: bool = False
 
     def walk(self) -> Iterator[Node]:
         """Every node once, arguments before what is computed from them."""
@@ -351,7 +353,7 @@ class Flow:
                 places[id(node)] = len(places)
         parameters = tuple(_key(one, places) for one in self.parameters)
         stores = tuple(_key(store, places) for store in self.stores)
-        return self.name, parameters, self.tiles, stores, tuple(nodes), self.requirements
+        return self.name, parameters, self.tiles, stores, tuple(nodes), self.requirements, self.is_behind
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Flow) and self.key == other.key

@@ -69,6 +69,7 @@ class _Parser(Reader):
         self.tiles: list[Span] = []
         self.stores: list[Store] = []
         self.requirements: list[Guard] = []
+        self.is_behind = False
 
     def flow(self, found: list[ast.stmt]) -> Flow:
         match found[:1]:
@@ -76,7 +77,7 @@ class _Parser(Reader):
                 for statement in found[1:]:
                     self.guarded(self.statement, statement)
                 parameters, tiles, stores = tuple(self.parameters), tuple(self.tiles), tuple(self.stores)
-                return Flow(name, parameters, tiles, stores, tuple(self.requirements))
+                return Flow(name, parameters, tiles, stores, tuple(self.requirements), self.is_behind)
         raise ParseError("line 2: expected flow(name)")
 
     def statement(self, node: ast.stmt) -> None:
@@ -91,6 +92,8 @@ class _Parser(Reader):
             case ast.Expr(value=ast.Call(func=ast.Name(id="require"), args=[condition, message, *values])):
                 named = tuple(map(self.value, values))
                 self.requirements.append(Guard(self.cond(condition), self.value(message), named))
+            case ast.Expr(value=ast.Call(func=ast.Name(id="prior_grid_wait"), args=[])):
+                self.is_behind = True
             case _:
                 raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
 

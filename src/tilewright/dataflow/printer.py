@@ -121,6 +121,8 @@ class _Printer:
         for guard in self.flow.requirements:
             named = "".join(f", {self.show(value)}" for value in guard.values)
             yield f"require({format_cond(guard.condition)}, {guard.message!r}{named})"
+        if self.flow.is_behind:
+            yield "prior_grid_wait()"
         for span in self.flow.tiles:
             yield from self.span(span)
         self.name_all()

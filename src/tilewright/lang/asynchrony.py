@@ -307,7 +307,8 @@ def prior_grid_wait() -> None:
     grid: set-up of shared memory and barriers, integers, sizes and numbers.  All accesses to arrays and
     workspaces, bulk copies too, must come after it, and every block must wait: once where all threads pass,
     or in each role that touches global memory, outside of loops and branches.  On ``reference``, where one
-    launch follows the other, it does nothing.
+    launch follows the other, it does nothing.  In a loop over `tiles` it is said of the whole kernel, which
+    then waits first of all, on machines that have it.
 
     Source: PTX ISA, "griddepcontrol"; CUDA programming guide, "programmatic dependent launch".
 
@@ -356,3 +357,19 @@ def launch_dependents() -> None:
         ('reference', [1.0, 1.0, 1.0])
     """
     current().emit(ops.LaunchDependents)
+
+
+def begin_early() -> None:
+    """`prior_grid_wait` on machines that have it; on others one grid follows the other anyway."""
+    if _BESIDE in current().arch.features:
+        prior_grid_wait()
+
+
+def let_next_begin() -> None:
+    """`launch_dependents` on machines that have it; on others one grid follows the other anyway."""
+    if _BESIDE in current().arch.features:
+        launch_dependents()
+
+
+_BESIDE = "sm_90"
+"""What machines have whose grids begin beside the one before."""

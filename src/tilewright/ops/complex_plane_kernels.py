@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from tilewright.dtypes import DType
+from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.control import otherwise, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index
@@ -78,6 +79,7 @@ def splitting(rank: int) -> Kernel:
 
     @kernel(**declared)
     def complex_planes(re: Any, im: Any, first: Any, second: Any, both: Any, *, how: Writing) -> None:
+        let_next_begin()
         _write((re, im, first, second, both), block_index(_blocks(first)), how)
 
     return complex_planes
@@ -110,6 +112,7 @@ def splitting_of_two(rank: int) -> Kernel:
         *,
         hows: tuple[Writing, Writing],
     ) -> None:
+        let_next_begin()
         blocks_a, blocks_b = _blocks(a_first), _blocks(b_first)
         number = block_index(blocks_a + blocks_b)
         with when(number < blocks_a):

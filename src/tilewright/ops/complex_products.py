@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType
+from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.ops.complex_pairs import paired, parted
 from tilewright.runtime.decorator import kernel
@@ -66,6 +67,7 @@ def four_products(rank: int, number: DType) -> Kernel:
         pairs: Pairs = APART,
     ) -> None:
         for *batch, m, n in tiles(out):
+            prior_grid_wait()
             re, im = zeros(), zeros()
             for k in steps(a.shape[-1]):
                 at_a, at_b = (*batch, m, k), (*batch, k, n)
@@ -129,6 +131,7 @@ def three_products(rank: int, number: DType) -> Kernel:
         pairs: Pairs = APART,
     ) -> None:
         for *batch, m, n in tiles(out):
+            prior_grid_wait()
             first, second, third = zeros(), zeros(), zeros()
             for k in steps(a.shape[-1]):
                 at_a, at_b = (*batch, m, k), (*batch, k, n)
@@ -192,6 +195,7 @@ def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel
     ) -> None:
         re_a, im_a, re_b, im_b = (a1, a2), (a1_im, a2_im), (b1, b2), (b1_im, b2_im)
         for *batch, m, n in tiles(out):
+            prior_grid_wait()
             re, im = zeros(precision=sums), zeros(precision=sums)
             for k in steps(a1.shape[-1]):
                 at_a, at_b = (*batch, m, k), (*batch, k, n)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.exact_functions import absolute, bitcast, maximum, where
@@ -131,6 +132,7 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
         tilings: tuple[Tiling, Tiling],
         both: bool = True,
     ) -> None:
+        let_next_begin()
         step = 1 if both else 2
         of_a = (a_re, a_im, *(a_re_high, a_re_low, a_im_high, a_im_low)[::step], a_unit)
         of_b = (b_re, b_im, *(b_re_high, b_re_low, b_im_high, b_im_low)[::step], b_unit)

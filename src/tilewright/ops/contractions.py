@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType, f32, u32, u64
+from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.dataflow.positions import positions
 from tilewright.lang.derivatives import derivative as slope
@@ -131,6 +132,7 @@ def contraction_in_halves(made: Contraction) -> Kernel:
         numbers = dict(zip(NUMBERS, (alpha, seed, offset, threshold, scale), strict=True))
         _require_extents(whole, seen)
         for *batch, m, n in tiles(whole["out"]):
+            prior_grid_wait()
             acc, at = zeros(precision=SUMMED if both else EXACT), {"batch": batch, "m": m, "n": n}
             of_a, of_b = (tuple(batch[number] for number in made.of(name).batch) for name in "ab")
             for k in steps(A1.shape[-1]):

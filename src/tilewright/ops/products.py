@@ -9,6 +9,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType
+from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import round as nearest
 from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
@@ -129,6 +130,7 @@ def in_halves(rank: int, number: DType) -> Kernel:
         activation: str | None,
     ) -> None:
         for *batch, m, n in tiles(D):
+            prior_grid_wait()
             acc = zeros(precision=SUMMED if both else EXACT)
             for k in steps(A1.shape[-1]):
                 if both:

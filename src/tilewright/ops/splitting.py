@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.exact_functions import absolute, bitcast, maximum, minimum, where
@@ -119,6 +120,7 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
         tilings: tuple[Tiling, Tiling],
         both: bool,
     ) -> None:
+        let_next_begin()
         blocks_a, blocks_b = (
             blocks_of(unit, one.rows) for unit, one in zip((a_unit, b_unit), tilings, strict=True)
         )

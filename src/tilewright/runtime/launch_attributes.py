@@ -18,8 +18,8 @@ def launch_attributes(kernel: Kernel, bindings: Any, *, together: bool = False) 
     Returns:
         Clusters: their extents.  A kernel with `prior_grid_wait`: leave to begin before the grid before it in
         the stream has ended (programmatic stream serialization).  Blocks that wait for each other: all of
-        them are resident at once, or none begins (cooperative launch).  Empty for all others, which a plain
-        launch starts.
+        them are resident at once, or none begins (cooperative launch); they begin when the grid before them
+        has ended.  Empty for all others, which a plain launch starts.
 
     Source: CUDA Driver API, `CUlaunchAttributeID`.
     """
@@ -31,7 +31,7 @@ def launch_attributes(kernel: Kernel, bindings: Any, *, together: bool = False) 
         found.append(attribute := _attribute(bindings, "CLUSTER_DIMENSION"))
         dims = attribute.value.clusterDim
         dims.x, dims.y, dims.z = extents
-    if kernel.waits_for_prior_grid:
+    if kernel.waits_for_prior_grid and not together:
         found.append(attribute := _attribute(bindings, "PROGRAMMATIC_STREAM_SERIALIZATION"))
         attribute.value.programmaticStreamSerializationAllowed = 1
     if together:

@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow, Store
 from tilewright.ir.kernel import Kernel
+from tilewright.lang.asynchrony import begin_early
 from tilewright.lang.control import otherwise, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
@@ -142,6 +143,9 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
     current().guards.extend(form.flow.requirements)
+    if form.flow.is_behind:
+        with made_by("blocks", form.stores[0]):
+            begin_early()
     arguments = whole_tiles(form, schedule, arguments)
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)

@@ -18,6 +18,7 @@ from tilewright.dataflow.nodes import (
 )
 from tilewright.dtypes import DType, f32, i64
 from tilewright.errors import TraceError
+from tilewright.ir.async_ops import PriorGridWait
 from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.ops import Elementwise, Op, Reshape
 from tilewright.lang.dataflow import folds, indexing
@@ -149,7 +150,9 @@ class FlowRecorder(Recorder):
         Raises:
             TraceError: it does; views of arrays and arithmetic of numbers do not.
         """
-        if op not in (Reshape, Elementwise):
+        if op is PriorGridWait:
+            self.is_behind = True
+        elif op not in (Reshape, Elementwise):
             raise mixed(f"tw.{op.name}")
 
     def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:
@@ -168,7 +171,8 @@ class FlowRecorder(Recorder):
                 parameters.append(Number(param.value.dtype, (), param.value.name))
             elif isinstance(param, Sym):
                 parameters.append(Integer(i64, (), param))
-        return Flow(name, tuple(parameters), self.tiles, tuple(self.stores), tuple(self.tracer.guards))
+        guards = tuple(self.tracer.guards)
+        return Flow(name, tuple(parameters), self.tiles, tuple(self.stores), guards, self.is_behind)
 
 
 def mixed(what: str) -> TraceError:

@@ -45,6 +45,7 @@ class Recorder(Recording):
         self.tiles: tuple[Span, ...] = ()
         self.loops: list[Any] = []
         self.stores: list[Store] = []
+        self.is_behind = False
         self._made: dict[Any, Node] = {}
 
     # ---------------------------------------------------------------- nodes
