@@ -11,7 +11,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.attending import by_warpgroups
-from tilewright.ops.attending.choice import Question, chosen
+from tilewright.ops.attending.choice import ITEM, Question, band, chosen
+from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups, for_warps
 from tilewright.runtime.arrays import describe
@@ -148,6 +149,37 @@ def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int)
     )
     problem.check(out)
     problem.check_lse(lse[..., 0])
+
+
+@pytest.mark.parametrize(("heads", "tiles", "width", "blocks"), [(7, 5, 3, 4), (4, 3, 4, 100), (5, 1, 2, 2)])
+def test_the_longest_block_is_foreseen(heads: int, tiles: int, width: int, blocks: int) -> None:
+    """Tile by tile, as blocks draw: forwards and backwards, and each band the other way round."""
+    lengths = np.arange(1, tiles + 1) ** 2
+    load = [0.0] * blocks
+    for number, first in enumerate(range(0, heads, width)):
+        left = [lengths[t] for t in reversed(range(tiles)) for _ in range(first, min(first + width, heads))]
+        way = range(min(blocks, heads * tiles))
+        while left:
+            for block in reversed(way) if number % 2 else way:
+                load[block] += left.pop(0) if left else 0
+            number += 1
+    assert longest(lengths, heads, width, blocks) == max(load)
+
+
+@pytest.mark.parametrize("rows", [1024, 2048, 4096, 8192])
+@pytest.mark.parametrize("columns", [64, 96, 128, 192, 256])
+def test_bands_are_even(columns: int, rows: int) -> None:
+    """Of 64 heads on 132 processors no block takes much longer than the mean of them."""
+    queries = np.empty((4, 16, rows, columns), np.float16)
+    info = describe(queries)
+    arch = CUDA.architecture("sm_90a")
+    asked = Question({"q": info, "k": info, "v": info, "out": info}, arch, 132, 1.0, 0)
+    tiles = for_warpgroups((columns, columns), rows, arch, plain=False)
+    lengths = -(-np.arange(128, rows + 1, 128) // tiles.keys) + ITEM
+    mean = lengths.sum() * 64 / 132
+    assert longest(lengths, 64, band(asked, tiles, 132), 132) < 1.06 * mean
+    if columns == 256 and rows == 4096:
+        assert longest(lengths, 64, 5, 132) > 1.15 * mean  # as many as half of the cache holds
 
 
 @pytest.mark.parametrize("own_output", [True, False])

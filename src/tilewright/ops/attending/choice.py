@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import bf16, f16
 from tilewright.errors import LaunchError
 from tilewright.ops.attending import by_warpgroups, by_warps
 from tilewright.ops.attending.activated import ByActivation
+from tilewright.ops.attending.by_warpgroups import ROWS
+from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpTiles, for_warpgroups, for_warps
+from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles, for_warpgroups, for_warps
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specialise import spec_of
@@ -23,8 +27,17 @@ WARPS, WARPGROUPS = "warps", "warpgroups"
 KERNELS = (WARPS, WARPGROUPS)
 """What `attention` may be told to take."""
 
-CACHE_SHARE = 0.5
+CACHE_SHARE = 0.7
 """Of the second-level cache: keys and values that are in use at one time."""
+
+WIDTHS = 24
+"""Of bands that are looked at: the widest that the cache lets be, and narrower ones to half of it."""
+
+MOST_DEALT = 1 << 16
+"""Tiles of queries beyond which every band is even enough not to be looked at."""
+
+ITEM = 0.6
+"""What a tile of queries takes besides its products, in tiles of keys."""
 
 CACHE_BYTES = 40e6
 """Of a machine that nobody has said the cache of."""
@@ -97,8 +110,9 @@ def chosen(question: Question, wanted: str | None) -> Answer:
         reasons = list(against_warpgroups(question))
         if not reasons:
             plain = question.diagonal is None
-            kernel = by_warpgroups.attention.bind(**constants, **_of_warpgroups(question, plain=plain))
-            return Answer(kernel, (*_numbers(question), band(question)))
+            sizes = _of_warpgroups(question, plain=plain)
+            kernel = by_warpgroups.attention.bind(**constants, **sizes)
+            return Answer(kernel, (*_numbers(question), band(question, **sizes)))
         if wanted == WARPGROUPS:
             raise LaunchError(
                 f"attention: kernel={WARPGROUPS!r} cannot serve this call: {'; '.join(reasons)}; nearest "
@@ -158,8 +172,11 @@ def _numbers(question: Question) -> tuple[float, int]:
     return max(abs(question.scale), NEVER_0) * math.log2(math.e), diagonal
 
 
-def band(question: Question) -> int:
-    """How many heads of queries are worked at side by side: their keys and values fit the cache."""
+def band(question: Question, tiles: WarpgroupTiles, blocks: int) -> int:
+    """How many heads of queries are worked at side by side behind a mask.
+
+    Their keys and values fit the cache; of such bands it is the one whose longest block is shortest.
+    """
     q, k = question.queries, question.keys
     heads, ratio = q.shape[0] * q.shape[1], q.shape[1] // k.shape[1]
     boards = question.arch.rates.boards if question.arch.rates else ()
@@ -167,4 +184,11 @@ def band(question: Question) -> int:
     of_head = k.shape[2] * sum(question.columns) * k.dtype.bytes
     at_once = max(int(cache // of_head), 1) * ratio
     rounds = -(-heads // at_once)
-    return -(-heads // rounds)  # of bands that are equally long
+    rows = tiles.groups * ROWS
+    ends = np.arange(1, -(-q.shape[2] // rows) + 1) * rows
+    widest = -(-heads // rounds)  # of bands that are equally long
+    if question.diagonal is None or heads * ends.size > MOST_DEALT:
+        return widest
+    lengths = -(-np.clip(ends + question.diagonal, 0, k.shape[2]) // tiles.keys) + ITEM
+    widths = range(min(at_once, heads), max(widest - WIDTHS, widest // 2 - 1, 0), -1)
+    return min(widths, key=lambda width: longest(lengths, heads, width, blocks))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tilewright.lang.control import let, var, when
 from tilewright.lang.control import range as traced_range
@@ -86,6 +90,27 @@ class Items:
             with when(within < beside * self.tiles):
                 tile = let(maximum(self.tiles - 1 - within // beside, 0))
                 yield let(minimum(first + within % beside, MOST)), tile
+
+
+def longest(lengths: npt.NDArray[Any], heads: int, band: int, blocks: int) -> float:
+    """How long the block takes that has the most to do, where rows see the keys before them alone.
+
+    Args:
+        lengths: how long each tile of a head takes, the first one first.
+        heads: of all batches.
+        band: as in `Items`, which deals tiles out likewise.
+        blocks: likewise.
+    """
+    tiles = len(lengths)
+    drawing = max(min(heads * tiles, blocks), 1)
+    load = np.zeros(drawing)
+    for number, first in enumerate(range(0, heads, band)):
+        beside = min(heads - first, band)
+        within = np.arange(beside * tiles)
+        turn, drawn = within // drawing, within % drawing
+        block = np.where((number + turn) % 2, drawing - 1 - drawn, drawn)
+        np.add.at(load, block, lengths[tiles - 1 - within // beside])
+    return float(load.max())
 
 
 def _bounded(count: Index) -> Index:
