@@ -61,21 +61,25 @@ def _random_bits(index: Array, seed: Array, offset: Array) -> Array:
     return np.asarray(np.choose((index & np.uint64(3)).astype(np.intp), words))
 
 
+def _random_at_least(index: Array, seed: Array, offset: Array, threshold: Array) -> Array:
+    """The row's meaning: truth values."""
+    return np.asarray(_random_bits(index, seed, offset) >= threshold)
+
+
+_U64 = Domain(lambda kind: "" if kind == u64 else "needs u64; convert first")
+
 RANDOM = (
-    Function(
-        "random_bits",
-        3,
-        Domain(lambda kind: "" if kind == u64 else "needs u64; convert first"),
-        _random_bits,
-        non_negative=True,
-    ),
+    Function("random_bits", 3, _U64, _random_bits, non_negative=True),
+    Function("random_at_least", 4, _U64, _random_at_least, gives="truth"),
 )
 
-TEXT = f"""\
-unsigned long long random_bits(
-    unsigned long long index, unsigned long long seed, unsigned long long offset) {{
-  // Philox 4x32-{ROUNDS}: word index % 4 of the counter (index / 4, offset).
-  const unsigned long long block = index >> 2;
+PIECES: dict[str, tuple[tuple[str, ...], str]] = {
+    "random_words": (
+        (),
+        f"""\
+void random_words(
+    unsigned long long block, unsigned long long seed, unsigned long long offset, unsigned* words) {{
+  // Philox 4x32-{ROUNDS}: the four words of the counter (block, offset).
   unsigned w0 = (unsigned)block, w1 = (unsigned)(block >> 32);
   unsigned w2 = (unsigned)offset, w3 = (unsigned)(offset >> 32);
   unsigned low = (unsigned)seed, high = (unsigned)(seed >> 32);
@@ -88,10 +92,45 @@ unsigned long long random_bits(
     low += {WEYL[0]}u;
     high += {WEYL[1]}u;
   }}
+  words[0] = w0;
+  words[1] = w1;
+  words[2] = w2;
+  words[3] = w3;
+}}""",
+    ),
+    "random_bits": (
+        ("random_words",),
+        """\
+unsigned long long random_bits(
+    unsigned long long index, unsigned long long seed, unsigned long long offset) {
+  unsigned words[4];
+  random_words(index >> 2, seed, offset, words);
   const unsigned which = (unsigned)index & 3;
-  return which < 2 ? which == 0 ? w0 : w1 : which == 2 ? w2 : w3;
-}}"""
-"""The same in C++, without the words before a function's type."""
+  return which < 2 ? which == 0 ? words[0] : words[1] : which == 2 ? words[2] : words[3];
+}""",
+    ),
+    "random_at_least": (
+        ("random_bits",),
+        """\
+bool random_at_least(unsigned long long index, unsigned long long seed, unsigned long long offset,
+    unsigned long long threshold) {
+  return random_bits(index, seed, offset) >= threshold;
+}""",
+    ),
+    "four_at_least": (
+        ("random_words",),
+        """\
+unsigned four_at_least(unsigned long long index, unsigned long long seed, unsigned long long offset,
+    unsigned long long threshold) {
+  // A bit for each of four neighbours, of which the first has a multiple of 4 as its index.
+  unsigned words[4];
+  random_words(index >> 2, seed, offset, words);
+  return (words[0] >= threshold ? 1u : 0u) | (words[1] >= threshold ? 2u : 0u)
+      | (words[2] >= threshold ? 4u : 0u) | (words[3] >= threshold ? 8u : 0u);
+}""",
+    ),
+}
+"""The same in C++, without the words before a function's type, each with the pieces that it names."""
 
 
 @launches

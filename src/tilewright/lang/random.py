@@ -42,10 +42,7 @@ def random_bits(index: Fragment | Tile, seed: Number | int, offset: Number | int
         >>> bits(y, target="reference").target, np.array_equal(y, tw.testing.philox(np.arange(4), 7))
         ('reference', True)
     """
-    if index.dtype.is_float or index.dtype.kind == "bool":
-        raise TraceError(
-            f"random bits of an index of {index.dtype}; nearest legal choice: .to(tw.i32)", here()
-        )
+    _check_index(index)
     return elementwise("random_bits", index.to(u64), seed, offset).to(u32)
 
 
@@ -86,5 +83,14 @@ def dropout(
     """
     if not x.dtype.is_float:
         raise TraceError(f"dropout of {x.dtype}; nearest legal choice: floats, .to(tw.{f32})", here())
-    kept = random_bits(index, seed, offset) >= threshold
+    _check_index(index)
+    least = threshold if isinstance(threshold, int) else threshold.to(u64)
+    kept = elementwise("random_at_least", index.to(u64), seed, offset, least)
     return where(kept, x * scale, 0)
+
+
+def _check_index(index: Fragment | Tile) -> None:
+    if index.dtype.is_float or index.dtype.kind == "bool":
+        raise TraceError(
+            f"random bits of an index of {index.dtype}; nearest legal choice: .to(tw.i32)", here()
+        )

@@ -12,7 +12,7 @@ from tilewright.targets.cpu.conversions import STORAGE
 
 SNIPPETS: Formulas = {
     **FORMULAS,
-    "random_bits": ((), f"static inline {philox.TEXT}"),
+    **{name: (needs, f"static inline {text}") for name, (needs, text) in philox.PIECES.items()},
     **activations.SNIPPETS,
     **division.SNIPPETS,
 }
@@ -72,8 +72,8 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
             return f"{function}_{kind}({', '.join(operands)})", (f"{function}_{kind}",)
         case "shift_left" | "shift_right":
             return f"{function}<{STORAGE[dtype.name]}>({', '.join(operands)})", (function,)
-        case "random_bits":
-            return f"random_bits({', '.join(operands)})", ("random_bits",)
+        case "random_bits" | "random_at_least":
+            return f"{function}({', '.join(operands)})", (function,)
         case "pow":
             return f"pow_f32({', '.join(operands)})", ("pow_f32",)
         case _ if f"{function}_{dtype.name}" in SNIPPETS:

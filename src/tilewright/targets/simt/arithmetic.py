@@ -18,6 +18,7 @@ from tilewright.targets.simt.conversion import converted, widened
 from tilewright.targets.simt.dialect import SimtDialect
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter, element
 from tilewright.targets.simt.pairs import converted_in_pairs, in_pairs
+from tilewright.targets.simt.random_masks import random_mask
 from tilewright.targets.statements import Assign, Code, call, code, joined, named
 from tilewright.threads.registers import broadcast, indexed
 
@@ -135,6 +136,9 @@ def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
     """A function of every element; conversions that the machine does for two at a time are done so."""
     if (pair := converted_in_pairs(emitter, op)) is not None:
         in_pairs(emitter, op, pair)
+        return
+    if (place := emitter.random.of.get(op.result)) is not None:
+        random_mask(emitter, op, place)
         return
     operands = ", ".join(str(operand) for operand in op.operands_)
     emitter.comment(op, f"{op.result.name} = {op.function}({operands})")

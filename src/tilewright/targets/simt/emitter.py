@@ -12,6 +12,7 @@ from tilewright.dtypes import DType
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.copies import Copy, is_by_threads
 from tilewright.ir.kernel import Kernel, layout_shared
+from tilewright.ir.op import Block
 from tilewright.ir.ops import Mma, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import all_of, less
@@ -21,6 +22,7 @@ from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.cfamily import C_RULES, Emitter
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.dialect import THREAD, Function, SimtDialect
+from tilewright.targets.simt.random_places import RandomPlaces
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
 from tilewright.targets.statements import Branch, Code, Statement, call, code, named
 from tilewright.threads.distribution import Distribution
@@ -52,6 +54,7 @@ class SimtEmitter(Emitter):
         self.functions: dict[str, str] = {}  # written for this kernel, by their names
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)
+        self.random = RandomPlaces(kernel)
         self._spelled[_THREAD_SYMBOL] = named(THREAD)
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
         self.group_first: Int = 0  # of the block's threads, the first of the role being emitted
@@ -72,6 +75,11 @@ class SimtEmitter(Emitter):
 
     def _widened(self, sym: Sym) -> str:
         return ("" if sym in self.wide else "(long long)") + self._uses(self.name(sym))
+
+    def block(self, block: Block) -> None:
+        """Emit every operation, but for those whose results have no text; see `RandomPlaces.unread`."""
+        kept = (op for op in block.ops if not (op.results and op.results[0] in self.random.unread))
+        super().block(Block(tuple(kept)) if self.random.unread else block)
 
     def base(self, tensor: Value) -> Code:
         """Where the buffer of a tensor begins, in one's own block or in another of the cluster."""

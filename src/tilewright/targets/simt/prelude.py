@@ -130,7 +130,15 @@ DEVICE Word load_or(bool exists, const void* from, Word other) {
 }
 """Loads of what may not exist."""
 
-RANDOM = {"random_bits": f"\nDEVICE {philox.TEXT}"}
+RANDOM = {
+    **{name: f"\nDEVICE {text}" for name, (_, text) in philox.PIECES.items()},
+    "between_lanes": """
+DEVICE unsigned between_lanes(unsigned own, unsigned other, bool is_odd) {
+  // Of four bits for each of two rows each lane of a pair has one row, and wants two columns of both.
+  return is_odd ? (own & 0xccccccccu) | (other >> 2 & 0x33333333u)
+                : (own & 0x33333333u) | (other << 2 & 0xccccccccu);
+}""",
+}
 """Random numbers that are a function of a counter."""
 
 DIVISION = division.PIECES
@@ -145,6 +153,7 @@ REALS = (("float", "f"), ("double", ""))
 NEEDS: dict[str, tuple[str, ...]] = {
     "half2_t": ("half_t",),
     "remainder": ("quotient",),
+    **{name: needs for name, (needs, _) in philox.PIECES.items()},
     **activations.NEEDS,
     **{f"{name}_to_float": (f"{name}_t",) for name in ("half", "bf16")},
     **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in ("e4m3", "e5m2")},

@@ -14,7 +14,7 @@ from tilewright.threads.distribution import Distribution, Mode, merge
 from tilewright.threads.map_modes import take
 
 
-def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Sym) -> tuple[Int, ...]:
+def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Int) -> tuple[Int, ...]:
     """The coordinate at which a thread starts."""
     at: list[Int] = [0] * rank
     for mode, digit in digits(modes, thread):
@@ -23,7 +23,7 @@ def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Sym) -> tuple[In
     return tuple(at)
 
 
-def digits(modes: Sequence[Mode], thread: Sym) -> list[tuple[Mode, Int]]:
+def digits(modes: Sequence[Mode], thread: Int) -> list[tuple[Mode, Int]]:
     """Each merged mode of the thread index with the thread's digit of it."""
     found: list[tuple[Mode, Int]] = []
     weight = 1

@@ -1,0 +1,144 @@
+"""Which random truth values are functions of a place alone: their index as an integer, not as registers.
+
+The index of an element is computed in a fragment, of coordinates and integers.  Where it can be read back as
+an integer of the coordinates, the emitter writes it into a loop, in which it takes one register; the
+fragments that it was computed in are then read by nobody, and have no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.ir.fragment_ops import Coordinates
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Elementwise, Op
+from tilewright.ir.types import Value
+from tilewright.symbolic.expr import add, expand, floordiv, mod, mul
+from tilewright.symbolic.nodes import Expr, Int, Sym
+from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.threads.distribution import merge
+
+MASKED = "random_at_least"
+"""The function whose results are bits of a mask."""
+
+FOUR = 4
+"""Neighbours that one generation serves."""
+
+SUMS: dict[str, Callable[[Int, Int], Int]] = {"add": add, "mul": mul, "floordiv": floordiv, "mod": mod}
+
+
+@dataclass(frozen=True)
+class RandomPlace:
+    """The index of each element of a fragment of random truth values.
+
+    Args:
+        at: the coordinates, as the index names them.
+        index: an integer of them.
+        along: the dimension in which four neighbours, from a multiple of 4 on, share a generation; None if
+            that is not known.
+        lanes: whether two neighbouring lanes hold two of the four each; else a thread holds all of them.
+    """
+
+    at: tuple[Sym, ...]
+    index: Int
+    along: int | None
+    lanes: bool
+
+
+class RandomPlaces:
+    """All of a kernel.
+
+    Args:
+        kernel: as it is emitted.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.of: dict[Value, RandomPlace] = {}
+        self._passed: set[Value] = set()  # by an index that is read back
+        ops = [op for op in kernel.walk() if not op.regions]
+        masks = [op for op in ops if isinstance(op, Elementwise) and op.function == MASKED]
+        self.unread: frozenset[Value] = frozenset()
+        """Fragments that have no text, because only such indices were computed from them."""
+        if masks:
+            self._made = {op.results[0]: op for op in ops if isinstance(op, Elementwise | Coordinates)}
+            changed = {value for op in ops for value in op.written}
+            self._made = {value: op for value, op in self._made.items() if value not in changed}
+            for op in masks:
+                self._find(op)
+            self.unread = frozenset(self._unread(ops))
+
+    def _find(self, op: Elementwise) -> None:
+        if not op.result.is_fragment:
+            return
+        spread = op.result.fragment.distribution
+        if spread.size_values < FOUR:
+            return
+        at = tuple(Sym(f"%at{dim}", 0, extent - 1) for dim, extent in enumerate(spread.shape))
+        index = self._integer(op.operands_[0], at)
+        if index is None:
+            return
+        along, lanes = None, False
+        values, threads = merge(spread.values), merge(spread.threads)
+        first, lane = values[0], threads[0] if threads else None
+        if first.dim is not None and first.step == 1 and _in_fours(index, at, first.dim):
+            if first.extent % FOUR == 0:
+                along = first.dim
+            elif first.extent == 2 and lane is not None and lane[1:] == (first.dim, 2):
+                # Two pairs of registers of two lanes: each lane generates the four of one pair.
+                lanes = lane.extent % 2 == 0 and spread.size_values % FOUR == 0
+                along = first.dim if lanes else None
+        self.of[op.result] = RandomPlace(at, index, along, lanes)
+
+    def _integer(self, value: Value | float | Int, at: tuple[Sym, ...]) -> Int | None:
+        """A value as an integer of the coordinates; None if it cannot be read back."""
+        if isinstance(value, int | Expr):
+            return value
+        op = self._made.get(value) if isinstance(value, Value) else None
+        found: Int | None = None
+        if isinstance(op, Coordinates):
+            found = at[op.dim] if op.distribution.shape[op.dim] > 1 else 0
+        elif op is not None and op.result.dtype.kind in ("int", "uint") and op.result.dtype.bits >= 32:
+            assert isinstance(op, Elementwise)
+            found = self._of_function(op, at)
+        if found is not None and isinstance(value, Value):
+            self._passed.add(value)
+        return found
+
+    def _of_function(self, op: Elementwise, at: tuple[Sym, ...]) -> Int | None:
+        given = op.operands_
+        if op.function == "convert" and len(given) == 1:
+            return self._integer(given[0], at)
+        if op.function == "select" and given[1] == given[2]:  # one tile, repeated
+            return self._integer(given[1], at)
+        if op.function not in SUMS:
+            return None
+        first, second = (self._integer(one, at) for one in given)
+        return None if first is None or second is None else SUMS[op.function](first, second)
+
+    def _unread(self, ops: list[Op]) -> set[Value]:
+        """What was passed on the way to an index, and nothing else reads."""
+        unread: set[Value] = set()
+        read: set[Value] = set()
+        for op in reversed(ops):
+            if op.results and op.results[0] in self._passed and op.results[0] not in read:
+                unread.add(op.results[0])
+                continue
+            own = {*op.operands, *op.read}
+            if isinstance(op, Elementwise):
+                place = self.of.get(op.result)
+                own = {one for one in op.operands_[0 if place is None else 1 :] if isinstance(one, Value)}
+            read |= own
+        return unread
+
+
+def _in_fours(index: Int, at: tuple[Sym, ...], dim: int) -> bool:
+    """Whether four neighbours along a dimension, from a multiple of 4 on, are those of one generation."""
+    extent = (at[dim].high or 0) + 1
+    if extent % FOUR:
+        return False
+    four = mul(Sym("%four", 0, extent // FOUR - 1), FOUR)
+    first, *others = (expand(substitute(index, {at[dim]: add(four, step)})) for step in range(FOUR))
+    apart = (add(other, mul(first, -1)) for other in others)
+    return divisor(first) % FOUR == 0 and all(one == step for step, one in enumerate(apart, 1))
