@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tilewright.errors import Violation
 from tilewright.ir.copies import Copy
 from tilewright.ir.op import Op
+from tilewright.ir.packed_ops import in_memory_order
 from tilewright.ir.types import BarrierType, Value, VariableType
 
 KEEPS = ("shared", "view", "gather", "peer", "partition", "as_bytes", "copy")
@@ -62,9 +63,10 @@ def _verify_copy(op: Copy) -> Iterator[Violation]:
     if op.other != 0:
         yield op.violation("packed", f"other={op.other} of packed {kind}", "other=0")
         return
-    dim, run = op.spread.vector()
+    spread = in_memory_order(op.spread) if op.target.is_fragment else op.spread
+    dim, run = spread.vector()
     each = kind.per_byte
-    steps = [mode.step for mode in (*op.spread.threads, *op.spread.values) if mode.dim == dim]
+    steps = [mode.step for mode in (*spread.threads, *spread.values) if mode.dim == dim]
     if run % each or (op.vector or each) % each or any(step % each for step in steps if step != 1):
         taken = run if run % each else op.vector
         yield op.violation(

@@ -20,6 +20,7 @@ from tilewright.symbolic.expr import add, all_of, expand, floordiv, less, mul, p
 from tilewright.symbolic.nodes import And, Cond, Int, Less, Mul
 from tilewright.symbolic.ranges import divisor
 from tilewright.threads.distribution import Distribution, Mode, merge
+from tilewright.threads.registers import Digit, register_digits
 from tilewright.views.view import View, coordinates
 
 
@@ -100,6 +101,23 @@ def map_in_bytes(spread: Distribution, each: int) -> Distribution:
     return Distribution(shape, tuple(map(fewer, spread.threads)), tuple(values))
 
 
+def in_memory_order(spread: Distribution) -> Distribution:
+    """The same map with each thread's neighbours in registers that follow each other, as bytes hold them.
+
+    Example:
+        >>> spread = Distribution((1, 8), (), (Mode(2, 1, 4), Mode(4, 1, 1)))
+        >>> in_memory_order(spread).values
+        (Mode(extent=4, dim=1, step=1), Mode(extent=2, dim=1, step=4))
+    """
+    dim, width = spread.vector()
+    if width == 1:
+        runs = [mode.dim for mode in spread.values if mode.dim is not None and mode.step == 1]
+        dim = max(runs, default=dim)
+    along = sorted((mode for mode in spread.values if mode.dim == dim), key=lambda mode: mode.step)
+    others = (mode for mode in spread.values if mode.dim != dim)
+    return Distribution(spread.shape, spread.threads, (*along, *others))
+
+
 @dataclass(frozen=True)
 class AsBytes(Op):
     """A tensor of packed elements as one of bytes, whose extent along ``dim`` is so many times smaller."""
@@ -141,6 +159,14 @@ class Unpack(Op):
     def verify(self) -> Iterator[Violation]:
         """The bytes are distributed as the numbers are."""
         yield from _verify(self, self.source, self.target, self.packed)
+
+    @property
+    def digits(self) -> tuple[Digit, ...]:
+        """Of the number of a register, in the order in which the bytes hold the numbers."""
+        spread = self.target.fragment.distribution
+        found = register_digits(spread, in_memory_order(spread), (0,) * spread.rank)
+        assert found is not None, "each thread holds the same numbers in another order"
+        return found[1]
 
 
 @dataclass(frozen=True)

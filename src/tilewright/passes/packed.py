@@ -14,7 +14,7 @@ from tilewright.dtypes import DType, u8
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Fragment, Op
 from tilewright.ir.packed_legality import is_packed
-from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, map_in_bytes
+from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, in_memory_order, map_in_bytes
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.threads.distribution import Distribution
@@ -44,7 +44,7 @@ class _Parts:
     def __init__(self, op: Copy, rewriter: Rewriter) -> None:
         self.op, self.rewriter = op, rewriter
         self.kind = (op.source if is_packed(op.source) else op.target).dtype
-        self.spread = op.spread
+        self.spread = in_memory_order(op.spread) if op.target.is_fragment else op.spread
         self.dim = self.spread.vector()[0]
         self.bytes = map_in_bytes(self.spread, self.kind.per_byte)
         self.vector = None if op.vector is None else op.vector // self.kind.per_byte

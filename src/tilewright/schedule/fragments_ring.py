@@ -6,12 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tilewright.dtypes import i4
 from tilewright.lang import operations as tw
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.schedule.factors import Product
 from tilewright.schedule.lane_runs import (
     ACCESS_BYTES,
+    APART,
     Taken,
     along_k_first,
     common_run,
@@ -43,7 +45,8 @@ class Fragments(CpAsync):
         self.accumulation = replace(self.accumulation, parts=self.parts)
         self.decodes = any(source.decode is not None for source in sources)
         both = (tw.operand_a(schedule.mma, depth), tw.operand_b(schedule.mma, depth))
-        multiplied = tuple(in_runs(one, self.run) for one in both) if self.run else both
+        apart = self._apart()
+        multiplied = tuple(in_runs(one, self.run, apart) for one in both) if self.run else both
         loaded = tuple(along_k_first(one) for one in multiplied) if self.run else both
         self.multiplied = tuple(multiplied[source.side] for source in sources)
         self.maps = tuple(loaded[source.side] for source in sources)
@@ -80,6 +83,20 @@ class Fragments(CpAsync):
             for source in self.sources
         ]
         return common_run(self.schedule.atom, self.schedule.block_k, taken)
+
+    def _apart(self) -> int:
+        """How far the two numbers of a register of packed operands lie from each other along K.
+
+        Integers of 4 bits are decoded by fewer instructions where that is `APART`; but pairs of the other
+        operand, which are neighbours in memory, have to be put together then.
+        """
+        mma, warps = self.schedule.mma, self.schedule.warps
+        packed = {source.side for source in self.sources if source.sample.dtype == i4}
+        if len(packed) != 1:
+            return 1
+        side = packed.pop()
+        own, other = (mma.tile[at] // warps[at] for at in (side, 1 - side))
+        return APART if own > other else 1
 
     def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         if not self._is_decoded_at_once(source):
@@ -147,10 +164,9 @@ class Fragments(CpAsync):
                 taken = held[step.part % 2]
             else:
                 tile = ring.shared[stage].tiles(part.shape)[0, step.part]
-                taken = tw.load(tile, part, element=source.held, name=f"r{source.name}")
+                taken = tw.load(tile, multiplied, element=source.held, name=f"r{source.name}")
             row, block_k = source.row(work), self.schedule.block_k
-            made = decoded_part(source, taken, work, step, block_k, row, stage)
-            decoded[step.part % 2].assign(self._renamed(made, multiplied))
+            decoded[step.part % 2].assign(decoded_part(source, taken, work, step, block_k, row, stage))
 
     def _renamed(self, made: Any, multiplied: Distribution) -> Any:
         """A part in the registers of the instruction, which counts them otherwise where lanes have runs."""

@@ -18,6 +18,8 @@ from tilewright.threads.distribution import Distribution, Mode
 RUNS = (16, 8)
 """How many neighbours a lane has, the best first; it holds them in registers of both operands at once."""
 
+APART = 4
+"""How far numbers of 4 bits lie from each other of which a logical operation makes two halves of a word."""
 
 ACCESS_BYTES = 16
 """The widest access of a thread."""
@@ -119,28 +121,32 @@ def lanes_along_k(spread: Distribution) -> int:
     return count
 
 
-def in_runs(spread: Distribution, run: int) -> Distribution:
+def in_runs(spread: Distribution, run: int, apart: int = 1) -> Distribution:
     """The map of an operand whose lanes have so many neighbours along K, in the registers of the instruction.
 
     Args:
         spread: the map of the operand as the instruction has it.
-        run: how many.
+        run: how many, a power of 2.
+        apart: how far the two numbers of a register lie from each other along K, a power of 2 below ``run``.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
         >>> print(in_runs(MMA_F16.b, 4))
         threads (4 along 1 by 4, 8 along 0 by 1), values (4 along 1 by 1)
+        >>> print(in_runs(MMA_F16.b, 4, 2))
+        threads (4 along 1 by 4, 8 along 0 by 1), values (2 along 1 by 2, 2 along 1 by 1)
     """
-    return Distribution(spread.shape, _stepped(spread.threads, run), _stepped(spread.values, 1))
-
-
-def _stepped(modes: Iterable[Mode], step: int) -> tuple[Mode, ...]:
-    """The modes along K, one after the other from a step on; the others as they are."""
-    made = []
-    for mode in modes:
-        made.append(Mode(mode.extent, 1, step) if mode.dim == 1 else mode)
+    threads, step = [], run
+    for mode in spread.threads:
+        threads.append(Mode(mode.extent, 1, step) if mode.dim == 1 else mode)
         step *= mode.extent if mode.dim == 1 else 1
-    return tuple(made)
+    steps = iter((apart, *(2**bit for bit in range(run.bit_length() - 1) if 2**bit != apart)))
+    values: list[Mode] = []
+    for mode in spread.values:
+        along = mode.dim == 1
+        halved = range(mode.extent.bit_length() - 1)
+        values += [Mode(2, 1, next(steps)) for _ in halved] if along else [mode]
+    return Distribution(spread.shape, tuple(threads), tuple(values))
 
 
 def along_k_first(spread: Distribution) -> Distribution:
@@ -149,7 +155,6 @@ def along_k_first(spread: Distribution) -> Distribution:
     Args:
         spread: the map of an operand.
     """
-    along = tuple(mode for mode in spread.values if mode.dim == 1)
-    return Distribution(
-        spread.shape, spread.threads, (*along, *(mode for mode in spread.values if mode.dim != 1))
-    )
+    along = sorted((mode for mode in spread.values if mode.dim == 1), key=lambda mode: mode.step)
+    others = (mode for mode in spread.values if mode.dim != 1)
+    return Distribution(spread.shape, spread.threads, (*along, *others))

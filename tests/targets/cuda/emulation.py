@@ -46,6 +46,8 @@ OVERRIDES = {
     "{ return of_halves([](double a, double b, double) { return a - b; }, x, z, 0); }",
     "mul_f16x2": "static unsigned mul_f16x2(unsigned x, unsigned z) "
     "{ return of_halves([](double a, double b, double) { return a * b; }, x, z, 0); }",
+    "fma_f16x2": "static unsigned fma_f16x2(unsigned x, unsigned z, unsigned sum) "
+    "{ return of_halves([](double a, double b, double c) { return fma(a, b, c); }, x, z, sum); }",
     "fma_bf16x2": "static unsigned fma_bf16x2(unsigned x, unsigned z, unsigned sum) "
     "{ return of_bf16s([](float a, float b, float c) { return fmaf(a, b, c); }, x, z, sum); }",
     "copy_async": """template <int bytes>

@@ -40,26 +40,36 @@ def arrays(wide: tw.DType) -> dict[str, Any]:
     }
 
 
-def listing(wide: tw.DType, given: dict[str, Any]) -> Any:
+ORDERS = {
+    "apart": ((64, 8, 128), (4, 1)),
+    "apart, of two instructions": ((64, 8, 128), (2, 1)),
+    "neighbours": ((64, 16, 128), (4, 1)),
+}
+"""Tiles and warps, by how the two numbers of a register lie in memory."""
+
+
+def listing(wide: tw.DType, given: dict[str, Any], order: str) -> Any:
     atom = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}[wide.name]
     kernel = scaled_in_groups(0).bind(
         multiplied=wide,
         group=GROUP,
         terms=frozenset({"scale_b", "zero_b"}),
         activation=None,
-        schedule=replace(FEW_ROWS, atom=atom),
+        schedule=replace(FEW_ROWS, atom=atom, tile=ORDERS[order][0], warps=ORDERS[order][1]),
     )
     *given_arrays, _ = given.values()
     return cuda.emit(kernel.trace(*given_arrays, 1.0), "sm_90a")
 
 
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("wide", [tw.f16, tw.bf16], ids=str)
 def test_few_rows_are_multiplied_by_what_the_words_hold(
-    wide: tw.DType, emulation: dict[str, Any], tmp_path: Any
+    wide: tw.DType, order: str, emulation: dict[str, Any], tmp_path: Any
 ) -> None:
     given = arrays(wide)
-    made = listing(wide, given)
-    assert f"i4x8_to_{'half' if wide == tw.f16 else 'bf16'}(&" in made.text
+    made = listing(wide, given, order)
+    name = "i4x8_apart_to" if "apart" in order else "i4x8_to"
+    assert f"{name}_{'half' if wide == tw.f16 else 'bf16'}(&" in made.text
     machine = emulation["Emulator"]({"few": made}, find_toolchains()[0], tmp_path)
     held = {name: array.array if name == "B" else array for name, array in given.items() if name != "numbers"}
     held["B"] = np.ascontiguousarray(held["B"].T)  # the bytes in their order

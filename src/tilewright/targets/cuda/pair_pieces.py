@@ -81,6 +81,11 @@ INSTRUCTIONS = {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(z));
   return y;
 }""",
+    "fma_f16x2": """DEVICE unsigned fma_f16x2(unsigned x, unsigned z, unsigned sum) {
+  unsigned y;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(z), "r"(sum));
+  return y;
+}""",
     "fma_bf16x2": """DEVICE unsigned fma_bf16x2(unsigned x, unsigned z, unsigned sum) {
   unsigned y;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(x), "r"(z), "r"(sum));

@@ -10,6 +10,7 @@ from tilewright.targets.reference.fragments import define, read
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.state import Warp
+from tilewright.threads.registers import registers_of
 
 __all__ = ["REFERENCE"]
 
@@ -25,7 +26,9 @@ def _unpack(machine: Machine, warp: Warp, op: Unpack) -> None:
     beyond = warp.beyond.get(op.source)
     beyond = None if beyond is None else np.repeat(beyond, op.packed.per_byte, axis=1)
     made = machine.numbers.convert(numbers, op.packed, op.target.dtype)
-    define(machine, warp, op, op.target, made, beyond=beyond)
+    order = np.argsort(registers_of(op.digits, made.shape[1]))
+    beyond = None if beyond is None else beyond[:, order]
+    define(machine, warp, op, op.target, made[:, order], beyond=beyond)
 
 
 @REFERENCE.rule(Pack)

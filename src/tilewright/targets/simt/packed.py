@@ -8,6 +8,7 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
 from tilewright.targets.statements import code, joined
+from tilewright.threads.registers import indexed
 
 
 @SIMT_RULES.rule(AsBytes)
@@ -24,8 +25,8 @@ def _registers(scope: Scope, op: Unpack | Pack, bytes_: int) -> tuple[Sym, list[
 
 @SIMT_RULES.rule(Unpack)
 def unpack(emitter: SimtEmitter, op: Unpack) -> None:
-    """Consecutive registers get the numbers of one byte."""
-    kind, bits = op.packed, op.packed.bits
+    """Each byte's numbers go into their registers, which mostly follow each other."""
+    kind, bits, digits = op.packed, op.packed.bits, op.digits
     source, target = emitter.name(op.source), emitter.name(op.target)
     text = f"{op.source} -> {op.target}, {kind.per_byte} numbers of {kind} in each byte"
     with emitter.scope(op, text) as scope:
@@ -37,7 +38,7 @@ def unpack(emitter: SimtEmitter, op: Unpack) -> None:
                     code("{} >> {}", byte, bits * part) if part else code("{} & {}", byte, (1 << bits) - 1)
                 )
                 made = converted(found, kind, op.target.dtype, emitter.dialect.types)
-                emitter.assign(code("{}[{}]", target, emitter.spell(number)), made)
+                emitter.assign(code("{}[{}]", target, emitter.spell(indexed(digits, number))), made)
 
 
 @SIMT_RULES.rule(Pack)
