@@ -14,7 +14,7 @@ from tilewright.ops import complex_planning, complex_ways
 from tilewright.ops.complex_plane_kernels import Writing, splitting, splitting_of_two
 from tilewright.ops.complex_planes import Planes
 from tilewright.ops.complex_planning import Asked, product_of_complex
-from tilewright.ops.complex_products import four_products
+from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.complex_ways import way_for
 from tilewright.ops.problem import describe
 from tilewright.runtime.arrays import ArrayInfo
@@ -224,9 +224,8 @@ def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout:
     rng = np.random.default_rng(7)
     a, b = (numbers(rng, shape, tw.f16, layout) for shape in ((72, 40), (40, 80)))
     product = product_of_complex({"a": a, "b": b}, Asked(method=method, how=how, target="reference"))
-    first, second = product.way.planes
-    assert (first.target, first.kept[:2], second.target) == (0, ("", "_im"), 1)
-    assert len(second.kept) == (3 if method == "3m" else 2)
+    count = 3 if method == "3m" else 2
+    assert [(len(one.kept), one.target) for one in product.way.planes] == [(count, 0), (count, 1)]
     assert product.launch()[-1].schedule == how
     check(product.out, a, b, None, how=Accumulation.of(how.atom), conjugates=(0, 0), method=method)
 
@@ -290,6 +289,19 @@ def test_planes_are_multiplied_by_warpgroups() -> None:
     ran = bound.compile(*parts, 1, 0, 0, 0, target="cuda", arch="sm_90a")
     assert ran.schedule is not None
     assert (ran.target, ran.schedule.staging, "wgmma" in ran.source) == ("cuda", "tma", True)
+    assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
+
+
+def test_three_products_of_16_bits_have_large_tiles() -> None:
+    """Six operands along rows: four stages of 128 x 128 x 32 fit, where three of 64 along K do not."""
+    infos, machine = on_a_gpu("f16", 4096), (CUDA.architecture("sm_90a"), 132)
+    way = way_for(infos, describe(infos), "3m", "exact", machine, None, (False,) * 3)
+    assert [(len(one.kept), one.target) for one in way.planes] == [(3, 0), (3, 1)]
+    plane = np.empty((4096, 4096), np.float16)
+    parts = (plane.T, plane.T, plane, plane, plane.T, plane, *[plane] * 4)
+    bound = three_products(0, tw.f32).bind(precision="exact", terms=frozenset(), conjugates=(False,) * 3)
+    ran = bound.compile(*parts, 1, 0, 0, 0, target="cuda", arch="sm_90a")
+    assert "(128, 128, 32), stages=4" in str(ran.schedule)
     assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
 
 

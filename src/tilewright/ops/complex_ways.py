@@ -126,8 +126,8 @@ def way_for(
 
     Planes serve bulk copies, which a schedule may ask for, matrix units that are fed by them, and
     multiply-adds of f32, whose operands are copied 16 bytes at a time where they are dense; everywhere else
-    one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.  For a
-    schedule whose tiles are less than 128 bytes deep, planes are contiguous along M and N.
+    one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.  Where
+    tiles are less than 128 bytes deep, planes are contiguous along M and N.
 
     Args:
         infos: the arrays of the problem, by name.
@@ -140,7 +140,7 @@ def way_for(
     """
     arch, processors = machine
     k_major = precision == "tf32" and "sm_90a" in arch.features  # as its multiply takes them
-    major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype) else ""
+    major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype, method, arch) else ""
     strided = [name for name in ("a", "b") if not _is_dense(infos, name, major)]
     if isinstance(how, Schedule):
         wanted = strided if how.staging == "tma" else []
@@ -158,9 +158,15 @@ def way_for(
     return Way(method, tuple(found))
 
 
-def _is_shallow(how: Schedule | Splitting | None, dtype: DType) -> bool:
-    """Whether tiles of a schedule are less deep than rows of 128 bytes, by which bulk copies bring K."""
-    return isinstance(how, Schedule) and how.block_k * dtype.bytes % ROW_BYTES > 0
+def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arch: Arch) -> bool:
+    """Whether tiles are less deep than rows of 128 bytes, by which bulk copies bring what lies along K.
+
+    Those that are chosen for three products of 16 bits on Hopper are: of six operands no three stages of
+    128 x 128 x 64 fit into shared memory.
+    """
+    if isinstance(how, Schedule):
+        return how.block_k * dtype.bytes % ROW_BYTES > 0
+    return method == METHODS[1] and dtype.bytes == 2 and "sm_90a" in arch.features
 
 
 def _is_dense(infos: Mapping[str, ArrayInfo], name: str, major: str) -> bool:

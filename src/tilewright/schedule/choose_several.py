@@ -60,8 +60,7 @@ def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
         takes_wgmma: whether Hopper's multiply takes the first operands as they lie in memory.
     """
     if takes_wgmma:
-        depth = ROW_BYTES // (2 if _takes_turns(question) else 1)
-        found = [made for shape in FORMS if (made := _of_shape(question, shape, depth)) is not None]
+        found = [made for shape in FORMS if (made := _fitting(question, shape)) is not None]
         found.sort(key=lambda one: one.estimate)
         yield from (one for one in found if is_carried(question, one.schedule))
     copied = [*_copied(question)]
@@ -71,15 +70,19 @@ def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
     yield from legal
 
 
-def _takes_turns(question: Question) -> bool:
-    """Whether totals are promoted one after the other, of half a row of 128 bytes along K.
+def _fitting(question: Question, shape: Shape) -> Candidate | None:
+    """The schedule of a form with stages as deep as its ring has room for; None where it has for none.
 
-    So it is where sums are promoted, which otherwise lie in registers twice, and no operand is contiguous
-    along K, of which rows of 128 bytes are a whole step.
+    Stages of half a row of 128 bytes along K are for operands that are not contiguous along K, of which rows
+    of 128 bytes are a whole step.  Where sums are promoted, which otherwise lie in registers twice, several
+    totals are so one after the other, of half a row each.
     """
-    form = question.form
-    rows = all(question.major(factor) == "mn" for factor in form.factors)
-    return promoted_every(question) > 0 and len(form.totals) > 1 and rows
+    whole, half = ROW_BYTES, ROW_BYTES // 2
+    depths: tuple[int, ...] = (whole,)
+    if all(question.major(factor) == "mn" for factor in question.form.factors):
+        promoted = promoted_every(question) > 0
+        depths = (whole, half) if not promoted else (half,) if len(question.form.totals) > 1 else depths
+    return next((made for depth in depths if (made := _of_shape(question, shape, depth)) is not None), None)
 
 
 def _of_shape(question: Question, shape: Shape, depth: int) -> Candidate | None:
@@ -88,10 +91,11 @@ def _of_shape(question: Question, shape: Shape, depth: int) -> Candidate | None:
     Args:
         question: the problem.
         shape: the form.
-        depth: bytes along K of a stage; of half a row of 128 bytes totals take turns.
+        depth: bytes along K of a stage; of half a row of 128 bytes totals that are promoted take turns.
     """
     form, dtype, (rows, columns) = question.form, question.dtype, shape.tile
-    promote = 1 if depth < ROW_BYTES else promoted_every(question) * dtype.bytes // ROW_BYTES
+    every = promoted_every(question)
+    promote = 1 if every and depth < ROW_BYTES else every * dtype.bytes // ROW_BYTES
     atom, totals = wgmma(dtype, columns), len(form.totals)
     in_turns = takes_turns(atom, totals, promote)
     if in_turns and shape.roles == "ping-pong":
