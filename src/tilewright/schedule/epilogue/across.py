@@ -1,8 +1,9 @@
 """Reductions across tiles: each tile writes its part, and who comes last makes the result of all parts.
 
-The parts of one row (or column) of tiles are taken in the order of the tiles, so that the bits do not depend
-on which block was last.  The sum of powers above their maximum, ``sum of exp(x - max of x)``, is made of the
-tiles' own maxima and sums: that of a tile is multiplied by ``exp(m - M)``, with m its maximum, M that of all.
+The parts of one row (or column) of tiles are taken in one order, which follows from the places of their
+tiles, so that the bits do not depend on which block was last.  The sum of powers above their maximum, ``sum
+of exp(x - max of x)``, is made of the tiles' own maxima and sums: that of a tile is multiplied by
+``exp(m - M)``, with m its maximum, M that of all.
 """
 
 from __future__ import annotations
@@ -19,16 +20,22 @@ from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum
 from tilewright.lang.signals import ticket
 from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.schedule.crossing import shift_of
-from tilewright.schedule.epilogue.reductions import neutral, wide
+from tilewright.schedule.epilogue.reductions import Reductions, neutral, wide
 from tilewright.schedule.epilogue.values import Place, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
+from tilewright.threads.distribution import Distribution, Mode
 
 COMBINE = {"sum": "add", "max": "max", "min": "min"}
 """The function of two parts, by what reduces."""
+
+
+AT_ONCE = 4
+"""Parts that each thread reads together: one after the other they would wait for memory each time."""
 
 
 class Across:
@@ -41,6 +48,7 @@ class Across:
         dim: 0: of the rows of a result; 1: of its columns.
         extents: of the rows and columns of the result.
         batch: of its leading dimensions.
+        reductions: what combines what threads have.
     """
 
     def __init__(
@@ -51,8 +59,10 @@ class Across:
         dim: int,
         extents: tuple[Index, Index],
         batch: tuple[Index, ...],
+        reductions: Reductions,
     ) -> None:
         self.form, self.schedule, self.nodes, self.dim = form, schedule, nodes, dim
+        self.reductions = reductions
         groups = schedule.groups if schedule.roles == "cooperative" else 1
         counts: list[Index] = [
             ceil_div(maximum(extent, 1), length)
@@ -88,19 +98,23 @@ class Across:
             epilogue.store_from(whole, stores)
 
     def _combined(self, node: Reduce, like: Fragment, place: Place, made: dict[int, Fragment]) -> Fragment:
-        """All parts of a reduction, in order."""
+        """All parts of a reduction: each thread combines some of them, and then all threads theirs."""
         kind, shift = wide(node.dtype), shift_of(node)
-        total = tw.fragment(like.distribution, kind, neutral(node.combine, kind), name="combined")
-        for number in traced_range(self.parts):
-            part = tw.load(self._part(node, place, number), like.distribution)
+        spread = several(like.distribution, self.dim)
+        total = tw.fragment(spread, kind, neutral(node.combine, kind), name="combined")
+        count = spread.shape[self.dim]
+        for number in traced_range(ceil_div(self.parts, count)):
+            part = self._several(node, place, number, spread)
             if shift is not None:
                 top, power = shift
-                own, whole = tw.load(self._part(top, place, number), like.distribution), made[id(top)]
+                own, whole = self._several(top, place, number, spread), made[id(top)]
                 # Of -inf, where nothing is finite, the difference would be NaN.
                 factor = elementwise(power, own - whole)
                 part = elementwise("select", own == whole, part, part * factor)
+                exists = coordinates(spread, self.dim) < self.parts - number * count
+                part = elementwise("select", exists, part, 0)  # NaN for rows that have NaN
             total.assign(elementwise(COMBINE[node.combine], total, part))
-        return total
+        return self.reductions.of_threads(node.combine, total, self.dim, place.work)
 
     def _part(self, node: Reduce, place: Place, number: Index) -> Tensor:
         """(rows, columns), of which one is 1: the part of one of the tiles along the dimension."""
@@ -108,6 +122,13 @@ class Across:
         line = self.held[id(node)][(*place.work.batch, number)]
         tile = line.tile((length,), (place.at[1 - self.dim],))
         return tile.unmerge(0, (length, 1) if self.dim == 1 else (1, length))
+
+    def _several(self, node: Reduce, place: Place, number: Index, spread: Distribution) -> Fragment:
+        """As many parts as a map has; what changes nothing in the place of those that there are not."""
+        shape = spread.shape[self.dim], spread.shape[1 - self.dim]
+        tile = self.held[id(node)][place.work.batch].tile(shape, (number, place.at[1 - self.dim]))
+        other = neutral(node.combine, wide(node.dtype))
+        return tw.load(tile if self.dim == 0 else tile.permute(1, 0), spread, other=other)
 
     def _barrier(self, work: Work) -> Index | None:
         return None if self.schedule.roles == "none" else 1 + work.group
@@ -118,6 +139,27 @@ class Across:
             if self.schedule.staging in ("cp_async", "fragments"):
                 tw.async_wait(0)
             tw.barrier()
+
+
+def several(one: Distribution, dim: int) -> Distribution:
+    """The map of several parts, where threads that hold copies of one have parts of their own.
+
+    Args:
+        one: the map of a part, which has extent 1 along the dimension.
+        dim: the dimension.
+
+    Example:
+        >>> one = Distribution((8, 1), (Mode(4, None, 0), Mode(8, 0, 1)), ())
+        >>> several(one, 1).shape, several(one, 1).threads[0]
+        ((8, 16), Mode(extent=4, dim=1, step=1))
+    """
+    threads, count = list[Mode](), 1
+    for mode in one.threads:
+        threads.append(Mode(mode.extent, dim, count) if mode.dim is None else mode)
+        count *= mode.extent if mode.dim is None else 1
+    shape = list(one.shape)
+    shape[dim] = count * AT_ONCE
+    return Distribution(tuple(shape), tuple(threads), (*one.values, Mode(AT_ONCE, dim, count)))
 
 
 def reductions_of(store: Store, nodes: tuple[Reduce, ...]) -> list[Reduce]:

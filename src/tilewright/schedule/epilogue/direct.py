@@ -195,7 +195,9 @@ class Direct:
             own = [node for node in nodes if node.argument.axes[node.axis] == span]
             if own:
                 stores = [store for store in self.lines if reductions_of(store, tuple(own))]
-                found.append((Across(self.form, self.schedule, own, dim, extents, batch), stores))
+                found.append(
+                    (Across(self.form, self.schedule, own, dim, extents, batch, self.reductions), stores)
+                )
         return found
 
     def store_lines(self, tile: Values) -> None:

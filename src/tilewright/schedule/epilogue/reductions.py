@@ -61,7 +61,11 @@ class Reductions:
         if tile.shape[dim] == 1:
             text = "what does not vary along a dimension is not reduced along it; nearest legal choice: "
             raise TraceError(f"{text}multiply by its extent, or leave it as it is", location)
-        tile = self._inside(combine, tile, dim, at if self.schedule.across else 0)
+        inside = self._inside(combine, tile, dim, at if self.schedule.across else 0)
+        return self.of_threads(combine, inside, dim, work)
+
+    def of_threads(self, combine: str, tile: Fragment, dim: int, work: Work) -> Fragment:
+        """``combine`` over the rows (dim 0) or columns (1) of a tile."""
         kind = wide(tile.dtype)
         scratch = self._scratch_for(tile.distribution, dim, kind)
         if scratch is None:
