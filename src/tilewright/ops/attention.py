@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import f32
-from tilewright.errors import LaunchError
 from tilewright.ops.attending.choice import Question, chosen
 from tilewright.ops.attending.problem import (
     Words,
@@ -19,13 +19,12 @@ from tilewright.ops.attending.problem import (
     result_shape,
 )
 from tilewright.ops.planning import check_apart
+from tilewright.ops.recalled import Done, called
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.fresh import Fresh, fresh
-from tilewright.runtime.plans import KEPT, Plans
-from tilewright.runtime.recent import Recent
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.targets.target import TARGETS
 
@@ -36,22 +35,7 @@ _PAIRS = tuple(Pair(OUT, other) for other in range(OUT)), tuple(Pair(LSE, other)
 """What must not share memory with the result, and what not with the logarithms."""
 
 
-class _Rest(NamedTuple):
-    """What a call that is known needs besides its plan.
-
-    Args:
-        numbers: what the kernel is given behind the arrays.
-        makers: what makes arrays that are not given, by their places.
-        has_lse: whether logarithms are stored.
-    """
-
-    numbers: tuple[float | int, ...]
-    makers: dict[int, Fresh]
-    has_lse: bool
-
-
 _PLANS = Plans()
-_RESTS: Recent[Any, _Rest] = Recent(KEPT)
 
 
 @launches
@@ -123,42 +107,15 @@ def attention(
         ((4, 5, 16), (4, 5), 1.0)
     """
     words = Words(causal, diagonal, scale, return_lse, kernel, target)
-    made = _again([q, k, v, out, lse], words, stream) or _anew([q, k, v, out, lse], words, stream)
-    return (made[OUT], made[LSE]) if return_lse else made[OUT]
+    arrays = [q, k, v, out, lse]
+    made = called(
+        _PLANS, arrays, words, (), stream, lambda: _anew(arrays, words, stream), itemgetter(OUT, LSE)
+    )
+    return made if return_lse else made[0]
 
 
-def _key(arrays: list[Any], words: Words) -> tuple[tuple[Any, ...], list[int | None]]:
-    """All that a plan depends on but addresses, and the addresses."""
-    located = [(None, None) if x is None else LOCATORS.get(type(x), locate_new)(x, 0) for x in arrays]
-    return (type(arrays[0]), words, *(one for one, _ in located)), [address for _, address in located]
-
-
-def _again(arrays: list[Any], words: Words, stream: Any) -> list[Any] | None:
-    """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
-    try:
-        key, at = _key(arrays, words)
-        plan, rest = _PLANS.find(key), _RESTS.get(key)
-    except (LaunchError, TypeError):  # no array, or something of no hash: which, is said by who plans
-        return None
-    if plan is None or rest is None:
-        return None
-    for place, maker in rest.makers.items():
-        arrays[place] = maker.make()
-        at[place] = maker.address(arrays[place])
-        if maker.address(arrays[place]) & 15:  # not as its kernel was told
-            arrays[place] = None
-            return None
-    given, pointers = list(arrays), [address or 0 for address in at]
-    if not rest.has_lse:
-        given[LSE], pointers[LSE] = given[OUT], pointers[OUT]
-    if not plan.apart(pointers):
-        return None
-    plan.prepared.launch((*given, *rest.numbers), pointers, stream)
-    return arrays
-
-
-def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
-    """Look at everything, choose a kernel, launch it, and remember it."""
+def _anew(arrays: list[Any], words: Words, stream: Any) -> Done:
+    """Look at everything, choose a kernel, and launch it; the results are both."""
     words.check()
     infos = {
         name: described(array, f"attention, argument {name}")
@@ -167,7 +124,6 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
     }
     shape = result_shape(infos)
     backend = backend_for("attention", list(infos.items()), words.target)
-    key, _ = _key(arrays, words)
     makers: dict[int, Fresh] = {}
     for place, extents, kind in ((OUT, shape, infos["q"].dtype), (LSE, shape[:-1], f32)):
         if arrays[place] is None and (place == OUT or words.return_lse):
@@ -178,7 +134,7 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
     for written in ("out", "lse")[: 1 + has_lse]:
         check_apart(infos, written)
     if 0 in shape:
-        return arrays
+        return Done((arrays[OUT], arrays[LSE]), None)
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
     # A column of the result stands for logarithms that nobody wants; it is not touched.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
@@ -202,7 +158,8 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
     plan, pointers = answer.kernel.planned(arguments, backend.name, by_name)
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
-    if TARGETS[backend.name].machine_code:
-        _RESTS.keep(key, _Rest(answer.numbers, makers, has_lse))
-        _PLANS.keep(key, replace(plan, pairs=_PAIRS[0] + _PAIRS[1] * has_lse))
-    return arrays
+    if not TARGETS[backend.name].machine_code:
+        return Done((arrays[OUT], arrays[LSE]), None)
+    order, pairs = (*range(LSE), LSE if has_lse else OUT), _PAIRS[0] + _PAIRS[1] * has_lse
+    known = replace(plan, order=order, pairs=pairs, fresh=tuple(makers.items()), numbers=answer.numbers)
+    return Done((arrays[OUT], arrays[LSE]), known)

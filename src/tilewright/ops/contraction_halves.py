@@ -11,9 +11,10 @@ from tilewright.errors import LaunchError
 from tilewright.ops.contraction import Contraction, Posed
 from tilewright.ops.contractions import IN_KERNEL, Ending, contraction_in_halves
 from tilewright.ops.grades import FASTER_FROM, GRADES, MOST_ITEMS, MOST_RANK
-from tilewright.ops.halves import Halved, Split, launched
+from tilewright.ops.halves import Split, launched
 from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import Matrices
+from tilewright.ops.recalled import Several
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
@@ -69,7 +70,7 @@ def multiply(
     numbers: tuple[Any, ...],
     backend: str,
     stream: Any,
-) -> Halved | None:
+) -> Several | None:
     """Split both operands, and contract their halves; returns what does so again, if anything can.
 
     Args:

@@ -17,7 +17,6 @@ from tilewright.ops.contraction_halves import is_split, multiply
 from tilewright.ops.contractions import IN_KERNEL, Ending, contraction
 from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.planning import (
-    Done,
     Wanted,
     check_apart,
     check_splitting,
@@ -25,7 +24,7 @@ from tilewright.ops.planning import (
     of_sums,
     result_dtype,
 )
-from tilewright.ops.recalled import again, located
+from tilewright.ops.recalled import OUT, Done, called, order_of
 from tilewright.ops.slow import warn
 from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.runtime.aliases import Pair
@@ -42,7 +41,6 @@ from tilewright.targets.target import TARGETS
 ARRAYS = ("a", "b", "out", "bias", "multiply", "residual")
 """The arrays of a call."""
 
-_ORDER = tuple(map(ARRAYS.index, IN_KERNEL))
 _PLANS = Plans()
 
 
@@ -73,6 +71,8 @@ class Dropout(NamedTuple):
         for name in ("seed", "offset"):
             if (given := getattr(self, name)) < 0:
                 raise LaunchError(f"einsum: {name}={given}; nearest legal choice: an integer from 0 on")
+        if not self.probability:
+            return self.seed, self.offset, 0, 1.0
         threshold = min(round(self.probability * 2**32), 2**32 - 1)
         return self.seed, self.offset, threshold, 1 / (1 - self.probability)
 
@@ -178,32 +178,21 @@ def einsum(
     """
     wanted = Wanted(alpha, None, activation, precision, out_dtype, schedule, target, split_k, reduction)
     dropped = Dropout(dropout, seed, offset)
-    key, plan, at = None, None, list[int | None]()
     arrays = (a, b, out, bias, multiply, residual)
-    try:
-        keys, at = located(arrays)
+    words: tuple[Any, ...] | None = None
+    if schedule is None:
         number = (alpha == 1, float(alpha).is_integer())
         words = (subscripts, number, activation, derivative, dropout == 0, precision, out_dtype, saturate)
-        key = None if schedule is not None else (*keys, *words, target, wanted.how)
-        plan = None if key is None else _PLANS.find(key)
-    except (LaunchError, OverflowError, TypeError, ValueError):  # no array, or something that has no hash
-        key = None
-    if (
-        plan is not None
-        and (found := again(plan, arrays, at, _ORDER, (alpha, *dropped.numbers), stream)) is not None
-    ):
-        return found
-    # Which says what is wrong with which.
-    made = _checked(
-        subscripts,
-        dict(zip(ARRAYS, arrays, strict=True)),
-        wanted,
-        Beside(derivative, saturate, dropped),
+        words = (*words, target, wanted.how)
+    beside, given = Beside(derivative, saturate, dropped), dict(zip(ARRAYS, arrays, strict=True))
+    return called(
+        _PLANS,
+        arrays,
+        words,
+        (alpha, *dropped.numbers),
         stream,
+        lambda: _checked(subscripts, given, wanted, beside, stream),  # which says what is wrong with which
     )
-    if made.plan is not None and key is not None:
-        _PLANS.keep(key, made.plan)
-    return made.out
 
 
 def _checked(
@@ -227,10 +216,11 @@ def _checked(
     changed = wanted.activation is not None or beside.saturate
     check_sums("einsum", infos["a"].dtype, depth, kind, changed=changed)
     backend = backend_for("einsum", list(infos.items()), wanted.target).name
-    made: Fresh | None = None
+    order = order_of(IN_KERNEL, ARRAYS, {*arrays})
+    made: tuple[tuple[int, Fresh], ...] = ()
     if "out" not in arrays:
-        made = fresh(given["a"], shape, kind)
-        arrays["out"] = made.make()
+        made = ((OUT, fresh(given["a"], shape, kind)),)
+        arrays["out"] = made[0][1].make()
         infos["out"] = described(arrays["out"])
     check_apart(infos)
     problem = posed(named, infos, indexed=bool(beside.dropped.probability))
@@ -243,7 +233,7 @@ def _checked(
         ending = ending_of(problem, infos, wanted, beside)
         prepared = multiply(problem, seen, wanted, ending, numbers, backend, stream)
         plan = None if prepared is None else Plan.of(prepared, *_reached(infos))
-        return Done(arrays["out"], plan and replace(plan, fresh=made))
+        return Done(arrays["out"], plan and replace(plan, order=order, fresh=made))
     kernel = bound_for(problem, infos, wanted, beside)
     in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
     arguments = (*in_order, *numbers)
@@ -255,7 +245,7 @@ def _checked(
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
     is_known = TARGETS[backend].machine_code
-    return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
+    return Done(arrays["out"], replace(plan, order=order, fresh=made) if is_known else None)
 
 
 def _reached(infos: Mapping[str, ArrayInfo]) -> tuple[list[ArrayInfo], tuple[Pair, ...]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
 
 from tilewright.calls import launches
 from tilewright.dtypes import bf16, f16, f32, f64
@@ -12,14 +13,17 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.attending.choice import Question, against_warpgroups, chained
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
-from tilewright.ops.matmul import matmul
-from tilewright.ops.planning import Wanted, check_apart, check_words
+from tilewright.ops.planning import Wanted, check_apart, check_words, checked
+from tilewright.ops.recalled import Behind, Done, Place, Several, called
+from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.executable import Backend
-from tilewright.runtime.fresh import fresh
+from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.strided import Strided
+from tilewright.targets.target import TARGETS
 
 FUSED = (f16, bf16, f32)
 
@@ -31,6 +35,26 @@ OCCUPIED = 0.75
 
 FEW_COLUMNS = 1024
 """Of the first product, through which a block goes in less time than two launches take."""
+
+
+class Asked(NamedTuple):
+    """What is asked for besides arrays; the arguments of `gemm_chain` by their names."""
+
+    activation: str | None
+    fused: bool | None
+    target: str | None
+
+
+ARRAYS = ("a", "b", "c", "out", "between")
+"""The arrays of a call, and the first product, which is made where it is stored."""
+
+OUT = ARRAYS.index("out")
+_GIVEN = tuple(range(OUT + 1))
+_NUMBERS = (1.0, 1.0)
+"""What products are multiplied by, and what would be added."""
+
+_PAIRS = tuple(Pair(OUT, other) for other in range(OUT))
+_PLANS = Plans()
 
 
 @launches
@@ -80,26 +104,74 @@ def gemm_chain(
         >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), activation="relu", target="reference").tolist()
         [[1.0, 1.0]]
     """
-    check_words(Wanted(activation=activation))
+    return called(
+        _PLANS,
+        (a, b, c, out, None),
+        (activation, fused, target),
+        _NUMBERS,
+        stream,
+        lambda: _anew(a, b, c, out, Asked(activation, fused, target), stream),
+        itemgetter(OUT),
+    )
+
+
+def _anew(a: Any, b: Any, c: Any, out: Any, asked: Asked, stream: Any) -> Done:
+    """`gemm_chain` with everything looked at."""
+    check_words(Wanted(activation=asked.activation))
     arrays = {"a": a, "b": b, "c": c} | ({} if out is None else {"out": out})
     infos = {name: described(array, f"gemm_chain, argument {name}") for name, array in arrays.items()}
     shape = _result_shape(infos)
-    backend = backend_for("gemm_chain", list(infos.items()), target)
+    backend = backend_for("gemm_chain", list(infos.items()), asked.target)
     against = _against_one_kernel(infos)
-    if fused and against:
+    if asked.fused and against:
         raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
+    made: tuple[tuple[int, Fresh], ...] = ()
     if out is None:
-        out = arrays["out"] = fresh(a, shape, infos["a"].dtype).make()
-        infos["out"] = described(out)
+        made = ((OUT, fresh(a, shape, infos["a"].dtype)),)
+        arrays["out"] = made[0][1].make()
+        infos["out"] = described(arrays["out"])
     check_apart(infos)
     if 0 in shape:
-        return out
+        return Done(arrays["out"], None)
     question = Question(_seen(infos), arch_of(backend, None), backend.processors())
-    if against or fused is False or not (fused or _gains(question)):
-        between = matmul(a, b, activation=activation, target=target, stream=stream)
-        return matmul(between, c, out, target=target, stream=stream)
-    _launch(question, arrays, activation, backend, stream)
-    return out
+    one_kernel = not against and asked.fused is not False and (asked.fused or _gains(question))
+    found = (_in_one if one_kernel else _in_two)(question, arrays, asked, backend, stream)
+    return Done(arrays["out"], found and replace(found, fresh=(*made, *found.fresh)))
+
+
+def _in_one(
+    question: Question, arrays: Mapping[str, Any], asked: Asked, backend: Backend, stream: Any
+) -> Plan | None:
+    """Launch one kernel; what does so again, if anything can."""
+    kernel = chained(question, asked.activation)
+    arguments = [Strided(arrays[name], info) for name, info in question.infos.items()]
+    names = [parameter.name for parameter in kernel.program.parameters]
+    by_name = {name: one.info for name, one in zip(names, arguments, strict=True)}
+    plan, pointers = kernel.planned(tuple(arguments), backend.name, by_name)
+    plan.prepared.launch(tuple(arguments), pointers, stream)
+    # The reference reads the arrays themselves, which are not seen as the caller has them.
+    return replace(plan, pairs=_PAIRS, order=_GIVEN) if TARGETS[backend.name].machine_code else None
+
+
+def _in_two(
+    question: Question, arrays: Mapping[str, Any], asked: Asked, backend: Backend, stream: Any
+) -> Plan | None:
+    """Launch two products, between which is a new array; what does so again, if anything can."""
+    a, b, c, out = (arrays[name] for name in ARRAYS[: len(_GIVEN)])
+    first = Wanted(activation=asked.activation, target=asked.target)
+    between, one = checked(a, b, None, None, None, None, first, stream)
+    _, other = checked(between, c, out, None, None, None, Wanted(target=asked.target), stream)
+    if one is None or other is None:
+        return None
+    # As calls of `matmul` have them: the operands, and the result.
+    places = [map(ARRAYS.index, names) for names in (("a", "b", "between"), ("between", "c", "out"))]
+    launches = []
+    for plan, own in zip((one, other), map(tuple, places), strict=True):
+        launches.append(Behind(plan.prepared, tuple(Place(own[at]) for at in plan.order)))
+    infos = [*question.infos.values(), described(between)]
+    both = Plan.of(Several(launches, infos[0].device), infos, _PAIRS)
+    made = tuple((ARRAYS.index("between"), maker) for _, maker in one.fresh)
+    return replace(both, order=(*range(len(ARRAYS)),), fresh=made)
 
 
 def _gains(question: Question) -> bool:
@@ -113,17 +185,6 @@ def _gains(question: Question) -> bool:
     if question.queries.dtype == f32 or is_long:
         return False
     return "sm_90a" not in question.arch.features or not any(against_warpgroups(question))
-
-
-def _launch(
-    question: Question, arrays: Mapping[str, Any], activation: str | None, backend: Backend, stream: Any
-) -> None:
-    kernel = chained(question, activation)
-    arguments = [Strided(arrays[name], info) for name, info in question.infos.items()]
-    names = [parameter.name for parameter in kernel.program.parameters]
-    by_name = {name: one.info for name, one in zip(names, arguments, strict=True)}
-    plan, pointers = kernel.planned(tuple(arguments), backend.name, by_name)
-    plan.prepared.launch(tuple(arguments), pointers, stream)
 
 
 def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:

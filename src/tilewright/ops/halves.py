@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.grades import GRADES
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
+from tilewright.ops.recalled import OWN, Behind, Place, Several
 from tilewright.ops.splitting import Tiling, splitting_of_both
 from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
-from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.frameworks import Device
+from tilewright.runtime.executable import Prepared
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.scratch import ALIGNMENT, scratch
 from tilewright.runtime.strided import Strided
@@ -104,9 +104,10 @@ class Split:
         row_step, depth_step = self.halves.strides[-2:]
         return Tiling.of(rows, depth, along_rows=row_step == 1 and depth_step != 1)
 
-    def addresses(self, start: int) -> tuple[int, int, int]:
-        """Where its halves and the units are, from an address on."""
-        return start, start + self.halves.bytes, start + 2 * self.halves.bytes
+    @property
+    def places(self) -> tuple[int, int, int]:
+        """How many bytes behind the first of them its halves and the units begin."""
+        return 0, self.halves.bytes, 2 * self.halves.bytes
 
 
 @dataclass(frozen=True)
@@ -169,72 +170,9 @@ def splitting(
     return Step.of(kernel, arrays, (), backend)
 
 
-class Several:
-    """Launches that leave something for a product in scratch memory, and the product.
-
-    Args:
-        product: what multiplies.
-        device: where the arrays lie.
-        size_bytes: of scratch memory.
-    """
-
-    may_be_inlined: ClassVar[bool] = False
-
-    def __init__(self, product: Prepared, device: Device, size_bytes: int) -> None:
-        self.product, self.device, self.size_bytes = product, device, size_bytes
-        self.recent, self.seen = True, 0
-
-    @property
-    def executable(self) -> Executable:
-        """What multiplies."""
-        return self.product.executable
-
-    def inline(self) -> None:
-        """It is several launches."""
-
-    def streams(self, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
-        """The stream that scratch memory is for, and what each launch is told of it; on a host nothing."""
-        handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
-        return handle, stream if isinstance(self.device, str) else handle
-
-
-class Halved(Several):
-    """What launches a product again, on other arrays like those that it was launched on first.
-
-    Args:
-        operands: A and B.
-        split: what splits them.
-        product: what multiplies their halves.
-        device: where the arrays lie.
-    """
-
-    def __init__(
-        self,
-        operands: tuple[Split, Split],
-        split: Prepared,
-        product: Prepared,
-        device: Device,
-    ) -> None:
-        self.a, self.b = operands
-        self.split = split
-        super().__init__(product, device, self.a.bytes + self.b.bytes)
-
-    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Launch all, with the arrays of a product and the numbers behind them."""
-        self.recent = True
-        arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
-        a, b, *rest = pointers
-        handle, own = self.streams(arrays, stream)
-        with scratch(self.size_bytes, self.device, handle) as start:
-            of_a, of_b = self.a.addresses(start), self.b.addresses(start + self.a.bytes)
-            self.split.launch((), (a, *of_a, b, *of_b), own)
-            halves = (*of_a[:2], *of_b[:2], of_a[2], of_b[2])
-            self.product.launch((*halves, *arrays[2:], *numbers), (*halves, *rest), own)
-
-
 def multiply(
     seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any], backend: str, stream: Any
-) -> Halved | None:
+) -> Several | None:
     """Split both operands, and multiply their halves; returns what does so again, if anything can.
 
     Args:
@@ -262,7 +200,7 @@ def launched(
     both: bool,
     backend: str,
     stream: Any,
-) -> Halved | None:
+) -> Several | None:
     """Split both operands, and launch a kernel of their halves; returns what does so again, if anything can.
 
     Args:
@@ -287,7 +225,13 @@ def launched(
             step.prepared.launch(step.arguments, step.pointers, own)
     if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
         return None
-    return Halved((a, b), split.prepared, product.prepared, device)
+    places_a, places_b = (
+        tuple(Place(OWN, start + place) for place in one.places) for one, start in ((a, 0), (b, a.bytes))
+    )
+    own = (*places_a[:2], *places_b[:2], places_a[2], places_b[2])
+    multiplying = Behind(product.prepared, (*own, *(Place(2 + at) for at in range(len(rest)))))
+    splitting_both = Behind(split.prepared, (Place(0), *places_a, Place(1), *places_b))
+    return Several((splitting_both, multiplying), device, a.bytes + b.bytes)
 
 
 def transposed(given: Strided) -> Strided:

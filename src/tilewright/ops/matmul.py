@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ops.planning import COMBINED, PLAIN, Wanted, asked, checked
-from tilewright.ops.recalled import again, located
+from tilewright.ops.planning import Wanted, asked, checked
+from tilewright.ops.recalled import called
 from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.shortcuts import Shortcuts
@@ -19,9 +19,6 @@ _Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
 _ONE: complex = 1.0
 _EXACT = "exact"
 _PLAIN_NUMBERS = {float, int, type(None)}
-_ARRAYS = ("a", "b", "out", "c", "bias", "residual")
-_PLAIN, _COMBINED = (tuple(map(_ARRAYS.index, names)) for names in (PLAIN, COMBINED))
-"""Which of the arrays each array of a kernel is."""
 
 _PLANS = Plans()
 _SHORTCUTS = Shortcuts()
@@ -149,9 +146,10 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
         key = (key_a, key_b, type(a), target)
         if is_fresh:
             plan = _PLANS.find(key)
-            if plan is not None and plan.fresh is not None:
-                out = plan.fresh.make()
-                at = plan.fresh.address(out)
+            if plan is not None:
+                ((_, maker),) = plan.fresh
+                out = maker.make()
+                at = maker.address(out)
                 if at & 15 == 0:  # as its kernel was told
                     return _launched(plan, (a, b, out), (at_a, at_b, at), target, stream, is_fresh)
         else:
@@ -172,30 +170,27 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
 
 def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
     """A product with which something else is done; one that is known needs addresses and numbers."""
-    key, at = None, list[int | None]()
-    try:
-        key, at = _located(arrays, wanted)
-        plan = None if key is None else _PLANS.find(key)
-    except (LaunchError, OverflowError, TypeError, ValueError):  # of no hash, or that fits no float
-        key = plan = None
-    if plan is not None and (found := _again(plan, arrays, at, wanted, stream)) is not None:
-        return found
-    # Which says what is wrong with which.
-    made = checked(*arrays, asked(*wanted), stream)
-    if made.plan is not None and key is not None:
-        _PLANS.keep(key, made.plan)
-    return made.out
+    numbers = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
+    return called(
+        _PLANS,
+        arrays,
+        _words(wanted),
+        numbers,
+        stream,
+        lambda: checked(*arrays, asked(*wanted), stream),  # which says what is wrong with which
+    )
 
 
-def _located(arrays: _Arrays, wanted: Wanted) -> tuple[tuple[Any, ...] | None, list[int | None]]:
-    """All that a plan depends on but addresses and numbers, and the addresses; no key if there is no plan."""
-    keys, at = located(arrays)
+def _words(wanted: Wanted) -> tuple[Any, ...] | None:
+    """All that a plan depends on but arrays and numbers; None if there is no plan."""
     numbers = (wanted.alpha, wanted.beta)
     if wanted.schedule is not None or not {type(number) for number in numbers} <= _PLAIN_NUMBERS:
-        return None, at
-    said = tuple(map(_said, numbers))
-    words = (wanted.activation, wanted.precision, wanted.out_dtype, wanted.target)
-    return (*keys, *said, *words, wanted.how), at
+        return None
+    try:
+        said = tuple(map(_said, numbers))
+    except OverflowError:  # of an integer that fits no float
+        return None
+    return *said, wanted.activation, wanted.precision, wanted.out_dtype, wanted.target, wanted.how
 
 
 def _said(number: Any) -> str:
@@ -204,13 +199,6 @@ def _said(number: Any) -> str:
         return ""
     # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
     return str(int(number)) if number in (0, 1) else "whole" if float(number).is_integer() else "fraction"
-
-
-def _again(plan: Plan, arrays: _Arrays, at: list[int | None], wanted: Wanted, stream: Any) -> Any:
-    """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
-    order = _COMBINED if len(plan.reaches) == len(_COMBINED) else _PLAIN
-    numbers = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
-    return again(plan, arrays, at, order, numbers, stream)
 
 
 def _launched(

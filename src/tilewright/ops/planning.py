@@ -18,6 +18,7 @@ from tilewright.ops.grades import GRADES, is_split
 from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
+from tilewright.ops.recalled import OUT, Done, order_of
 from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair, is_same
 from tilewright.runtime.arrays import ArrayInfo, overlap
@@ -107,20 +108,11 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
         )
 
 
-class Done(NamedTuple):
-    """A product that was launched.
-
-    Args:
-        out: the result.
-        plan: what launches it again on arrays like these, by `in_order`; None if nothing can.
-    """
-
-    out: Any
-    plan: Plan | None
-
-
 IN_HALVES = "tilewright.ops.halves:multiply"
 """What multiplies operands that are split; loaded when it is asked for."""
+
+ARRAYS = ("a", "b", "out", "c", "bias", "residual")
+"""The arrays of a call."""
 
 PLAIN = ("a", "b", "out")
 """The arrays of the kernel of a product and nothing else, in its order."""
@@ -140,6 +132,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     check_words(wanted)
     added = {"out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
+    given = {*arrays}
     infos = {} if _is_pair(a) or _is_pair(b) else {name: _info(arrays, name) for name in ("a", "b")}
     if not infos or 2 in (info.dtype.components for info in infos.values()):
         return Done(part(COMPLEX)(arrays, wanted, stream), None)
@@ -154,15 +147,17 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
-    made: Fresh | None = None
+    made: tuple[tuple[int, Fresh], ...] = ()
     if "out" not in arrays:
-        made = fresh(a, shape, kind)
-        arrays["out"] = made.make()
+        made = ((OUT, fresh(a, shape, kind)),)
+        arrays["out"] = made[0][1].make()
         infos["out"] = described(arrays["out"])
     problem = describe(infos)
     check_apart(infos)
     if is_split(infos, problem, wanted.precision, wanted.how, backend):
-        return _in_halves(arrays, infos, problem, wanted, beta, backend, stream, made)
+        known = _in_halves(arrays, infos, problem, wanted, beta, backend, stream)
+        order = order_of(COMBINED, ARRAYS, given & {*arrays})
+        return Done(arrays["out"], known and replace(known, order=order, fresh=made))
     product = _product(arrays, infos, problem, wanted)
     arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
     plan, pointers = product.kernel.planned(arguments, backend, product.infos)
@@ -170,8 +165,10 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         warn(plan.prepared.executable)
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
-    is_known = TARGETS[backend].machine_code
-    return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
+    if not TARGETS[backend].machine_code:
+        return Done(arrays["out"], None)
+    order = order_of(COMBINED if product.has_numbers else PLAIN, ARRAYS, given & {*arrays})
+    return Done(arrays["out"], replace(plan, order=order, fresh=made))
 
 
 def _info(arrays: Mapping[str, Any], name: str) -> ArrayInfo:
@@ -258,9 +255,8 @@ def _in_halves(
     beta: float,
     backend: str,
     stream: Any,
-    made: Fresh | None,
-) -> Done:
-    """Launch what splits the operands and multiplies their halves."""
+) -> Plan | None:
+    """Launch what splits the operands and multiplies their halves; what does so again, if anything can."""
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     asked = {
         "grade": wanted.precision,
@@ -272,11 +268,11 @@ def _in_halves(
     }
     prepared = part(IN_HALVES)(_with_absent(seen), problem, asked, backend, stream)
     if prepared is None:
-        return Done(arrays["out"], None)
+        return None
     out, known = COMBINED.index("out"), [infos.get(name, infos["out"]) for name in COMBINED]
     others = (name for name in arrays if name != "out")
     pairs = (Pair(out, COMBINED.index(name), name in ("c", "residual")) for name in others)
-    return Done(arrays["out"], replace(Plan.of(prepared, known, tuple(pairs)), fresh=made))
+    return Plan.of(prepared, known, tuple(pairs))
 
 
 def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from tilewright import dtypes
@@ -17,7 +18,7 @@ from tilewright.lang.functions import exp, log
 from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, result_dtype, seen_as
 from tilewright.ops.problem import Matrices, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS
-from tilewright.ops.recalled import located
+from tilewright.ops.recalled import Done, called
 from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
@@ -25,7 +26,7 @@ from tilewright.runtime.backends import backend_for
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.fresh import fresh
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
@@ -36,6 +37,8 @@ REDUCTIONS = ("sum", "max", "min", "logsumexp")
 PRODUCT = "product"
 """The array of the elements that are reduced, where they are stored too."""
 
+ARRAYS = ("a", "b", "bias", PRODUCT)
+"""The arrays of a call, behind which are its results."""
 
 _PLANS = Plans()
 
@@ -160,45 +163,40 @@ def reduced_matmul(
     outs = _outs(out, names, reduce)
     wanted = Wanted(alpha, None, activation, precision, schedule=schedule, target=target)
     given = (a, b, bias, product, *outs)
-    key, at = None, list[int | None]()
-    try:
-        keys, at = located(given)
-        words = (alpha == 1, names, axis, activation, precision, target)
-        key = None if schedule is not None else (*keys, *words)
-        made = None if key is None else _again(_PLANS.find(key), given, at, names, alpha, stream)
-    except (LaunchError, TypeError):  # no array, or something that has no hash
-        made = key = None
-    if made is None:  # which says what is wrong with which
-        arrays = dict(zip(("a", "b", "bias", PRODUCT, *names), given, strict=True))
-        plan, made = _checked(arrays, names, axis, wanted, stream)
-        if key is not None and plan is not None:
-            _PLANS.keep(key, plan)
-    return made[0] if isinstance(reduce, str) else made
+    made = called(
+        _PLANS,
+        given,
+        (alpha == 1, names, axis, activation, precision, target) if schedule is None else None,
+        (alpha,),
+        stream,
+        lambda: _checked(given, names, axis, wanted, stream),  # which says what is wrong with which
+        itemgetter(slice(len(ARRAYS), None)),
+    )
+    return made[0] if isinstance(reduce, str) else tuple(made)
 
 
-def _checked(
-    given: Mapping[str, Any], names: tuple[str, ...], axis: int, wanted: Wanted, stream: Any
-) -> tuple[Plan | None, tuple[Any, ...]]:
-    """`reduced_matmul` with everything looked at: what launches it again, if anything can; the results."""
+def _checked(given: Sequence[Any], names: tuple[str, ...], axis: int, wanted: Wanted, stream: Any) -> Done:
+    """`reduced_matmul` with everything looked at."""
     if axis not in (-1, -2):
         raise LaunchError(f"reduced_matmul: axis={axis}; nearest legal choice: -1, rows, or -2, columns")
     check_words(wanted)
-    arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
+    named = zip((*ARRAYS, *names), given, strict=True)
+    arrays = {name: array for name, array in named if array is not None or name in ("a", "b")}
     infos = {name: described(array, f"reduced_matmul, argument {name}") for name, array in arrays.items()}
     kind = _dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
     _check_shapes(infos, shape, axis)
     kept = (*shape[:-2], shape[-2 if axis == -1 else -1])
     new = [name for name in names if name not in arrays]
-    maker = fresh(given["a"], kept, kind) if new else None
+    makers = {name: fresh(given[0], kept, kind) for name in new}
     for name in new:
-        arrays[name] = maker.make() if maker is not None else None
+        arrays[name] = makers[name].make()
         infos[name] = described(arrays[name], f"reduced_matmul, out of {name}")
     backend = backend_for("reduced_matmul", list(infos.items()), wanted.target).name
     _check_outs(infos, names, kept)
     made = tuple(arrays[name] for name in names)
     if not prod(kept):
-        return None, made
+        return Done(made, None)
     bound, seen = bound_for(arrays, infos, names, axis, wanted)
     tensors = (p.name for p in bound.program.parameters if p.kind == "tensor")
     by_name = {name: one.info for name, one in zip(tensors, seen, strict=True)}
@@ -208,37 +206,17 @@ def _checked(
         warn(plan.prepared.executable)
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
-    return (replace(plan, fresh=maker) if TARGETS[backend].machine_code else None), made
+    if not TARGETS[backend].machine_code:
+        return Done(made, None)
+    made_anew = tuple((len(ARRAYS) + names.index(name), maker) for name, maker in makers.items())
+    return Done(made, replace(plan, order=_order(names, given), fresh=made_anew))
 
 
-def _again(
-    plan: Plan | None,
-    given: Sequence[Any],
-    at: Sequence[int | None],
-    names: tuple[str, ...],
-    alpha: float,
-    stream: Any,
-) -> tuple[Any, ...] | None:
-    """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
-    if plan is None:
-        return None
-    (a, b, bias, product, *outs), (at_a, at_b, at_bias, at_product, *at_outs) = given, at
-    for place, one in enumerate(outs):
-        if one is None:
-            if plan.fresh is None:
-                return None
-            outs[place] = plan.fresh.make()
-            at_outs[place] = address = plan.fresh.address(outs[place])
-            if address & 15:  # not as its kernel was told
-                return None
-    places = [names.index(name) if name in names else 0 for name in REDUCTIONS]
-    arrays = [a, b, b if bias is None else bias, outs[0] if product is None else product]
-    pointers = [at_a, at_b, at_b if bias is None else at_bias, at_outs[0] if product is None else at_product]
-    known = [int(address or 0) for address in (*pointers, *(at_outs[place] for place in places))]
-    if not plan.apart(known):
-        return None
-    plan.prepared.launch((*arrays, *(outs[place] for place in places), alpha), known, stream)
-    return tuple(outs)
+def _order(names: tuple[str, ...], given: Sequence[Any]) -> tuple[int, ...]:
+    """Which of the arrays of a call each array of the kernel is; of what it is not given it reads nothing."""
+    bias, product, first = (ARRAYS.index("bias"), ARRAYS.index(PRODUCT), len(ARRAYS))
+    added = (1 if given[bias] is None else bias, first if given[product] is None else product)
+    return 0, 1, *added, *(first + (names.index(one) if one in names else 0) for one in REDUCTIONS)
 
 
 def bound_for(

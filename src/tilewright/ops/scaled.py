@@ -14,10 +14,10 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.ops.packed_weights import PackedWeights
-from tilewright.ops.planning import Done, Wanted, check_apart, check_words, seen_as
+from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
 from tilewright.ops.problem import Problem, describe, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
-from tilewright.ops.recalled import again, located
+from tilewright.ops.recalled import OUT, Done, called
 from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
 from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
 from tilewright.ops.scales import (
@@ -160,22 +160,15 @@ def scaled_mm(
     given = {"a": a, "b": b, "out": out, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
     number, arrays = _numbers_apart(given | {"zero_b": zero_b})
     wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
-    key, plan, at = None, None, list[int | None]()
-    try:
-        keys, at = located(arrays)
-        key = (*keys, number == 1, activation, out_dtype, prepass, schedule, target, group)
-        plan = _PLANS.find(key)
-    except (LaunchError, TypeError):  # something that is no array, or that has no hash
-        key = None
-    if plan is not None:
-        order = _ORDER[IN_KERNEL] if group is None else _standing_in(arrays)
-        if (found := again(plan, arrays, at, order, (number,), stream)) is not None:
-            return found
-    # Which says what is wrong with which.
-    made = _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, group, prepass, stream)
-    if made.plan is not None and key is not None:
-        _PLANS.keep(key, made.plan)
-    return made.out
+    return called(
+        _PLANS,
+        arrays,
+        (number == 1, activation, out_dtype, prepass, schedule, target, group),
+        (number,),
+        stream,
+        # Which says what is wrong with which.
+        lambda: _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, group, prepass, stream),
+    )
 
 
 def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:
@@ -226,12 +219,14 @@ def _checked(
     shape = result_shape(infos["a"].shape, infos["b"].shape, "scaled_mm")
     serving = backend_for("scaled_mm", list(infos.items()), wanted.target)
     backend = serving.name
-    made: Fresh | None = None
+    made: tuple[tuple[int, Fresh], ...] = ()
     if "out" not in arrays:
-        made = fresh(given["a"], shape, kind)
-        arrays["out"] = made.make()
+        made = ((OUT, fresh(given["a"], shape, kind)),)
+        arrays["out"] = made[0][1].make()
         infos["out"] = described(arrays["out"])
     grouped = in_groups(infos, group)
+    places = _standing_in(list(given.values())) if grouped else _ORDER[IN_KERNEL]
+    order = tuple(OUT if given[ARRAYS[place]] is None else place for place in places)
     shared = None if grouped else shared_rows(infos)
     if shared is not None:
         problem = describe(beside_operands(infos))
@@ -265,7 +260,7 @@ def _checked(
         **({"group": group} if grouped else {"shared": shared} if shared else {}),
     )
     if grouped:
-        names = [ARRAYS[place] for place in _standing_in([arrays.get(name) for name in ARRAYS])]
+        names = [ARRAYS[place] for place in places]
         beside = {name: Strided(arrays[name], infos[name]) for name in OF_GROUPS if name in arrays}
         seen = tuple(beside.get(name) or _seen(name, arrays, infos, problem) for name in names)
         if widens:
@@ -273,7 +268,7 @@ def _checked(
             if found is None:
                 return Done(arrays["out"], None)
             plan = Plan.of(found, [one.info for one in seen], tuple(_apart(arrays, WITH_GROUPS)))
-            return Done(arrays["out"], replace(plan, fresh=made))
+            return Done(arrays["out"], replace(plan, order=order, fresh=made))
     else:
         seen = tuple(_seen(name, arrays, infos, problem, shared) for name in IN_KERNEL)
     if widens:
@@ -281,7 +276,7 @@ def _checked(
         if found is None:
             return Done(arrays["out"], None)
         plan = Plan.of(found, [one.info for one in seen], tuple(_apart(arrays)))
-        return Done(arrays["out"], replace(plan, fresh=made))
+        return Done(arrays["out"], replace(plan, order=order, fresh=made))
     arguments = (*seen, wanted.alpha)
     tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
     by_name = {name: one.info for name, one in zip(tensors, seen, strict=True)}
@@ -291,7 +286,7 @@ def _checked(
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
     is_known = TARGETS[backend].machine_code
-    return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
+    return Done(arrays["out"], replace(plan, order=order, fresh=made) if is_known else None)
 
 
 def _after_widening(

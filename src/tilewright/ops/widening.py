@@ -17,11 +17,10 @@ from tilewright.lang import operations as tw
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.grades import MOST_RANK
-from tilewright.ops.halves import Part, Several, Step, once
+from tilewright.ops.halves import Part, Step, once
+from tilewright.ops.recalled import OWN, Behind, Place, Several
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.decorator import kernel
-from tilewright.runtime.executable import Prepared
-from tilewright.runtime.frameworks import Device
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
@@ -94,34 +93,9 @@ def _turned(values: tuple[int, ...], turned: bool) -> tuple[int, ...]:
     return (*values[:-2], values[-1], values[-2]) if turned else tuple(values)
 
 
-class Widened(Several):
-    """What launches a product again, on other arrays like those that it was launched on first.
-
-    Args:
-        step: what widens operand B.
-        product: what multiplies.
-        device: where the arrays lie.
-        size_bytes: of the wide copy.
-    """
-
-    def __init__(self, step: Prepared, product: Prepared, device: Device, size_bytes: int) -> None:
-        self.step = step
-        super().__init__(product, device, size_bytes)
-
-    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Launch both, with the arrays of a product and the numbers behind them."""
-        self.recent = True
-        arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
-        a, b, *rest = pointers
-        handle, own = self.streams(arrays, stream)
-        with scratch(self.size_bytes, self.device, handle) as start:
-            self.step.launch((), (b, start), own)
-            self.product.launch((arrays[0], start, *arrays[2:], *numbers), (a, start, *rest), own)
-
-
 def multiply(
     bound: Bound, seen: Sequence[Strided], numbers: tuple[complex, ...], backend: str, stream: Any
-) -> Widened | None:
+) -> Several | None:
     """Widen operand B, and multiply; returns what does so again, if anything can.
 
     Args:
@@ -143,4 +117,7 @@ def multiply(
             one.prepared.launch(one.arguments, one.pointers, own)
     if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
         return None
-    return Widened(step.prepared, product.prepared, device, wide.copy.bytes)
+    others = (Place(2 + at) for at in range(len(rest)))
+    widening = Behind(step.prepared, (Place(1), Place(OWN)))
+    multiplying = Behind(product.prepared, (Place(0), Place(OWN), *others))
+    return Several((widening, multiplying), device, wide.copy.bytes)

@@ -16,12 +16,11 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.halves import Several, Step
+from tilewright.ops.halves import Step
+from tilewright.ops.recalled import OWN, Behind, Place, Several
 from tilewright.ops.widening import SPREAD, Wide
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.decorator import kernel
-from tilewright.runtime.executable import Prepared
-from tilewright.runtime.frameworks import Device
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
@@ -76,32 +75,6 @@ def widen_in_groups() -> Kernel:
     return widened_groups
 
 
-class WidenedGroups(Several):
-    """What launches a product again, on other arrays like those that it was launched on first.
-
-    Args:
-        step: what widens operand B.
-        product: what multiplies.
-        device: where the arrays lie.
-        size_bytes: of the wide copy.
-    """
-
-    def __init__(self, step: Prepared, product: Prepared, device: Device, size_bytes: int) -> None:
-        self.step = step
-        super().__init__(product, device, size_bytes)
-
-    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Launch both, with the arrays of a product of groups and the numbers behind them."""
-        self.recent = True
-        arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
-        a, b, scale_a, scale_b, zero_b, bias, out = pointers
-        handle, own = self.streams(arrays, stream)
-        given = (arrays[0], b, arrays[2], arrays[-1], arrays[-2], arrays[-1])
-        with scratch(self.size_bytes, self.device, handle) as start:
-            self.step.launch((), (b, scale_b, zero_b, start), own)
-            self.product.launch((*given, *numbers), (a, start, scale_a, out, bias, out), own)
-
-
 def multiply(
     product: Bound,
     seen: Sequence[Strided],
@@ -110,7 +83,7 @@ def multiply(
     numbers: tuple[complex, ...],
     backend: str,
     stream: Any,
-) -> WidenedGroups | None:
+) -> Several | None:
     """Widen operand B, and multiply; returns what does so again, if anything can.
 
     Args:
@@ -140,7 +113,10 @@ def multiply(
             one.prepared.launch(one.arguments, one.pointers, own)
     if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
         return None
-    return WidenedGroups(step.prepared, last.prepared, device, wide.copy.bytes)
+    # The call has the arrays of a product of groups: a, b, scale_a, scale_b, zero_b, bias, out.
+    widened = Behind(step.prepared, (Place(1), Place(3), Place(4), Place(OWN)))
+    places = (Place(0), Place(OWN), Place(2), Place(6), Place(5), Place(6))
+    return Several((widened, Behind(last.prepared, places)), device, wide.copy.bytes)
 
 
 def widening_of(group: int, terms: frozenset[str]) -> Bound:

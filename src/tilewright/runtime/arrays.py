@@ -258,6 +258,8 @@ def _classify(array: Any) -> Family:
         return torch_tensors.TORCH if plain else torch_tensors.TORCH_SUBCLASS
     if base := base_of(cls, "cupy", "ndarray"):
         return frameworks.CUPY if base is cls else frameworks.cupy_subclass(base)
+    if base_of(cls, "tilewright", "DeviceArray") is cls:
+        return cuda_interface.OWN
     if base_of(cls, "jax", "Tracer"):
         raise LaunchError(
             "a JAX tracer stands for arrays that are not there while a function is being transformed; "

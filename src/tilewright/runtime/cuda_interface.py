@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
-from tilewright.runtime.frameworks import ArrayInfo, Device, Family, finish, located, numpy_element
+from tilewright.runtime.frameworks import ArrayInfo, Device, Family, finish, located, none, numpy_element
 from tilewright.targets.target import AMD_GPU, GPU, part
 
 _AMD_DEVICE = "tilewright.runtime.hip_driver:device_of"
@@ -132,3 +132,13 @@ def _ordinal(pointer: int) -> int | None:
 
 
 CUDA = Family(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)
+
+
+def _locate_own(array: Any, stream: int) -> tuple[Hashable, int]:
+    memory = array.memory
+    pointer: int = memory.address
+    return (array.shape, array.strides, array.dtype, pointer & 15, memory.driver, memory.index), pointer
+
+
+OWN = Family(_describe_cuda, _locate_own, _watch_cuda, lambda array, index: none)
+"""How the library's own arrays in the memory of a GPU are read, whose place needs no question to a driver."""

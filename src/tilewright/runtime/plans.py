@@ -24,13 +24,19 @@ class Plan:
         prepared: the launch.
         reaches: bytes from each array's address to its lowest element and to behind its highest, in order.
         pairs: which of them must not share memory.
-        fresh: what makes the output, if it is not given.
+        order: which of the arrays of a call that is launched by it each array is.
+        offsets: bytes from each of these to where the array begins; empty: none.
+        fresh: what makes those arrays of the call that are not given, by their places there.
+        numbers: what the kernel is given behind its arrays; empty if each call says it.
     """
 
     prepared: Prepared
     reaches: tuple[tuple[int, int], ...]
     pairs: tuple[Pair, ...] = ()
-    fresh: Fresh | None = None
+    order: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    fresh: tuple[tuple[int, Fresh], ...] = ()
+    numbers: tuple[float | int, ...] = ()
 
     @staticmethod
     def of(prepared: Prepared, arrays: Iterable[ArrayInfo], pairs: tuple[Pair, ...] = ()) -> Plan:

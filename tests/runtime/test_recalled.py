@@ -1,0 +1,190 @@
+"""Calls on a GPU that are like one before: launched on the other arrays, with nothing looked at again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops import attention, einsum, gemm_chain, matmul, reduced_matmul, scaled
+from tilewright.runtime import cuda, loaded, scratch
+from tilewright.runtime.device import PreparedCuda
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.kernel import Bound
+
+from .fake_gpu import Driver
+
+STREAM = 77
+LIBRARY = str(Path(tw.__file__).parent)
+OPERATIONS = (attention, einsum, gemm_chain, matmul, reduced_matmul, scaled)
+
+
+class Case(NamedTuple):
+    """An operation on arrays of some shapes.
+
+    Args:
+        call: takes the arrays, the last of which is the result, and named arguments.
+        shapes: of the arrays.
+        element: of all of them.
+        launches: how many there are.
+        most: functions that a call may enter once it is known; one of `matmul` enters 19.
+    """
+
+    call: Callable[..., Any]
+    shapes: Sequence[tuple[int, ...]]
+    element: tw.DType = tw.f16
+    launches: int = 1
+    most: int = 40
+
+
+SQUARES = ((40, 40),) * 3
+LARGE = ((1024, 1024),) * 3
+FACTORS = ((40, 64), (64, 48), (48, 64), (40, 64))
+
+CASES = {
+    "matmul": Case(lambda a, b, out, **how: tw.matmul(a, b, out=out, **how), SQUARES, most=20),
+    "activation": Case(
+        lambda a, b, out, **how: tw.matmul(a, b, out=out, activation="relu", **how), SQUARES, most=34
+    ),
+    "halves": Case(
+        lambda a, b, out, **how: tw.matmul(a, b, out=out, precision="f32", **how), LARGE, tw.f32, 2, 60
+    ),
+    "attention": Case(lambda q, k, v, out, **how: tw.attention(q, k, v, out=out, **how), ((40, 64),) * 4),
+    "chain": Case(
+        lambda a, b, c, out, **how: tw.gemm_chain(a, b, c, out=out, activation="relu", **how), FACTORS
+    ),
+    "chain in two": Case(
+        lambda a, b, c, out, **how: tw.gemm_chain(a, b, c, out=out, fused=False, **how),
+        FACTORS,
+        tw.f16,
+        2,
+        140,
+    ),
+    "scaled": Case(lambda a, b, out, **how: tw.scaled_mm(a, b, out, scale_a=2.0, **how), SQUARES),
+    "einsum": Case(lambda a, b, out, **how: tw.einsum("mk,nk->mn", a, b, out, **how), SQUARES),
+    "reduction": Case(
+        lambda a, b, out, **how: tw.reduced_matmul(a, b, "max", out=out, **how), (*SQUARES[:2], (40,))
+    ),
+}
+
+
+@pytest.fixture
+def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """A GPU of which nothing is remembered, neither before nor afterwards."""
+    monkeypatch.setattr(scratch._process, "idle", {})
+    _forget()
+    yield gpu
+    _forget()
+
+
+def _forget() -> None:
+    """Launches that were prepared go through the driver of one test."""
+    for known in list(loaded._entered._values.values()):
+        loaded._let_go(known)
+    for operation in OPERATIONS:
+        operation._PLANS.forget()
+
+
+class Lying:
+    """Memory of the host that says it lies on GPU 0."""
+
+    index, driver = 0, cuda
+
+    def __init__(self, size_bytes: int, offset: int = 0) -> None:
+        self.held = np.zeros(size_bytes + 256, np.uint8)
+        self.address = -(-self.held.ctypes.data // 128) * 128 + offset
+
+
+def array(shape: tuple[int, ...], element: tw.DType, offset: int = 0) -> DeviceArray:
+    """An array that begins so many bytes behind a multiple of 128."""
+    dense = np.empty(shape, element.numpy)
+    memory: Any = Lying(dense.nbytes, offset)
+    return DeviceArray(memory, shape, dense.strides, element)
+
+
+def arrays(case: Case) -> list[DeviceArray]:
+    return [array(shape, case.element) for shape in case.shapes]
+
+
+def addresses(given: Sequence[DeviceArray]) -> set[int]:
+    return {one.memory.address for one in given}
+
+
+@contextmanager
+def entered() -> Iterator[list[Any]]:
+    """The code of each function of the library that is entered meanwhile."""
+    found: list[Any] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(LIBRARY):
+            found.append(frame.f_code)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_that_is_known_is_not_looked_at_again(name: str, forgotten: Driver) -> None:
+    case = CASES[name]
+    first, second = arrays(case), arrays(case)
+    case.call(*first, stream=STREAM)
+    case.call(*second, stream=STREAM)  # on other addresses it takes memory, and encodes maps
+    before = len(forgotten.launched)
+    with entered() as functions:
+        case.call(*first, stream=STREAM)
+    names = [function.co_name for function in functions]
+    assert Bound.planned.__code__ not in functions, "planned again"
+    assert len(names) <= case.most, f"{len(names)} functions: {', '.join(names)}"
+    made = forgotten.launched[before:]
+    assert [one.stream for one in made] == [STREAM] * case.launches
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_that_is_known_launches_on_its_own_arrays(
+    name: str, forgotten: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    first, second = arrays(case), arrays(case)
+    launch, found = PreparedCuda.launch, set[int]()
+
+    def noted(self: PreparedCuda, arguments: Any, pointers: Sequence[int], stream: Any) -> None:
+        found.update(pointers)
+        launch(self, arguments, pointers, stream)
+
+    monkeypatch.setattr(PreparedCuda, "launch", noted)
+    case.call(*first, stream=STREAM)
+    for given, others, stream in ((second, first, STREAM), (first, second, STREAM + 1)):
+        found.clear()
+        case.call(*given, stream=stream)
+        assert {one.stream for one in forgotten.launched[-case.launches :]} == {stream}
+        assert addresses(given) <= found
+        assert not addresses(others) & found
+    with pytest.raises(tw.LaunchError, match="share memory"):
+        case.call(*first[:-1], overlapping(case, first), stream=STREAM)
+
+
+def overlapping(case: Case, given: Sequence[DeviceArray]) -> DeviceArray:
+    """A result that begins where the first array does."""
+    return DeviceArray(given[0].memory, case.shapes[-1], given[-1].strides, case.element)
+
+
+def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
+    case = CASES["chain"]
+    a, b, c, out = arrays(case)
+    case.call(a, b, c, out, stream=STREAM)
+    aside, across = array(FACTORS[0], tw.f16, 8), array(FACTORS[0][::-1], tw.f16).T
+    for given in ((aside, b, c, out), (across, b, c, out)):
+        with entered() as functions:
+            case.call(*given, stream=STREAM)
+        assert Bound.planned.__code__ in functions
