@@ -11,7 +11,7 @@ from tilewright.runtime.arrays import LOCATORS, current_stream, locate_new, stre
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.plans import Plan, Plans
-from tilewright.runtime.scratch import scratch
+from tilewright.targets.target import part
 
 OUT = 2
 """The place of the result among the arrays of most calls: ``a``, ``b``, ``out``, and then others."""
@@ -130,6 +130,9 @@ def called(
 
 # ---------------------------------------------------------------- several launches
 
+SCRATCH = "tilewright.runtime.scratch:scratch"
+"""What gives memory to launches; loaded when the first of them need any."""
+
 OWN = -1
 """In the place of an array: memory that the launches have for themselves."""
 
@@ -191,7 +194,7 @@ class Several:
         if not self.size_bytes:
             self._start(pointers, numbers, own)
             return
-        with scratch(self.size_bytes, self.device, handle) as start:
+        with part(SCRATCH)(self.size_bytes, self.device, handle) as start:
             self._start((*pointers, start), numbers, own)
 
     def _start(self, addresses: Sequence[int], numbers: Sequence[Any], stream: Any) -> None:
