@@ -74,7 +74,7 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
         acc *= decay
         operand = tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys), scratch=scratch)
         tw.mma(operand, sV[j % 2].permute(1, 0), acc)
-    tw.copy(tw.where(total == 0, 0.0, acc / total), O[b, h].tile((rows, depth), (m, 0)))
+    tw.copy(tw.where(total == 0, 0.0, acc * (1 / total)), O[b, h].tile((rows, depth), (m, 0)))
 
 
 # For each depth of a tile: queries, keys and depth, and warps; as many registers as there are.

@@ -114,7 +114,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
             tw.hopper.mma_wait(0)
 
         tw.role_barrier(1 + g, threads=128)  # all warps have multiplied with Q: its place takes O
-        tw.copy(tw.where(total == 0, 0.0, acc / total), q)
+        tw.copy(tw.where(total == 0, 0.0, acc * (1 / total)), q)
         tw.hopper.fence_async()
         tw.role_barrier(1 + g, threads=128)
         for p in tw.unroll(panels):

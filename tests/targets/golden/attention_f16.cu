@@ -434,14 +434,18 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   bool equal_1[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) equal_1[i] = total[i] == 0.0f;
-  // 09_attention.py:77: div = div(acc, total)
-  float div[64];
+  // 09_attention.py:77: div = div(1, total)
+  float div[4];
   #pragma unroll
-  for (int i = 0; i < 64; ++i) div[i] = acc[i] / total[(i / 2) % 4];
-  // 09_attention.py:77: select_4 = select(equal_1, 0.0, div)
+  for (int i = 0; i < 4; ++i) div[i] = 1.0f / total[i];
+  // 09_attention.py:77: mul_1 = mul(acc, div)
+  float mul_1[64];
+  #pragma unroll
+  for (int i = 0; i < 64; ++i) mul_1[i] = acc[i] * div[(i / 2) % 4];
+  // 09_attention.py:77: select_4 = select(equal_1, 0.0, mul_1)
   float select_4[64];
   #pragma unroll
-  for (int i = 0; i < 64; ++i) select_4[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
+  for (int i = 0; i < 64; ++i) select_4[i] = equal_1[(i / 2) % 4] ? 0.0f : mul_1[i];
   // 09_attention.py:77: select_4 -> O[b, h].tile((128, 64), (m_1, 0)), 4 bytes at a time
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
