@@ -36,6 +36,9 @@ STORED = ("C", "D", "total")
 SYNC = Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(2, 1))
 CP_ASYNC = replace(SYNC, stages=3, staging="cp_async")
 FRAGMENTS = replace(SYNC, tile=(32, 32, 32), stages=3, staging="fragments")
+IN_TURNS = replace(
+    SYNC, tile=(128, 32, 16), warps=(4, 1), stages=2, staging="registers", roles="ping-pong", groups=2
+)
 WGMMA = Schedule(tw.atoms.wgmma("f16", 64), (64, 64, 64))
 COOPERATIVE = replace(
     WGMMA,
@@ -196,6 +199,16 @@ CASES = {
     ),
     "direct, warps in turns, one buffer": Case(
         replace(SYNC, tile=(32, 96, 16), epilogue="staged", interleaved=True, buffers=1), tiles=(2, 1)
+    ),
+    "registers, in turns": Case(IN_TURNS),
+    "registers, in turns, persistent": Case(
+        replace(IN_TURNS, blocks=2, group_m=2, promote=2), residual, tiles=(3, 2), edge=19
+    ),
+    "registers, in turns, B turned around": Case(
+        replace(IN_TURNS, k1=(8, 8), extra_rows=(1, 0), dealt=((64, 2), (8, 16)), turned="b"),
+        batched,
+        layout="nn",
+        edge=19,
     ),
     "registers, whole tiles": Case(replace(SYNC, staging="registers", whole="mnk"), residual),
     "cp_async, whole columns": Case(replace(CP_ASYNC, whole="n"), batched),

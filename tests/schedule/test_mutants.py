@@ -25,6 +25,9 @@ STILL_APART = "async_wait, barrier -> copy: they let buffers lie where the ring 
 OTHER_SLOTS = (
     "copy -> ticket -> load: all parts of a launch use the slots of their tiles in the same other order"
 )
+ALL_OF_THEM = (
+    "role_barrier -> role_barrier: all threads meet at the first one, whatever number both groups name"
+)
 HARMLESS = (
     "if() -> copy: there are several parts, and the last one of a turnstile may write the sums once more"
 )
@@ -39,6 +42,7 @@ BULK = CASES["decoded in bulk"]
 MUTATED = {
     "registers": CASES["registers"],
     "registers, past shared memory": CASES["registers, A past shared memory"],
+    "in turns": CASES["registers, in turns"],
     "cp_async": CASES["cp_async, persistent"],
     "cp_async, staged": Case(STAGED, residual, tiles=(1, 3)),
     "fragments": CASES["fragments, persistent"],
@@ -73,6 +77,7 @@ APART = {
     "barrier() by reduction: removed": STILL_APART,
 }
 EQUIVALENT = {
+    "in turns": {"role_barrier() by roles: another number": ALL_OF_THEM},
     "cp_async, staged": {
         "async_wait() by roles: removed": OTHER_WAIT,
         "async_wait() by roles: one more pending": OTHER_WAIT,
@@ -120,6 +125,10 @@ EQUIVALENT = {
 """For each form what computes the same without a hazard, and the happens-before edge behind it."""
 
 FOUND = {
+    "in turns": (
+        *("role_barrier() by roles: removed", "if() by roles: always", "if() by roles: never"),
+        *("view(sA) by staging: slice 0 one around", "view(sB) by staging: slice 0 one around"),
+    ),
     "registers": ("barrier() by staging: removed",),
     "registers, past shared memory": ("barrier() by staging: removed", "barrier() by stages: removed"),
     "cp_async": (

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.errors import Violation
-from tilewright.ir import clusters, prior_grid_legality
+from tilewright.ir import clusters, meetings, prior_grid_legality
 from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier
 from tilewright.ir.bulk_legality import verify_maps
 from tilewright.ir.copies import is_bulk
@@ -50,6 +50,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(_barriers_in_loops(kernel.body))
     found.extend(prior_grid_legality.violations(kernel))
     found.extend(clusters.violations(kernel))
+    found.extend(meetings.violations(kernel))
     found.extend(verify_maps(kernel.walk()))
     return found
 

@@ -156,6 +156,9 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
     if number is None and tracer.roles[-1] == 1:
         return lambda: tracer.emit(WarpBarrier)
     most = tracer.arch.named_barriers
+    if not most:
+        text = f"{why} meet at a barrier of their own, of which {tracer.arch.name} has none inside of a role"
+        raise TraceError(f"{text}; nearest legal choice: a role of one warp, or none", here())
     if number is None or not 1 <= bounds(number)[0] <= bounds(number)[1] <= most:
         free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
         given = "" if number is None else f"barrier={number}: "

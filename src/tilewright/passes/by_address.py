@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.arch import Arch, in_words
+from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
@@ -51,11 +52,16 @@ def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
 def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
     """The kernel with its copies dealt out anew, but for those into some tensors, and why for each."""
     notes: list[str] = []
+    unseen = (
+        "what warps of other roles do is not followed"
+        if any(isinstance(op, Role) for op in kernel.walk())
+        else ""
+    )
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not is_in_background(op):
             return None
-        found = refused.get(op.target.buffer.name) or _dealing(op, arch)
+        found = unseen or refused.get(op.target.buffer.name) or _dealing(op, arch)
         if isinstance(found, str):
             notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied at once: {found}")
             return (replace(op, engine=None, completion="none"),)

@@ -42,19 +42,19 @@ from tilewright.schedule.partition import (
 )
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
-from tilewright.schedule.registers_ring import Registers
 from tilewright.schedule.rings import CpAsync, Direct, Panels
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
 from tilewright.schedule.shares import Shares
 from tilewright.schedule.sources import Tiles, sources_of
 from tilewright.schedule.stream import Stream
+from tilewright.schedule.turns_ring import registers_ring
 from tilewright.schedule.whole import whole_tiles
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
     "panels": Panels,
-    "registers": Registers,
+    "registers": registers_ring,
     "cp_async": CpAsync,
     "fragments": Fragments,
     "tma": bulk_ring,

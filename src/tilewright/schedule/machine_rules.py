@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.arch import REFERENCE
-from tilewright.dataflow.nodes import Node, Store
+from tilewright.dataflow.nodes import Node, Reduce, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.fixup import is_clustered, is_split
 from tilewright.schedule.resources import Case
@@ -15,6 +15,16 @@ from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
 Reasons = Iterator[tuple[str, str, str, Node | Store]]
 """What is wrong: the field, in a sentence with the value and the limit, the nearest legal choice, of what."""
+
+
+GROUPS, STAGES = 2, 2
+"""One group loads while the other one multiplies; one tile is read while the next one is written."""
+
+MATRIX_CORES = "mfma"
+"""The feature of machines whose SIMDs multiply for one warp while they load for another."""
+
+SIMDS = 4
+"""Of a multiprocessor: each executes warps of both groups."""
 
 
 def fitting(case: Case) -> str:
@@ -80,7 +90,7 @@ def features(case: Case) -> Reasons:
     """The machine has what roles and bulk copies are made of."""
     schedule, arch, product = case.schedule, case.arch, case.form.sum
     on_cpu = case.target.machine_code and not case.target.warps
-    if not on_cpu and arch.bulk is not None:
+    if not on_cpu and (arch.bulk is not None or schedule.alternates):
         return
     instead = "direct" if on_cpu else "cp_async"
     if case.is_bulk:
@@ -149,13 +159,13 @@ def _register_file(case: Case) -> Reasons:
 
 def fragments(case: Case) -> Reasons:
     """A thread holds its sums, and the operands that are there with them."""
-    if not case.schedule.atom.asynchronous and not case.is_bulk:
+    if not case.schedule.atom.asynchronous and not case.is_bulk and not case.schedule.alternates:
         yield from _accumulators(case)
 
 
 def sums_beside(case: Case) -> Reasons:
     """The same of what is multiplied in the background, or by a role."""
-    if case.schedule.atom.asynchronous or case.is_bulk:
+    if case.schedule.atom.asynchronous or case.is_bulk or case.schedule.alternates:
         yield from _accumulators(case)
 
 
@@ -173,3 +183,41 @@ def _accumulators(case: Case) -> Reasons:
     promoted = ", half of them for promotion" if schedule.promote else ""
     text = f"{case.accumulators} registers of a thread for sums{promoted}{operands}; it has {limit}"
     yield "tile", text, "a smaller tile, or more warps", case.form.sum
+
+
+def alternating(case: Case) -> Reasons:
+    """Two groups, two stages, each group on all SIMDs, and nothing that some threads alone would wait for."""
+    schedule, form = case.schedule, case.form
+    if not schedule.alternates:
+        return
+    product, what = form.sum, 'roles="ping-pong" with staging="registers"'
+    if case.target.machine_code and MATRIX_CORES not in case.arch.features:
+        text = f"{what}; {case.arch.name} has no matrix cores beside the units that load and compute"
+        yield "roles", text, 'roles="none", groups=1 and stages=1', product
+    if schedule.groups > GROUPS:
+        text = f"{schedule.groups} groups; one loads while another one multiplies"
+        yield "groups", text, f"groups={GROUPS}", product
+    if schedule.stages != STAGES:
+        text = f"{schedule.stages} stages; one tile is read while the next one is written"
+        yield "stages", text, f"stages={STAGES}", product
+    if math.prod(schedule.warps) % SIMDS:
+        text = (
+            f"{math.prod(schedule.warps)} warps of a group, of which each of {SIMDS} SIMDs executes as many"
+        )
+        yield "warps", text, "warps=(2, 2), or another multiple of 4 warps", product
+    if case.tile[1] % GROUPS:
+        text = f"{case.tile[1]} columns of a tile, of which each group copies half"
+        yield "tile", text, "an even number of columns", product
+    if schedule.bypass:
+        text = f'bypass="{schedule.bypass}" with {what}, whose groups share what lies in shared memory'
+        yield "bypass", text, 'bypass=""', product
+    for field, plain in (("epilogue", "direct"), ("split_k", 1), ("balanced", False), ("batches", 1)):
+        if getattr(schedule, field) != plain:
+            text = f"{field}={schedule.spelled(field)} with {what}, whose groups meet at steps along K alone"
+            near = f'"{plain}"' if isinstance(plain, str) else plain
+            yield field, text, f'{field}={near}, or roles="none"', product
+    if not all(side.factor.is_plain and side.factor.scale is None for side in case.sides):
+        yield "roles", f"{what}; operands are multiplied as they lie in memory", 'roles="none"', product
+    if any(isinstance(node, Reduce) for node in form.flow.walk()):
+        text = f"{what}; what is reduced is reduced by all warps at once"
+        yield "roles", text, 'roles="none"', product

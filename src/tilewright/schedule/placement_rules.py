@@ -48,10 +48,11 @@ def dealt(case: Case) -> Reasons:
         if against := _against(case, side):
             yield "dealt", f"dealt={schedule.dealt}: {against}", near, product
         elif rows * along_k != case.mma.threads:
-            text = f"{rows} x {along_k} threads copy {side.label}; a block has {case.mma.threads}"
+            who = "a group" if schedule.alternates else "a block"
+            text = f"{rows} x {along_k} threads copy {side.label}; {who} has {case.mma.threads}"
             yield "dealt", text, f"{near}, or {case.mma.threads} threads", product
-        elif side.rows % rows or case.tile[2] % along_k:
-            tile = f"{side.rows} x {case.tile[2]} of {side.label}"
+        elif case.copied_rows(side) % rows or case.tile[2] % along_k:
+            tile = f"{case.copied_rows(side)} x {case.tile[2]} of {side.label}"
             text = f"{rows} x {along_k} threads have no equal parts of {tile}"
             yield "dealt", text, near, product
 

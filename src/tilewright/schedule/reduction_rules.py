@@ -15,7 +15,7 @@ def reduced(case: Case) -> Reasons:
             continue
         dim = 0 if node.argument.axes[node.axis] == case.form.m else 1
         what = f"{node.combine} along {(case.form.m, case.form.n)[dim].name}"
-        if dim == 0 and case.cooperating > 1 and not case.schedule.across:
+        if dim == 0 and case.schedule.cooperating > 1 and not case.schedule.across:
             text = f"{what}: groups that share a tile along its rows hold no column as a whole"
             yield "roles", text, 'roles="ping-pong", or groups=1', node
         if case.mma.tile[dim] == 1:

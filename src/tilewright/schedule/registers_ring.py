@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.tensors import Fragment
@@ -10,7 +12,7 @@ from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source, Whole, decoded_part
+from tilewright.schedule.rings import Move, Source, Whole, decoded_part
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
 
 
@@ -36,11 +38,33 @@ class Registers(Whole):
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """One stage in shared memory, one in registers."""
+        shares = not all(isinstance(ring, HeldTile) for ring in self.rings)
+        write, fetch = self._through_registers(work)
+
+        def put(step: Step) -> None:
+            write(step)
+            if shares:
+                self._meet()
+
+        return [
+            Verb("put", 0, put),
+            Verb("fetch", 1, fetch, outside=True),
+            *self.accumulation.verbs(sums, self._operands),
+            *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
+            *self.accumulation.promoting(sums, work),
+        ]
+
+    def _loaded(self, work: Work, step: Step) -> list[Move]:
+        """What is loaded into registers for one step."""
+        return self._pairs(work, step)
+
+    def _through_registers(self, work: Work) -> tuple[Callable[[Step], None], Callable[[Step], None]]:
+        """What writes the tile of a step from registers to shared memory, and what loads one into these."""
         held: list[Fragment] = []
 
         def fetch(step: Step) -> None:
             first = not held
-            for at, move in enumerate(self._pairs(work, step)):
+            for at, move in enumerate(self._loaded(work, step)):
                 with made_by(node=move.part):
                     past = isinstance(move.target, Fragment)
                     dealing = move.dealing | ({"vector_dim": 0} if move.is_turned else {})
@@ -66,14 +90,5 @@ class Registers(Whole):
                         block_k, row = self.schedule.block_k, operand.row(work)
                         made = decoded_part(operand, made, work, step, block_k, row)
                     tw.copy(made, move.target)
-            if shares:
-                self._meet()
 
-        shares = not all(isinstance(ring, HeldTile) for ring in self.rings)
-        return [
-            Verb("put", 0, put),
-            Verb("fetch", 1, fetch, outside=True),
-            *self.accumulation.verbs(sums, self._operands),
-            *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
-            *self.accumulation.promoting(sums, work),
-        ]
+        return put, fetch

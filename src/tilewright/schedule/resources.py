@@ -98,15 +98,10 @@ class Case:
         return self.is_bulk or self.schedule.atom.asynchronous
 
     @property
-    def cooperating(self) -> int:
-        """Groups that share the rows of a tile."""
-        return self.schedule.groups if self.schedule.roles == "cooperative" else 1
-
-    @property
     def units(self) -> tuple[int, int, int]:
         """What the extents of the tile are multiples of: one atom of each warp of each group."""
         (m, n, k), (along_m, along_n) = self.schedule.atom.shape, self.schedule.warps
-        return m * along_m * self.cooperating, n * along_n, k
+        return m * along_m * self.schedule.cooperating, n * along_n, k
 
     @cached_property
     def tile(self) -> tuple[int, int, int]:
@@ -118,7 +113,7 @@ class Case:
     def mma(self) -> TiledMma:
         """The tiled MMA of one group."""
         m, n, _ = self.tile
-        schedule, rows = self.schedule, m // self.cooperating
+        schedule, rows = self.schedule, m // self.schedule.cooperating
         turns = schedule.interleaved and not schedule.atom.asynchronous
         return TiledMma(schedule.atom, schedule.warps, tile=(rows, n), interleaved=turns)
 
@@ -126,7 +121,8 @@ class Case:
     def sides(self) -> tuple[Side, ...]:
         """The operands, those along M first."""
         (rows, columns, _), form = self.mma.tile, self.form
-        sharing = self.schedule.groups if self.is_bulk and self.schedule.roles != "ping-pong" else 0
+        is_shared = self.schedule.alternates or (self.is_bulk and self.schedule.roles != "ping-pong")
+        sharing = self.schedule.groups if is_shared else 0
         along_m = (("A", factor, rows, sharing) for factor in form.rows_m)
         along_n = (("B", factor, columns, 0) for factor in form.rows_n)
         return tuple(
@@ -147,7 +143,7 @@ class Case:
     def threads(self) -> int:
         """Threads of a block."""
         if not self.is_bulk:
-            return self.mma.threads
+            return self.mma.threads * self.schedule.cooperating
         return self.copying + self.schedule.groups * self.mma.threads
 
     @property
@@ -196,7 +192,7 @@ class Case:
     def _of_scales(self) -> int:
         """Registers of a thread that hold the scales of a sum."""
         schedule = self.schedule
-        tile = ScaledTile(self.mma, self.tile[2], self.cooperating, not schedule.balanced)
+        tile = ScaledTile(self.mma, self.tile[2], self.schedule.cooperating, not schedule.balanced)
         scaled = [(side.at, side.factor.scale) for side in self.sides if side.factor.scale is not None]
         return sum(one.size_values for at, scale in scaled for one in tile.maps(at, scale))
 
@@ -204,7 +200,8 @@ class Case:
     def held(self) -> int:
         """Registers of a thread that hold operands beside the sums: what is certainly there at once."""
         if self.schedule.staging == "registers":
-            return sum(self._prefetched(side) for side in self.sides)
+            multiplied = (self._multiplied(side) for side in self.sides if self.schedule.alternates)
+            return sum(self._prefetched(side) for side in self.sides) + sum(multiplied)
         if self.schedule.staging == "fragments" and not self.schedule.atom.asynchronous:
             return sum(self._of_part(side) for side in self.sides)
         return self._of_decoded_part if self.is_decoding_bulk else 0
@@ -213,10 +210,21 @@ class Case:
         """Registers of the next tile of an operand, and of this one if it goes past shared memory."""
         depth = self.tile[2]
         if not self.goes_past(side):
-            values = side.rows * depth // self.mma.threads or 1
+            values = self.copied_rows(side) * depth // self.mma.threads or 1
             return -(-values * side.dtype.bytes // 4)
-        values = (self.mma.a(depth) if side.label == "A" else self.mma.b(depth)).size_values
-        return 2 * -(-values * side.dtype.bytes // 4)
+        return 2 * self._multiplied(side)
+
+    def _multiplied(self, side: Side) -> int:
+        """Registers of a tile of an operand that is multiplied from there."""
+        return -(-self._values(side, self.tile[2]) * side.dtype.bytes // 4)
+
+    def _values(self, side: Side, depth: int) -> int:
+        """Numbers of a thread that multiplies a tile of an operand, so deep."""
+        return (self.mma.b if side.at else self.mma.a)(depth).size_values
+
+    def copied_rows(self, side: Side) -> int:
+        """Rows of the part of an operand's tile that its threads copy together: a group, or all."""
+        return side.rows // self.schedule.cooperating if self.schedule.alternates and side.at else side.rows
 
     def goes_past(self, side: Side) -> bool:
         """Whether an operand goes past shared memory, straight into the registers that multiply."""
@@ -263,12 +271,10 @@ class Case:
 
     def _of_part(self, side: Side) -> int:
         """Registers of both sets of an operand's parts, as they come and, if they are decoded, as they go."""
-        atom, depth = self.schedule.atom, self.part_depth
-        is_a = side.label == "A"
-        values = (self.mma.a(depth) if is_a else self.mma.b(depth)).size_values
+        atom, values = self.schedule.atom, self._values(side, self.part_depth)
         kinds = [] if self.run and side.dtype.is_packed else [side.factor.held]
         if not side.factor.is_plain:
-            kinds.append(atom.a_dtype if is_a else atom.b_dtype)
+            kinds.append((atom.a_dtype, atom.b_dtype)[side.at])
         return sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
 
     @property
@@ -302,7 +308,8 @@ class Case:
         for side in self.sides:
             size = self.schedule.stages * self.stage_bytes(side)
             if together := self.together(side):
-                layout = together.layout(self.schedule.stages, side.rows, self.tile[2])
+                rows = max(side.sharing, 1) * side.rows
+                layout = together.layout(self.schedule.stages, rows, self.tile[2])
                 size = elems_of(layout) * self.kept(side).bytes
             elif self.run and side.dtype.is_packed:
                 pitch = self.tile[2] + row_gap(side.dtype, self.tile[2])

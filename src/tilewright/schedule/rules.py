@@ -16,6 +16,7 @@ from tilewright.schedule.fixup import has_shares
 from tilewright.schedule.group_rules import grouped, listed
 from tilewright.schedule.machine_rules import (
     Reasons,
+    alternating,
     clusters,
     executed,
     features,
@@ -45,7 +46,7 @@ def _whole_atoms(case: Case) -> Reasons:
     if case.tile == schedule.tile:
         return
     parts = f"one {schedule.atom} for each of {schedule.warps[0]} x {schedule.warps[1]} warps"
-    groups = f" of {case.cooperating} groups" if case.cooperating > 1 else ""
+    groups = f" of {case.schedule.cooperating} groups" if case.schedule.cooperating > 1 else ""
     text = f"{schedule.tile} is no multiple of {units}, {parts}{groups}"
     yield "tile", text, f"tile={case.tile}", case.form.sum
 
@@ -176,6 +177,8 @@ def _rows_of_128_bytes(case: Case) -> Reasons:
 def _stages(case: Case) -> Reasons:
     """A ring holds what it needs, and a staging without a ring one tile."""
     stages, staging = case.schedule.stages, case.schedule.staging
+    if case.schedule.alternates:
+        return
     if staging in ("direct", "panels", "registers") and stages > 1:
         text = f'{stages} stages; with staging="{staging}" shared memory holds one tile'
         yield "stages", text, "stages=1", case.form.sum
@@ -219,14 +222,14 @@ def _roles(case: Case) -> Reasons:
     if roles == "none" and case.is_bulk:
         text = 'roles="none"; bulk copies are issued by a warp that does nothing else'
         yield "roles", text, 'roles="cooperative"', product
-    if roles != "none" and not case.is_bulk:
+    if roles != "none" and not case.is_bulk and not schedule.alternates:
         text = f'roles="{roles}" with staging="{schedule.staging}", in which all warps copy'
         yield "roles", text, 'roles="none", or staging="tma"', product
     if groups > 1 and roles == "none":
         yield "groups", f"{groups} groups without roles", "groups=1", product
     if roles == "ping-pong" and groups < 2:
         yield "groups", f"{groups} group; ping-pong is played by several", "groups=2", product
-    if roles == "ping-pong" and not schedule.blocks:
+    if roles == "ping-pong" and not schedule.blocks and not schedule.alternates:
         text = "a block for each tile; groups that play ping-pong take one tile after the other"
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
     if schedule.group_m and schedule.group_n:
@@ -249,7 +252,7 @@ def _split(case: Case) -> Reasons:
     if not isinstance(split, str) and schedule.blocks:
         text = f"split_k={split} with blocks={schedule.blocks}; each part has a block of its own"
         yield "split_k", text, 'blocks=0, or split_k="auto" or "stream"', product
-    if schedule.roles == "ping-pong":
+    if schedule.roles == "ping-pong" and not schedule.alternates:
         text = 'roles="ping-pong"; groups take tiles in turns, and parts of K are no tiles'
         yield "roles", text, 'roles="cooperative"', product
     if schedule.epilogue == "overlapped":
@@ -372,6 +375,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _whole_parts,
     parts_in_bulk,
     _roles,
+    alternating,
     _split,
     grouped,
     listed,

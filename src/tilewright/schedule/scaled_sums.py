@@ -84,8 +84,7 @@ class ScaledTile:
 
 def scaled_tile(schedule: Schedule) -> ScaledTile:
     """What a group multiplies at once under a schedule."""
-    groups = schedule.groups if schedule.roles == "cooperative" else 1
-    return ScaledTile(schedule.mma, schedule.block_k, groups, not schedule.balanced)
+    return ScaledTile(schedule.mma, schedule.block_k, schedule.cooperating, not schedule.balanced)
 
 
 class Scales:

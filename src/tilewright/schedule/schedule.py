@@ -34,7 +34,9 @@ ROLES = ("none", "cooperative", "ping-pong")
 """How the warps of a block share its work.
 
 ``"none"``: all do the same.  ``"cooperative"``: one warp copies, groups of warps multiply a tile together.
-``"ping-pong"``: one warp copies, and each group multiplies a tile of its own while another stores.
+``"ping-pong"``: one warp copies, and each group multiplies a tile of its own while another stores; with
+``staging="registers"`` two groups share the rows of a tile and take turns at each step along K: while one
+multiplies what it holds in registers, the other one loads, and then they change places.
 """
 
 EPILOGUES = ("direct", "staged", "overlapped")
@@ -107,8 +109,8 @@ class Schedule:
 
     Args:
         atom: the instruction that multiplies.
-        tile: extents (m, n, k) of what is computed at once: by a block, or, of groups that play ping-pong, by
-            each group; ``k`` is how deep the tiles of A and B are that are copied at once.
+        tile: extents (m, n, k) of what is computed at once: by a block, or, of groups that have tiles of
+            their own, by each group; ``k`` is how deep the tiles of A and B are that are copied at once.
         warps: how many times the atom's threads (a warp, or of ``wgmma`` a warpgroup) lie side by side along
             the rows and columns of one group's tile.
         interleaved: whether warps take turns at the atoms of a tile, as `TiledMma` has it.  A staged epilogue
@@ -118,7 +120,7 @@ class Schedule:
             ``"tma"``.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
         groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
-            ping-pong take a tile each.
+            ping-pong take a tile each, or with ``staging="registers"`` share one.
         balanced: whether the rows and the columns are dealt out in equal shares, a block each, as large as a
             tile at most; else all tiles but the last have the extents of ``tile``.
         blocks: of a persistent grid at most, whose blocks compute one tile after the other, and of which as
@@ -229,12 +231,22 @@ class Schedule:
         Raises:
             LayoutError: the tile is not made of whole atoms of each warp of each group.
         """
-        (m, n, _), groups = self.tile, self.groups if self.roles == "cooperative" else 1
+        (m, n, _), groups = self.tile, self.cooperating
         if m % groups:
             raise LayoutError(
                 f"{m} rows of a tile for {groups} groups; nearest legal choice: {-(-m // groups) * groups}"
             )
         return TiledMma(self.atom, self.warps, tile=(m // groups, n), interleaved=self.interleaved)
+
+    @property
+    def alternates(self) -> bool:
+        """Whether groups take turns at loading and multiplying each tile along K, which they share."""
+        return self.roles == "ping-pong" and self.staging == "registers"
+
+    @property
+    def cooperating(self) -> int:
+        """Groups that share the rows of a tile."""
+        return self.groups if self.roles == "cooperative" or self.alternates else 1
 
     @property
     def block_k(self) -> int:

@@ -63,7 +63,7 @@ def _stored_otherwise(case: Case) -> Iterator[str]:
 def _others(case: Case) -> Iterator[Schedule]:
     """Schedules without bulk copies, the best first."""
     schedule = case.schedule
-    side_by_side = (schedule.warps[0] * case.cooperating, schedule.warps[1])
+    side_by_side = (schedule.warps[0] * case.schedule.cooperating, schedule.warps[1])
     alone = replace(schedule, roles="none", groups=1, warps=side_by_side, cluster=(1, 1))
     widest = min(width(side.spec) for side in case.sides)
     least = min(case.arch.async_bytes, default=math.inf)

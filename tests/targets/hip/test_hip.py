@@ -17,6 +17,7 @@ import pytest
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.errors import MissingRuleError
+from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.ir.verify import violations
 from tilewright.runtime import amdgcn
@@ -204,9 +205,10 @@ def summed(X, Y):
     tw.copy(tw.reduce_sum(x, dim=0), Y.tile((1,), (0,)), reduction="add")
 
 
-def test_the_table_has_the_rules_of_loads_into_shared_memory_alone() -> None:
+def test_the_table_has_the_rules_of_loads_into_shared_memory_and_of_turns_alone() -> None:
     """So a new target is a dialect, architectures and passes; what it cannot do is said by name."""
-    assert set(vars(HIP_RULES)["_rules"]) == {(Copy, "async"), (AsyncCommit, ""), (AsyncWait, "")}
+    background = {(Copy, "async"), (AsyncCommit, ""), (AsyncWait, "")}
+    assert set(vars(HIP_RULES)["_rules"]) == background | {(RoleBarrier, "")}
     with pytest.raises(MissingRuleError, match="target hip has no rule for operation mbarrier"):
         emit(_with_barrier(), GFX942)
 

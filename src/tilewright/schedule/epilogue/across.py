@@ -63,12 +63,11 @@ class Across:
     ) -> None:
         self.form, self.schedule, self.nodes, self.dim = form, schedule, nodes, dim
         self.reductions = reductions
-        groups = schedule.groups if schedule.roles == "cooperative" else 1
         counts: list[Index] = [
             ceil_div(maximum(extent, 1), length)
             for extent, length in zip(extents, schedule.tile, strict=False)
         ]
-        counts[0] = counts[0] * groups
+        counts[0] = counts[0] * schedule.cooperating
         self.parts, lines = counts[dim], counts[1 - dim]
         length = schedule.mma.tile[1 - dim]
         self.held = {}

@@ -179,8 +179,8 @@ class Direct:
 
     def row(self, work: Work) -> Index:
         """Which rows of a group's tiles."""
-        shared = self.schedule.roles == "cooperative" and self.schedule.groups > 1
-        return work.m * self.schedule.groups + work.group if shared else work.m
+        groups = self.schedule.cooperating
+        return work.m * groups + work.group if groups > 1 else work.m
 
     def store_from(self, values: Values, stores: Sequence[Store]) -> None:
         """Store from registers."""

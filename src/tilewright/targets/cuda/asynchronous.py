@@ -1,4 +1,4 @@
-"""CUDA's rules for roles, transaction barriers and asynchronous MMA.
+"""CUDA's rules for transaction barriers and asynchronous MMA.
 
 Source: PTX ISA, sections on mbarrier, wgmma, setmaxnreg and griddepcontrol.
 """
@@ -23,7 +23,7 @@ from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
 from tilewright.targets.simt.dialect import SHARED_MEMORY
 from tilewright.targets.simt.emitter import Scope, SimtEmitter
-from tilewright.targets.statements import Arm, Branch, Code, Do, call, code, joined, named
+from tilewright.targets.statements import Code, Do, call, code, named
 from tilewright.views.boxes import ROW_BYTES
 
 ASSUME = "__builtin_assume"
@@ -39,60 +39,6 @@ def loop(emitter: SimtEmitter, op: For) -> None:
     is_certain = less(op.start, op.stop) == TRUE and not isinstance(op.stop, int)
     multiplies = any(isinstance(inner, ops.MmaAsync) for inner in op.body.walk())
     loop_of_statements(emitter, op, ASSUME if is_certain and multiplies else "")
-
-
-@CUDA_RULES.rule(ops.Role)
-def role(emitter: SimtEmitter, op: ops.Role) -> None:
-    """A branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
-    lanes = emitter.kernel.lanes
-    first, count = op.first * lanes, op.count * lanes
-    end = first + op.warps * lanes
-    outer = emitter.group_first, emitter.group_threads
-    last = end == emitter.group_threads
-    before = emitter.body[-1] if emitter.body else None
-    follows = first > 0 and before is emitter.roles and first >= emitter.roles_end
-    below = code("{} < {}", TID, end)
-    condition: Code | None = below
-    if follows and last:
-        condition = None
-    elif first > 0 and not follows:
-        above = code("{} >= {}", TID, first)
-        condition = above if last else joined(" && ", (above, below))
-    arm = Arm(condition, [], emitter.place(op) + _warps(op))
-    with emitter.into(arm.body):
-        if op.registers is not None:
-            way = "up" if op.registers * emitter.kernel.threads > emitter.arch.registers else "down"
-            emitter.do(call(f"set_registers_{way}", of=[op.registers]))
-        start = add(outer[0], first)
-        if op.index is not None:
-            group = code("({}) / {}" if start != 0 else "{} / {}", _thread_from(emitter, start), count)
-            emitter.constant("int", emitter.name(op.index), call("uniform", group))
-            start = add(start, mul(op.index, count))
-        emitter.group_first, emitter.group_threads = start, count
-        if first or op.index is not None:
-            emitter.constant("int", TID, _thread_from(emitter, start))
-        emitter.block(op.body)
-    emitter.group_first, emitter.group_threads = outer
-    if follows and isinstance(before, Branch):
-        before.arms.append(arm)
-        emitter.roles = before  # roles inside of this one had a branch of their own
-    else:
-        emitter.roles = Branch([arm])
-        emitter.add(emitter.roles)
-    emitter.roles_end = end
-
-
-def _thread_from(emitter: SimtEmitter, start: Int) -> Code:
-    """The thread's index, counted from another thread of the block."""
-    index = Code(emitter.dialect.thread)
-    return index if start == 0 else code("{} - {}", index, emitter.spell(start, tight=True))
-
-
-def _warps(op: ops.Role) -> str:
-    """Which warps execute a role, in words."""
-    last = op.first + op.warps - 1
-    warps = f"warps {op.first} to {last}" if last > op.first else f"warp {op.first}"
-    return warps if op.index is None else f"{warps}, in {op.groups} groups"
 
 
 @CUDA_RULES.rule(ops.MBarrier)

@@ -242,6 +242,7 @@ DIALECT = SimtDialect(
     block="blockIdx.{}",
     member="cluster_block_{}",
     shared="extern __shared__ __align__({align}) unsigned char {name}[];",
+    uniform="uniform",
     barrier="__syncthreads",
     warp_barrier="__syncwarp",
     exchange="__shfl_xor_sync",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.arch import Arch
 from tilewright.errors import Violation
-from tilewright.ir.async_ops import ASYNC_OPS
+from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.copies import BULK_VERBS, Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
@@ -17,8 +17,8 @@ from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.simt.legality import beyond
 from tilewright.targets.target import CUDA, HIP, REFERENCE
 
-NOT_ON_AMD = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
-"""The verbs of roles, of bulk copies, of asynchronous MMA, of dependent launches."""
+NOT_ON_AMD = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}
+"""The verbs of transaction barriers, of bulk copies, of asynchronous MMA, of dependent launches."""
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
@@ -31,16 +31,22 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
     chosen = HIP.architecture(arch)
     found = list(beyond(kernel, chosen, DIALECT, ARCHITECTURES.values()))
     for op in kernel.walk():
-        found.extend(_operation(op, chosen))
+        found.extend(_operation(op, chosen, kernel.threads))
     return found
 
 
-def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
+def _operation(op: Op, arch: Arch, threads: int) -> Iterator[Violation]:
     if isinstance(op, Mma):
         yield from _atom(op, arch)
     elif op.verb in NOT_ON_AMD:
         others = f"target {CUDA.name} or {REFERENCE.name}"
         yield op.violation("target", f"{arch.name} has no {op.verb}", others)
+    elif isinstance(op, Role) and op.registers is not None:
+        text = f"registers={op.registers} of a role; on {arch.name} all waves of a kernel have as many"
+        yield op.violation("registers", text, "registers=None")
+    elif isinstance(op, RoleBarrier) and op.threads != threads:
+        text = f"a barrier of {op.threads} threads; {arch.name} has none of some of a block's {threads}"
+        yield op.violation("role_barrier", text, f"threads={threads}")
     elif isinstance(op, Copy) and op.engine == "matrix":
         text = f"{arch.name} moves no matrices from {op.source} to {op.target} at once"
         yield op.violation("engine", text, "engine='direct', or none: the target chooses")

@@ -38,6 +38,11 @@ DEVICE void block_barrier_of_shared() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }""",
+    "in_this_order": """
+DEVICE void in_this_order() {
+  // The compiler moves nothing across, not even products, which access no memory.
+  __builtin_amdgcn_sched_barrier(0);
+}""",
     "wave_barrier": """
 DEVICE void wave_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -254,6 +259,8 @@ DIALECT = SimtDialect(
     thread="__builtin_amdgcn_workitem_id_x()",
     block="__builtin_amdgcn_workgroup_id_{}()",
     shared="__attribute__((shared, aligned({align}))) unsigned char {name}[{bytes}];",
+    uniform="of_first_lane",
+    asks_whole_warps=True,
     barrier="block_barrier",
     barrier_of_shared="block_barrier_of_shared",
     warp_barrier="wave_barrier",

@@ -1,4 +1,4 @@
-"""HIP's rules beyond those of all per-thread programs: copies that go straight into shared memory.
+"""HIP's rules beyond those of all per-thread programs: copies straight into shared memory, turns of roles.
 
 Source: AMD's ISA documents of CDNA 2, 3 and 4, "Memory scopes", "LDS", and the instructions
 ``GLOBAL_LOAD_LDS``; LLVM, "User Guide for AMDGPU Backend".
@@ -6,10 +6,12 @@ Source: AMD's ISA documents of CDNA 2, 3 and 4, "Memory scopes", "LDS", and the 
 
 from __future__ import annotations
 
+from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.rules import RuleTable
+from tilewright.targets.simt.blocks import meet
 from tilewright.targets.simt.copies import Access, access, plan, title
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
 from tilewright.targets.simt.thread_values import split_offset
@@ -60,3 +62,12 @@ def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
     left = min(op.accesses or 0, MOST_COUNTED)
     emitter.comment(op, f"wait until at most {left} loads are unfinished")
     emitter.do(call("loads_wait", of=[left]))
+
+
+@HIP_RULES.rule(RoleBarrier)
+def role_barrier(emitter: SimtEmitter, op: RoleBarrier) -> None:
+    """``s_barrier``, which counts the waves that arrive, wherever in the program: all of the block's."""
+    emitter.comment(op, f"barrier {op.number} of all threads, wherever they stand")
+    emitter.do(call("in_this_order"))
+    meet(emitter)
+    emitter.do(call("in_this_order"))

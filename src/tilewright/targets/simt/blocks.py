@@ -23,9 +23,14 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
 @SIMT_RULES.rule(Barrier)
 def barrier(emitter: SimtEmitter, op: Barrier) -> None:
     """All threads of the block wait; their accesses to memory are ordered, where some need it."""
+    emitter.comment(op, "barrier")
+    meet(emitter)
+
+
+def meet(emitter: SimtEmitter) -> None:
+    """A barrier of all threads of the block."""
     dialect = emitter.dialect
     shared_alone = dialect.barrier_of_shared and not reads_what_it_writes(emitter.kernel)
-    emitter.comment(op, "barrier")
     emitter.do(call(dialect.barrier_of_shared if shared_alone else dialect.barrier))
 
 

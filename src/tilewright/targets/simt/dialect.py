@@ -76,6 +76,9 @@ class SimtDialect(Dialect):
         block: the block's index along axis ``{}``.
         member: the function that gives the block's index in its cluster along axis ``{}``.
         shared: declares shared memory: ``{name}``, aligned to ``{align}`` bytes, of ``{bytes}``.
+        uniform: the function that gives what all lanes of a warp have, as something that all of them have.
+        asks_whole_warps: whether who executes a role is asked of whole warps.  Lanes that are switched off
+            would pass the barriers of a role that is not theirs, where barriers count warps.
         barrier: the function by which all threads of the block wait for each other.
         barrier_of_shared: the same where only accesses to shared memory need an order; empty: no other one.
         warp_barrier: the function by which the lanes of a warp do.
@@ -110,6 +113,8 @@ class SimtDialect(Dialect):
     block: str
     member: str = ""
     shared: str
+    uniform: str
+    asks_whole_warps: bool = False
     barrier: str
     barrier_of_shared: str = ""
     warp_barrier: str

@@ -12,13 +12,23 @@ from tilewright.ir.passed import passed_params
 from tilewright.passes.pipeline import Passed
 from tilewright.targets.listing import Listing
 from tilewright.targets.rules import RuleTable
-from tilewright.targets.simt import arithmetic, blocks, copies, fragment_ops, mma, packed, reductions, signals
+from tilewright.targets.simt import (
+    arithmetic,
+    blocks,
+    copies,
+    fragment_ops,
+    mma,
+    packed,
+    reductions,
+    roles,
+    signals,
+)
 from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD, SimtDialect
 from tilewright.targets.simt.emitter import SimtEmitter
 from tilewright.targets.statements import COLUMNS, Code, Printer, call, code, named, names_in, used
 from tilewright.targets.tidy import tidy
 
-RULES = arithmetic, blocks, copies, fragment_ops, mma, packed, reductions, signals
+RULES = arithmetic, blocks, copies, fragment_ops, mma, packed, reductions, roles, signals
 """Rules that every dialect shares; importing them adds them to their table."""
 
 
