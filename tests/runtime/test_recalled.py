@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops import attention, einsum, gemm_chain, matmul, reduced_matmul, scaled
+from tilewright.ops import attention, complex_planning, einsum, gemm_chain, matmul, reduced_matmul, scaled
 from tilewright.runtime import cuda, loaded, scratch
+from tilewright.runtime.arguments import Number, NumberWriter
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.kernel import Bound
@@ -23,7 +24,7 @@ from .fake_gpu import Driver
 
 STREAM = 77
 LIBRARY = str(Path(tw.__file__).parent)
-OPERATIONS = (attention, einsum, gemm_chain, matmul, reduced_matmul, scaled)
+OPERATIONS = (attention, complex_planning, einsum, gemm_chain, matmul, reduced_matmul, scaled)
 
 
 class Case(NamedTuple):
@@ -66,6 +67,21 @@ CASES = {
         tw.f16,
         2,
         140,
+    ),
+    "complex": Case(
+        lambda a, b, out, **how: tw.complex_matmul(a, b, out=out, alpha=2j, **how), SQUARES, tw.c64, most=46
+    ),
+    "complex behind planes": Case(
+        lambda a, b, out, **how: tw.complex_matmul(a, b, out=out, precision="tf32", **how),
+        LARGE,
+        tw.c64,
+        launches=2,
+        most=78,
+    ),
+    "complex in planes": Case(
+        lambda *parts, **how: tw.complex_matmul(parts[:2], parts[2:4], out=parts[4:], **how),
+        SQUARES * 2,
+        most=60,
     ),
     "scaled": Case(lambda a, b, out, **how: tw.scaled_mm(a, b, out, scale_a=2.0, **how), SQUARES),
     "einsum": Case(lambda a, b, out, **how: tw.einsum("mk,nk->mn", a, b, out, **how), SQUARES),
@@ -188,3 +204,17 @@ def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
         with entered() as functions:
             case.call(*given, stream=STREAM)
         assert Bound.planned.__code__ in functions
+
+
+@pytest.mark.parametrize("element", [tw.f32, tw.f64])
+def test_floats_are_written_the_short_way_as_ever(element: tw.DType) -> None:
+    number = Number(0, "alpha", element, 8)
+    values = [0.1, -0.0, 0.0, 1 / 3, 1e300, -1e39, float("inf"), 1.5 * 2.0**-149, 2.0**24 + 1, 16777217.5]
+    writer, short, long = NumberWriter(number), bytearray(16), bytearray(16)
+    for value in values:
+        writer.write(short, (value,))
+        number.write(long, (value,))
+        assert short == long
+    for _ in range(2):  # what could not be written is not taken for written
+        with pytest.raises(tw.LaunchError, match="alpha='one' must be a number"):
+            writer.write(short, ("one",))

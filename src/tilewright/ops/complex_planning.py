@@ -23,21 +23,21 @@ from tilewright.ops.complex_products import (
     terms_of,
     three_products,
 )
-from tilewright.ops.complex_recalled import Known, Launch, Place, located
+from tilewright.ops.complex_recalled import Ordered, are_one, in_parts, plan_of, result_of
 from tilewright.ops.complex_ways import METHODS, Way, by_halves, way_for
 from tilewright.ops.grades import F16, F32, FASTER_FROM, GRADES, is_split
+from tilewright.ops.halves import Step as Launch
 from tilewright.ops.planning import Wanted, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
+from tilewright.ops.recalled import Done, called
 from tilewright.ops.slow import warn
-from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.fresh import Fresh
 from tilewright.runtime.fresh import fresh as fresh_array
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.plans import KEPT, Plan, Plans
-from tilewright.runtime.recent import Recent
+from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
@@ -67,7 +67,6 @@ class Asked(NamedTuple):
 
 
 _PLANS = Plans()
-_KNOWN: Recent[Any, Known] = Recent(KEPT)
 
 
 @dataclass(frozen=True)
@@ -105,31 +104,28 @@ class Product:
         """Launch it; returns what ran, in order."""
         return tuple(one.prepared.executable for one in self.start(stream))
 
-    def start(self, stream: Any = None) -> tuple[Launch, ...]:
+    def start(self, stream: Any = None) -> tuple[Ordered, ...]:
         """Launch it; returns what was launched, in order."""
         device = self.arrays["a"].info.device
         if not self.way.size_bytes:
-            launches = self._launches(0)
-            launches[-1].start(stream)
+            launches = self._launched(0, stream)
         else:
             if not isinstance(device, str):
                 given = [one.array for one in self.arrays.values()]
                 stream = current_stream(device, given) if stream is None else stream_handle(stream)
             with scratch(self.way.size_bytes, device, stream or 0) as address:
-                launches = self._launches(address)
-                for one in launches:
-                    one.start(stream)
+                launches = self._launched(address, stream)
         if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
             warn(launches[-1].prepared.executable)
         return launches
 
-    def _launches(self, address: int) -> tuple[Launch, ...]:
-        """All that is launched, with scratch memory at an address."""
+    def _launched(self, address: int, stream: Any) -> tuple[Ordered, ...]:
+        """Launch all, with scratch memory at an address."""
         on_host = not TARGETS[self.backend.name].warps
-        launches, arrays, name = [], dict(self.arrays), self.backend.name
-        made: set[str] = set()
+        arrays, name, made = dict(self.arrays), self.backend.name, set[str]()
+        launches = list[tuple[Launch, Sequence[str]]]()
         for step in self.way.steps(self.arrays, address, on_host=on_host):
-            launches.append(Launch.of(step.kernel, step.arrays, step.given, (), name, address))
+            launches.append((Launch.of(step.kernel, step.arrays, (), name), step.given))
             arrays |= step.made
             made |= {*step.made}
         # What is not added is not read, and the result stands for it.
@@ -138,49 +134,25 @@ class Product:
             if part is not None:  # the array of real parts stands for both
                 arrays[whole] = as_pairs(arrays[whole])
                 names = [whole if one == whole + IMAGINARY else one for one in names]
-        tensors = [arrays[one] for one in names]
-        given = ["" if one in made else one for one in names]
-        return (*launches, Launch.of(self.kernel, tensors, given, self.numbers, name, address))
+        last = Launch.of(self.kernel, [arrays[one] for one in names], self.numbers, name)
+        launches.append((last, ["" if one in made else one for one in names]))
+        for one, _ in launches:
+            one.prepared.launch(one.arguments, one.pointers, stream)
+        return tuple(
+            Ordered(
+                one.prepared,
+                tuple(given),
+                tuple(array.info for array in one.arguments[: len(given)]),
+                tuple(pointer - address for pointer in one.pointers),
+            )
+            for one, given in launches
+        )
 
-    def known(self, launches: tuple[Launch, ...]) -> tuple[Known, Plan] | None:
+    def known(self, launches: Sequence[Ordered]) -> Plan | None:
         """What launches it again on arrays like these; None where that must be looked at each time."""
         if not TARGETS[self.backend.name].machine_code:
-            return (
-                None  # the reference reads the arrays themselves, which are not seen as the caller has them
-            )
-        origins = {name: self._origin(name) for name in self.arrays}
-        repeated = tuple(one.again(origins) for one in launches)
-        device, names = self.arrays["a"].info.device, tuple(self.arrays)
-        known = Known(
-            repeated, self.way.size_bytes, device, tuple(origins[name] for name in names), self.fresh
-        )
-        infos = [self.arrays[name].info for name in names]
-        return known, Plan.of(launches[-1].prepared, infos, self._pairs(names))
-
-    def _origin(self, name: str) -> Place:
-        """In which of the caller's arrays a part lies, and how many bytes behind its beginning."""
-        whole = name.removesuffix(IMAGINARY)
-        same = "out" if self.parts[whole] is self.parts["out"] else whole
-        parts = self.parts[same]
-        if parts.is_planar:
-            return Place(same + name[len(whole) :], 0)
-        return Place(same, parts.dtype.bytes if name != whole else 0)
-
-    def _pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
-        """Which parts must not share memory: those of the result, with what lies in other arrays."""
-        in_place = "c" in self.parts and _at_once(self.parts["c"], self.parts["out"])
-        lies_in = [self._origin(name).name for name in names]
-        if in_place:
-            lies_in = ["out" + one[1:] if one.removesuffix(IMAGINARY) == "c" else one for one in lies_in]
-        results = [at for at, name in enumerate(names) if name.removesuffix(IMAGINARY) == "out"]
-        others = ((at, other) for at in results for other in range(len(names)) if other != at)
-        return tuple(Pair(at, other) for at, other in others if lies_in[at] != lies_in[other])
-
-
-def _at_once(one: Parts, other: Parts) -> bool:
-    """Whether two complex arrays that fit each other begin at the same addresses."""
-    pairs = ((one.re, other.re), (one.im, other.im))
-    return one.is_planar == other.is_planar and all(x.info.pointer == y.info.pointer for x, y in pairs)
+            return None  # which reads the arrays themselves, which are not seen as the caller has them
+        return plan_of(launches, self.parts, self.arrays, self.way.size_bytes, self.fresh)
 
 
 def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
@@ -268,21 +240,27 @@ def complex_matmul(
 def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
     """The result of a product, of which one that is known needs addresses and numbers alone."""
     alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
-    numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
-    said = (alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
-    found = located(given, (said, asked._replace(alpha=1, beta=None)))
-    plan = None if found is None else _PLANS.find(found.key)
-    known = None if found is None or plan is None else _KNOWN.get(found.key)
-    if found is not None and plan is not None and known is not None:
-        made = known.launch(plan, found, numbers, stream)
-        if made is not None:
-            return given["out"] if made is True else made
+    whole = [in_parts(given[name]) for name in ("a", "b", "c", "out")]
+    words: tuple[Any, ...] | None = None
+    if {*map(len, whole)} == {2}:
+        said = (alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
+        words = (*said, are_one(*whole[2:]), *asked[2:])
+    made = called(
+        _PLANS,
+        [one for parts in whole for one in parts],
+        words,
+        (alpha.real, alpha.imag, beta.real, beta.imag),
+        stream,
+        lambda: _anew(given, asked, stream),
+        result_of,
+    )
+    return made if given["out"] is None else given["out"]
+
+
+def _anew(given: Mapping[str, Any], asked: Asked, stream: Any) -> Done:
+    """A product with everything looked at."""
     product = product_of_complex(given, asked)
-    launches = product.start(stream)
-    if found is not None and (again := product.known(launches)) is not None:
-        _KNOWN.keep(found.key, again[0])
-        _PLANS.keep(found.key, again[1])
-    return product.out
+    return Done(product.out, product.known(product.start(stream)))
 
 
 def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:

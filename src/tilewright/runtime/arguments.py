@@ -61,14 +61,28 @@ class NumberWriter:
         self._number = number
         self._position = number.position
         self._last: object = None
+        code = _code(number.dtype)
+        self._pack = struct.Struct(f"@{code}").pack_into if code in ("f", "d") else None
 
     def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
         """Write the caller's value, as `Number.write` does."""
         value = arguments[self._position]
         # Other kinds of numbers may change without becoming another object.
-        if value is not self._last or type(value) not in (int, float):
+        if value is self._last and type(value) in (int, float):
+            return
+        if not self._is_packed(buffer, value):
             self._number.write(buffer, arguments)
-            self._last = value
+        self._last = value
+
+    def _is_packed(self, buffer: Any, value: object) -> bool:
+        """Whether the value was written the short way, as a float of the kernel's own width is rounded."""
+        if self._pack is None or type(value) is not float:
+            return False
+        try:
+            self._pack(buffer, self._number.offset, value)
+        except OverflowError:  # it becomes infinity
+            return False
+        return True
 
 
 def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]]:

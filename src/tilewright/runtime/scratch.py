@@ -64,8 +64,11 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
         _process.in_graphs.append(memory)
         yield memory.address
         return
-    with driver.Current(index):
-        key = (device, stream_key(stream, driver))
+    if stream in driver.LEGACY_STREAM:  # of which there is one
+        key: Hashable = (device, stream)
+    else:
+        with driver.Current(index):
+            key = (device, stream_key(stream, driver))
     memory = _taken(key, size_bytes, device)
     yield memory.address
     # In order with the stream: the next operation there comes after this one, whatever it writes.
