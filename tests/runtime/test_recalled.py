@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops import attention, complex_planning, einsum, gemm_chain, matmul, reduced_matmul, scaled
+from tilewright.ops import (
+    attention,
+    complex_planning,
+    einsum,
+    gemm_chain,
+    grouped,
+    matmul,
+    reduced_matmul,
+    scaled,
+)
 from tilewright.runtime import cuda, loaded, scratch
 from tilewright.runtime.arguments import Number, NumberWriter
 from tilewright.runtime.device import PreparedCuda
@@ -24,7 +33,7 @@ from .fake_gpu import Driver
 
 STREAM = 77
 LIBRARY = str(Path(tw.__file__).parent)
-OPERATIONS = (attention, complex_planning, einsum, gemm_chain, matmul, reduced_matmul, scaled)
+OPERATIONS = (attention, complex_planning, einsum, gemm_chain, grouped, matmul, reduced_matmul, scaled)
 
 
 class Case(NamedTuple):
@@ -34,6 +43,7 @@ class Case(NamedTuple):
         call: takes the arrays, the last of which is the result, and named arguments.
         shapes: of the arrays.
         element: of all of them.
+        integers: the places of arrays of i32 instead.
         launches: how many there are.
         most: functions that a call may enter once it is known; one of `matmul` enters 19.
     """
@@ -41,6 +51,7 @@ class Case(NamedTuple):
     call: Callable[..., Any]
     shapes: Sequence[tuple[int, ...]]
     element: tw.DType = tw.f16
+    integers: tuple[int, ...] = ()
     launches: int = 1
     most: int = 40
 
@@ -55,7 +66,11 @@ CASES = {
         lambda a, b, out, **how: tw.matmul(a, b, out=out, activation="relu", **how), SQUARES, most=34
     ),
     "halves": Case(
-        lambda a, b, out, **how: tw.matmul(a, b, out=out, precision="f32", **how), LARGE, tw.f32, 2, 60
+        lambda a, b, out, **how: tw.matmul(a, b, out=out, precision="f32", **how),
+        LARGE,
+        tw.f32,
+        launches=2,
+        most=60,
     ),
     "attention": Case(lambda q, k, v, out, **how: tw.attention(q, k, v, out=out, **how), ((40, 64),) * 4),
     "chain": Case(
@@ -64,9 +79,8 @@ CASES = {
     "chain in two": Case(
         lambda a, b, c, out, **how: tw.gemm_chain(a, b, c, out=out, fused=False, **how),
         FACTORS,
-        tw.f16,
-        2,
-        140,
+        launches=2,
+        most=80,
     ),
     "complex": Case(
         lambda a, b, out, **how: tw.complex_matmul(a, b, out=out, alpha=2j, **how), SQUARES, tw.c64, most=46
@@ -82,6 +96,11 @@ CASES = {
         lambda *parts, **how: tw.complex_matmul(parts[:2], parts[2:4], out=parts[4:], **how),
         SQUARES * 2,
         most=60,
+    ),
+    "groups": Case(
+        lambda a, b, ends, out, **how: tw.grouped_matmul(a, b, ends, out, **how),
+        ((40, 40), (3, 40, 40), (3,), (40, 40)),
+        integers=(2,),
     ),
     "scaled": Case(lambda a, b, out, **how: tw.scaled_mm(a, b, out, scale_a=2.0, **how), SQUARES),
     "einsum": Case(lambda a, b, out, **how: tw.einsum("mk,nk->mn", a, b, out, **how), SQUARES),
@@ -126,7 +145,8 @@ def array(shape: tuple[int, ...], element: tw.DType, offset: int = 0) -> DeviceA
 
 
 def arrays(case: Case) -> list[DeviceArray]:
-    return [array(shape, case.element) for shape in case.shapes]
+    elements = (tw.i32 if at in case.integers else case.element for at in range(len(case.shapes)))
+    return [array(shape, element) for shape, element in zip(case.shapes, elements, strict=True)]
 
 
 def addresses(given: Sequence[DeviceArray]) -> set[int]:

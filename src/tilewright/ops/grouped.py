@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from tilewright import dtypes
@@ -13,11 +14,14 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.planning import Wanted, check_apart, check_words, result_dtype
 from tilewright.ops.products import grouped
+from tilewright.ops.recalled import Done, called
 from tilewright.ops.slow import warn
+from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for
-from tilewright.runtime.fresh import fresh
+from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS, part
@@ -26,6 +30,11 @@ LISTS = "tilewright.ops.lists:product_of_lists"
 """What multiplies lists of arrays; loaded when the first are multiplied."""
 
 RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
+"""The arrays of a call, and of the kernel, with how many dimensions each has."""
+
+B, BIAS, OUT = (tuple(RANKS).index(name) for name in ("b", "bias", "out"))
+
+_PLANS = Plans()
 
 
 @launches
@@ -111,37 +120,59 @@ def grouped_matmul(
         raise LaunchError(
             "grouped_matmul: no ends of the groups of rows; nearest legal choice: ends=, or lists of arrays"
         )
-    added = {"bias": bias, "out": out}
-    arrays = {"a": a, "b": b, "ends": ends}
-    arrays |= {name: array for name, array in added.items() if array is not None}
+    given = (a, b, ends, bias, out)
+    return called(
+        _PLANS,
+        given,
+        (activation, precision, out_dtype, target) if schedule is None else None,
+        (),
+        stream,
+        lambda: _anew(given, wanted, stream),
+        itemgetter(OUT),
+    )
+
+
+def _anew(given: Sequence[Any], wanted: Wanted, stream: Any) -> Done:
+    """`grouped_matmul` of one array each with everything looked at."""
+    a, b, _, bias, _ = given
+    named = zip(RANKS, given, strict=True)
+    arrays = {name: one for name, one in named if one is not None or name not in ("bias", "out")}
     infos = {name: described(array, f"grouped_matmul, argument {name}") for name, array in arrays.items()}
     _check_shapes(infos)
     kind = result_dtype(infos, wanted, "grouped_matmul")
-    backend = backend_for("grouped_matmul", list(infos.items()), target).name
+    backend = backend_for("grouped_matmul", list(infos.items()), wanted.target).name
+    made: tuple[tuple[int, Fresh], ...] = ()
     if "out" not in arrays:
-        arrays["out"] = fresh(a, (infos["a"].shape[0], infos["b"].shape[2]), kind).make()
+        made = ((OUT, fresh(a, (infos["a"].shape[0], infos["b"].shape[2]), kind)),)
+        arrays["out"] = made[0][1].make()
         infos["out"] = described(arrays["out"])
     check_apart(infos)
+    order = [*range(len(RANKS))]
     if "bias" not in arrays:  # a row of each matrix stands for it, and is not read
+        order[BIAS] = B
         arrays["bias"], infos["bias"] = b, _first_rows(infos["b"])
     terms = frozenset(
-        name for name, given in (("bias", bias), ("activation", activation)) if given is not None
+        name for name, one in (("bias", bias), ("activation", wanted.activation)) if one is not None
     )
     is_wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
     kernel = grouped(dtypes.f64 if is_wide else dtypes.f32).bind(
-        precision=precision if infos["a"].dtype == dtypes.f32 else EXACT,
+        precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
         terms=terms,
-        activation=activation,
-        schedule=schedule,
+        activation=wanted.activation,
+        schedule=wanted.schedule,
     )
     arguments = tuple(Strided(arrays[name], infos[name]) for name in RANKS)
     names = (p.name for p in kernel.program.parameters if p.kind == "tensor")
     seen = {name: one.info for name, one in zip(names, arguments, strict=True)}
     plan, pointers = kernel.planned(arguments, backend, seen)
-    if TARGETS[backend].warps and schedule is None:
+    if TARGETS[backend].warps and wanted.schedule is None:
         warn(plan.prepared.executable)
     plan.prepared.launch(arguments, pointers, stream)
-    return arrays["out"]
+    # The reference reads the arrays themselves, which are not seen as the caller has them.
+    if not TARGETS[backend].machine_code:
+        return Done(arrays["out"], None)
+    pairs = tuple(Pair(OUT, other) for other in range(OUT))
+    return Done(arrays["out"], replace(plan, pairs=pairs, order=tuple(order), fresh=made))
 
 
 def _first_rows(info: ArrayInfo) -> ArrayInfo:
