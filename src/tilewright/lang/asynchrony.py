@@ -11,7 +11,8 @@ from tilewright.ir.copies import Copy
 from tilewright.ir.map_ops import AcquireMap, ByMap
 from tilewright.lang.clusters import shared_axes
 from tilewright.lang.constants import constant
-from tilewright.lang.scalars import Index, unwrap
+from tilewright.lang.control import when
+from tilewright.lang.scalars import Condition, Index, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
@@ -365,10 +366,14 @@ def begin_early() -> None:
         prior_grid_wait()
 
 
-def let_next_begin() -> None:
-    """`launch_dependents` on machines that have it; on others one grid follows the other anyway."""
+def let_next_begin(condition: Condition | bool) -> None:
+    """`launch_dependents` if a condition holds, on machines that have it.
+
+    Where it does not, the next grid begins when this one has ended, as it does on other machines.
+    """
     if _BESIDE in current().arch.features:
-        launch_dependents()
+        with when(condition):
+            launch_dependents()
 
 
 _BESIDE = "sm_90"

@@ -28,6 +28,9 @@ ROWS, COLUMNS = 32, 64
 THREADS = 128
 """Of a block, where it is not one."""
 
+FEW_BLOCKS = 4096
+"""So many let the product begin beside them: on an H200 2 % faster to 2048³, 2 % slower at 4096³."""
+
 VECTOR_BYTES = 16
 """That a thread writes of a plane at once."""
 
@@ -79,7 +82,7 @@ def splitting(rank: int) -> Kernel:
 
     @kernel(**declared)
     def complex_planes(re: Any, im: Any, first: Any, second: Any, both: Any, *, how: Writing) -> None:
-        let_next_begin()
+        let_next_begin(_blocks(first) <= FEW_BLOCKS)
         _write((re, im, first, second, both), block_index(_blocks(first)), how)
 
     return complex_planes
@@ -112,8 +115,8 @@ def splitting_of_two(rank: int) -> Kernel:
         *,
         hows: tuple[Writing, Writing],
     ) -> None:
-        let_next_begin()
         blocks_a, blocks_b = _blocks(a_first), _blocks(b_first)
+        let_next_begin(blocks_a + blocks_b <= FEW_BLOCKS)
         number = block_index(blocks_a + blocks_b)
         with when(number < blocks_a):
             _write((a_re, a_im, a_first, a_second, a_both), number, hows[0])

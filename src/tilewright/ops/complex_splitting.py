@@ -24,7 +24,7 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.layout.layout import Layout
-from tilewright.ops.splitting import FINITE, blocks_of, place_of, units_of
+from tilewright.ops.splitting import FEW_BLOCKS, FINITE, blocks_of, place_of, units_of
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 from tilewright.threads.distribution import Distribution, raked
@@ -132,11 +132,11 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
         tilings: tuple[Tiling, Tiling],
         both: bool = True,
     ) -> None:
-        let_next_begin()
         step = 1 if both else 2
         of_a = (a_re, a_im, *(a_re_high, a_re_low, a_im_high, a_im_low)[::step], a_unit)
         of_b = (b_re, b_im, *(b_re_high, b_re_low, b_im_high, b_im_low)[::step], b_unit)
         blocks_a, blocks_b = blocks_of(a_unit, tilings[0].rows), blocks_of(b_unit, tilings[1].rows)
+        let_next_begin(blocks_a + blocks_b <= FEW_BLOCKS)
         number = block_index(blocks_a + blocks_b)
         turning = []
         if any(tiling.turned for tiling in tilings):

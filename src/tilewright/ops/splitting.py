@@ -89,6 +89,10 @@ class Tiling:
         return raked(self.shape, (across, THREADS // across), VECTOR, int(not self.along_rows))
 
 
+FEW_BLOCKS = 512
+"""So many let the product begin beside them: on an H200 6 % faster at 1024³, 2 % slower at 4096³."""
+
+
 @lru_cache(maxsize=(MOST_RANK + 1) ** 2)
 def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
     """``x[..., r, k] = (x_high + x_low)[..., r, k] * x_unit[..., r] ** 2`` of both operands, in one launch.
@@ -120,10 +124,10 @@ def splitting_of_both(rank_a: int, rank_b: int) -> Kernel:
         tilings: tuple[Tiling, Tiling],
         both: bool,
     ) -> None:
-        let_next_begin()
         blocks_a, blocks_b = (
             blocks_of(unit, one.rows) for unit, one in zip((a_unit, b_unit), tilings, strict=True)
         )
+        let_next_begin(blocks_a + blocks_b <= FEW_BLOCKS)
         number = block_index(blocks_a + blocks_b)
         with when(number < blocks_a):
             _split((a, a_high, a_low, a_unit), number, tilings[0], both)
