@@ -40,7 +40,8 @@ ALONE = Shape(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us
 FORMS = (
     *(Shape(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
     *(Shape(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
-    *(Shape(64, columns, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3) for columns in (192, 128)),
+    Shape(64, 192, 2, MOST_STAGES, 1, "ping-pong", tile_us=2.0),
+    Shape(64, 128, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3),
     *(replace(ALONE, columns=columns, groups=2) for columns in (128, 64)),
     *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
