@@ -31,14 +31,21 @@ VERBS = {True: ("wait", "mma_wait", "mma_fence", "barrier", "tma_load", *LEAVING
 """What is looked at if results have a place of their own, and, where only their leaving differs, if not."""
 
 EQUIVALENT = {
-    **dict.fromkeys((f"arrive {n}: each warp" for n in range(3)), ONE_WARP),
-    **{f"{op}: next stage, around": ONE_STAGE for op in ("wait 0", "wait 3", "arrive 0", "tma_load 0")},
+    **dict.fromkeys((f"arrive {n}: each warp" for n in range(4)), ONE_WARP),
     "mma_fence 2: removed": LAST_FENCE,
     "mma_wait 1: one fewer pending": WAITS_FOR_ALL,
 }
+OF_QUERIES = {
+    True: ("arrive 1", "arrive 3", "arrive 7", "tma_load 1", "wait 1", "wait 3", "wait 4"),
+    False: ("arrive 2", "arrive 3", "arrive 8"),
+}
+"""Barriers of the one group's queries, where results have a place of their own or not."""
+
+THIS_PARITY = "the one item that sees no key is the fourth, and waits for this parity"
 OF_PLACES = {
-    True: {"arrive 6: next stage, around": ONE_STAGE},
-    False: {"arrive 7: next stage, around": ONE_STAGE, "role_barrier 0: removed": OWN_ROWS},
+    own_output: {f"{op}: next stage, around": ONE_STAGE for op in OF_QUERIES[own_output]}
+    | ({"wait 3: always parity 0": THIS_PARITY} if own_output else {"role_barrier 0: removed": OWN_ROWS})
+    for own_output in OF_QUERIES
 }
 """Mutants that compute the same without a hazard, and why, where results have a place of their own or not."""
 
@@ -46,11 +53,11 @@ OF_PLACES = {
 class Attending:
     """The problem, its kernel, and what it computes."""
 
-    def __init__(self, *, own_output: bool) -> None:
-        self.problem = Problem((1, 1, 1), (230, 75), (16, 16), diagonal=-100)
-        self.out, self.lse = poisoned(self.problem), np.empty((1, 1, 230, 1), np.float32)
+    def __init__(self, *, own_output: bool, groups: int = 1, rows: int = 230, diagonal: int = -100) -> None:
+        self.problem = Problem((1, 1, 1), (rows, 75), (16, 16), diagonal=diagonal)
+        self.out, self.lse = poisoned(self.problem), np.empty((1, 1, rows, 1), np.float32)
         self.exponent = self.problem.by * math.log2(math.e)
-        tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output)
+        tiles = WarpgroupTiles(16, 16, 16, 2, groups, own_output)
         self.kernel = by_warpgroups.attention.bind(
             causal=True, between=BySoftmax(negated=False), with_lse=True, tiles=tiles, blocks=1
         )
@@ -100,6 +107,19 @@ def test_every_mistake_in_synchronisation_is_found(own_output: bool) -> None:
         if outcome(mutant, made.run, made.is_right) == "survived"
     }
     assert survived == wanted & {**EQUIVALENT, **OF_PLACES[own_output]}.keys()
+
+
+def test_a_group_gives_back_what_others_alone_see() -> None:
+    """Of five tiles of keys the first group sees two; its mistakes in giving back the others are found."""
+    made = Attending(own_output=True, groups=2, rows=140, diagonal=-44)
+    kernel = made.trace()
+    made.run(kernel).raise_if_any()
+    assert made.is_right()
+    skipping = {f"{verb} {n}" for verb in ("wait", "arrive") for n in (9, 10)}
+    wanted = {name for name in names(kernel) if name.partition(":")[0] in skipping and "after" not in name}
+    assert len(wanted) > 10
+    outcomes = {mutant.name: outcome(mutant, made.run, made.is_right) for mutant in mutants(kernel, wanted)}
+    assert {name for name, found in outcomes.items() if found == "survived"} == set()
 
 
 NEXT_TILE = "barrier 2: removed"

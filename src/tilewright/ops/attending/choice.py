@@ -30,8 +30,11 @@ KERNELS = (WARPS, WARPGROUPS)
 CACHE_SHARE = 0.7
 """Of the second-level cache: keys and values that are in use at one time."""
 
-WIDTHS = 24
+WIDTHS = 32
 """Of bands that are looked at: the widest that the cache lets be, and narrower ones to half of it."""
+
+AS_EVEN = 1.02
+"""How much longer the longest block of a narrower band may be: what is shared by fewer heads stays cached."""
 
 MOST_DEALT = 1 << 16
 """Tiles of queries beyond which every band is even enough not to be looked at."""
@@ -190,5 +193,7 @@ def band(question: Question, tiles: WarpgroupTiles, blocks: int) -> int:
     if question.diagonal is None or heads * ends.size > MOST_DEALT:
         return widest
     lengths = -(-np.clip(ends + question.diagonal, 0, k.shape[2]) // tiles.keys) + ITEM
-    widths = range(min(at_once, heads), max(widest - WIDTHS, widest // 2 - 1, 0), -1)
-    return min(widths, key=lambda width: longest(lengths, heads, width, blocks))
+    most = min(at_once, heads)
+    widths = range(most, max(most - WIDTHS, most // 2, 1) - 1, -1)
+    longest_of = {width: longest(lengths, heads, width, blocks) for width in widths}
+    return min(width for width, found in longest_of.items() if found <= AS_EVEN * min(longest_of.values()))
