@@ -48,6 +48,19 @@ def test_k_is_split_where_tiles_are_few() -> None:
     assert next(proposals(question(4, 28672, 4096, 128, "sm_90a"))).schedule.split_k == 1
 
 
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (16, 4096, 11008), (8, 8192, 8192)], ids=str)
+def test_few_tiles_leave_no_multiprocessor_to_two_warps(shape: tuple[int, int, int]) -> None:
+    schedule = next(proposals(question(*shape, 128, "sm_90a"))).schedule
+    assert isinstance(schedule.split_k, int)
+    blocks = -(-shape[1] // schedule.tile[0]) * schedule.split_k
+    assert blocks * schedule.warps[0] >= 3.8 * 132
+    assert schedule.reduction == ("cluster" if schedule.split_k == 2 else "workspace")
+
+
+def test_warps_of_many_rows_decode_different_weights() -> None:
+    assert next(proposals(question(128, 8192, 8192, 128, "sm_90a"))).schedule.warps[1] == 1
+
+
 def test_weights_along_columns_are_widened_before_they_lie_in_shared_memory() -> None:
     asked = question(16, 4096, 4096, 128, "sm_90a", order="n")
     schedule = next(proposals(asked)).schedule

@@ -1,9 +1,9 @@
 """Products with packed weights on NVIDIA GPUs, decoded between shared memory and ``mma.sync``.
 
 Weights lie along the rows of the instruction, whatever side they are on, so that few rows of the other
-operand cost little.  What counts then is how many bytes are on their way: deep tiles in rings that fill the
-shared memory of a multiprocessor, and K in parts where tiles are few.  Estimates are a model of bytes and of
-instructions for each weight, as the text has them; they were not fitted to a machine.
+operand cost little.  What counts then is how many warps decode on each multiprocessor, and that no block has
+to wait for the end of another: K is split where tiles are few.  Estimates are a model of what warps decode,
+and of bytes, fitted to products of 1 to 64 rows on an H200.
 """
 
 from __future__ import annotations
@@ -23,19 +23,39 @@ from tilewright.schedule.schedule import Schedule
 COLUMNS = (8, 16, 32, 64)
 """Rows of the other operand that a tile takes: the smallest that hold all of them."""
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+SPLITS = (1, 2, 4, 8, 16)
 """Parts of K that are tried."""
+
+MOST_SPLIT_ROWS = 64
+"""Of weights, in a tile whose K is split: larger ones took longer."""
 
 LEAST_STEPS = 3
 """Of a part of K: fewer end before the ring is filled."""
 
-MOST_STAGES = 8
+MOST_STAGES = 5
 
-LAUNCH_US, PART_US, WAVE_US = 2.5, 1.5, 1.0
-"""A launch; that parts of K meet; that a block's first tiles come and its results go."""
+LAUNCH_US, AGAIN_US = 5.4, 3.0
+"""A launch with its first bytes and its results; a block that begins when another one ends."""
 
-WEIGHTS_PER_CLOCK = 26
-"""That a multiprocessor decodes: 128 lanes, 3.2 instructions for each, two thirds of the time."""
+MEETING_US, PART_US = {"cluster": 0.0, "workspace": 0.6}, 0.4
+"""That parts of K meet, and each of them."""
+
+PAIR = 2
+"""Blocks of a cluster; four and more took longer than by a workspace."""
+
+WEIGHTS_PER_CLOCK, WAITING_WARPS, COLUMNS_AS_DECODING, MOST_WARPS = 63.5, 6, 22, 10
+"""That a multiprocessor would decode with any number of warps, and no columns to multiply by.
+
+So many warps decode half as much; so many columns leave half of that.  More warps than the last number decode
+no more.
+"""
+
+SHALLOW, WIDE_ROWS, WIDER = 0.88, 32, 1.15
+"""What tiles of less than `DEEP` along K reach of it; and warps of so many rows, which load the other operand
+less often.
+"""
+
+DEEP = 256
 
 CLOCKS_PER_US = 1700
 
@@ -62,13 +82,12 @@ class Form:
 
 FORMS = (
     Form(64, 4, 256, 3),
+    Form(64, 4, 256, 4),
     Form(64, 4, 256, 2),
     Form(64, 4, 128, 4),
     Form(64, 4, 128, 2),
-    Form(128, 4, 128, 3),
-    Form(128, 4, 128, 2),
     Form(128, 4, 256, 2),
-    Form(128, 8, 256, 2),
+    Form(128, 4, 128, 2),
     Form(32, 2, 256, 6),
     Form(32, 2, 256, 4),
 )
@@ -90,8 +109,8 @@ def candidates(question: Question) -> Iterator[Candidate]:
     if swap:
         *batch, m, n, k = question.extents
         asked = replace(question, form=form.arranged(True), extents=(*batch, n, m, k))
-    made = [*_of_few_rows(asked, swap)] if asked.shape[1] <= COLUMNS[-1] else [_of_many(asked, swap)]
-    made.sort(key=lambda one: one.estimate)
+    made = [*(_of_few_rows if asked.shape[1] <= COLUMNS[-1] else _of_many)(asked, swap)]
+    made.sort(key=lambda one: (one.estimate, -one.schedule.stages))
     yield from (one for one in made if is_carried(question, one.schedule))
 
 
@@ -101,24 +120,34 @@ def _of_few_rows(asked: Question, swap: bool) -> Iterator[Candidate]:
     columns = next(count for count in COLUMNS if m <= count)
     splits = SPLITS if asked.splitting is None or asked.splitting.split_k is None else SPLITS[:1]
     for form, split in product(FORMS, splits):
-        if split > 1 and k < split * LEAST_STEPS * form.depth:
+        if _spills(asked, form, columns):
             continue
-        stages = min(_room(asked, form) // _stage_bytes(asked, form, columns), MOST_STAGES)
-        if stages < 3:
+        if split > 1 and (k < split * LEAST_STEPS * form.depth or form.rows > MOST_SPLIT_ROWS):
             continue
-        schedule = _schedule(asked, (form.rows, columns, form.depth), (form.warps, 1), stages, swap)
-        rule = f"{form.rows} packed rows by {columns}, {form.depth} deep, {form.beside} blocks at once"
-        how = f", K in {split} parts" if split > 1 else ""
-        yield Candidate(replace(schedule, split_k=split), _time_us(asked, form, split), rule + how)
+        ways = ("cluster", "workspace") if split == PAIR and asked.splitting is None else ("workspace",)
+        for reduction in ways:
+            room = _room(asked, form) - (_sums_bytes(form, columns) if reduction == "cluster" else 0)
+            stages = min(room // _stage_bytes(asked, form, columns), MOST_STAGES)
+            if stages < LEAST_STEPS:
+                continue
+            schedule = _schedule(asked, (form.rows, columns, form.depth), (form.warps, 1), stages, swap)
+            rule = f"{form.rows} packed rows by {columns}, {form.depth} deep, {form.beside} blocks at once"
+            how = f", K in {split} parts" if split > 1 else ""
+            parted = replace(schedule, split_k=split, reduction=reduction)
+            parts = MEETING_US[reduction] + split * PART_US if split > 1 else 0.0
+            yield Candidate(parted, _time_us(asked, form, columns, split) + parts, rule + how)
 
 
-def _of_many(asked: Question, swap: bool) -> Candidate:
-    """A tile that is bound by its multiplications."""
+def _of_many(asked: Question, swap: bool) -> Iterator[Candidate]:
+    """Tiles that are bound by multiplications; where they are few, of warps that decode different rows."""
     n, m, _ = asked.shape
     small = -(-n // 128) * -(-m // 128) < asked.processors
-    tile, warps = ((64, 64, 64), (2, 2)) if small else ((128, 128, 64), (4, 2))
-    made = _schedule(asked, tile, warps, 4 if small else 3, swap)
-    return Candidate(made, 1.0, f"packed weights decoded for tiles of {tile[0]} x {tile[1]}")
+    forms = [((128, 128, 64), (4, 2), 3)]
+    if small:
+        forms = [((64, 64, 128), (4, 1), 4), ((64, 64, 64), (4, 1), 5), ((64, 64, 64), (2, 2), 4)]
+    for at, (tile, warps, stages) in enumerate(forms):
+        made = _schedule(asked, tile, warps, stages, swap)
+        yield Candidate(made, 1.0 + at, f"packed weights decoded for tiles of {tile[0]} x {tile[1]}")
 
 
 def _schedule(
@@ -143,18 +172,38 @@ def _stage_bytes(asked: Question, form: Form, columns: int) -> int:
     return weights + columns * form.depth * asked.dtype.bytes + beside * max(groups, 1)
 
 
-def _time_us(asked: Question, form: Form, split: int) -> float:
-    """Waves of blocks, each bound by memory or by what a multiprocessor decodes."""
+def _spills(asked: Question, form: Form, columns: int) -> bool:
+    """Whether zero points do not fit into registers beside the scales, as seen with NVRTC 13."""
+    return len(asked.form.a.beside) > 1 and columns > COLUMNS[0] and form.rows > MOST_SPLIT_ROWS
+
+
+def _sums_bytes(form: Form, columns: int) -> int:
+    """Of the sums that a block of a cluster keeps for the other one."""
+    return form.rows * (columns + 8) * 4
+
+
+def _time_us(asked: Question, form: Form, columns: int, split: int) -> float:
+    """What the multiprocessor with the most blocks takes, by what it decodes, or all of them, by memory."""
     n, _, k = asked.shape
     rates = asked.arch.rates
     if rates is None:
         return float(split)
-    blocks, at_once = -(-n // form.rows) * split, asked.processors * form.beside
-    waves = -(-blocks // at_once)
-    weights = form.rows * -(-k // split) * min(blocks, at_once)
-    busy = min(blocks, asked.processors)
-    bytes_ = asked.form.a.dtype.bytes_of(weights)
-    memory = bytes_ / (rates.boards[0].memory_gbytes_per_s * 1e3 * REACHED)
-    decoding = weights / busy / (WEIGHTS_PER_CLOCK * min(form.beside * form.warps / 8, 1)) / CLOCKS_PER_US
-    parts = PART_US if split > 1 else 0.0
-    return LAUNCH_US + parts + waves * (WAVE_US + max(memory, decoding))
+    each = -(-(-(-n // form.rows) * split) // asked.processors)
+    turns, rest = divmod(each, form.beside)
+    block = form.rows * -(-k // split)
+    decoding = sum(
+        blocks * block / _decoded_per_clock(form, columns, blocks * form.warps) / CLOCKS_PER_US
+        for blocks in (*[form.beside] * turns, rest)
+        if blocks
+    )
+    waiting = AGAIN_US * (-(-each // form.beside) - 1)
+    memory = asked.form.a.dtype.bytes_of(n * k) / (rates.boards[0].memory_gbytes_per_s * 1e3 * REACHED)
+    return LAUNCH_US + max(memory, decoding + waiting)
+
+
+def _decoded_per_clock(form: Form, columns: int, warps: int) -> float:
+    """Weights that so many warps of a multiprocessor decode, and multiply by so many columns."""
+    warps = min(warps, MOST_WARPS)
+    reached = WIDER if form.rows // form.warps >= WIDE_ROWS else 1.0
+    reached *= SHALLOW if form.depth < DEEP else 1.0
+    return reached * WEIGHTS_PER_CLOCK * warps / (warps + WAITING_WARPS) / (1 + columns / COLUMNS_AS_DECODING)
