@@ -204,6 +204,10 @@ def _of_groups(question: Question, found: Iterator[Candidate]) -> Iterator[Candi
             yield replace(one, schedule=made)
 
 
+SCALED_BAND = 16
+"""Rows of tiles that follow each other where sums have scales: on an H200 1 to 5 per cent faster than 8."""
+
+
 def _of_scales(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
     """What is proposed for sums that are multiplied by scales: as deep as these allow, with as many bytes."""
     every, seen = question.form.scaled_every, set[Schedule]()
@@ -215,6 +219,8 @@ def _of_scales(question: Question, found: Iterator[Candidate]) -> Iterator[Candi
             made = replace(made, tile=(*made.tile[:2], depth), stages=min(stages, MOST_STAGES))
         if not made.promote or every // depth % made.promote:
             made = replace(made, promote=every // depth)
+        if made.group_m:
+            made = replace(made, group_m=SCALED_BAND)
         asked = question.form, question.specs, question.arch
         if made not in seen and not reasons(settle(made, *asked)[0], *asked):
             seen.add(made)
