@@ -183,7 +183,13 @@ SCHEDULE = tw.Schedule(tw.atoms.fma("f32", each=(4, 4)), (32, 32, 16), blocks=3)
 ON_CPU = tw.Schedule(tw.atoms.fma("f32", lanes=(1, 1), each=(4, 4)), (32, 32, 16), blocks=3)
 
 
-@pytest.mark.parametrize("changes", [{}, {"swap_ab": True, "tile": (64, 32, 16)}, {"group_n": 2}], ids=str)
+IN_TURNS = {"tile": (64, 64, 8), "warps": (2, 2), "stages": 2, "groups": 2}
+IN_TURNS |= {"staging": "registers", "roles": "ping-pong"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"swap_ab": True, "tile": (64, 32, 16)}, {"group_n": 2}, IN_TURNS], ids=str
+)
 def test_schedules(changes: dict[str, Any]) -> None:
     a, b = operands(MIXED, orders=(0, 2))
     given = {"atom": SCHEDULE.atom, "tile": SCHEDULE.tile, "blocks": 3}

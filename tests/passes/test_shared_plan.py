@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,38 @@ def in_the_background(waits: int) -> Callable[..., Any]:
     return background
 
 
+def in_turns(at_once: bool) -> Callable[..., Any]:
+    """Two groups, the second two barriers behind the first one until both have come equally often."""
+    half, others = (ROWS // 2, COLUMNS), tw.Layout((8, 8), (1, 8))
+    meet = partial(tw.role_barrier, 1, threads=128)
+
+    @tw.kernel(X="M N", Y="M N", Z="M N")
+    def groups(X, Y, Z):
+        first, second = tw.shared(TILE, X.dtype), tw.shared(TILE, X.dtype)
+        block = tw.block_index(1)
+        with tw.role(warps=2, groups=2) as g:
+            with tw.when(g == 1):
+                meet()
+                meet()
+            for _ in tw.range(2):
+                tw.copy(X.tile(half, (2 * block + g, 0)), first.tile(half, (g, 0)), threads=64)
+                meet()
+                tw.copy(first.tile(half, (g, 0)), Y.tile(half, (2 * block + g, 0)), threads=others)
+                meet()
+            with tw.when(g == (0 if at_once else 2)):
+                meet()
+                meet()
+            meet()
+            tw.copy(X.tile(half, (2 * block + g, 0)), second.tile(half, (1 - g, 0)), threads=64)
+            meet()
+            tw.copy(second.tile(half, (1 - g, 0)), Z.tile(half, (2 * block + g, 0)), threads=others)
+            with tw.when(g == (2 if at_once else 0)):
+                meet()
+                meet()
+
+    return groups
+
+
 def traced(kernel: Any, rows: int = 3 * ROWS) -> Kernel:
     return kernel.trace(*(tw.like("f32", rows, COLUMNS) for _ in range(3)))
 
@@ -180,6 +213,7 @@ SHARING = {
     "loop": in_a_loop,
     "background": in_the_background(0),
     "box": then_a_box(True),
+    "turns": in_turns(at_once=True),
 }
 APART = {
     "no barrier": without_a_barrier,
@@ -187,6 +221,7 @@ APART = {
     "carried over": carried_over,
     "still in flight": in_the_background(1),
     "no fence": then_a_box(False),
+    "turns that are not over": in_turns(at_once=False),
 }
 
 

@@ -201,14 +201,13 @@ CASES = {
         replace(SYNC, tile=(32, 96, 16), epilogue="staged", interleaved=True, buffers=1), tiles=(2, 1)
     ),
     "registers, in turns": Case(IN_TURNS),
-    "registers, in turns, persistent": Case(
-        replace(IN_TURNS, blocks=2, group_m=2, promote=2), residual, tiles=(3, 2), edge=19
-    ),
-    "registers, in turns, B turned around": Case(
-        replace(IN_TURNS, k1=(8, 8), extra_rows=(1, 0), dealt=((64, 2), (8, 16)), turned="b"),
-        batched,
+    "registers, in turns, persistent, B turned around": Case(
+        replace(IN_TURNS, blocks=2, promote=2, k1=(8, 8), dealt=((64, 2), (8, 16)), turned="b"),
         layout="nn",
-        edge=19,
+        tiles=(3, 2),
+    ),
+    "registers, in turns, staged in slices": Case(
+        replace(IN_TURNS, tile=(128, 64, 16), warps=(2, 2), epilogue="staged", interleaved=True), batched
     ),
     "registers, whole tiles": Case(replace(SYNC, staging="registers", whole="mnk"), residual),
     "cp_async, whole columns": Case(replace(CP_ASYNC, whole="n"), batched),
@@ -388,6 +387,7 @@ CASES = {
     "groups, cp_async, persistent": Case(
         replace(CP_ASYNC, blocks=2, group_m=2, epilogue="staged"), grouped, batches=6, tiles=(3, 2)
     ),
+    "groups, registers, in turns": Case(IN_TURNS, grouped, batches=6, tiles=(3, 1), edge=19),
     "groups, fragments": Case(replace(FRAGMENTS, blocks=1, group_m=1), grouped, batches=5, tiles=(3, 1)),
     "groups, once": Case(ONCE, grouped, batches=4, tiles=(1, 2)),
     "groups, cooperative": Case(COOPERATIVE, grouped, batches=4, tiles=(1, 2)),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role, RoleBarrier
-from tilewright.ir.op import Block
+from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import For, If
 from tilewright.symbolic.expr import add, floordiv, maximum, mul
 from tilewright.symbolic.nodes import FALSE, TRUE, Int, Sym
@@ -26,57 +27,104 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
     Args:
         kernel: the traced kernel.
     """
-    found = [op for op in kernel.walk() if isinstance(op, RoleBarrier) and op.threads == kernel.threads]
+    found = [op for op in kernel.walk() if is_of_all(op, kernel)]
     if not found:
         return
-    first = _count(kernel, kernel.body, 0, {})
-    for warp in range(1, kernel.threads // kernel.lanes):
-        other = _count(kernel, kernel.body, warp, {})
+    first, *others = (warp.count(kernel.body, warp.number, {}, 0) for warp in _warps(kernel))
+    for number, other in enumerate(others, 1):
         more = None if first is None or other is None else add(other, mul(first, -1))
         if isinstance(more, int) and more:
-            text = (
-                f"warp {warp} meets all others {abs(more)} times {'more' if more > 0 else 'less'} than warp 0"
-            )
+            much = f"{abs(more)} times {'more' if more > 0 else 'less'}"
             near = "as many tw.role_barrier of all threads in each role"
-            yield found[0].violation("role_barrier", text, near)
+            yield found[0].violation(
+                "role_barrier", f"warp {number} meets all others {much} than warp 0", near
+            )
             return
 
 
-def _count(kernel: Kernel, block: Block, warp: int, index: Index) -> Int | None:
-    """How often a warp of a block, or of a role, comes to them there; None: it is not known."""
-    total: Int = 0
-    for op in block.ops:
-        count: Int | None = 0
+def at_once(kernel: Kernel) -> frozenset[int]:
+    """The identities of barriers of all threads, outside of loops, at which all stand at the same time.
+
+    They are those to which all warps come after as many others, whatever the kernel's sizes.
+    """
+    if not any(is_of_all(op, kernel) for op in kernel.walk()):
+        return frozenset()
+    warps = _warps(kernel)
+    for warp in warps:
+        warp.count(kernel.body, warp.number, {}, 0)
+    sizes = {param.sym for param in kernel.sizes}
+    return frozenset(
+        barrier
+        for barrier, before in warps[0].before.items()
+        if symbols(before) <= sizes and all(warp.before.get(barrier) == before for warp in warps)
+    )
+
+
+def is_of_all(op: Op, kernel: Kernel) -> bool:
+    """Whether an operation is a barrier that counts all threads of the block, wherever they stand."""
+    return isinstance(op, RoleBarrier) and op.threads == kernel.threads
+
+
+def _warps(kernel: Kernel) -> list[_Warp]:
+    return [_Warp(kernel, number) for number in range(max(kernel.threads // kernel.lanes, 1))]
+
+
+@dataclass
+class _Warp:
+    """A warp of a block, and how many barriers it has passed before each one, where that is known."""
+
+    kernel: Kernel
+    number: int
+    before: dict[int, Int] = field(default_factory=dict)
+
+    def count(self, block: Block, rank: int, index: Index, passed: Int | None) -> Int | None:
+        """How often it comes to such barriers in a block of operations; None: it is not known.
+
+        Args:
+            block: the operations.
+            rank: the warp's number in the role around them.
+            index: of the groups that it is in.
+            passed: how many it has passed before; None: another number from time to time.
+        """
+        total: Int = 0
+        for op in block.ops:
+            here = None if passed is None else add(passed, total)
+            if is_of_all(op, self.kernel) and here is not None:
+                self.before[id(op)] = here
+            count = self._of(op, rank, index, here)
+            if count is None:
+                return None
+            total = add(total, count)
+        return total
+
+    def _of(self, op: Op, rank: int, index: Index, here: Int | None) -> Int | None:
         match op:
             case RoleBarrier():
-                count = int(op.threads == kernel.threads)
-            case Role() if op.first <= warp < op.first + op.warps:
-                group, rank = divmod(warp - op.first, op.count)
-                inside = index if op.index is None else {**index, op.index: group}
-                count = _count(kernel, op.body, rank, inside)
+                return int(is_of_all(op, self.kernel))
+            case Role() if op.first <= rank < op.first + op.warps:
+                group, inside = divmod(rank - op.first, op.count)
+                return self.count(
+                    op.body, inside, index if op.index is None else {**index, op.index: group}, here
+                )
             case For():
-                count = _of_turns(op, _count(kernel, op.body, warp, index), index)
+                return self._of_turns(op, self.count(op.body, rank, index, None), index)
             case If():
-                count = _of_branch(kernel, op, warp, index)
-        if count is None:
-            return None
-        total = add(total, count)
-    return total
-
-
-def _of_turns(op: For, each: Int | None, index: Index) -> Int | None:
-    if each == 0:
+                return self._of_branch(op, rank, index, here)
         return 0
-    if each is None or op.index in symbols(each):
-        return None
-    first, stop = substitute(op.start, index), substitute(op.stop, index)
-    turns = maximum(floordiv(add(stop, mul(first, -1), op.step - 1), op.step), 0)
-    return mul(turns, each)
 
+    @staticmethod
+    def _of_turns(op: For, each: Int | None, index: Index) -> Int | None:
+        if each == 0:
+            return 0
+        if each is None or op.index in symbols(each):
+            return None
+        first, stop = substitute(op.start, index), substitute(op.stop, index)
+        turns = maximum(floordiv(add(stop, mul(first, -1), op.step - 1), op.step), 0)
+        return mul(turns, each)
 
-def _of_branch(kernel: Kernel, op: If, warp: int, index: Index) -> Int | None:
-    condition = substitute(op.condition, index)
-    then, otherwise = (_count(kernel, block, warp, index) for block in (op.then, op.otherwise))
-    if condition in (TRUE, FALSE):
-        return then if condition == TRUE else otherwise
-    return then if then == otherwise else None
+    def _of_branch(self, op: If, rank: int, index: Index, here: Int | None) -> Int | None:
+        condition = substitute(op.condition, index)
+        if condition in (TRUE, FALSE):
+            return self.count(op.then if condition == TRUE else op.otherwise, rank, index, here)
+        then, otherwise = (self.count(block, rank, index, None) for block in (op.then, op.otherwise))
+        return then if then == otherwise else None

@@ -4,8 +4,8 @@ Two tensors may share memory if every use of the one comes before every use of t
 the program stands.  What is asked for, in the innermost block of operations that holds all uses of both:
 
 - A barrier of the whole block of threads stands between the last use of the one and the first of the other.
-  Within a role there is none for all threads, so nothing is shared there; nor is it across a cluster, whose
-  other blocks no such barrier holds back.
+  Within a role it is one of all threads at which they stand at the same time, as counted in
+  `tilewright.ir.meetings`.  Across a cluster nothing is shared: no such barrier holds back its other blocks.
 - Copies in groups into the first have been closed and waited for before that barrier.
 - The first is not used by the engines beside the threads (bulk copies, asynchronous multiplies), whose end a
   barrier does not tell of.  If they use the second, a fence stands before the barrier.
@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from tilewright.ir import meetings
 from tilewright.ir.async_ops import FenceAsync, MmaAsync, Role
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.ops import (
@@ -58,10 +59,11 @@ def plan_shared(kernel: Kernel) -> Passed:
     if len(tensors) < 2 or kernel.cluster or any(op.at is not None for op in tensors):
         return kernel, ()
     lives = [Life.of(kernel, op) for op in tensors]
+    met = meetings.at_once(kernel).union(map(id, _barriers(kernel.body)))
     apart = {
         frozenset((one.tensor.result, other.tensor.result))
         for one, other in combinations(lives, 2)
-        if may_share(kernel, one, other)
+        if may_share(one, other, met)
     }
     places = _places(tensors, apart)
     notes = [
@@ -73,6 +75,15 @@ def plan_shared(kernel: Kernel) -> Passed:
     if not notes or after >= before:
         return kernel, ()
     return planned, (*notes, f"{after} bytes of shared memory instead of {before}")
+
+
+def _barriers(block: Block) -> Iterator[Barrier]:
+    """Those outside of roles."""
+    for op in block.ops:
+        if isinstance(op, Barrier):
+            yield op
+        for region in op.regions if not isinstance(op, Role) else ():
+            yield from _barriers(region)
 
 
 def _named(group: Sequence[Shared]) -> list[str]:
@@ -136,8 +147,14 @@ def _is_grouped(op: Op, value: Value) -> bool:
 # ---------------------------------------------------------------- whether two lives meet
 
 
-def may_share(kernel: Kernel, one: Life, other: Life) -> bool:
-    """Whether two tensors may lie in the same memory, by the rules at the top of this file."""
+def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
+    """Whether two tensors may lie in the same memory, by the rules at the top of this file.
+
+    Args:
+        one: a tensor.
+        other: another one.
+        met: the identities of barriers at which all threads stand at the same time.
+    """
     if one.tensor.dtype.is_packed or other.tensor.dtype.is_packed:
         return False  # the reference keeps an element to a byte there, and could not look across them
     if not (one.uses and other.uses):
@@ -145,8 +162,6 @@ def may_share(kernel: Kernel, one: Life, other: Life) -> bool:
     common = _common([*one.uses, *other.uses])
     depth = len(common)
     around = [step[0] for step in one.uses[0][: depth + 1]]
-    if any(isinstance(op, Role) for op in around):
-        return False
     block = one.uses[0][depth][1]
     first, second = ([way[depth][2] for way in life.uses] for life in (one, other))
     if min(first) > min(second):
@@ -154,13 +169,13 @@ def may_share(kernel: Kernel, one: Life, other: Life) -> bool:
     if max(first) >= min(second) or any(way[depth][1] is not block for way in (*one.uses, *other.uses)):
         return False
     between = range(max(first) + 1, min(second))
-    if not _separated(block, one, other, max(first), between):
+    if not _separated(block, one, other, max(first), between, met):
         return False
     if not any(isinstance(op, For) for op in around):
         return True
     again = [*range(max(second) + 1, len(block.ops)), *range(min(first))]
     fresh = all(_is_overwritten(block.ops[min(at)], life) for life, at in ((one, first), (other, second)))
-    return fresh and _separated(block, other, one, max(second), again)
+    return fresh and _separated(block, other, one, max(second), again, met)
 
 
 def _common(ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
@@ -178,7 +193,9 @@ def _common(ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
     return ways[0][:count]
 
 
-def _separated(block: Block, former: Life, later: Life, last: int, path: Sequence[int]) -> bool:
+def _separated(
+    block: Block, former: Life, later: Life, last: int, path: Sequence[int], met: frozenset[int]
+) -> bool:
     """Whether a path orders all uses of one tensor, up to the place ``last``, before those of the other."""
     if former.beside_threads:
         return False
@@ -186,7 +203,7 @@ def _separated(block: Block, former: Life, later: Life, last: int, path: Sequenc
     fenced = not later.beside_threads
     for number, at in enumerate(path):
         op = block.ops[at]
-        if isinstance(op, Barrier) and done and fenced:
+        if id(op) in met and done and fenced:
             return True
         fenced = fenced or isinstance(op, FenceAsync)
         done = done or _groups_are_done(block, former.tensor.result, [*range(last + 1), *path[: number + 1]])

@@ -75,12 +75,12 @@ class Leaving:
     @property
     def has_roles(self) -> bool:
         """Whether groups of warps store their own tiles."""
-        return self.schedule.roles != "none"
+        return self.schedule.stores_by_groups
 
     @property
     def groups(self) -> int:
         """Groups of warps, each with memory of its own."""
-        return self.schedule.groups if self.has_roles else 1
+        return self.schedule.groups if self.has_roles else self.schedule.cooperating
 
     @property
     def blocks(self) -> list[Store]:

@@ -16,7 +16,7 @@ def grouped(case: Case) -> Reasons:
     if span is None:
         return
     product, what = case.form.sum, f"the sizes of the groups of {span.name} lie in memory"
-    if schedule.roles == "ping-pong":
+    if schedule.roles == "ping-pong" and not schedule.alternates:
         text = f'roles="ping-pong"; {what}, and no group of warps knows how many steps another one takes'
         yield "roles", text, 'roles="cooperative"', product
     if schedule.balanced:

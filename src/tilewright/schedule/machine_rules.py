@@ -211,11 +211,13 @@ def alternating(case: Case) -> Reasons:
     if schedule.bypass:
         text = f'bypass="{schedule.bypass}" with {what}, whose groups share what lies in shared memory'
         yield "bypass", text, 'bypass=""', product
-    for field, plain in (("epilogue", "direct"), ("split_k", 1), ("balanced", False), ("batches", 1)):
+    if schedule.epilogue == "overlapped":
+        text = f'epilogue="overlapped" with {what}, which has no warps that store alone'
+        yield "epilogue", text, 'epilogue="staged"', form.stores[0]
+    for field, plain in (("split_k", 1), ("balanced", False), ("batches", 1)):
         if getattr(schedule, field) != plain:
-            text = f"{field}={schedule.spelled(field)} with {what}, whose groups meet at steps along K alone"
-            near = f'"{plain}"' if isinstance(plain, str) else plain
-            yield field, text, f'{field}={near}, or roles="none"', product
+            text = f"{field}={schedule.spelled(field)} with {what}, whose groups take turns at whole tiles"
+            yield field, text, f'{field}={plain}, or roles="none"', product
     if not all(side.factor.is_plain and side.factor.scale is None for side in case.sides):
         yield "roles", f"{what}; operands are multiplied as they lie in memory", 'roles="none"', product
     if any(isinstance(node, Reduce) for node in form.flow.walk()):

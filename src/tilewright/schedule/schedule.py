@@ -244,6 +244,11 @@ class Schedule:
         return self.roles == "ping-pong" and self.staging == "registers"
 
     @property
+    def stores_by_groups(self) -> bool:
+        """Whether each group of warps stores for itself, by barriers and bulk copies of its own."""
+        return self.roles != "none" and not self.alternates
+
+    @property
     def cooperating(self) -> int:
         """Groups that share the rows of a tile."""
         return self.groups if self.roles == "cooperative" or self.alternates else 1

@@ -122,8 +122,12 @@ class Turns(Registers):
         return rows // self.schedule.groups, depth
 
     def _meet(self) -> None:
-        """All threads of the block meet, wherever they stand."""
-        role_barrier(BARRIER, threads=self.schedule.mma.threads * self.schedule.groups)
+        meet_all(self.schedule)
+
+
+def meet_all(schedule: Schedule) -> None:
+    """All threads of the block meet, wherever they stand."""
+    role_barrier(BARRIER, threads=schedule.mma.threads * schedule.groups)
 
 
 def registers_ring(schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> Registers:

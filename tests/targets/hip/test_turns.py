@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -159,6 +160,9 @@ SMALL = tw.Schedule(
 LARGE = replace(SMALL, tile=(256, 256, 32), group_m=8)
 """Eight waves, two on each SIMD: what the sums of 256 x 256 leave room for."""
 
+STAGED = replace(SMALL, epilogue="staged", interleaved=True)
+"""Results leave in whole rows, through the memory that the ring lay in."""
+
 TURNED = {"dealt": ((0, 0), (8, 32)), "turned": "b"}
 """B lies along its rows in memory."""
 
@@ -184,6 +188,7 @@ CASES = {
     "no step": (SMALL, (130, 66, 0), "nt", "gfx942"),
     "B turned around": (replace(SMALL, **TURNED), (150, 70, 72), "nn", "gfx942"),
     "persistent": (replace(SMALL, blocks=2, group_m=2), (150, 70, 72), "nt", "gfx942"),
+    "in whole rows": (STAGED, (150, 70, 104), "nt", "gfx942"),
     "bf16": (replace(SMALL, atom=tw.atoms.MFMA_BF16_K16), (150, 70, 72), "nt", "gfx942"),
 }
 
@@ -266,6 +271,15 @@ def test_one_group_multiplies_while_the_other_one_loads(arch: str, products: int
     assert isa.resources["spilled_scalar_registers"] == isa.resources["stack_bytes"] == 0
 
 
+def test_results_leave_in_whole_rows_through_the_memory_of_the_ring() -> None:
+    """The ring of 256 x 256 by 32 has all of a multiprocessor's 64 KB."""
+    made = whole("gfx942", replace(LARGE, epilogue="staged", interleaved=True, buffers=1))
+    assert takes_turns(made.assembly)
+    assert made.resources["shared_bytes"] == 65536
+    assert made.resources["spilled_registers"] == made.resources["stack_bytes"] == 0
+    assert set(re.findall(r"global_store_\w+", made.assembly)) == {"global_store_dwordx4"}
+
+
 def test_operands_meet_in_no_bank() -> None:
     made = whole("gfx942")
     assert made.listing is not None
@@ -303,7 +317,7 @@ REFUSED = {
     "stages": ({"stages": 1}, "stages=2"),
     "warps": ({"warps": (2, 1)}, "warps=(2, 2), or another multiple of 4 warps"),
     "bypass": ({"bypass": "a", "k1": (0, 8)}, 'bypass=""'),
-    "epilogue": ({"epilogue": "staged"}, 'epilogue="direct", or roles="none"'),
+    "epilogue": ({"epilogue": "overlapped"}, 'epilogue="staged"'),
     "split_k": ({"split_k": 2}, 'split_k=1, or roles="none"'),
     "balanced": ({"balanced": True}, 'balanced=False, or roles="none"'),
     "dealt": ({"dealt": ((0, 0), (64, 4))}, "(0, 0) in the place of (64, 4)"),

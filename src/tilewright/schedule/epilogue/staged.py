@@ -13,6 +13,7 @@ from tilewright.schedule.epilogue.values import Arguments, Place, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
+from tilewright.schedule.turns_ring import meet_all
 
 
 class Staged(Direct):
@@ -21,15 +22,17 @@ class Staged(Direct):
     Where warps have roles, each group of warps goes through its tile by slices of 128 bytes of columns, and
     bulk copies take one slice while the next one is computed.  An array that bulk copies do not store (rows
     that are no multiples of 16 bytes, which they would write beyond) is stored by the group's threads, in
-    whole rows.  Without roles all threads store the whole tile in that way, or slices where warps take turns.
+    whole rows.  Without roles all threads store the whole tile in that way, or slices where warps take turns;
+    so do groups that load and multiply in turns, each its own tile, and all of them meet for each slice.
     """
 
     def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
         super().__init__(form, schedule, arguments)
-        self.roles = schedule.roles != "none"
+        self.roles = schedule.stores_by_groups
         self.sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
         self.buffers = self.buffers_for(self.count)
-        shape, groups = (schedule.mma.tile[0], self.columns), schedule.groups if self.roles else 1
+        shape = schedule.mma.tile[0], self.columns
+        groups = schedule.groups if self.roles else schedule.cooperating
         self.held = [self._buffers(side, shape, groups) for side in self.sides]
         self.bulk = any(held.by_bulk for held in self.held)
 
@@ -39,7 +42,7 @@ class Staged(Direct):
 
     def _slice(self, columns: int) -> int:
         """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
-        if self.schedule.roles == "none":
+        if not self.schedule.stores_by_groups:
             return staged_columns(self.form, self.schedule, self.schedule.mma.c())
         widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
         spread = self.schedule.mma.c()
@@ -106,5 +109,7 @@ class Staged(Direct):
         """Those who compute a tile wait for each other."""
         if self.roles:
             role_barrier(1 + group, threads=self.schedule.mma.threads)
+        elif self.schedule.alternates:
+            meet_all(self.schedule)
         else:
             tw.barrier()
