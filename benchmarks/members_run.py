@@ -1,10 +1,12 @@
 """Every benchmark of the members of the GEMM family, in one run on a machine with a GPU.
 
     python benchmarks/members_run.py --out DIRECTORY [--only TEXT ...] [--commit HASH] [--seconds 540]
+    python benchmarks/members_run.py --out DIRECTORY --phase verify|time --cache FOLDER
     python benchmarks/members_run.py --take DIRECTORY/results.json [--only TEXT ...]
 
 First all of them run side by side with ``--verify``: kernels are compiled by many processors at once, and
-compared, and nothing is timed.  Then one after the other is timed, the most telling first.  ``results.json``
+compared, and nothing is timed.  Then one after the other is timed, the most telling first; ``--phase`` does
+one of both alone, which leaves time for something else in between.  ``results.json``
 and ``table.txt`` in the directory say what came of each, ``log.txt`` what it printed.  With ``--take`` what
 was measured is put where `members.py` and `render.py` look for it, in results/.
 """
@@ -119,6 +121,7 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="of the source tree, for the record")
     parser.add_argument("--seconds", type=float, default=540, help="for all together")
     parser.add_argument("--quick", action="store_true", help="few, small problems")
+    parser.add_argument("--phase", choices=("both", "verify", "time"), default="both")
     parser.add_argument("--cache", type=Path, help="folder of kernels that are compiled; default: a new one")
     asked = parser.parse_args()
     if (asked.out is None) == (asked.take is None):
@@ -144,8 +147,13 @@ def measure(wanted: list[Measured], asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as made, (asked.out / "log.txt").open("w") as log:
         scratch = Path(made)
         asked.cache = asked.cache or scratch / "cache"
-        compiled = [one.part("--verify", *more) for one in wanted if one.script not in ALREADY_BUILT]
-        print("verified:", *map(summary, verify(compiled, asked, scratch)), sep="\n", flush=True)
+        if asked.phase != "time":
+            compiled = [one.part("--verify", *more) for one in wanted if one.script not in ALREADY_BUILT]
+            outcomes = verify(compiled, asked, scratch)
+            print("verified:", *map(summary, outcomes), sep="\n", flush=True)
+        if asked.phase == "verify":
+            return 0 if all(outcome.well for outcome in outcomes) else 1
+        outcomes.clear()
         for one in wanted:
             outcomes.append(run(one.part(*more), scratch, deadline, asked.commit, log, asked.cache))
             print(summary(outcomes[-1]), flush=True)
