@@ -57,22 +57,22 @@ def of_complex(name: str, dtype: str, *rows: str) -> Measured:
 
 
 MEASURED = (
-    Measured("scaled", "h200_scaled", "scaled", ("--only", "contiguous along k")),
-    of_complex("complex f32", "f32", "4m f32", "4m tf32"),
-    of_complex("complex f16", "f16", "4m", "3m"),
-    Measured("permuted", "h200_permuted", "permuted"),
     Measured("int4", "h200_int4", "int4"),
-    Measured("scaled by row", "h200_scaled", "scaled", ("--only", "by row")),
-    Measured("scaled by block", "h200_scaled_blocks", "scaled", ("--only", "by block")),
-    Measured("f64", "h200_f64", "dense", ("--rows", "f64", "--seconds", "60")),
+    of_complex("complex f16", "f16", "4m", "3m"),
     of_complex("complex f64", "f64", "4m"),
     Measured("accurate", "h200_accurate", "accurate"),
-    Measured("errors", "h200_errors", "errors", ("--target", "cuda")),
-    Measured("epilogues", "h200_epilogues", "epilogues"),
     Measured("chain", "h200_chain", "chain"),
+    Measured("attention", "h200_attention", "attention"),
+    Measured("epilogues", "h200_epilogues", "epilogues"),
+    Measured("scaled", "h200_scaled", "scaled", ("--only", "contiguous along k")),
+    of_complex("complex f32", "f32", "4m f32", "4m tf32"),
+    Measured("scaled by block", "h200_scaled_blocks", "scaled", ("--only", "by block")),
+    Measured("scaled by row", "h200_scaled", "scaled", ("--only", "by row")),
+    Measured("permuted", "h200_permuted", "permuted"),
+    Measured("f64", "h200_f64", "dense", ("--rows", "f64", "--seconds", "60")),
+    Measured("errors", "h200_errors", "errors", ("--target", "cuda")),
     Measured("scaled along n", "h200_scaled", "scaled", ("--only", "contiguous along n")),
     of_complex("complex f32, other grades", "f32", "4m exact", "4m f16"),
-    Measured("attention", "h200_attention", "attention"),
 )
 ALREADY_BUILT = ("dense",)
 """Benchmarks that compile by several processes themselves."""
@@ -105,7 +105,10 @@ def take(found: dict[str, Any], results: Path = RESULTS) -> list[Path]:
     made = []
     for name, parts in kept.items():
         first, *others = parts
-        merged = first | {"rows": [row for one in parts for row in one["rows"]]}
+        commits = {one["machine"]["commit"] for one in parts}
+        said = [{} if len(commits) == 1 else {"commit": one["machine"]["commit"]} for one in parts]
+        rows = [row | more for one, more in zip(parts, said, strict=True) for row in one["rows"]]
+        merged = first | {"rows": rows}
         assert all(one["benchmark"] == first["benchmark"] for one in others), name
         path = results / f"{name}.json"
         path.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
