@@ -146,8 +146,9 @@ def _takes_wgmma(question: Question) -> bool:
 def hopper_schedule(question: Question, shape: Shape) -> Schedule:
     """The schedule of a form."""
     dtype, rows, columns = question.dtype, shape.tile[0], shape.columns
-    # With a residual to read, warps of their own that bring it and store are worth their registers.
-    apart = shape.persistent and shape.roles == "cooperative" and question.reads_result_sized
+    # With a residual to read, warps of their own that bring it and store are worth their registers: where
+    # groups load it themselves its registers lie beside all sums, and spill.
+    apart = shape.persistent and question.reads_result_sized
     made = Schedule(
         wgmma(dtype, columns, question.b_dtype),
         (rows, columns, ROW_BYTES // dtype.bytes),
