@@ -130,6 +130,31 @@ def test_the_large_tile_of_complex_numbers_compiles_well(order: str) -> None:
     compiled(*of_complex(256, order=order, how=how))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
+    """16 bytes at a time to shared memory, and from there: the compiler joins the loads of both parts."""
+    both = tw.like("f64", 256, 256, 2, strides=(512, 2, 1) if order == "C" else (2, 512, 1))
+    part = tw.like("f64", 256, 256, strides=(512, 2), align=8)
+    how = Schedule(tw.atoms.MMA_F64_M16K4, (128, 64, 8), (4, 2), 4, "fragments", group_m=8)
+    fixed = {"precision": "exact", "terms": frozenset(), "conjugates": (False, True, False)}
+    bound = four_products(0, tw.f64, (True, True)).bind(**fixed, schedule=how)
+    made = bound.compile(*[both] * 4, *[part] * 4, 1.0, 0.0, 1.0, 0.0, target="cuda", arch="sm_90a")
+    assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+    copies = [line for line in made.source.splitlines() if "in the background" in line]
+    assert copies
+    assert all("16 bytes at a time" in line for line in copies)
+
+
+def test_parts_that_lie_apart_are_copied_alone() -> None:
+    rng = np.random.default_rng(6)
+    a, b = numbers(rng, (35, 21), tw.f64, "planar"), numbers(rng, (21, 19), tw.f64, "interleaved")
+    product = product_of_complex({"a": a, "b": b}, Asked(how=SMALL.schedule, target="reference"))
+    assert product.together == (False, True)
+    assert product.launch()[-1].schedule == SMALL.schedule
+    how = Accumulation.of(SMALL.schedule.atom)
+    compare_complex(a, (b.real, b.imag), tuple(product.out), how=how).raise_if_wrong()
+
+
 SMALL = Form("small", Schedule(tw.atoms.MMA_F64_M16K4, (32, 16, 16), (2, 1), 3, "fragments"), "f64", "f64")
 
 

@@ -29,8 +29,16 @@ def are_paired(re: ArrayInfo, im: ArrayInfo) -> bool:
         re: the real parts.
         im: the imaginary parts.
     """
-    if re.dtype.name not in MOVED:
-        return False
+    return re.dtype.name in MOVED and are_together(re, im)
+
+
+def are_together(re: ArrayInfo, im: ArrayInfo) -> bool:
+    """Whether both parts lie side by side, each pair at a multiple of its size.
+
+    Args:
+        re: the real parts.
+        im: the imaginary parts.
+    """
     steps = zip(re.shape, re.strides, im.strides, strict=True)
     beside = all(one == other and one % 2 == 0 for extent, one, other in steps if extent > 1)
     size = re.dtype.bytes
@@ -46,6 +54,16 @@ def as_pairs(re: Strided, dtype: DType | None = None) -> Strided:
     """
     strides = tuple(step // 2 for step in re.info.strides)
     return Strided(re.array, replace(re.info, strides=strides, dtype=dtype or MOVED[re.info.dtype.name]))
+
+
+def with_both(re: Strided) -> Strided:
+    """Both parts as one array of numbers, along a last dimension of two.
+
+    Args:
+        re: the real parts, beside which the imaginary ones lie.
+    """
+    info = replace(re.info, shape=(*re.info.shape, 2), strides=(*re.info.strides, 1))
+    return Strided(re.array, info)
 
 
 def paired(re: Any, im: Any, part: DType) -> Any:

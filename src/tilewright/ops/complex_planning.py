@@ -12,12 +12,13 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.ops.complex_pairs import are_paired, as_pairs
+from tilewright.ops.complex_pairs import are_paired, are_together, as_pairs, with_both
 from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
 from tilewright.ops.complex_products import (
     APART,
     RESULTS,
     Pairs,
+    Together,
     four_products,
     products_of_halves,
     terms_of,
@@ -42,6 +43,7 @@ from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sources import PAIRED
 from tilewright.targets.target import TARGETS
 
 PRECISIONS = (EXACT, TF32, F32, F16)
@@ -82,6 +84,7 @@ class Product:
         numbers: alpha and beta.
         backend: what serves it.
         pairs: which of ``c`` and ``out`` the kernel sees as pairs of both parts, and their dtype.
+        together: which of ``a`` and ``b`` it sees as one array of both parts.
         fresh: what makes each array of the result; empty where it is given.
     """
 
@@ -93,6 +96,7 @@ class Product:
     numbers: tuple[float, ...]
     backend: Backend
     pairs: Pairs = APART
+    together: Together = (False, False)
     fresh: tuple[Fresh, ...] = ()
 
     @property
@@ -133,6 +137,10 @@ class Product:
         for whole, part in zip(("c", "out"), self.pairs, strict=True):
             if part is not None:  # the array of real parts stands for both
                 arrays[whole] = as_pairs(arrays[whole])
+                names = [whole if one == whole + IMAGINARY else one for one in names]
+        for whole, is_one in zip(("a", "b"), self.together, strict=True):
+            if is_one:
+                arrays[whole] = with_both(arrays[whole])
                 names = [whole if one == whole + IMAGINARY else one for one in names]
         last = Launch.of(self.kernel, [arrays[one] for one in names], self.numbers, name)
         launches.append((last, ["" if one in made else one for one in names]))
@@ -200,9 +208,12 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
     constants["pairs"] = beside
     if way.halves is None:
         constants["precision"] = precision
-    kernel = _kernel_of(way)(len(problem.batch), number).bind(**constants, schedule=asked.how)
+    in_background = isinstance(asked.how, Schedule) and asked.how.staging in PAIRED
+    in_background |= TARGETS[backend.name].warps
+    together = _together(seen, way) if in_background else (False, False)
+    kernel = _kernel_of(way, together)(len(problem.batch), number).bind(**constants, schedule=asked.how)
     numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
-    return Product(parts, seen, problem, way, kernel, numbers, backend, beside, fresh)
+    return Product(parts, seen, problem, way, kernel, numbers, backend, beside, together, fresh)
 
 
 def _pairs(seen: Mapping[str, Strided]) -> Pairs:
@@ -215,11 +226,21 @@ def _pairs(seen: Mapping[str, Strided]) -> Pairs:
     return found[0], found[1]
 
 
-def _kernel_of(way: Way) -> Callable[[int, DType], Kernel]:
+def _together(seen: Mapping[str, Strided], way: Way) -> Together:
+    """Which operands of four products are copied with both parts at once: of f64, 16 bytes."""
+    if way.halves is not None or way.method != METHODS[0]:
+        return (False, False)
+    planes = {one.name for one in way.planes}
+    pairs = ((name, seen[name].info, seen[name + IMAGINARY].info) for name in ("a", "b"))
+    a, b = (name not in planes and re.dtype == dtypes.f64 and are_together(re, im) for name, re, im in pairs)
+    return a, b
+
+
+def _kernel_of(way: Way, together: Together) -> Callable[[int, DType], Kernel]:
     """What makes the kernel of a product."""
     if way.halves is not None:
         return partial(products_of_halves, both=way.halves.both)
-    return four_products if way.method == METHODS[0] else three_products
+    return partial(four_products, together=together) if way.method == METHODS[0] else three_products
 
 
 def complex_matmul(

@@ -32,9 +32,12 @@ Pairs: TypeAlias = tuple[DType | None, DType | None]
 APART: Pairs = (None, None)
 """Real and imaginary parts are arrays of their own."""
 
+Together: TypeAlias = tuple[bool, bool]
+"""Whether A, and B, is one array with a last dimension of both parts."""
+
 
 @lru_cache(maxsize=64)
-def four_products(rank: int, number: DType) -> Kernel:
+def four_products(rank: int, number: DType, together: Together = (False, False)) -> Kernel:
     """``D = alpha * op(A) @ op(B) + beta * C`` by four products of real and imaginary parts.
 
     With ``op(A) = Ar + i sa Ai`` and ``op(B) = Br + i sb Bi``, where a sign is -1 of a conjugate, the sums
@@ -43,8 +46,11 @@ def four_products(rank: int, number: DType) -> Kernel:
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which alpha and beta are multiplied, and given.
+        together: of which operands both parts are one array, which is given twice.
     """
     declared: dict[str, Any] = {**_parameters(rank, OPERANDS), **dict.fromkeys(NUMBERS, number)}
+    for name in (name for name in OPERANDS if together[name.startswith("b")]):
+        declared[name] += " P"
 
     @kernel(**declared)
     def gemm_complex(
@@ -69,21 +75,22 @@ def four_products(rank: int, number: DType) -> Kernel:
         for *batch, m, n in tiles(out):
             prior_grid_wait()
             re, im = zeros(), zeros()
-            for k in steps(a.shape[-1]):
-                at_a, at_b = (*batch, m, k), (*batch, k, n)
-                re += a[at_a].matmul(b[at_b], precision=precision)
+            for k in steps(a.shape[rank + 1]):
+                re_a, im_a = _operand(a, a_im, (*batch, m, k), together=together[0])
+                re_b, im_b = _operand(b, b_im, (*batch, k, n), together=together[1])
+                re += re_a.matmul(re_b, precision=precision)
                 if conjugates[0] == conjugates[1]:
-                    re -= a_im[at_a].matmul(b_im[at_b], precision=precision)
+                    re -= im_a.matmul(im_b, precision=precision)
                 else:
-                    re += a_im[at_a].matmul(b_im[at_b], precision=precision)
+                    re += im_a.matmul(im_b, precision=precision)
                 if conjugates[1]:
-                    im -= a[at_a].matmul(b_im[at_b], precision=precision)
+                    im -= re_a.matmul(im_b, precision=precision)
                 else:
-                    im += a[at_a].matmul(b_im[at_b], precision=precision)
+                    im += re_a.matmul(im_b, precision=precision)
                 if conjugates[0]:
-                    im -= a_im[at_a].matmul(b[at_b], precision=precision)
+                    im -= im_a.matmul(re_b, precision=precision)
                 else:
-                    im += a_im[at_a].matmul(b[at_b], precision=precision)
+                    im += im_a.matmul(re_b, precision=precision)
             numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
             added = _parts(c, c_im, at, pairs[0])
             re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
@@ -248,6 +255,11 @@ def _finished(
             return re + (beta_re * c_re - beta_im * c_im), im + (beta_re * c_im + beta_im * c_re)
         re, im = re + beta_re * c_re, im + beta_re * c_im
     return re, im
+
+
+def _operand(re: Any, im: Any, at: tuple[Any, ...], *, together: bool) -> tuple[Any, Any]:
+    """Real and imaginary parts of a tile of an operand, which are one array if they lie together."""
+    return (re[(*at, 0)], re[(*at, 1)]) if together else (re[at], im[at])
 
 
 def _parts(re: Any, im: Any, at: tuple[Any, ...], part: DType | None) -> tuple[Any, Any]:

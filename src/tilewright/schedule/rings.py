@@ -32,6 +32,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import (
     HeldTile,
     PackedTile,
+    PairedStages,
     PlainStages,
     Share,
     SwizzledStages,
@@ -39,6 +40,21 @@ from tilewright.schedule.stages import (
     is_widened,
     panel_rows,
 )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """An array whose elements are pairs, each number of which is an operand.
+
+    Args:
+        array: (rows, K, 2) or (K, rows, 2) in global memory, for a tile of the result.
+        along_rows: whether rows follow K.
+        which: number of a pair the operand is.
+    """
+
+    array: Callable[[Any], Tensor]
+    along_rows: bool
+    which: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class Source:
         held: dtype of its elements in registers, before they are decoded; None: that in memory.
         scales: of its products.
         beside: the arrays beside it, of which it is computed too.
+        pairs: of which array of pairs it is one number; None: of none that is copied as such.
     """
 
     name: str
@@ -73,6 +90,7 @@ class Source:
     held: DType | None = None
     scales: ScaleSource | None = None
     beside: Beside | None = None
+    pairs: Pairs | None = None
 
     @property
     def has_map(self) -> bool:
@@ -144,9 +162,23 @@ class Whole:
         behind = self.behind if self.asynchronous else 0
         self.accumulation = accumulation(schedule, sources, products, behind)
         self.parts = 1
-        self.rings: tuple[Any, ...] = tuple(self._ring(source) for source in sources)
+        self.rings: tuple[Any, ...] = tuple(self._rings())
 
     behind = 0
+
+    def _rings(self) -> Iterator[Any]:
+        """The ring of each operand; both numbers of pairs are in one."""
+        paired: PairedStages | None = None
+        for source in self.sources:
+            if source.pairs is None:
+                yield self._ring(source)
+                continue
+            if source.pairs.which == 0:
+                schedule, dtype, along_rows = self.schedule, source.sample.dtype, source.pairs.along_rows
+                size = source.rows, schedule.block_k, schedule.stages
+                paired = PairedStages(dtype, *size, f"s{source.name}", along_rows=along_rows)
+            assert paired is not None, "the first numbers come first"
+            yield paired.one(source.pairs.which)
 
     def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         schedule, name = self.schedule, f"s{source.name}"
@@ -206,7 +238,8 @@ class Whole:
         found = []
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
-                matrix, row = source.matrix(work), source.row(work)
+                array = source.matrix if source.pairs is None else source.pairs.array
+                matrix, row = array(work), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
             is_turned = "ab"[source.side] in self.schedule.turned and source.sample.unit_dim == 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from tilewright.dataflow.nodes import Integer, Node, Number, Part
+from tilewright.dataflow.nodes import TILE, Integer, Node, Number, Operand, Part, Span
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, maximum, minimum
@@ -19,15 +20,23 @@ from tilewright.schedule.lists import Listed
 from tilewright.schedule.memory import MOST_STREAMED
 from tilewright.schedule.partition import DataParallel, Persistent, Work
 from tilewright.schedule.replay import replay
-from tilewright.schedule.rings import Source
+from tilewright.schedule.rings import Pairs, Source
 from tilewright.schedule.scaled_sums import ScaleSource
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shared_elements import run_along, without_repeats
 from tilewright.schedule.shares import Shares
 from tilewright.symbolic.expr import equal, mod, prove
+from tilewright.views.transforms import Slice
 
 Tiles: TypeAlias = DataParallel | Persistent | Listed
 """Which tiles a block computes."""
+
+
+PAIRED = ("cp_async", "fragments")
+"""Stagings in which both numbers of pairs are copied at once."""
+
+PAIR_BYTES = 16
+"""Of pairs that are: as many as one copy in the background moves at most."""
 
 
 def sources_of(
@@ -62,9 +71,47 @@ def sources_of(
                 factor.held,
                 None if (scale := factor.scale) is None else ScaleSource(view(scale.part), scale),
                 beside,
+                _pairs(form, schedule, factor, arguments, partition),
             )
         )
     return tuple(made)
+
+
+def _pairs(
+    form: Form, schedule: Schedule, factor: Factor, arguments: dict[str, Any], partition: Tiles
+) -> Pairs | None:
+    """The array of pairs of 16 bytes that an operand is one number of, if the other is an operand too."""
+    in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
+    if schedule.staging not in PAIRED or schedule.atom.asynchronous or not in_order:
+        return None
+    if not factor.is_plain or 2 * factor.dtype.bytes != PAIR_BYTES or isinstance(partition, Shares | Listed):
+        return None
+    side = [one.part for one in (form.rows_m if factor.row == form.m else form.rows_n)]
+    found = _pair_of(factor.part)
+    if found is None:
+        return None
+    whole, which = found
+    first = side.index(factor.part) - which
+    if [_pair_of(part) for part in side[max(first, 0) : first + 2]] != [(whole, 0), (whole, 1)]:
+        return None
+    along, number = factor.part.at, Span("number", 2, TILE)
+    wanted = [span for span in along if span in (factor.row, factor.depth)]
+
+    def view(work: Work) -> Tensor:
+        places = form.places(work, whole=True)
+        return matrix(array(arguments, whole), (*along, number), [*wanted, number], places)
+
+    return Pairs(view, wanted[-1] == factor.row, which)
+
+
+def _pair_of(part: Part) -> tuple[Operand, int] | None:
+    """The array whose elements are pairs, and which number of each a part is; None if it is none."""
+    last = part.operand.transforms[-1] if part.operand.transforms else None
+    if not isinstance(last, Slice) or last.at[-1] not in (0, 1):
+        return None
+    both = Slice((*last.at[:-1], (0, 2)))
+    whole = replace(part.operand, transforms=(*part.operand.transforms[:-1], both))
+    return whole, 0 if last.at[-1] == 0 else 1
 
 
 def _ends_with_groups(form: Form, factor: Factor) -> bool:

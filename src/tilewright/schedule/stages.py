@@ -107,6 +107,52 @@ class PlainStages:
         return [(source.tile(self.shape, (row, step)), self.shared[stage])]
 
 
+class PairedStages:
+    """A ring whose tiles are of pairs that lie side by side, as in global memory.
+
+    Args:
+        dtype: of one number of a pair.
+        rows: of a tile.
+        depth: of a tile.
+        stages: tiles that it holds.
+        along_rows: whether neighbours along the rows follow each other, and not those along K.
+    """
+
+    def __init__(
+        self, dtype: DType, rows: int, depth: int, stages: int, name: str, *, along_rows: bool
+    ) -> None:
+        self.along_rows = along_rows
+        self.tile = (depth, rows, 2) if along_rows else (rows, depth, 2)
+        self.held = tw.shared((stages, *self.tile), dtype, name=name)
+
+    def one(self, which: int) -> OneOfPairs:
+        """The ring of the first numbers, by which pairs are copied, or of the second ones."""
+        part = self.held[:, :, :, which]
+        return OneOfPairs(self, part.permute(0, 2, 1) if self.along_rows else part, which == 0)
+
+
+@dataclass(frozen=True)
+class OneOfPairs:
+    """One number of each pair of a ring.
+
+    Args:
+        both: the ring.
+        shared: (stages, rows, depth): the numbers.
+        copies: whether the pairs are copied by it.
+    """
+
+    both: PairedStages
+    shared: Tensor
+    copies: bool
+
+    def pairs(
+        self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What is copied to where for one step, of an array of pairs in the order of the ring."""
+        place = (step, row, 0) if self.both.along_rows else (row, step, 0)
+        return [(source.tile(self.both.tile, place), self.both.held[stage])] if self.copies else []
+
+
 def is_widened(atom: MmaAtom, side: int, dtype: DType, *, along_k: bool) -> bool:
     """Whether an operand of packed elements is converted before it lies in shared memory.
 
