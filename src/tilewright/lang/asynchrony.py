@@ -376,5 +376,5 @@ def let_next_begin(condition: Condition | bool) -> None:
             launch_dependents()
 
 
-_BESIDE = "sm_90"
+_BESIDE = "dependent_launch"
 """What machines have whose grids begin beside the one before."""

@@ -194,6 +194,7 @@ def _target(arch: str, compiler: str) -> Any:
         name=name,
         memory=HOST,
         serves=False,
+        machine_code=compiler != "reference",  # which reads arrays, not addresses
         arch=arch,
         backend=f"{__name__}:{name}",
         **dict.fromkeys(("missing", "place", "wait", "present"), ""),
