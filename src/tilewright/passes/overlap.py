@@ -167,10 +167,9 @@ class _Side:
         self.is_known = access.spread is not None and not is_unseen and not elements((*places, view.valid))
         self.free: set[Sym] = {sym for place in self.places for sym in symbols(place)} - set(self.coords)
 
-    def move(self, mapping: Places) -> None:
-        """Replace symbols by others, in the places alone."""
-        self.places = tuple(substitute(place, mapping) for place in self.places)
-        self.free = {sym for place in self.places for sym in symbols(place)} - set(self.coords)
+    def stay(self) -> None:
+        """Count places from those of the first coordinate, wherever these are."""
+        self.places, self.free = self.within, set()
 
     def shift(self, sym: Sym, by: int) -> tuple[Int, ...]:
         """By how much every place moves when a symbol grows."""
@@ -182,6 +181,12 @@ class _Side:
         """The places of the first coordinate."""
         zero = dict.fromkeys(self.coords, 0)
         return tuple(substitute(place, zero) for place in self.places)
+
+    @property
+    def within(self) -> tuple[Int, ...]:
+        """The places, counted from those of the first coordinate."""
+        pairs = zip(self.places, self.base, strict=True)
+        return tuple(expand(add(place, mul(base, -1))) for place, base in pairs)
 
 
 class _Pair:
@@ -224,7 +229,7 @@ class _Pair:
         self.is_known = self._is_tiled()
         if self.is_known:
             for side in self.sides:
-                side.move(dict.fromkeys(side.free, 0))
+                side.stay()
 
     def _span(self, sym: Sym) -> Sequence[int] | None:
         unit = max(sym.divisor, 1)
@@ -260,8 +265,7 @@ class _Pair:
         """Whether both are tiles of one grid: at multiples of an extent that neither leaves."""
         unit, most = [0] * len(self.sides[0].places), [0.0] * len(self.sides[0].places)
         for side in self.sides:
-            for dim, (place, base) in enumerate(zip(side.places, side.base, strict=True)):
-                within = expand(add(place, mul(base, -1)))
+            for dim, (within, base) in enumerate(zip(side.within, side.base, strict=True)):
                 low, high = bounds(within)
                 if symbols(within) - set(side.coords) or low < 0:
                     return False
