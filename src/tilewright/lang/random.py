@@ -21,7 +21,8 @@ def random_bits(index: Fragment | Tile, seed: Number | int, offset: Number | int
     offset)``, each of 64 bits, the low half first; `testing.philox` computes them with NumPy.
 
     Args:
-        index: of which element: integers, not negative.
+        index: of which element: integers, not negative.  Positions are i32, as is what is computed of them:
+            ``positions(m).to(tw.u64)`` where there may be more than 2**31 elements.
         seed: the key; a number of the kernel in u64, or an integer.
         offset: a number that is another one at each launch, likewise.
 

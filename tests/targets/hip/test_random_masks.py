@@ -108,6 +108,32 @@ class Numbers:
         return Numbers(self.held % other)
 
 
+def hashed(row: Any, column: Any, x: Any) -> Any:
+    return row.to(tw.u32) * 2654435769 + column.to(tw.u32)
+
+
+def beyond(row: Any, column: Any, x: Any) -> Any:
+    return ((row + 4096) * (1 << 20) + column).to(tw.u32)
+
+
+def narrowed(row: Any, column: Any, x: Any) -> Any:
+    return (row.to(tw.u64) * (1 << 31) + column.to(tw.u64)).to(tw.u32)
+
+
+def divided(row: Any, column: Any, x: Any) -> Any:
+    return (row.to(tw.u64) * (1 << 63) + column.to(tw.u64)) // 2 % 1000
+
+
+@pytest.mark.parametrize("number", [hashed, beyond, narrowed, divided])
+def test_an_index_is_cut_off_as_its_dtype_is(number: Any) -> None:
+    x, there = np.ones(ROWS, np.float32), np.ones(ROWS, np.float32)
+    bound = dropped.bind(spread=PAIRS, number=number)
+    launched(bound, "gfx1151", {"X": x})
+    assert bound(there, target="reference").target == "reference"
+    assert np.array_equal(x, there)
+    assert 0.1 < np.mean(x > 0) < 0.4
+
+
 def test_an_index_from_memory_is_generated_by_itself() -> None:
     x, at = np.ones(ROWS, np.float32), np.random.default_rng(0).integers(0, 1 << 30, ROWS, np.int32)
     kept = tw.testing.philox(at, SEED, OFFSET) >= LEAST

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
+from tilewright.dtypes import i64, limits
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, expand, floordiv, mod, mul
 from tilewright.symbolic.nodes import Expr, Int, Sym
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.threads.distribution import merge
 
@@ -25,6 +27,9 @@ MASKED = "random_at_least"
 
 FOUR = 4
 """Neighbours that one generation serves."""
+
+WIDE = 64
+"""Bits of the integers of the text."""
 
 SUMS: dict[str, Callable[[Int, Int], Int]] = {"add": add, "mul": mul, "floordiv": floordiv, "mod": mod}
 
@@ -102,6 +107,8 @@ class RandomPlaces:
         elif op is not None and op.result.dtype.kind in ("int", "uint") and op.result.dtype.bits >= 32:
             assert isinstance(op, Elementwise)
             found = self._of_function(op, at)
+            if found is not None and not self._is_exact(op, found):
+                return None
         if found is not None and isinstance(value, Value):
             self._passed.add(value)
         return found
@@ -115,7 +122,24 @@ class RandomPlaces:
         if op.function not in SUMS:
             return None
         first, second = (self._integer(one, at) for one in given)
+        divides = op.function in ("floordiv", "mod")
+        if divides and op.result.dtype.bits == WIDE and not _is_within(first, 0, limits(i64)[1]):
+            return None  # it may have been cut off before
         return None if first is None or second is None else SUMS[op.function](first, second)
+
+    def _is_exact(self, op: Elementwise, found: Int) -> bool:
+        """Whether an integer is what the dtype of a result has of it, which cuts off what is beyond.
+
+        Sums and products of 64 bits are cut off as those of the text are.  Those of 32 bits must be in range,
+        and so is what is converted to 32; a coordinate in its tile, from where that begins, is.
+        """
+        if op.result.dtype.bits == WIDE or op.function not in ("add", "mul", "convert"):
+            return True
+        kinds = [
+            isinstance(one, Value) and isinstance(self._made.get(one), Coordinates) for one in op.operands_
+        ]
+        is_place = op.function == "add" and any(kinds) and not all(isinstance(x, Value) for x in op.operands_)
+        return is_place or _is_within(found, *limits(op.result.dtype))
 
     def _unread(self, ops: list[Op]) -> set[Value]:
         """What was passed on the way to an index, and nothing else reads."""
@@ -131,6 +155,12 @@ class RandomPlaces:
                 own = {one for one in op.operands_[0 if place is None else 1 :] if isinstance(one, Value)}
             read |= own
         return unread
+
+
+def _is_within(value: Int | None, least: float, most: float) -> bool:
+    """Whether an integer is known to be in a range."""
+    low, high = (-inf, inf) if value is None else bounds(value)
+    return least <= low and high <= most
 
 
 def _in_fours(index: Int, at: tuple[Sym, ...], dim: int) -> bool:
