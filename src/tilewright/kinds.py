@@ -264,4 +264,4 @@ def is_whole(value: Any) -> bool:
         >>> is_whole(3), is_whole(np.int8(3)), is_whole(True), is_whole(3.0)
         (True, True, False, False)
     """
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, int | np.integer) and not isinstance(value, bool))

@@ -220,9 +220,9 @@ class Schedule:
             object.__setattr__(self, name, tuple(int(extent) for extent in getattr(self, name)))
         dealt = tuple((int(along_rows), int(along_k)) for along_rows, along_k in self.dealt)
         object.__setattr__(self, "dealt", dealt)
-        for field in fields(self):
-            if is_whole(value := getattr(self, field.name)):
-                object.__setattr__(self, field.name, int(value))
+        for name, value in vars(self).items():
+            if type(value) is not int and is_whole(value):
+                object.__setattr__(self, name, int(value))
 
     @cached_property
     def mma(self) -> TiledMma:

@@ -354,11 +354,17 @@ class Events:
 
     def _unknown_together(self, clocks: Clocks, events: Array, agent: Agent) -> Array:
         """The same where events of several groups mix."""
+        if len(events) and (events == events[0]).all():  # one access wrote them all, as most often
+            return np.full(events.shape, self._unknown_together_of(clocks, events[:1], agent)[0])
         found, at = np.unique(events, return_inverse=True)
+        return np.asarray(self._unknown_together_of(clocks, found, agent)[at].reshape(events.shape))
+
+    def _unknown_together_of(self, clocks: Clocks, found: Array, agent: Agent) -> Array:
+        """The same, of events each of which is asked about once."""
         unknown, groups = found > 0, self._group[found]
-        for group in np.unique(groups[unknown]).tolist():
+        for group in sorted({*groups[unknown].tolist()}):
             times = clocks.known[Scope.BLOCK] if group == agent.group else clocks.others.get(group)
             if times is not None:
                 mine = np.flatnonzero(unknown & (groups == group))
                 unknown[mine] = self._time[found[mine]] > times[self._slot[found[mine]]]
-        return np.asarray(unknown[at].reshape(events.shape))
+        return np.asarray(unknown)
