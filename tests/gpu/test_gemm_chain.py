@@ -47,6 +47,7 @@ def test_two_kernels(activation: str | None, canaries: Canaries) -> None:
     a, b, c, out = (canaries.torch(x) for x in (chain.a, chain.b, chain.c, chain.out))
     with pytest.raises(tw.LaunchError, match="K is 400"):
         tw.gemm_chain(a, b, c, activation=activation, out=out, fused=True)
-    with canaries.unguarded("the operation makes the first product's array itself"):
+    for _ in range(2):  # looked at, and known
+        out.fill_(float("nan"))
         tw.gemm_chain(a, b, c, activation=activation, out=out)
-    chain.check(out.cpu().numpy())
+        chain.check(out.cpu().numpy())

@@ -215,6 +215,39 @@ def overlapping(case: Case, given: Sequence[DeviceArray]) -> DeviceArray:
     return DeviceArray(given[0].memory, case.shapes[-1], given[-1].strides, case.element)
 
 
+def test_what_lies_between_two_products_is_scratch_memory_of_the_stream(
+    forgotten: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the first call and on one that is known; what a graph holds is not used by others."""
+    case, launched = CASES["chain in two"], list[tuple[list[int], Any]]()
+    launch = PreparedCuda.launch
+
+    def noted(self: PreparedCuda, arguments: Any, pointers: Sequence[int], stream: Any) -> None:
+        launched.append(([*pointers], stream))
+        launch(self, arguments, pointers, stream)
+
+    monkeypatch.setattr(PreparedCuda, "launch", noted)
+    monkeypatch.setattr(DeviceArray, "empty", lambda *given: pytest.fail("the middle is a new array"))
+    between = dict[int, int]()
+    streams = (STREAM, STREAM, STREAM + 1, STREAM + 2)
+    forgotten.capturing.add(STREAM + 2)
+    for stream in streams:
+        launched.clear()
+        a, b, c, out = given = arrays(case)
+        case.call(*given, stream=stream)
+        (first, one), (second, other) = launched
+        assert one == other == stream
+        assert first[:2] == [a.memory.address, b.memory.address]
+        assert second[1:] == [c.memory.address, out.memory.address]
+        assert first[2] == second[0], "the second reads what the first wrote"
+        assert first[2] in forgotten.memory, "which is the driver's"
+        assert between.setdefault(stream, first[2]) == first[2], "kept for the stream"
+    assert len({*between.values()}) == len({*streams})
+    kept = [one.address for memory in scratch._process.idle.values() for one in memory]
+    assert sorted(kept) == sorted(between[stream] for stream in (STREAM, STREAM + 1))
+    assert [one.address for one in scratch._process.in_graphs[-1:]] == [between[STREAM + 2]]
+
+
 def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
     case = CASES["chain"]
     a, b, c, out = arrays(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,14 +15,15 @@ from tilewright.ops.attending.choice import Question, against_warpgroups, chaine
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.planning import Wanted, check_apart, check_words, checked
-from tilewright.ops.recalled import Behind, Done, Place, Several, called
+from tilewright.ops.recalled import OWN, Behind, Done, Place, Several, called
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.executable import Backend
 from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
 from tilewright.targets.target import TARGETS
 
@@ -45,11 +47,14 @@ class Asked(NamedTuple):
     target: str | None
 
 
-ARRAYS = ("a", "b", "c", "out", "between")
-"""The arrays of a call, and the first product, which is made where it is stored."""
+ARRAYS = ("a", "b", "c", "out")
+"""The arrays of a call."""
 
 OUT = ARRAYS.index("out")
-_GIVEN = tuple(range(OUT + 1))
+_ORDER = tuple(range(len(ARRAYS)))
+_FACTORS = ((Place(0), Place(1), Place(OWN)), (Place(OWN), Place(2), Place(OUT)))
+"""Where the operands and the result of each of two products lie; the first result is in scratch memory."""
+
 _NUMBERS = (1.0, 1.0)
 """What products are multiplied by, and what would be added."""
 
@@ -106,7 +111,7 @@ def gemm_chain(
     """
     return called(
         _PLANS,
-        (a, b, c, out, None),
+        (a, b, c, out),
         (activation, fused, target),
         _NUMBERS,
         stream,
@@ -136,7 +141,7 @@ def _anew(a: Any, b: Any, c: Any, out: Any, asked: Asked, stream: Any) -> Done:
     question = Question(_seen(infos), arch_of(backend, None), backend.processors())
     one_kernel = not against and asked.fused is not False and (asked.fused or _gains(question))
     found = (_in_one if one_kernel else _in_two)(question, arrays, asked, backend, stream)
-    return Done(arrays["out"], found and replace(found, fresh=(*made, *found.fresh)))
+    return Done(arrays["out"], found and replace(found, fresh=made))
 
 
 def _in_one(
@@ -150,28 +155,32 @@ def _in_one(
     plan, pointers = kernel.planned(tuple(arguments), backend.name, by_name)
     plan.prepared.launch(tuple(arguments), pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
-    return replace(plan, pairs=_PAIRS, order=_GIVEN) if TARGETS[backend.name].machine_code else None
+    return replace(plan, pairs=_PAIRS, order=_ORDER) if TARGETS[backend.name].machine_code else None
 
 
 def _in_two(
     question: Question, arrays: Mapping[str, Any], asked: Asked, backend: Backend, stream: Any
 ) -> Plan | None:
-    """Launch two products, between which is a new array; what does so again, if anything can."""
-    a, b, c, out = (arrays[name] for name in ARRAYS[: len(_GIVEN)])
+    """Launch two products, with the first one in scratch memory; what does so again, if anything can."""
+    a, b, c, out = (arrays[name] for name in ARRAYS)
+    infos = tuple(question.infos.values())
+    device, kind = infos[0].device, infos[0].dtype
+    shape = (*described(a).shape[:-1], described(b).shape[-1])
+    handle = current_stream(device, arrays.values()) if stream is None else stream_handle(stream)
+    own = stream if isinstance(device, str) else handle  # on the host there is none
+    strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    size_bytes = max(prod(shape) * kind.bytes, 1)
     first = Wanted(activation=asked.activation, target=asked.target)
-    between, one = checked(a, b, None, None, None, None, first, stream)
-    _, other = checked(between, c, out, None, None, None, Wanted(target=asked.target), stream)
-    if one is None or other is None:
+    with scratch(size_bytes, device, handle) as start:
+        placed = replace(infos[0], pointer=start, shape=shape, strides=strides, readonly=False)
+        between = Strided(a, placed)
+        one = checked(a, b, between, None, None, None, first, own).plan
+        other = checked(between, c, out, None, None, None, Wanted(target=asked.target), own).plan
+    if one is None or other is None:  # what reads arrays, not addresses
         return None
-    # As calls of `matmul` have them: the operands, and the result.
-    places = [map(ARRAYS.index, names) for names in (("a", "b", "between"), ("between", "c", "out"))]
-    launches = []
-    for plan, own in zip((one, other), map(tuple, places), strict=True):
-        launches.append(Behind(plan.prepared, tuple(Place(own[at]) for at in plan.order)))
-    infos = [*question.infos.values(), described(between)]
-    both = Plan.of(Several(launches, infos[0].device), infos, _PAIRS)
-    made = tuple((ARRAYS.index("between"), maker) for _, maker in one.fresh)
-    return replace(both, order=(*range(len(ARRAYS)),), fresh=made)
+    products = zip((one, other), _FACTORS, strict=True)
+    launches = [Behind(plan.prepared, tuple(places[at] for at in plan.order)) for plan, places in products]
+    return replace(Plan.of(Several(launches, device, size_bytes), infos, _PAIRS), order=_ORDER)
 
 
 def _gains(question: Question) -> bool:
