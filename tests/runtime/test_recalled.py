@@ -248,6 +248,22 @@ def test_what_lies_between_two_products_is_scratch_memory_of_the_stream(
     assert [one.address for one in scratch._process.in_graphs[-1:]] == [between[STREAM + 2]]
 
 
+@pytest.mark.parametrize("at", range(4))
+def test_what_is_no_pair_is_refused_though_an_array_like_its_first_is_known(
+    at: int, forgotten: Driver
+) -> None:
+    def call(*given: Any) -> None:
+        tw.complex_matmul(*given[:3], out=given[3], stream=STREAM)
+
+    given: list[Any] = [array((40, 40), tw.c64) for _ in range(4)]
+    call(*given)
+    given[at] = (given[at], None)
+    name = ("a", "b", "c", "out")[at]
+    with pytest.raises(tw.LaunchError, match=rf"argument {name}\[1\]: .*NoneType is not an array"):
+        call(*given)
+    assert len(forgotten.launched) == 1
+
+
 def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
     case = CASES["chain"]
     a, b, c, out = arrays(case)

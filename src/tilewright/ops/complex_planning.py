@@ -265,7 +265,8 @@ def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
     words: tuple[Any, ...] | None = None
     if {*map(len, whole)} == {2}:
         said = (alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
-        words = (*said, are_one(*whole[2:]), *asked[2:])
+        # The types tell a pair, in which no part may be None, from an interleaved array.
+        words = (*said, *map(type, given.values()), are_one(*whole[2:]), *asked[2:])
     made = called(
         _PLANS,
         [one for parts in whole for one in parts],
