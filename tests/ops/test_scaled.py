@@ -191,6 +191,7 @@ A, B = np.ones((4, 6), np.float16), np.ones((6, 5), np.int8)
             r"column of b, of shape \(5,\) or \(1, 5\)",
         ),
         ({"scale_b": np.ones(5)}, tw.DTypeError, "scale_b is f64; nearest legal choice: f32"),
+        ({"scale_a": -(10**400)}, tw.LaunchError, r"scale_a=an integer of 1329 bits.*choice: scale_a=-3\.40"),
         ({"bias": np.ones(5, np.int32)}, tw.DTypeError, "bias is i32"),
         ({"bias": np.ones(4, np.float32)}, tw.LaunchError, "bias"),
         ({"out_dtype": "i32"}, tw.DTypeError, "out_dtype is i32; nearest"),

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.ops.packed_weights import PackedWeights
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
 from tilewright.ops.problem import Problem, describe, result_shape
@@ -198,7 +198,7 @@ def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
     for name in ARRAYS:
         array = given[name]
         if name in SCALES and isinstance(array, int | float | np.number):
-            product, array = product * float(array), None
+            product, array = product * _as_float(name, array), None
         arrays.append(array)
     if math.isfinite(product) and product and not TINIEST <= abs(product) <= LARGEST:
         raise LaunchError(
@@ -206,6 +206,17 @@ def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
             "nearest legal choice: arrays of one element, by which results are multiplied in turn"
         )
     return product, arrays
+
+
+def _as_float(name: str, scale: Any) -> float:
+    """A scale that is a number."""
+    try:
+        return float(scale)
+    except OverflowError:  # of an integer
+        raise LaunchError(
+            f"scaled_mm: {name}={shown(scale)}, which is beyond every float; nearest legal choice: "
+            f"{name}={LARGEST if scale > 0 else -LARGEST}"
+        ) from None
 
 
 def _checked(
