@@ -303,7 +303,7 @@ class Flow:
         tiles: the spans that its results are cut along, batches first.
         stores: in the author's order.
         requirements: of the sizes, without which nothing is computed.
-        is_behind: whether it is launched behind the kernel that makes what it reads, and may begin beside it.
+        is_behind: whether it may begin beside the kernel launched before it, for which it waits.
 
     Example:
         >>> import tilewright as tw
