@@ -17,6 +17,13 @@ def test_it_multiplies_verifies_and_times() -> None:
     assert result.output.splitlines()[-1].endswith("scaled_mm<reference, f16 x i8 -> f8e4m3>")
 
 
+def test_scales_of_one_block_along_k() -> None:
+    given = ("scaled", "5", "8", "100", "--dtype", "f8e4m3", "--blocks", "1x128", "--target", "reference")
+    result = CliRunner().invoke(app, (*given, "--no-time"))
+    assert result.exit_code == 0, result.output
+    assert "correct: 40 elements" in result.output
+
+
 def test_scales_of_blocks() -> None:
     given = ("scaled", "5", "8", "140", "--dtype", "f8e4m3", "--blocks", "1x128", "--target", "reference")
     result = CliRunner().invoke(app, given)

@@ -179,6 +179,19 @@ def test_f32_is_rounded_to_tf32_if_that_is_enough(activation: str | None, target
         assert (made == tw.matmul(x, y, target=target)).all()
 
 
+def test_wgmma_cuts_off_what_tf32_does_not_have() -> None:
+    """Each factor by up to 2**-10 of it: the bound of `docs/precision.md` is nearly met."""
+    x = np.float32(1 + 2.0**-10 - 2.0**-23)
+    a, b = np.full((128, 64), x, np.float32), np.asfortranarray(np.full((64, 64), x, np.float32))
+    bulk = {"stages": 3, "staging": "tma", "roles": "cooperative"}
+    schedule = tw.Schedule(tw.atoms.wgmma("f32", 64), (128, 64, 32), warps=(2, 1), **bulk)
+    made = tw.matmul(a, b, precision="tf32", target="reference", schedule=schedule)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    off = np.abs(made - exact) / exact
+    assert (off <= 2.0**-9).all()
+    assert (off > 1.9 * 2.0**-10).all()
+
+
 @TARGETS
 def test_dtypes_of_the_result(target: str) -> None:
     half, small = drawn(1, 9, 30, dtype=np.float16), np.arange(-40, 50, dtype=np.int8).reshape(9, 10)

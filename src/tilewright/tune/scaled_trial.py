@@ -231,7 +231,7 @@ class ScaledTrial:
             **words,
         )
         given = {
-            name: ones[name] if array is None else np.broadcast_to(array, ones[name].shape)
+            name: ones[name] if array is None else _of_shape(array, ones[name].shape)
             for name, array in found.items()
         }
         return bound, {"A": made.a, "B": made.b, **given}
@@ -345,3 +345,10 @@ def torch_passes(there: dict[str, Any], multiplied: DType) -> dict[str, Callable
         torch.addcmul(bias, product, scale_a[:, None] * scale_b, out=out)
 
     return {f"{THREE_PASSES} (PyTorch)": call}
+
+
+def _of_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array of so many numbers in a shape, or of fewer, which are repeated."""
+    if array.size == math.prod(shape):
+        return array.reshape(shape)
+    return np.broadcast_to(array.reshape(()) if array.size == 1 else array, shape)
