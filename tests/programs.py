@@ -6,6 +6,7 @@ process of its own shows (a fresh start, exit by a signal, what stands on the sc
 
 from __future__ import annotations
 
+import functools
 import io
 import runpy
 import sys
@@ -15,6 +16,22 @@ from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import typer.testing
+
+_COMMANDS = functools.cache(typer.main.get_command)
+
+
+class CliRunner(typer.testing.CliRunner):
+    """Typer's, for which the commands of the command line are made once in a process.
+
+    Typer makes those of every verb anew for each call, which takes longer than most calls.
+    """
+
+    def invoke(self, *args: Any, **kwargs: Any) -> typer.testing.Result:
+        with patch("typer.testing._get_command", _COMMANDS):
+            return super().invoke(*args, **kwargs)
 
 
 class Ran(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from tests.programs import CliRunner
+from typer.testing import Result
 
 from tilewright.cli.verbs import app
 

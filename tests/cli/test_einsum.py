@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 from tilewright.cli.verbs import app
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app

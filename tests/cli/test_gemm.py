@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from tests.programs import CliRunner
+from typer.testing import Result
 
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm

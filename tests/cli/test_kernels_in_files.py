@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 from tilewright.cli.verbs import app
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 from tilewright.cli.verbs import app
 

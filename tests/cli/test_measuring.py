@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from tests.programs import CliRunner
+from typer.testing import Result
 
 import tilewright as tw
 from tilewright.cli import measuring

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.programs import CliRunner
 from tests.targets.hip.standin import StandIn, standing_in
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from tilewright.cli.verbs import app
 from tilewright.runtime import shared_objects

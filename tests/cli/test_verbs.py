@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from tests.programs import CliRunner
+from typer.testing import Result
 
 from tilewright.checking.compare import Comparison
 from tilewright.cli.verbs import app

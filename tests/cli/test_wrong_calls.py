@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pipelined import gemm
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app

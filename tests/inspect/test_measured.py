@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.programs import CliRunner
 from tests.runtime.fake_gpu import Driver
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import tilewright as tw
 from tilewright.cli.verbs import app

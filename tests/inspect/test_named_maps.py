@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli.notation import matrix_map, read_map

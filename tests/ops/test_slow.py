@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.programs import CliRunner
 from tests.runtime.fake_gpu import Driver, OnGpu
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
-from typer.testing import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app

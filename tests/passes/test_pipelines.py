@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app
