@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -66,6 +66,15 @@ class Guarded(DeviceArray):
     """An array in GPU memory, in a buffer with canaries; so are the results that operations make for it."""
 
     __module__ = DeviceArray.__module__  # by which operations know what makes results
+
+    current: ClassVar[Canaries]
+    """Of the test that runs: calls that are known from other tests make their results by it."""
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], element: Any, index: int = 0, driver: Any = None) -> Guarded:
+        """As `DeviceArray.empty`, of poison."""
+        poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
+        return cls.current.of(poison.view(element.numpy).reshape(shape), index)
 
     def __init__(self, buffer: DeviceArray, array: Array, shape: Any, strides: Any) -> None:
         address = buffer.memory.address + array.offset
@@ -201,10 +210,6 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         made.launch(self, arguments, pointers)
         launch(self, arguments, pointers, stream)
 
-    def empty(shape: tuple[int, ...], element: Any, index: int = 0, driver: Any = None) -> Guarded:
-        poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
-        return made.of(poison.view(element.numpy).reshape(shape), index)
-
     def taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> SimpleNamespace:
         given = made.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8), device[1])
         address = -(-given.memory.address // ALIGNMENT) * ALIGNMENT
@@ -213,7 +218,7 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
     monkeypatch.setattr(scratch, "_taken", taken)
     monkeypatch.setattr(scratch._process, "idle", {})  # what is put back there goes with the test
     monkeypatch.setattr(DeviceArray, "of", made.of)
-    monkeypatch.setattr(Guarded, "empty", empty)
+    monkeypatch.setattr(Guarded, "current", made, raising=False)
     monkeypatch.setattr(PreparedCuda, "launch", guarded)
     yield made
     made.check()

@@ -161,7 +161,8 @@ class Array:
     def on_gpu(self) -> tuple[DeviceArray, DeviceArray]:
         """A copy of the whole buffer on the GPU, and the array in it."""
         buffer = DeviceArray.of(self.buffer)
-        memory = SimpleNamespace(address=buffer.memory.address + self.offset)
+        held = buffer.memory
+        memory = SimpleNamespace(address=held.address + self.offset, index=held.index, driver=held.driver)
         return buffer, DeviceArray(memory, self.array.shape, self.strides, tw.dtype(self.array.dtype))
 
     def same_bits(self, other: Array) -> bool:

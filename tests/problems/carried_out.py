@@ -147,7 +147,7 @@ class There:
     def _seen(self, name: str) -> DeviceArray:
         """The array inside of its buffer."""
         made, memory = self.arrays[name], self._buffers[name].memory
-        at = SimpleNamespace(address=memory.address + made.offset, index=memory.index)
+        at = SimpleNamespace(address=memory.address + made.offset, index=memory.index, driver=memory.driver)
         return DeviceArray(at, made.array.shape, made.strides, tw.dtype(made.array.dtype))
 
     def fetch(self) -> None:

@@ -37,7 +37,8 @@ class Placed:
         self._whole, self._buffer = whole, DeviceArray.of(whole)
         self._start = self._before + array.__array_interface__["data"][0] - low
         memory = self._buffer.memory
-        at = SimpleNamespace(address=memory.address + self._start, index=memory.index, keeps=memory)
+        place = {"address": memory.address + self._start, "index": memory.index, "driver": memory.driver}
+        at = SimpleNamespace(**place, keeps=memory)
         self.there = DeviceArray(at, array.shape, array.strides, dtype(array.dtype))  # type: ignore[assignment,arg-type]
 
     def fetched(self) -> np.ndarray[Any, Any]:
