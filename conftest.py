@@ -58,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+    parser.addoption(
+        "--every-mutant", action="store_true", help="try all mutants, not a third of them each day"
+    )
     parser.addoption("--fuzz-seed", type=int, help="which wrong calls are made; default: the day's")
 
 
@@ -74,6 +77,13 @@ def _fuzz_seed(config: pytest.Config) -> int:
 def fuzz_seed(request: pytest.FixtureRequest) -> int:
     """The seed of the day, or the one that was asked for."""
     return _fuzz_seed(request.config)
+
+
+@pytest.fixture
+def turns(request: pytest.FixtureRequest) -> Any:
+    """Which mutants are tried today: see `tests/turns.py`."""
+    every = any(request.config.getoption(option) for option in ("--every-mutant", "--update-golden"))
+    return import_module("tests.turns").Turns(request.node.nodeid.removeprefix("tests/"), every)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.ops.attending import Problem
 from tests.ops.test_attention import poisoned
+from tests.turns import Turns
 
 import tilewright as tw
 from tilewright.ir import verify
@@ -94,18 +95,17 @@ def test_the_kernel_itself_is_clean(own_output: bool) -> None:
 
 
 @pytest.mark.parametrize("own_output", [True, False])
-def test_every_mistake_in_synchronisation_is_found(own_output: bool) -> None:
+def test_every_mistake_in_synchronisation_is_found(own_output: bool, turns: Turns) -> None:
     made = Attending(own_output=own_output)
     kernel = made.trace()
     # There is one warpgroup, whose barriers may have any number.
     kept = (name for name in names(kernel) if "after" not in name and "another number" not in name)
-    wanted = {name for name in kept if name.split()[0] in VERBS[own_output]}
-    assert len(wanted) > (100 if own_output else 40)
-    survived = {
-        mutant.name
-        for mutant in mutants(kernel, wanted)
-        if outcome(mutant, made.run, made.is_right) == "survived"
-    }
+    every = [name for name in kept if name.split()[0] in VERBS[own_output]]
+    assert len({*every}) > (100 if own_output else 40)
+    wanted = turns.among(every)
+    outcomes = {one.name: outcome(one, made.run, made.is_right) for one in mutants(kernel, wanted)}
+    turns.record(outcomes)
+    survived = {name for name, found in outcomes.items() if found == "survived"}
     assert survived == wanted & {**EQUIVALENT, **OF_PLACES[own_output]}.keys()
 
 

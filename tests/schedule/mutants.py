@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.hazards.mutate import FoundError, Mutant, ended_by_the_first_finding, mutants, names
 
@@ -90,9 +90,12 @@ def outcome(mutant: Mutant, case: Case) -> str:
     return "survived"
 
 
-def outcomes(case: Case) -> Iterator[tuple[str, str]]:
-    """Each mutant's label, and what shows that it is wrong."""
-    kernel = case.bound.trace(*case.arrays(case.shape(case.turns)).values())
-    labels = labelled(kernel)
+def traced(case: Case) -> Kernel:
+    """The kernel whose mutants are tried."""
+    return case.bound.trace(*case.arrays(case.shape(case.turns)).values())
+
+
+def outcomes(case: Case, kernel: Kernel, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The label of each of the mutants that are labelled, and what shows that it is wrong."""
     for mutant in mutants(kernel, labels):
         yield labels[mutant.name], outcome(mutant, case)

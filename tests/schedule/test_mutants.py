@@ -11,8 +11,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from tests.turns import RECORD, Turns
 
-from .mutants import outcomes
+from .mutants import labelled, outcomes, traced
 from .small import CASES, CP_ASYNC, Case, residual
 
 WAITS_FOR_ALL = "a wait that leaves fewer pending waits for all that the other waits for"
@@ -204,12 +205,23 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", MUTATED)
-def test_every_mutant_is_found_or_equivalent_for_a_named_edge(name: str) -> None:
-    found = [*outcomes(MUTATED[name])]
+def test_every_mutant_is_found_or_equivalent_for_a_named_edge(name: str, turns: Turns) -> None:
+    case, always, named = MUTATED[name], FOUND.get(name, ()), EQUIVALENT.get(name, {})
+    kernel = traced(case)
+    labels = labelled(kernel)
+    wanted = {*always} | turns.among(sorted({*labels.values()}))
+    found = [*outcomes(case, kernel, {mutant: label for mutant, label in labels.items() if label in wanted})]
+    turns.record(found)
     tried = Counter(label for label, _ in found)
     survived = {label for label, shown in found if shown == "survived"}
-    named = EQUIVALENT.get(name, {})
-    assert survived - COMMON.keys() == named.keys()
-    for label in FOUND.get(name, ()):
+    assert survived - COMMON.keys() == named.keys() & wanted
+    assert named.keys() <= {*labels.values()}
+    for label in always:
         assert tried[label], f"{label} was not tried; tried: {sorted(tried)}"
         assert label not in survived
+
+
+def test_all_mutants_of_every_form_were_tried_once() -> None:
+    """By the record of the last run of all of them."""
+    record = RECORD.read_text(encoding="utf-8")
+    assert [name for name in MUTATED if f"[{name}] -> " not in record] == []
