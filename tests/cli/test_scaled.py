@@ -58,3 +58,13 @@ def test_what_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None
     result = CliRunner().invoke(app, ("scaled", *words, "--target", "reference"))
     assert result.exit_code == 2 or isinstance(result.exception, Exception)
     assert message in result.output + str(result.exception)
+
+
+@pytest.mark.parametrize("verb", ["scaled", "complex"])
+def test_extents_that_are_none_are_told_with_the_command_that_was_given(verb: str) -> None:
+    result = CliRunner().invoke(app, (verb, "a", "b", "c"))
+    assert result.exit_code == 2
+    assert f"tilewright {verb} 512 512 512" in result.output
+    result = CliRunner().invoke(app, (verb, "4", "8"))
+    assert result.exit_code == 2
+    assert "a.npy" not in result.output

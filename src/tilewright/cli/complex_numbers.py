@@ -57,7 +57,7 @@ def complex_numbers(
     choose("conjugate", conjugate, CONJUGATES)
     choose("method", method, METHODS)
     choose("precision", precision, PRECISIONS)
-    shape = extents_of(extents) if extents else TARGETS[target].shape
+    shape = extents_of(extents, "complex") if extents else TARGETS[target].shape
     check_memory(shape, dtype_named("f64"))
     asked = Asked(
         conjugate_a="a" in conjugate,

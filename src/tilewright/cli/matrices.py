@@ -91,17 +91,18 @@ def gather(
     if len(given) == 2 and not all(text.isdigit() for text in given):
         made = _read(Path(given[0]), Path(given[1]), dtype_name)
         return made.stored(layout) if layout else made
-    shape = extents_of(given) if given else TARGETS[target].shape
+    shape = extents_of(given, "gemm") if given else TARGETS[target].shape
     element = chosen_dtype(dtype_name or "f32")
     check_memory(shape, element)
     return operands(init, element, shape, seed=seed, layout=layout)
 
 
-def extents_of(given: list[str]) -> tuple[int, int, int]:
+def extents_of(given: list[str], verb: str) -> tuple[int, int, int]:
     """The extents M, N and K.
 
     Args:
         given: ``M N K`` or ``MxNxK``.
+        verb: the command that takes them; `gemm` alone takes files too.
 
     Raises:
         UsageError: something else; says what is expected.
@@ -112,13 +113,13 @@ def extents_of(given: list[str]) -> tuple[int, int, int]:
         else given
     )
     if len(texts) != 3:
+        files = ", or two files a.npy b.npy" if verb == "gemm" else ""
         raise UsageError(
             f"{len(given)} argument{'s' * (len(given) != 1)} ({' '.join(given)}); give three extents M N K "
-            "or MxNxK, or two files a.npy b.npy, or nothing"
+            f"or MxNxK{files}, or nothing"
         )
-    found = [
-        whole(name, text, "tilewright gemm 512 512 512") for name, text in zip("MNK", texts, strict=True)
-    ]
+    example = f"tilewright {verb} 512 512 512"
+    found = [whole(name, text, example) for name, text in zip("MNK", texts, strict=True)]
     for name, extent in zip("MNK", found, strict=True):
         if extent == 0:
             raise UsageError(f"{name} is 0; the extents M N K must be positive")

@@ -78,7 +78,7 @@ def scaled(
         choose("activation", activation, tuple(ACTIVATIONS))
     kinds = _dtype("dtype", dtype), _dtype("weights", weights, PACKED)
     out = None if out_dtype is None else _dtype("out-dtype", out_dtype)
-    shape = extents_of(extents) if extents else (ROWS, *TARGETS[target].shape[1:])
+    shape = extents_of(extents, "scaled") if extents else (ROWS, *TARGETS[target].shape[1:])
     check_memory(shape, kinds[0])
     _check_groups(shape, group, zeros=zeros)
     with working("making the matrices"):
