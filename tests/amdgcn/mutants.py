@@ -6,6 +6,7 @@ All of them, written to `mutants.json` beside this file: ``python -m tests.amdgc
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import re
 import subprocess
@@ -25,6 +26,7 @@ from tilewright.amdgcn.flow import Wait
 from tilewright.amdgcn.state import Waves
 from tilewright.inspect.isa import execute_listing
 from tilewright.ops.products import plain
+from tilewright.runtime import amdgcn
 from tilewright.runtime.executable import Executable
 
 RECORD = Path(__file__).with_name("mutants.json")
@@ -171,6 +173,17 @@ def subject(name: str, arch: str) -> Subject:
 SUBJECTS = [(name, arch) for name in ("gemm.hip", "tw.matmul") for arch in ARCHS]
 
 
+def instructions(text: str) -> str:
+    """What stands for a listing's instructions: another one if any of them is."""
+    found = re.findall(r"^\s+([a-z]\w*_\w+[^;\n]*)", text, re.MULTILINE)
+    return hashlib.sha256("\n".join(map(str.strip, found)).encode()).hexdigest()[:16]
+
+
+def made_of(one: Subject) -> str:
+    """What a record is of: the instructions, and the compiler that wrote them."""
+    return f"{instructions(one.text)} by {amdgcn.find_toolchain().name} {amdgcn.find_toolchain().version}"
+
+
 def main() -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
@@ -187,6 +200,7 @@ def main() -> None:
             if by == "NOT FOUND":
                 print(f"{name} {arch} line {mutant.line}: {mutant.kind} of {mutant.instruction}", flush=True)
         record[f"{name} {arch}"] = {kind: dict(count) for kind, count in sorted(found.items())}
+        record[f"{name} {arch}, listing"] = made_of(one)
         print(f"{name} {arch}: {record[f'{name} {arch}']}", flush=True)
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 from tests.amdgcn.compiled import ARCHS
-from tests.amdgcn.mutants import IDLE, RECORD, SUBJECTS, mutants, subject
+from tests.amdgcn.mutants import IDLE, RECORD, SUBJECTS, made_of, mutants, subject
 
 EACH = {
     "dropped barrier": ("LdsRaceError",),
@@ -49,3 +49,11 @@ def test_all_of_them_were_found() -> None:
             known = {*EACH[kind], IDLE} if "wait" in kind else {*EACH[kind]}
             assert {*by} <= known, f"{arch}: {kind}"
             assert {*by} != {IDLE}
+
+
+def test_the_record_is_of_what_is_compiled_now() -> None:
+    """Another listing of the same compiler wants all tried again: ``python -m tests.amdgcn.mutants``."""
+    record = json.loads(RECORD.read_text())
+    for name, arch in SUBJECTS:
+        now, then = made_of(subject(name, arch)), record[f"{name} {arch}, listing"]
+        assert now == then or now.partition(" by ")[2] != then.partition(" by ")[2], f"{name} {arch}"
