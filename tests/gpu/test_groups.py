@@ -7,7 +7,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from tests.canaries import Canaries
-from tests.ops.test_grouped import ENDS, check, operands
+from tests.ops.test_grouped import ENDS, FORMS, check, operands
 from tests.schedule.small import CASES
 
 import tilewright as tw
@@ -15,15 +15,6 @@ from tilewright.runtime import cuda
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
-
-AMD_ALONE = ("ping-pong", "registers")
-"""Roles and staging of eight waves that take turns."""
-
-FORMS = [
-    name
-    for name, case in CASES.items()
-    if name.startswith("groups") and (case.schedule.roles, case.schedule.staging) != AMD_ALONE
-]
 
 
 @pytest.mark.parametrize("name", FORMS)
