@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,11 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 
+OURS, DEEPGEMM = "tw.scaled_mm", "DeepGEMM's published share of peak"
+PUBLISHED_TFLOPS = 1550.0
+"""The most that its README tells, of an H800 and no named extents: 0.78 of 1979, both GPUs' peak of fp8."""
+
+
 class Speed(NamedTuple):
     """Our speed over a peer's on one problem."""
 
@@ -39,6 +45,14 @@ def of_problems(found: dict[str, Any]) -> Iterator[Speed]:
     for row in found["rows"]:
         if row["speed"]:
             yield Speed(row["problem"], row["call"], float(row["speed"].split()[0]))
+
+
+def of_deepgemm(found: dict[str, Any]) -> Iterator[Speed]:
+    """Our rate over the rate that DeepGEMM publishes; both GPUs have the same peak."""
+    for row in found["rows"]:
+        if row["call"] == OURS and (sides := re.search(r"by block \((\d+), (\d+), (\d+)\)", row["problem"])):
+            operations = 2 * math.prod(map(int, sides.groups()))
+            yield Speed(row["problem"], DEEPGEMM, operations / row["us"] / 1e6 / PUBLISHED_TFLOPS)
 
 
 def of_complex(found: dict[str, Any]) -> Iterator[Speed]:
@@ -79,17 +93,18 @@ def of_processors(found: dict[str, Any]) -> Iterator[Speed]:
             yield Speed(name, peer, value[0] if isinstance(value, list) else value)
 
 
-READERS: dict[str, Callable[[dict[str, Any]], Iterator[Speed]]] = {
-    "scaled": of_problems,
-    "int4": of_problems,
-    "permuted": of_problems,
-    "complex": of_complex,
-    "accurate": of_grades,
-    "attention_cuda": of_attention,
-    "dense": of_dense,
-    "gemm_cpu": of_processors,
-    "scaled_cpu": of_processors,
-    "integers_cpu": of_processors,
+Reader = Callable[[dict[str, Any]], Iterator[Speed]]
+READERS: dict[str, tuple[Reader, ...]] = {
+    "scaled": (of_problems, of_deepgemm),
+    "int4": (of_problems,),
+    "permuted": (of_problems,),
+    "complex": (of_complex,),
+    "accurate": (of_grades,),
+    "attention_cuda": (of_attention,),
+    "dense": (of_dense,),
+    "gemm_cpu": (of_processors,),
+    "scaled_cpu": (of_processors,),
+    "integers_cpu": (of_processors,),
 }
 
 
@@ -122,15 +137,14 @@ class Work:
             return []
         found = json.loads(path.read_text())
         kept = [part["result"] for part in found["parts"] if part["result"]] if "parts" in found else [found]
-        made = [
-            speed for one in kept if one["benchmark"] in READERS for speed in READERS[one["benchmark"]](one)
-        ]
+        made = [speed for one in kept for read in READERS.get(one["benchmark"], ()) for speed in read(one)]
         return [one for one in made if one.peer == self.call and re.search(self.problems, one.problem)]
 
 
 ALONE, PASSES, MIXED = "cuBLAS fp16 alone", "three passes", r"^f16 x f8e4m3, contiguous along k "
 SCALED, COMPLEX, ATTENTION = "h200_scaled.json", "h200_complex.json", "h200_attention.json"
 BLOCKS, INTEGERS = "h200_scaled_blocks.json", "cpu_integers.json"
+PERMUTED, CUBE = "h200_permuted.json", r"(2x2048x(32x128|64x64)|64x64x64x64)x4096"
 ON_HOST, WIDE = ("cpu_scaled.json",), "NumPy, in f32"
 FEW, MANY, KEYS = r"\((1|16|64), ", r"\((1024|4096|8192), ", r"x\d+x\d+x"
 
@@ -151,6 +165,7 @@ ASKED = (
     ),
     Work("fp8 × fp8 by row", "torch._scaled_mm", 0.95, 1.1, SCALED, "by row", "torch._scaled_mm"),
     Work("fp8 × fp8 by block", "torch._scaled_mm", 0.95, 1.1, BLOCKS, "by block", "torch._scaled_mm"),
+    Work("the same", DEEPGEMM, 0.95, 1.1, BLOCKS, "by block", DEEPGEMM),
     Work("complex64, f32 grade", "cuBLAS CGEMM", 2.5, 4.5, COMPLEX, r"^f32 .* 4m f32 ", "cuBLAS"),
     Work("complex64, tf32 grade", "cuBLAS tf32 CGEMM", 1.6, 2.4, COMPLEX, r"^f32 .* 4m tf32 ", "cuBLAS"),
     Work(
@@ -160,7 +175,8 @@ ASKED = (
     Work("fp32-accurate real", "cuBLAS SGEMM", 2.5, 4.0, "h200_accurate.json", r"^f32 ", "cuBLAS"),
     Work("fp64", "cuBLAS DGEMM", 0.9, 1.1, "h200_f64.json", r"^f64 ", "cuBLAS"),
     Work("complex128", "cuBLAS ZGEMM", 0.9, 1.1, COMPLEX, r"^f64 ", "cuBLAS"),
-    Work("GEMM + bias + permute", "two steps", 1.2, 1.35, "h200_permuted.json", "", "two steps"),
+    Work("GEMM + bias + permute, 4096³", "two steps", 1.2, 1.35, PERMUTED, CUBE, "two steps"),
+    Work("the same, other extents", "two steps", 1.2, 1.35, PERMUTED, f"^(?!.*{CUBE})", "two steps"),
     Work(
         "attention, 1024 keys",
         "cuDNN, FlashAttention",
