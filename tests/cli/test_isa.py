@@ -37,6 +37,26 @@ def test_a_page(tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_hopper_by_hand_in_machine_code(tmp_path: Path) -> None:
+    """Example 03, with CUDA's own disassembler."""
+    example = f"{Path(__file__).parents[2] / 'examples' / '03_hopper_gemm.py'}:hopper_gemm"
+    mma = "mma=tw.TiledMma(tw.atoms.wgmma(tw.f16, 64))"
+    fixed = [word for one in ("stages=3", "buffers=1", "blocks=132", "group=8") for word in ("--set", one)]
+    words = ("inspect", example, "--isa", "--target", "cuda", "--arch", "sm_90a", "--dtype", "f16")
+    words += ("--shape", "M=512,N=512,K=512", "--set", mma, *fixed)
+    status, said = run(*words)
+    assert status == 0, said
+    assert said.startswith("hopper_gemm for cuda sm_90a\n")
+    parts = ("a turn of the main loop", "a turn of the loop that loads for it", "4 of 16384 bytes  A")
+    assert all(part in said for part in (*parts, "spill store bytes  0", "3, limited by registers"))
+    product = next(line for line in said.splitlines() if " HGMMA.64x64x16.F32 R" in line)
+    assert " 1.00 " in product
+    assert " A, B " in product
+    assert "03_hopper_gemm.py:79:" in product
+    assert run(*words, "--html", str(tmp_path / "loop.html"))[0] == 0
+    assert "HGMMA.64x64x16.F32 R" in (tmp_path / "loop.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.cli.doctor import cuda_tools
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.inspect.isa import Gates, Kind, broken, isa_report
 from tilewright.inspect.isa.sass import read_sass
@@ -15,7 +16,7 @@ from tilewright.inspect.subject import library_gemm
 from tilewright.ir.ops import Copy, Mma
 from tilewright.runtime import nvdisasm
 from tilewright.runtime.device import cubin, cubin_with_lines
-from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm
+from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm, version_of
 from tilewright.targets.cuda.arch import SM_80, SM_90A
 
 LISTING = """
@@ -136,19 +137,30 @@ def stand_in(folder: Path, program: str) -> Path:
 
 def test_without_a_disassembler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvdisasm, "TOOLKIT", "")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ToolchainError, match="pip install nvidia-cuda-nvdisasm"):
         isa_report(library_gemm("f16", "512x512x512"), "cuda", "sm_90a")
 
 
-def test_a_package_of_python_may_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder := tmp_path / "cu13" / "bin").mkdir(parents=True)
+@pytest.mark.parametrize(("package", "below"), [("nvidia", "cu13/bin"), ("triton", "backends/nvidia/bin")])
+def test_a_package_of_python_may_have_it(
+    package: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / below).mkdir(parents=True)
     made = stand_in(folder, "true")
 
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 
-    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: Spec)
+    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: Spec if name == package else None)
+    assert find_nvdisasm(path="") == str(made)
+
+
+def test_the_toolkit_need_not_be_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stand_in(tmp_path, "true")
+    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvdisasm, "TOOLKIT", str(tmp_path))
     assert find_nvdisasm(path="") == str(made)
 
 
@@ -158,6 +170,26 @@ def test_a_disassembler_that_fails_is_quoted(tmp_path: Path) -> None:
         disassemble(b"", str(made))
     with pytest.raises(ToolchainError, match="cannot run"):
         disassemble(b"", str(tmp_path / "none"))
+    with pytest.raises(ToolchainError, match="--version` names no version: 'five'"):
+        version_of(str(stand_in(tmp_path, "echo five")))
+
+
+def test_doctor_says_which_disassembler_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Cuda compilation tools, release 12.9, V12.9.88"
+    made = stand_in(tmp_path, f"echo '{said}'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    found = next(check for check in cuda_tools() if check.text.startswith("nvdisasm"))
+    assert (found.status, found.fix) == ("ok", "")
+    assert found.text.startswith(f"nvdisasm 12.9.88 at {made}: ")
+    stand_in(tmp_path, "exit 3")
+    broken_one = next(check for check in cuda_tools() if check.text.startswith("nvdisasm"))
+    assert broken_one.status == "missing"
+    assert "failed with status 3" in broken_one.text
+    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvdisasm, "TOOLKIT", "")
+    monkeypatch.setenv("PATH", "")
+    none = next(check for check in cuda_tools() if check.text.startswith("nvdisasm"))
+    assert (none.status, none.fix) == ("missing", "pip install nvidia-cuda-nvdisasm")
 
 
 def test_a_report_names_arrays_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.hip_functions import LIBRARY
 from tilewright.runtime.native import find_toolchains, host_arch
+from tilewright.runtime.nvdisasm import PACKAGE, PROGRAM, find_nvdisasm, version_of
 from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import TARGETS, part, target_named
 from tilewright.tune.machine import version
@@ -181,12 +182,13 @@ def cpu_tools() -> Iterator[Check]:
 
 
 def cuda_tools() -> Iterator[Check]:
-    """NVRTC, the driver, and the GPUs."""
+    """NVRTC, the disassembler, the driver, and the GPUs."""
     try:
         major, minor = nvrtc.version()
         yield Check(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")
     except ToolchainError:
         yield Check(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
+    yield _disassembler()
     try:
         yield Check(OK, f"CUDA driver {cuda.version()}")
     except TilewrightError:
@@ -198,6 +200,16 @@ def cuda_tools() -> Iterator[Check]:
         yield Check(OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors")
     if not cuda.device_count():
         yield Check(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
+
+
+def _disassembler() -> Check:
+    purpose = "shows CUDA's machine code, `inspect --isa`, without a GPU"
+    try:
+        found = find_nvdisasm()
+        return Check(OK, f"{PROGRAM} {version_of(found)} at {found}: {purpose}")
+    except ToolchainError as error:
+        known = "" if PACKAGE in str(error) else f" ({error})"
+        return Check(MISSING, f"{PROGRAM}: {purpose}{known}", f"pip install {PACKAGE}")
 
 
 def hip_tools() -> Iterator[Check]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tilewright.amdgcn import ListingError
 from tilewright.errors import LaunchError
@@ -14,13 +14,14 @@ from tilewright.inspect.isa.report import IsaReport
 from tilewright.inspect.isa.sass import read_sass
 from tilewright.inspect.isa.sources import Source, compiled_lines, sources
 from tilewright.inspect.subject import Subject
+from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.copies import is_by_threads
-from tilewright.ir.ops import Copy
+from tilewright.ir.ops import Copy, Mma
 from tilewright.runtime.device import cubin, cubin_with_lines
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import listing_with_lines
 from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm
-from tilewright.targets.simt.banks import in_shared, requests
+from tilewright.targets.simt.banks import Requests, asked_by_descriptor, in_shared, requests
 from tilewright.targets.target import CUDA, HIP, target_named
 
 FEW = 128
@@ -73,10 +74,10 @@ def report_of(
     accesses = isa.main.of(*_SHARED)  # refuses a kernel without a main loop before anything is executed
     known, notes = _sources(made, isa, read)
     conflicts, counted = _counted(made, isa, arrays, numbers or {})
-    if not accesses:
-        counted = "no instruction of the main loop accesses shared memory by addresses of its lanes"
-    elif not conflicts:
+    if not conflicts:
         conflicts, counted = predicted(isa, known), f"predicted from layouts, for {counted}"
+        if not accesses and not any(line.line in conflicts for line in isa.main.lines):
+            counted = "no instruction of the main loop accesses shared memory"
     title = f"{isa.kernel} for {made.target} {isa.arch.name}"
     return IsaReport(title, isa, known, conflicts, counted, notes)
 
@@ -97,7 +98,9 @@ def _reader(target: str) -> _Reader:
 
 
 class _Reader(Protocol):
-    """How the machine code of a target is read."""
+    """How the machine code of a target is read; what is to be said of where it seems to come from."""
+
+    notes: ClassVar[tuple[str, ...]]
 
     def machine_code(self, made: Executable) -> Isa:
         """That of a kernel."""
@@ -109,6 +112,8 @@ class _Reader(Protocol):
 class _Hip:
     """Of AMD GPUs: the compiler's own listing."""
 
+    notes: ClassVar[tuple[str, ...]] = ()
+
     def machine_code(self, made: Executable) -> Isa:
         return read_isa(made.assembly)
 
@@ -119,6 +124,10 @@ class _Hip:
 
 class _Cuda:
     """Of NVIDIA's GPUs: what the toolkit's disassembler lists."""
+
+    notes: ClassVar[tuple[str, ...]] = (
+        "an assembler's lines are coarse: an instruction may bear that of the one before it",
+    )
 
     def __init__(self) -> None:
         self.program = find_nvdisasm()
@@ -143,7 +152,28 @@ def _sources(made: Executable, isa: Isa, read: _Reader) -> tuple[dict[int, Sourc
     if [line.text for line in again.whole.lines] != [line.text for line in isa.whole.lines]:
         return {}, ("with line numbers the compiler writes other instructions, so that no lines are shown",)
     pairs = zip(isa.whole.lines, again.whole.lines, strict=True)
-    return sources(made.listing, {one.line: lines[two.line] for one, two in pairs if two.line in lines}), ()
+    found = sources(made.listing, {one.line: lines[two.line] for one, two in pairs if two.line in lines})
+    return of_products(isa, found), read.notes
+
+
+def of_products(isa: Isa, found: Mapping[int, Source]) -> dict[int, Source]:
+    """The same where matrix instructions come from products, whatever else an assembler says of some.
+
+    NVIDIA's gives several `wgmma` of one product one row of its table of lines.  One of them that stands
+    behind an instruction of another line would seem to be of that; it is of the product before it.
+
+    Args:
+        isa: the machine code.
+        found: where instructions seem to come from, by the line of the listing.
+    """
+    mended, last = dict(found), None
+    for line in isa.whole.lines:
+        source = found.get(line.line)
+        if source is not None and isinstance(source.op, Mma | MmaAsync):
+            last = source
+        elif line.kind is Kind.MATRIX and last is not None:
+            mended[line.line] = last
+    return mended
 
 
 def _counted(
@@ -170,9 +200,12 @@ def predicted(isa: Isa, known: Mapping[int, Source]) -> dict[int, Conflicts]:
         known: where instructions come from, by the line of the listing.
     """
     found = {}
-    for line in isa.whole.of(*_SHARED):
+    for line in isa.whole.of(*_SHARED, Kind.MATRIX):
         op = known[line.line].op if line.line in known else None
-        if isinstance(op, Copy) and is_by_threads(op):
+        if isinstance(op, MmaAsync) and line.kind is Kind.MATRIX:
+            asked = sum((asked_by_descriptor(one) for one in (op.a, op.b) if one.is_tensor), Requests())
+            found[line.line] = Conflicts(asked.instructions, asked.passes, asked.fewest)
+        elif isinstance(op, Copy) and is_by_threads(op):
             value = op.source if line.kind is Kind.SHARED_LOAD else op.target
             if in_shared(value):
                 asked = requests(op, value)

@@ -38,16 +38,16 @@ def page(report: IsaReport) -> str:
     for name, rows in report.tables().items():
         parts += [f"<h2>{escape(name)}</h2>", "<table>", *(_row(row) for row in rows), "</table>"]
     parts += [f"<p>{escape(remark)}</p>" for remark in report.remarks()]
-    parts += ["<h2>the main loop, from where a turn begins</h2>", '<table class="listing">']
-    parts += [_row(COLUMNS, "th")]
-    for line, label, cells in report.rows():
-        if label:
-            parts.append(f'<tr class="label"><td></td><td>{escape(label)}:</td></tr>')
-        parts.append(_row(cells, colour=_COLOURS.get(line.kind, ""), about=line.kind.value))
+    for name, loop in report.loops().items():
+        parts += [f"<h2>{escape(name)}, from where a turn begins</h2>", '<table class="listing">']
+        parts += [_row(COLUMNS, "th")]
+        for line, label, cells in report.rows(loop):
+            if label:
+                parts.append(f'<tr class="label"><td></td><td>{escape(label)}:</td></tr>')
+            parts.append(_row(cells, colour=_COLOURS.get(line.kind, ""), about=line.kind.value))
+        parts.append("</table>")
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    return "\n".join(
-        ["<!doctype html>", f"<html><head>{head}</head><body>", *parts, "</table></body></html>", ""]
-    )
+    return "\n".join(["<!doctype html>", f"<html><head>{head}</head><body>", *parts, "</body></html>", ""])
 
 
 def _row(cells: Iterable[str], tag: str = "td", colour: str = "", about: str = "") -> str:

@@ -14,6 +14,9 @@ from tilewright.runtime.amdgcn_resources import resources_in, threads_in
 from tilewright.targets.simt.occupancy import limits
 from tilewright.targets.target import HIP
 
+LOADS = (Kind.TO_SHARED, Kind.GLOBAL_LOAD)
+"""What brings operands from global memory."""
+
 
 @dataclass(frozen=True)
 class Isa:
@@ -53,6 +56,14 @@ class Isa:
                 "that is not known when it is compiled"
             )
         return best
+
+    @property
+    def loading(self) -> Loop | None:
+        """The loop in which another role of the block loads what the main loop multiplies, if one does."""
+        if self.main.of(*LOADS):
+            return None
+        best = max(self.loops, key=lambda loop: len(loop.of(*LOADS)), default=None)
+        return best if best and best.of(*LOADS) else None
 
     @property
     def limited_by(self) -> tuple[str, ...]:

@@ -45,6 +45,9 @@ _ACCESSES = ("LDG", "STG", "LD", "ST", "LDS", "STS", "LDL", "STL", "LDGSTS")
 
 _ENDS = ("BRA", "EXIT", "RET", "JMP", "BRX")
 
+_ONCE_MORE = "BRA.U.ANY"
+"""Behind what one lane executes: once more for lanes with other operands, of which our kernels have none."""
+
 
 def read_sass(
     text: str, arch: Arch, resources: Mapping[str, Any], threads: int
@@ -93,7 +96,8 @@ def _line(number: int, predicate: str | None, mnemonic: str, rest: str) -> IsaLi
         size, accesses = 4 * int(suffixes[-1] if suffixes[-1].isdigit() else 1), 1
     elif base in _ACCESSES:
         size, accesses = next((_WIDTHS[word] for word in suffixes if word in _WIDTHS), 4), 1
-    jump = _TARGET.search(rest) if kind is Kind.BRANCH and base not in ("BSSY", "BSYNC") else None
+    jumps = kind is Kind.BRANCH and base not in ("BSSY", "BSYNC") and mnemonic != _ONCE_MORE
+    jump = _TARGET.search(rest) if jumps else None
     falls = base not in _ENDS or predicate is not None or ".ANY" in mnemonic or ".DIV" in mnemonic
     text = f"{f'@{predicate} ' if predicate else ''}{mnemonic} {rest}".strip()
     return IsaLine(number, text, mnemonic, kind, size, accesses, jump[1] if jump else "", falls)

@@ -36,6 +36,8 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 BANKS, BANK_BYTES = REFERENCE.banks, WORD_BYTES
 CHUNK_BYTES = 16
 """The widest access, which a swizzle must not cut."""
+CORE_ROWS = 8
+"""Of a matrix of 16 bytes a row, which fills all banks once."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,31 @@ def requests(op: Copy, value: Value) -> Requests:
     warps = sum(bool(active[lane : lane + BANKS].any()) for lane in range(0, len(active), BANKS))
     parts = _parts(offsets, active, width, element_bytes)
     return Requests(warps * len(offsets), int(bank_passes(parts, width).sum()), len(parts))
+
+
+def asked_by_descriptor(value: Value) -> Requests:
+    """What a matrix engine asks of shared memory that reads a whole operand by a descriptor.
+
+    It reads core matrices, eight rows of 16 bytes, each of which can fill all banks once.
+
+    Args:
+        value: an operand (rows, K) of an asynchronous multiply, in shared memory.
+
+    Source: PTX ISA, section on the shared memory layout of wgmma.
+    """
+    view, element_bytes = value.tensor.view, value.dtype.bytes
+    unit = CHUNK_BYTES // element_bytes
+    along = 1 if view.vector_width(1, unit) == unit else 0
+    steps = [unit, unit]
+    steps[1 - along] = CORE_ROWS
+    extents = [extent for extent in view.shape if isinstance(extent, int)]
+    grid = np.stack(np.meshgrid(*map(np.arange, extents), indexing="ij"), -1)
+    cores = grid[:: steps[0], :: steps[1]].reshape(-1, 1, 2)
+    rows = np.zeros((1, CORE_ROWS, 2), np.int64)
+    rows[0, :, 1 - along] = np.arange(CORE_ROWS)
+    offsets = _offsets(view, (cores + rows).swapaxes(0, 1))
+    found = int(bank_passes(offsets * element_bytes, CHUNK_BYTES).sum())
+    return Requests(1, found, len(offsets))
 
 
 def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Offsets:
