@@ -6,6 +6,7 @@ Each has extents of several ragged tiles and steps; `Member.want` computes with 
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 import tilewright as tw
 from tilewright.ops.attending import by_warpgroups, by_warps
 from tilewright.ops.attending.activated import ByActivation
+from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
 from tilewright.ops.complex_products import four_products, products_of_halves, three_products
 from tilewright.ops.contraction import posed
@@ -36,7 +38,8 @@ from tilewright.ops.products import (
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.targets.reference.residues import PRIME, residue
+from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
+from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Ring, residue
 
 M, N, K = 40, 24, 80
 """Two tiles along M and N, and three steps along K, all cut; rows of whole 16 bytes, for bulk copies."""
@@ -44,7 +47,7 @@ M, N, K = 40, 24, 80
 Exact = np.ndarray[Any, Any]
 """Python's integers."""
 
-WRITTEN = ("D", "out", "out_im")
+WRITTEN = ("D", "out", "out_im", "O", "L")
 """What the members' kernels write."""
 
 SYNC = tw.Schedule(tw.atoms.MMA_F16, (32, 16, 32), warps=(2, 1), stages=3, staging="cp_async")
@@ -84,12 +87,19 @@ class Member:
         like: specimens of the arrays, and numbers, by parameter.
         want: what they write, by parameter, given the residues of the arrays that are read.
         given: residues that are not random.
+        ring: what they are residues of.
     """
 
     ways: Mapping[str, Bound]
     like: Mapping[str, Any]
     want: Callable[[dict[str, Exact]], dict[str, Exact]]
     given: Mapping[str, Any] = field(default_factory=dict)
+    ring: Ring = MODULO_PRIME
+
+    @property
+    def modulus(self) -> int:
+        """Of what every way writes."""
+        return PRIME if self.ring is MODULO_PRIME else P
 
     def residues(self) -> dict[str, Any]:
         """Of all arrays of floats that are read."""
@@ -103,10 +113,10 @@ class Member:
         return [self.like[one.name] for one in bound.program.parameters if one.name in self.like]
 
     def polynomial(self) -> dict[str, Exact]:
-        """What every way is to write, modulo `PRIME`."""
+        """What every way is to write, modulo `modulus`."""
         integers = {name: one for name, one in self.like.items() if isinstance(one, np.ndarray)}
         exact = {name: one.astype(object) for name, one in (integers | self.residues()).items()}
-        return {name: one % PRIME for name, one in self.want(exact).items()}
+        return {name: one % self.modulus for name, one in self.want(exact).items()}
 
 
 def drawn(name: str, shape: tuple[int, ...]) -> Any:
@@ -365,6 +375,47 @@ def _chain() -> Member:
     return Member(ways, {name: _like("f16", 1, 1, *shape) for name, shape in shapes.items()}, want)
 
 
+def _attention(causal: bool) -> Member:
+    """Weighted averages by warps and by warpgroups: four heads of queries for two of keys, of several tiles.
+
+    The exponent is 1, so that one score is the largest whether or not it has been multiplied by it.
+    """
+    (m, n), depth, width, diagonal = (70, 75), 24, 40, 5
+    shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
+    like = {name: _like("f16", *shape) for name, shape in shapes.items()} | {"L": _like("f32", 1, 4, m, 1)}
+    words = {"causal": causal, "between": BySoftmax(negated=False), "with_lse": True}
+    ways = {
+        f"warps, {rows} x {keys}": by_warps.attention.bind(
+            **words, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
+        )
+        for rows, keys in ((32, 32), (64, 16))
+    }
+    for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
+        tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
+        name = f"{groups} warpgroups, {keys} keys"
+        ways[name] = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=2)
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        seen = np.arange(n) <= np.arange(m)[:, None] + diagonal if causal else np.ones((m, n), bool)
+        averages, logarithms = [], []
+        for head in range(4):
+            q, k, v = x["Q"][0, head], x["K"][0, head // 2], x["V"][0, head // 2]
+            scores = q @ k.T
+            words = np.where(seen, PAIRS.word((scores % (P * Q)).astype(np.uint64)), LOWEST)
+            largest = np.take_along_axis(words, PAIRS.order(words).argmax(1)[:, None], 1)
+            base = (largest & np.uint64(2**32 - 1)).astype(object)
+            power = np.frompyfunc(lambda score: pow(BASE, int(score), P), 1, 1)
+            weights = np.where(seen, power((scores - base) % Q), 0)
+            total = weights.sum(1)[:, None] % P
+            averages.append(weights @ v * np.frompyfunc(lambda x: pow(x, -1, P), 1, 1)(total))
+            logarithm = PAIRS.add(PAIRS.function("log2", [PAIRS.word(total.astype(np.uint64))]), largest)
+            logarithms.append(PAIRS.told(PAIRS.multiplied(logarithm, PAIRS.embedded(math.log(2)))))
+        return {"O": np.array(averages)[None], "L": np.array(logarithms).astype(object)[None]}
+
+    numbers = {"exponent": 1.0, "diagonal": diagonal, "band": 2}
+    return Member(ways, like | numbers, want, ring=PAIRS)
+
+
 MEMBERS: dict[str, Callable[[], Member]] = {
     "batched": _batched,
     "combined": _combined,
@@ -379,5 +430,7 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "einsum to heads": lambda: _contraction("bsk,khd->bhsd", (2, 24, 80), (80, 2, 64)),
     "einsum of 5-D": lambda: _contraction("aibk,kj->abij", (2, 3, 24, 24), (24, 40)),
     "chain": _chain,
+    "attention": lambda: _attention(causal=False),
+    "causal attention": lambda: _attention(causal=True),
 }
 """Each is made when it is asked for."""

@@ -14,7 +14,8 @@ from tilewright.runtime.backends import arch_named
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.reference import HostArray, PreparedReference
 from tilewright.runtime.specimens import in_order, with_arrays
-from tilewright.targets.reference.residues import PRIME
+from tilewright.targets.reference.exponentials import PAIRS
+from tilewright.targets.reference.residues import MODULO_PRIME, PRIME
 from tilewright.targets.target import REFERENCE
 
 
@@ -61,6 +62,7 @@ def residues(
     *arguments: Any,
     seed: int = 0,
     given: Mapping[str, Any] | None = None,
+    exponentials: bool = False,
     target: str | None = None,
     arch: str | None = None,
     **named: Any,
@@ -81,13 +83,17 @@ def residues(
             integers are taken as they are.
         seed: of the residues.
         given: residues by parameter, where they are not to be random: arrays of ``numpy.uint64``.
+        exponentials: whether ``exp(a + b)`` is to be ``exp(a) * exp(b)``, as averages weighted by
+            exponentials need it, those of `tw.attention`.  Floats are then pairs of integers modulo two
+            primes of 32 and 31 bits, one to compute with and one for exponents; a difference is missed with a
+            chance of one in ``2**32`` for each element that would be wrong.
         target: whose warps and limits the kernel is traced for, as `check` has it.
         arch: the target's architecture, e.g. ``"sm_90a"``.
         named: arguments and constants by name.
 
     Returns:
         The arrays that the kernel writes, by parameter, of 64-bit integers; what is ``2**61 - 1`` or more has
-        not been written.
+        not been written.  With ``exponentials`` they are modulo 4294967087.
 
     Raises:
         LaunchError: the arguments do not fit the kernel.
@@ -114,7 +120,7 @@ def residues(
     filled = tuple(with_arrays(in_order(bound.program, arguments, rest)))
     written_for = arch_named(target, arch)
     prepared = cast("PreparedReference", bound._prepare(filled, REFERENCE.name, written_for))
-    return prepared.residues(filled, seed, given or {})
+    return prepared.residues(filled, seed, given or {}, PAIRS if exponentials else MODULO_PRIME)
 
 
 @launches
@@ -124,6 +130,7 @@ def compare_algebra(
     *arguments: Any,
     seed: int = 0,
     given: Mapping[str, Any] | None = None,
+    exponentials: bool = False,
     target: str | None = None,
     arch: str | None = None,
     **named: Any,
@@ -136,6 +143,7 @@ def compare_algebra(
         arguments: as for `residues`, and for both of them.
         seed: of the residues.
         given: residues by parameter, as `residues` has it.
+        exponentials: likewise.
         target: whose warps and limits both are traced for.
         arch: the target's architecture.
         named: arguments and constants by name.
@@ -166,7 +174,14 @@ def compare_algebra(
         >>> print(tw.testing.compare_algebra(expanded.bind(by=2), factored.bind(by=3), *given))
         not equal as algebra: 100 of 100 elements differ, the first at Y[0]
     """
-    words: dict[str, Any] = {"seed": seed, "given": given, "target": target, "arch": arch, **named}
+    words: dict[str, Any] = {
+        "seed": seed,
+        "given": given,
+        "exponentials": exponentials,
+        "target": target,
+        "arch": arch,
+        **named,
+    }
     found = [residues(kernel, *arguments, **words) for kernel in (one, other)]
     return compared(*found)
 

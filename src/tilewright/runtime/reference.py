@@ -20,7 +20,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.trials import check_sizes
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
-from tilewright.targets.reference.residues import PRIME, Residues
+from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Residues, Ring
 from tilewright.targets.reference.run import run
 from tilewright.targets.target import HOST, REFERENCE
 
@@ -131,13 +131,17 @@ class PreparedReference:
             work=WORK if blocks is None else None,
         )
 
-    def residues(self, arguments: Sequence[Any], seed: int, given: Mapping[str, Any]) -> dict[str, HostArray]:
-        """What the kernel writes if every float is an integer modulo a prime; see `runtime.algebra`."""
+    def residues(
+        self, arguments: Sequence[Any], seed: int, given: Mapping[str, Any], ring: Ring
+    ) -> dict[str, HostArray]:
+        """What the kernel writes if floats are those of a ring; see `runtime.algebra`."""
         kernel = self.executable.kernel
         arrays, numbers = self._unpacked(arguments)
-        held = drawn(kernel, arrays, seed, given)
-        run(kernel, held, self.binding.sizes, numbers, check=False, numbers=Residues()).raise_if_any()
-        return {name: held[name] for name in arrays if name in kernel.written_params}
+        held = drawn(kernel, arrays, seed, given, ring)
+        run(kernel, held, self.binding.sizes, numbers, check=False, numbers=Residues(ring)).raise_if_any()
+        floats = {value.name for value in kernel.tensors if value.dtype.is_float}
+        written = [name for name in arrays if name in kernel.written_params]
+        return {name: ring.told(held[name]) if name in floats else held[name] for name in written}
 
     def _unpacked(self, arguments: Sequence[Any]) -> tuple[dict[str, HostArray], dict[str, Any]]:
         """The arrays and the numbers among the arguments, by name."""
@@ -197,7 +201,11 @@ def host_array(info: ArrayInfo) -> HostArray:
 
 
 def drawn(
-    kernel: Kernel, arrays: Mapping[str, HostArray], seed: int, given: Mapping[str, Any]
+    kernel: Kernel,
+    arrays: Mapping[str, HostArray],
+    seed: int,
+    given: Mapping[str, Any],
+    ring: Ring = MODULO_PRIME,
 ) -> dict[str, HostArray]:
     """Random residues in place of floats, with the strides that the arrays have; integers as they are.
 
@@ -206,6 +214,7 @@ def drawn(
         arrays: by name; one memory under two names stays one.
         seed: of the residues, which depend on the names and shapes besides.
         given: residues, by name, which are not random.
+        ring: what they are residues of.
 
     Raises:
         LaunchError: residues are given for what is no array of floats of this shape.
@@ -216,21 +225,22 @@ def drawn(
         floats = ", ".join(name for name, kind in kinds.items() if kind.is_float)
         raise LaunchError(f"residues are given for {strange[0]}; nearest legal choice: one of {floats}")
     made: dict[str, HostArray] = {}
+    numbers = Residues(ring)
     places: dict[Any, HostArray] = {}
     for name, array in arrays.items():
         place = array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
         if place not in places:
-            storage = Residues().storage(kinds[name])
+            storage = numbers.storage(kinds[name])
             places[place] = held = _strided_as(array, storage)
             if not kinds[name].is_float:
                 held[...] = array
             elif name in given:
-                held[...] = _residues_of(name, given[name], array.shape)
+                held[...] = ring.word(_residues_of(name, given[name], array.shape))
             elif name in read or name not in kernel.written_params:
                 rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-                held[...] = rng.integers(0, PRIME, array.shape, np.uint64)
+                held[...] = ring.word(rng.integers(0, PRIME, array.shape, np.uint64))
             else:
-                held[...] = Residues().poison(kinds[name], ())
+                held[...] = numbers.poison(kinds[name], ())
         made[name] = places[place]
     return made
 

@@ -6,8 +6,9 @@ their arrays give the same residues, to the last bit, however they group and ord
 not give others, but for a chance of about the polynomial's degree in ``2**61``, for random arrays.
 
 Functions that are no polynomials, such as ``exp``, are some function of the residue: equal for equal
-arguments.  Comparisons and extremes go by an order of residues that has nothing to do with their arithmetic.
-Integers are what they are, and become residues where they are converted.
+arguments; over the pairs of `exponentials`, another `Ring`, powers are powers.  Comparisons and extremes go
+by an order of residues that has nothing to do with their arithmetic.  Integers are what they are, and become
+residues where they are converted.
 
 Source: R. Freivalds, "Probabilistic machines can use less running time", 1977; J. T. Schwartz, "Fast
 probabilistic algorithms for verification of polynomial identities", 1980.
@@ -16,7 +17,8 @@ probabilistic algorithms for verification of polynomial identities", 1980.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -80,7 +82,7 @@ def matrix_product(a: Array, b: Array) -> Array:
     """``a @ b.T`` of residues (m, k) and (n, k): nine exact products of thirds."""
     total = np.zeros((len(a), len(b)), np.uint64)
     for start in range(0, a.shape[1], _DEEPEST):
-        left, right = (_thirds(x[:, start : start + _DEEPEST]) for x in (a, b))
+        left, right = (_thirds(reduced(x[:, start : start + _DEEPEST])) for x in (a, b))
         for place in range(5):
             pairs = ((i, place - i) for i in range(3) if 0 <= place - i < 3)
             part = sum((left[i] @ right[j].T).astype(np.uint64) for i, j in pairs)
@@ -117,11 +119,12 @@ def embedded(values: Any) -> Array:
         whole = reduced(np.abs(given.astype(np.int64)).astype(np.uint64))
         return np.where(given < 0, negated(whole), whole) if given.dtype.kind == "i" else whole
     wide = given.astype(np.float64)
-    found = [residue(x) if np.isfinite(x) else _scrambled(repr(float(x))) for x in wide.ravel().tolist()]
+    found = [residue(x) if np.isfinite(x) else some_residue(repr(float(x))) for x in wide.ravel().tolist()]
     return np.array(found, np.uint64).reshape(wide.shape)
 
 
-def _scrambled(name: str) -> int:
+def some_residue(name: str) -> int:
+    """The residue that a name stands for."""
     return int(mixed(np.uint64(zlib.crc32(name.encode()) + 1)))
 
 
@@ -147,45 +150,83 @@ def inverse(values: Array) -> Array:
     return made
 
 
-def function_of(name: str, operands: Sequence[Array]) -> Array:
-    """Some function: the same for the same name and arguments."""
-    made: Array = np.asarray(np.uint64(_scrambled(name)))
-    for operand in operands:
-        made = mixed(add(multiplied(made, np.asarray(3, np.uint64)), operand))
-    return made
+@dataclass(frozen=True)
+class Ring:
+    """What stands for floats, in words of 64 bits.
+
+    Args:
+        add: the sum of two words; ``negated``, ``multiplied``, ``inverse`` and ``matrix_product`` likewise.
+        embedded: words of integers or floats.
+        functions: of words, by name, beside those that follow from sums, products and quotients.
+        word: the words that random integers below `PRIME` stand for.
+        told: the integers that words stand for, as a caller sees them.
+        key: what functions and comparisons see of words.
+        order: by what words are compared: larger for a larger one.
+    """
+
+    add: Callable[[Array, Array], Array]
+    negated: Callable[[Array], Array]
+    multiplied: Callable[[Array, Array], Array]
+    inverse: Callable[[Array], Array]
+    matrix_product: Callable[[Array, Array], Array]
+    embedded: Callable[[Any], Array]
+    functions: Mapping[str, Callable[..., Array]] = field(default_factory=dict)
+    word: Callable[[Array], Array] = np.asarray
+    told: Callable[[Array], Array] = np.asarray
+    key: Callable[[Array], Array] = np.asarray
+    order: Callable[[Array], Array] = mixed
+
+    def function(self, name: str, operands: Sequence[Array]) -> Array:
+        """A function of words; some function, the same for the same name and arguments, if it has no rule."""
+        known: dict[str, Callable[..., Array]] = {
+            "add": self.add,
+            "sub": lambda x, y: self.add(x, self.negated(y)),
+            "mul": self.multiplied,
+            "neg": self.negated,
+            "fma": lambda x, y, z: self.add(self.multiplied(x, y), z),
+            "div": lambda x, y: self.multiplied(x, self.inverse(y)),
+            "min": self.least,
+            "max": self.largest,
+            **self.functions,
+        }
+        return known[name](*operands) if name in known else self.word(self.some(name, operands))
+
+    def least(self, left: Array, right: Array) -> Array:
+        """The one that comes first."""
+        return np.where(self.order(left) <= self.order(right), left, right)
+
+    def largest(self, left: Array, right: Array) -> Array:
+        """The one that comes last."""
+        return np.where(self.order(left) <= self.order(right), right, left)
+
+    def some(self, name: str, operands: Sequence[Array]) -> Array:
+        """Integers below `PRIME` that are the same for the same name and arguments."""
+        made: Array = np.asarray(np.uint64(some_residue(name)))
+        for operand in map(self.key, operands):
+            made = mixed(add(multiplied(made, np.asarray(3, np.uint64)), operand))
+        return made
+
+    def compare(self, name: str, left: Array, right: Array) -> Array:
+        """Which of two words is the larger one, or whether both are the same."""
+        if name in ("equal", "not_equal"):
+            left, right = self.key(left), self.key(right)
+        else:
+            left, right = self.order(left), self.order(right)
+        made: Array = getattr(np, name)(left, right)
+        return made
 
 
-def _least(left: Array, right: Array) -> Array:
-    return np.where(mixed(left) <= mixed(right), left, right)
-
-
-def _largest(left: Array, right: Array) -> Array:
-    return np.where(mixed(left) <= mixed(right), right, left)
-
-
-_POLYNOMIALS: dict[str, Callable[..., Array]] = {
-    "add": add,
-    "sub": lambda x, y: add(x, negated(y)),
-    "mul": multiplied,
-    "neg": negated,
-    "fma": lambda x, y, z: add(multiplied(x, y), z),
-    "div": lambda x, y: multiplied(x, inverse(y)),
-    "min": _least,
-    "max": _largest,
-}
-_COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "less": lambda x, y: mixed(x) < mixed(y),
-    "less_equal": lambda x, y: mixed(x) <= mixed(y),
-}
-_REDUCTIONS = {"sum": add, "add": add, "min": _least, "max": _largest}
+MODULO_PRIME = Ring(add, negated, multiplied, inverse, matrix_product, embedded)
+"""Integers modulo `PRIME`."""
 
 
 class Residues(Numbers):
-    """Floats are integers modulo a prime, in 64 bits each whatever their dtype; integers are integers."""
+    """Floats are those of a ring, in 64 bits each whatever their dtype; integers are integers."""
 
     in_bytes = False
+
+    def __init__(self, ring: Ring = MODULO_PRIME) -> None:
+        self.ring = ring
 
     def storage(self, dtype: DType) -> np.dtype[Any]:
         """64 bits for a float.
@@ -208,23 +249,23 @@ class Residues(Numbers):
 
     def number(self, value: float | int, dtype: DType) -> Array:
         """A plain number."""
-        return embedded(value) if dtype.is_float else super().number(value, dtype)
+        return self.ring.embedded(value) if dtype.is_float else super().number(value, dtype)
 
     def scalar(self, value: Array, dtype: DType) -> Array:
         """A number that a launch is given."""
-        return embedded(value) if dtype.is_float else value
+        return self.ring.embedded(value) if dtype.is_float else value
 
     def convert(self, values: Array, source: DType, target: DType) -> Array:
         """Floats stay what they are; some function of a float is the integer that it becomes."""
         if source.is_float and target.is_float:
             return values
         if target.is_float:
-            return embedded(values)
+            return self.ring.embedded(values)
         if not source.is_float:
             return super().convert(values, source, target)
         if target.kind == "bool":
-            return np.asarray(values != 0)
-        return function_of("to integer", [values]).astype(target.numpy)
+            return np.asarray(self.ring.key(values) != 0)
+        return self.ring.some("to integer", [values]).astype(target.numpy)
 
     @np.errstate(over="ignore")
     def elementwise(
@@ -238,32 +279,35 @@ class Residues(Numbers):
             raise DTypeError(f"bits of {known[0]} as {result}: residues modulo 2**61 - 1 have none")
         if function in ("convert", "saturate"):
             kind = dtypes[0]
-            return embedded(operands[0]) if kind is None else self.convert(operands[0], kind, result)
+            return (
+                self.ring.embedded(operands[0]) if kind is None else self.convert(operands[0], kind, result)
+            )
         if function == "select":
             arms = [self._held(*pair) for pair in zip(operands[1:], dtypes[1:], strict=True)]
             return np.where(np.asarray(operands[0]), *arms)
         held = [self._held(*pair) for pair in zip(operands, dtypes, strict=True)]
         if function in COMPARISON:
-            return _COMPARISONS[function](*held)
-        meaning = _POLYNOMIALS.get(function)
-        return function_of(function, held) if meaning is None else meaning(*held)
+            return self.ring.compare(function, *held)
+        return self.ring.function(function, held)
 
     def _held(self, value: Any, kind: DType | None) -> Array:
         """An operand as residues."""
-        return np.asarray(value) if kind is not None and kind.is_float else embedded(value)
+        return np.asarray(value) if kind is not None and kind.is_float else self.ring.embedded(value)
 
     def multiply(self, atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
         """Sums of products."""
         if not atom.c_dtype.is_float:
             return super().multiply(atom, a, b, negative)
         kinds = (atom.a_dtype, a), (atom.b_dtype, b)
-        made = matrix_product(*(reduced(self._held(values, kind)) for kind, values in kinds))
-        return negated(made) if negative else made
+        made = self.ring.matrix_product(*(self._held(values, kind) for kind, values in kinds))
+        return self.ring.negated(made) if negative else made
 
     @np.errstate(over="ignore")
     def add_products(self, atom: MmaAtom, products: Array, c: Array) -> Array:
         """Their sum with what was there."""
-        return add(products, c) if atom.c_dtype.is_float else super().add_products(atom, products, c)
+        return (
+            self.ring.add(products, c) if atom.c_dtype.is_float else super().add_products(atom, products, c)
+        )
 
     @np.errstate(over="ignore")
     def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:
@@ -271,7 +315,7 @@ class Residues(Numbers):
         if not dtype.is_float:
             super().reduce_into(dtype, elements, at, values, kind)
             return
-        combine = _REDUCTIONS[kind]
+        combine = self.combine(kind, dtype)
         for number, value in zip(at.ravel().tolist(), values.ravel(), strict=True):
             elements[number] = combine(elements[number], value)
 
@@ -285,4 +329,7 @@ class Residues(Numbers):
 
     def combine(self, function: str, dtype: DType) -> Callable[[Array, Array], Array]:
         """Sums and extremes of residues."""
-        return _REDUCTIONS[function] if dtype.is_float else super().combine(function, dtype)
+        if not dtype.is_float:
+            return super().combine(function, dtype)
+        name = "add" if function == "sum" else function
+        return lambda left, right: self.ring.function(name, [left, right])

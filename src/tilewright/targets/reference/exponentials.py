@@ -1,0 +1,184 @@
+"""Kernels over pairs of residues, where powers are powers: what the weights of attention are.
+
+Every float is a pair of an integer modulo ``P`` and one modulo ``Q``, both primes, of which ``Q`` divides
+``P - 1``.  Sums and products are taken of each.  A power of two has the number's second integer as the
+exponent of a number ``BASE`` whose powers repeat after ``Q``: so ``exp2(x + y)`` is ``exp2(x) * exp2(y)``,
+modulo ``P``.  Modulo ``Q`` it is unknown, and so is what is computed of it; functions, comparisons and
+results go by the first integer.  So weights that are scaled, whichever of their exponents is taken for the
+largest, and summed in any order give the same averages to the last bit, and with a key more or less they do
+not.
+
+Minus infinity is a number of its own, less than all others: it stays what it is in sums and products, and its
+power is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tilewright.functions.conversions import Array
+from tilewright.targets.reference.residues import POISON, Ring, mixed, some_residue
+
+P, Q = 4294967087, 2147483543
+"""The largest prime of 32 bits that is twice a prime plus one, and that prime."""
+
+BASE = 4
+"""A square, so that its powers modulo P repeat after Q and not before."""
+
+UNKNOWN = np.uint64(2**32 - 1)
+"""What is not known modulo Q."""
+
+LOWEST = np.uint64((2**32 - 2) << 32 | (2**32 - 2))
+"""Minus infinity."""
+
+_FIRST, _SECOND = (np.asarray(modulus - 2, np.uint64) for modulus in (P, Q))
+_P, _Q, _UP, _LOW = np.uint64(P), np.uint64(Q), np.uint64(32), np.uint64(2**32 - 1)
+_HALF, _HALVES = np.uint64(16), np.uint64(2**16 - 1)
+
+
+def pair(high: Array, low: Array) -> Array:
+    """Words of both integers."""
+    return np.asarray(high << _UP | low)
+
+
+def first(words: Array) -> Array:
+    """The integers modulo P."""
+    return np.asarray(words) >> _UP
+
+
+def second(words: Array) -> Array:
+    """The integers modulo Q, or `UNKNOWN`."""
+    return np.asarray(words) & _LOW
+
+
+def word(integers: Array) -> Array:
+    """The pairs that integers of up to 64 bits stand for."""
+    return pair(integers % _P, integers % _Q)
+
+
+def told(words: Array) -> Array:
+    """The integers modulo P; what has not been written stays so."""
+    return np.where(words == POISON, words, first(words))
+
+
+def add(left: Array, right: Array) -> Array:
+    """``left + right``."""
+    unknown = (second(left) == UNKNOWN) | (second(right) == UNKNOWN)
+    sums = np.where(unknown, UNKNOWN, (second(left) + second(right)) % _Q)
+    return _beside(left, right, pair((first(left) + first(right)) % _P, sums))
+
+
+def multiplied(left: Array, right: Array) -> Array:
+    """``left * right``.
+
+    Example:
+        >>> seven = word(np.uint64(7))
+        >>> int(multiplied(seven, seven)) == int(word(np.uint64(49)))
+        True
+    """
+    unknown = (second(left) == UNKNOWN) | (second(right) == UNKNOWN)
+    products = np.where(unknown, UNKNOWN, second(left) * second(right) % _Q)
+    return _beside(left, right, pair(first(left) * first(right) % _P, products))
+
+
+def _beside(left: Array, right: Array, made: Array) -> Array:
+    return np.where((left == LOWEST) | (right == LOWEST), LOWEST, made)
+
+
+def negated(words: Array) -> Array:
+    """``-words``."""
+    unknown = second(words) == UNKNOWN
+    made = pair((_P - first(words) % _P) % _P, np.where(unknown, UNKNOWN, (_Q - second(words) % _Q) % _Q))
+    return np.where(words == LOWEST, embedded(math.inf), made)
+
+
+def power(base: Array, exponent: Array, modulus: int) -> Array:
+    """``base ** exponent`` of integers modulo a prime of 32 bits.
+
+    Example:
+        >>> int(power(np.asarray(3, np.uint64), np.asarray(5, np.uint64), 100))
+        43
+    """
+    n = np.uint64(modulus)
+    made, square = np.ones(np.broadcast(base, exponent).shape, np.uint64), np.asarray(base) % n
+    for bit in range(32):
+        made = np.where(exponent >> np.uint64(bit) & np.uint64(1), made * square % n, made)
+        square = square * square % n
+    return np.asarray(made)
+
+
+def inverse(words: Array) -> Array:
+    """``1 / words``, and 0 of 0."""
+    known = power(second(words), _SECOND, Q)
+    return pair(power(first(words), _FIRST, P), np.where(second(words) == UNKNOWN, UNKNOWN, known))
+
+
+def exp2(words: Array) -> Array:
+    """Powers of two; some function of what is unknown modulo Q."""
+    made = power(np.asarray(BASE, np.uint64), second(words), P)
+    made = np.where(second(words) == UNKNOWN, mixed(first(words)) % _P, made)
+    return pair(np.where(words == LOWEST, np.uint64(0), made), np.asarray(UNKNOWN))
+
+
+def exp(words: Array) -> Array:
+    """Powers of e, whose logarithm to base two is the nearest number of 64 bits."""
+    return exp2(multiplied(words, embedded(math.log2(math.e))))
+
+
+def matrix_product(a: Array, b: Array) -> Array:
+    """``a @ b.T`` of pairs (m, k) and (n, k)."""
+    known = [np.where(second(x) == UNKNOWN, np.uint64(0), second(x)) for x in (a, b)]
+    rows, columns = ((second(x) == UNKNOWN).any(1) for x in (a, b))
+    unknown = rows[:, None] | columns[None]
+    made = np.where(unknown, UNKNOWN, _product(known[0], known[1], Q))
+    return pair(_product(first(a), first(b), P), made)
+
+
+def _product(a: Array, b: Array, modulus: int) -> Array:
+    """By halves of 16 bits, whose products are exact in f64, also summed over 2**20 of them."""
+    n = np.uint64(modulus)
+    high_a, high_b = ((x % n >> _HALF).astype(np.float64) for x in (a, b))
+    low_a, low_b = ((x % n & _HALVES).astype(np.float64) for x in (a, b))
+    middle = (high_a @ low_b.T).astype(np.uint64) + (low_a @ high_b.T).astype(np.uint64)
+    total = (high_a @ high_b.T).astype(np.uint64) % n * np.uint64(2**32 % modulus) % n
+    total += middle % n * np.uint64(2**16) % n + (low_a @ low_b.T).astype(np.uint64) % n
+    return np.asarray(total % n)
+
+
+def embedded(values: Any) -> Array:
+    """Integers or floats as pairs; infinity and NaN are numbers of their own."""
+    given = np.asarray(values)
+    numbers = given.ravel().tolist()
+    made = np.array([_embedded(number) for number in numbers], np.uint64)
+    return made.reshape(given.shape)
+
+
+def _embedded(number: float | int) -> int:
+    if number == -math.inf:
+        return int(LOWEST)
+    if not math.isfinite(number):
+        return int(word(np.asarray(some_residue(repr(float(number))), np.uint64)))
+    exact = Fraction(number)
+    both = (exact.numerator * pow(exact.denominator, -1, modulus) % modulus for modulus in (P, Q))
+    high, low = both
+    return high << 32 | low
+
+
+def order(words: Array) -> Array:
+    """Far apart for neighbours, and 0 for minus infinity."""
+    return np.where(np.asarray(words) == LOWEST, np.uint64(0), mixed(first(words)))
+
+
+PAIRS = Ring(
+    *(add, negated, multiplied, inverse, matrix_product, embedded),
+    functions={"exp": exp, "exp2": exp2},
+    word=lambda integers: word(np.asarray(integers)),
+    told=told,
+    key=first,
+    order=order,
+)
+"""Pairs of integers modulo P and Q."""
