@@ -6,20 +6,14 @@ Each has extents of several ragged tiles and steps; `Member.want` computes with 
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
-from tilewright.ops.attending import by_warpgroups, by_warps
-from tilewright.ops.attending.activated import ByActivation
-from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
 from tilewright.ops.complex_products import four_products, products_of_halves, three_products
 from tilewright.ops.contraction import posed
 from tilewright.ops.contractions import IN_KERNEL
@@ -38,17 +32,13 @@ from tilewright.ops.products import (
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
-from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Ring, residue
+from tilewright.targets.reference.residues import PRIME, residue
+
+from .chains import attention, chain
+from .member import Exact, Member, drawn, spec
 
 M, N, K = 40, 24, 80
 """Two tiles along M and N, and three steps along K, all cut; rows of whole 16 bytes, for bulk copies."""
-
-Exact = np.ndarray[Any, Any]
-"""Python's integers."""
-
-WRITTEN = ("D", "out", "out_im", "O", "L")
-"""What the members' kernels write."""
 
 SYNC = tw.Schedule(tw.atoms.MMA_F16, (32, 16, 32), warps=(2, 1), stages=3, staging="cp_async")
 BULK = tw.Schedule(
@@ -78,74 +68,24 @@ DECODED = {
 }
 
 
-@dataclass(frozen=True)
-class Member:
-    """A member of the family.
-
-    Args:
-        ways: kernels that are to be the same, by what distinguishes them; the first one has mutants.
-        like: specimens of the arrays, and numbers, by parameter.
-        want: what they write, by parameter, given the residues of the arrays that are read.
-        given: residues that are not random.
-        ring: what they are residues of.
-    """
-
-    ways: Mapping[str, Bound]
-    like: Mapping[str, Any]
-    want: Callable[[dict[str, Exact]], dict[str, Exact]]
-    given: Mapping[str, Any] = field(default_factory=dict)
-    ring: Ring = MODULO_PRIME
-
-    @property
-    def modulus(self) -> int:
-        """Of what every way writes."""
-        return PRIME if self.ring is MODULO_PRIME else P
-
-    def residues(self) -> dict[str, Any]:
-        """Of all arrays of floats that are read."""
-        arrays = {name: self.like[name] for name in self.like.keys() - {*WRITTEN}}
-        arrays = {name: one for name, one in arrays.items() if hasattr(one, "shape")}
-        floats = {name: one for name, one in arrays.items() if tw.dtype(one.dtype).is_float}
-        return {name: drawn(name, one.shape) for name, one in floats.items()} | dict(self.given)
-
-    def arguments(self, bound: Bound) -> list[Any]:
-        """Specimens and numbers, in the order of a kernel's parameters."""
-        return [self.like[one.name] for one in bound.program.parameters if one.name in self.like]
-
-    def polynomial(self) -> dict[str, Exact]:
-        """What every way is to write, modulo `modulus`."""
-        integers = {name: one for name, one in self.like.items() if isinstance(one, np.ndarray)}
-        exact = {name: one.astype(object) for name, one in (integers | self.residues()).items()}
-        return {name: one % self.modulus for name, one in self.want(exact).items()}
-
-
-def drawn(name: str, shape: tuple[int, ...]) -> Any:
-    """Residues that follow from the name."""
-    return np.random.default_rng(zlib.crc32(name.encode())).integers(0, PRIME, shape, np.uint64)
-
-
 def under(kernel: Kernel, schedules: Mapping[str, tw.Schedule], **words: Any) -> dict[str, Bound]:
     """A kernel under each of some schedules."""
     return {name: kernel.bind(**words, schedule=one) for name, one in schedules.items()}
 
 
-def _like(kind: str, *shape: int, turned: bool = False) -> Any:
-    """A specimen, row by row or, each matrix, column by column."""
-    *lead, rows, columns = shape if len(shape) > 1 else (1, *shape)
-    inner = (1, rows) if turned else (columns, 1)
-    steps = [rows * columns * int(np.prod(lead[at + 1 :])) for at in range(len(lead))]
-    return tw.like(kind, *shape, strides=(*steps, *inner)[-len(shape) :])
-
-
 def _batched() -> Member:
     schedules = PARTITIONS | {"several batch items": replace(SYNC, batches=2)}
-    like = {"A": _like("f16", 3, M, K), "B": _like("f16", 3, K, N, turned=True), "D": _like("f32", 3, M, N)}
+    like = {
+        "A": spec("f16", 3, M, K),
+        "B": spec("f16", 3, K, N, turned=True),
+        "D": spec("f32", 3, M, N),
+    }
     return Member(under(plain(1), schedules, precision="exact"), like, lambda x: {"D": x["A"] @ x["B"]})
 
 
 def _combined() -> Member:
-    like = {name: _like("f32", M, N) for name in "CRD"} | {"bias": _like("f32", N)}
-    like |= {"A": _like("f16", M, K), "B": _like("f16", K, N, turned=True), "alpha": 0.75, "beta": -3.0}
+    like = {name: spec("f32", M, N) for name in "CRD"} | {"bias": spec("f32", N)}
+    like |= {"A": spec("f16", M, K), "B": spec("f16", K, N, turned=True), "alpha": 0.75, "beta": -3.0}
     words = {"precision": "exact", "terms": frozenset(["alpha", "c", "bias", "residual"]), "activation": None}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
@@ -157,8 +97,8 @@ def _combined() -> Member:
 
 def _grouped() -> Member:
     ends = np.array([3, 3, 37, M], np.int32)
-    like = {"A": _like("f16", M, K), "B": _like("f16", 4, K, N, turned=True), "ends": ends}
-    like |= {"bias": _like("f32", 4, N), "D": _like("f32", M, N)}
+    like = {"A": spec("f16", M, K), "B": spec("f16", 4, K, N, turned=True), "ends": ends}
+    like |= {"bias": spec("f32", 4, N), "D": spec("f32", M, N)}
     words = {"precision": "exact", "terms": frozenset(["bias"]), "activation": None}
     schedules = {"direct": DIRECT, "persistent": replace(SYNC, blocks=2), "bulk copies": BULK}
 
@@ -170,8 +110,17 @@ def _grouped() -> Member:
 
 
 def _scaled() -> Member:
-    like = {"A": _like("f16", M, K), "B": _like("f8e4m3", K, N, turned=True), "D": _like("f16", M, N)}
-    like |= {"scale_a": _like("f32", M), "scale_b": _like("f32", N), "bias": _like("f32", N), "alpha": 1.0}
+    like = {
+        "A": spec("f16", M, K),
+        "B": spec("f8e4m3", K, N, turned=True),
+        "D": spec("f16", M, N),
+    }
+    like |= {
+        "scale_a": spec("f32", M),
+        "scale_b": spec("f32", N),
+        "bias": spec("f32", N),
+        "alpha": 1.0,
+    }
     terms = frozenset(["scale_a", "scale_b", "bias"])
     ways = under(scaled(0), DECODED, multiplied=tw.f16, terms=terms, activation=None)
     return Member(
@@ -183,9 +132,9 @@ def _scaled_in_groups() -> Member:
     """Of whole numbers of 8 bits, with scales and zero points of groups of 32."""
     depth, group = 96, 32
     b = np.random.default_rng(0).integers(-128, 128, (N, depth)).astype(np.int8).T
-    like = {"A": _like("f16", M, depth), "B": b, "D": _like("f16", M, N), "alpha": 1.0}
-    like |= {"scale_b": _like("f16", 3, N), "zero_b": _like("f16", 3, N)}
-    like |= {"scale_a": _like("f32", M), "bias": _like("f32", N)}
+    like = {"A": spec("f16", M, depth), "B": b, "D": spec("f16", M, N), "alpha": 1.0}
+    like |= {"scale_b": spec("f16", 3, N), "zero_b": spec("f16", 3, N)}
+    like |= {"scale_a": spec("f32", M), "bias": spec("f32", N)}
     terms = frozenset(["scale_a", "scale_b", "zero_b", "bias"])
     schedules = {name: one for name, one in DECODED.items() if name != "bulk copies"}
     ways = under(scaled_in_groups(0), schedules, multiplied=tw.f16, group=group, terms=terms, activation=None)
@@ -201,12 +150,12 @@ def _scaled_by_blocks() -> Member:
     """Of two blocks along K and a ragged one, with scales of each row and of blocks of columns."""
     depth = 2 * BLOCK + 16
     like = {
-        "A": _like("f16", M, depth),
-        "B": _like("f16", depth, N, turned=True),
-        "D": _like("f32", M, N),
+        "A": spec("f16", M, depth),
+        "B": spec("f16", depth, N, turned=True),
+        "D": spec("f32", M, N),
         "alpha": 1.0,
     }
-    like |= {"scale_a": _like("f32", M, 3), "scale_b": _like("f32", 3, 1), "bias": _like("f32", N)}
+    like |= {"scale_a": spec("f32", M, 3), "scale_b": spec("f32", 3, 1), "bias": spec("f32", N)}
     terms = frozenset(["scale_a", "scale_b", "bias"])
     schedules = {
         "direct": replace(DIRECT, promote=2),
@@ -231,10 +180,10 @@ def _scaled_by_blocks() -> Member:
 
 def _in_halves() -> Member:
     """The grade f32: three products of four halves, in the units of rows and columns."""
-    like = {name: _like("f16", M, K) for name in ("A1", "A2")}
-    like |= {name: _like("f16", K, N, turned=True) for name in ("B1", "B2")}
-    like |= {"p": _like("f32", M), "q": _like("f32", N), "bias": _like("f32", N)}
-    like |= {name: _like("f32", M, N) for name in "CRD"} | {"alpha": 1.0, "beta": 0.0}
+    like = {name: spec("f16", M, K) for name in ("A1", "A2")}
+    like |= {name: spec("f16", K, N, turned=True) for name in ("B1", "B2")}
+    like |= {"p": spec("f32", M), "q": spec("f32", N), "bias": spec("f32", N)}
+    like |= {name: spec("f32", M, N) for name in "CRD"} | {"alpha": 1.0, "beta": 0.0}
     words = {"both": True, "terms": frozenset(["bias"]), "activation": None}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
@@ -255,7 +204,7 @@ def _complex(names: tuple[str, ...], kind: str, extents: tuple[int, int, int] = 
     for name in names:
         shape = next(shape for first, shape in shapes.items() if name.startswith(first))
         own = kind if name[0] in "ab" else "f32"
-        like |= {part: _like(own, *shape, turned=name[0] == "b") for part in (name, f"{name}_im")}
+        like |= {part: spec(own, *shape, turned=name[0] == "b") for part in (name, f"{name}_im")}
     like |= {"alpha_re": ALPHA.real, "alpha_im": ALPHA.imag, "beta_re": BETA.real, "beta_im": BETA.imag}
     return like
 
@@ -305,7 +254,7 @@ def _three() -> Member:
 def _complex_halves() -> Member:
     m, n, k = 24, 16, 40
     like = _complex(("a1", "a2", "b1", "b2", "c", "out"), "f16", (m, n, k))
-    like |= {"p": _like("f32", m), "q": _like("f32", n)}
+    like |= {"p": spec("f32", m), "q": spec("f32", n)}
     schedules = {"direct": replace(DIRECT, promote=1), "bulk copies": replace(BULK, promote=1)}
 
     def want(x: dict[str, Exact]) -> dict[str, Exact]:
@@ -354,68 +303,6 @@ def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
     return Member(ways, like, want, given)
 
 
-def _chain() -> Member:
-    """Two products with nothing between them, by warps and by warpgroups, of several tiles."""
-    m, k, n, p = 70, 24, 75, 40
-    shapes = {"A": (m, k), "B": (n, k), "C": (n, p), "D": (m, p)}
-    between = ByActivation(None)
-    ways = {
-        f"warps, {rows} x {keys}": by_warps.gemm_chain.bind(
-            between=between, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
-        )
-        for rows, keys in ((32, 32), (64, 16))
-    }
-    tiles = WarpgroupTiles(32, 48, 32, 2, 1, own_output=False)
-    ways["warpgroups"] = by_warpgroups.gemm_chain.bind(between=between, tiles=tiles, blocks=2)
-
-    def want(x: dict[str, Exact]) -> dict[str, Exact]:
-        a, b, c = (x[name][0, 0] for name in "ABC")
-        return {"D": ((a @ b.T % PRIME) @ c)[None, None]}
-
-    return Member(ways, {name: _like("f16", 1, 1, *shape) for name, shape in shapes.items()}, want)
-
-
-def _attention(causal: bool) -> Member:
-    """Weighted averages by warps and by warpgroups: four heads of queries for two of keys, of several tiles.
-
-    The exponent is 1, so that one score is the largest whether or not it has been multiplied by it.
-    """
-    (m, n), depth, width, diagonal = (70, 75), 24, 40, 5
-    shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
-    like = {name: _like("f16", *shape) for name, shape in shapes.items()} | {"L": _like("f32", 1, 4, m, 1)}
-    words = {"causal": causal, "between": BySoftmax(negated=False), "with_lse": True}
-    ways = {
-        f"warps, {rows} x {keys}": by_warps.attention.bind(
-            **words, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
-        )
-        for rows, keys in ((32, 32), (64, 16))
-    }
-    for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
-        tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
-        name = f"{groups} warpgroups, {keys} keys"
-        ways[name] = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=2)
-
-    def want(x: dict[str, Exact]) -> dict[str, Exact]:
-        seen = np.arange(n) <= np.arange(m)[:, None] + diagonal if causal else np.ones((m, n), bool)
-        averages, logarithms = [], []
-        for head in range(4):
-            q, k, v = x["Q"][0, head], x["K"][0, head // 2], x["V"][0, head // 2]
-            scores = q @ k.T
-            words = np.where(seen, PAIRS.word((scores % (P * Q)).astype(np.uint64)), LOWEST)
-            largest = np.take_along_axis(words, PAIRS.order(words).argmax(1)[:, None], 1)
-            base = (largest & np.uint64(2**32 - 1)).astype(object)
-            power = np.frompyfunc(lambda score: pow(BASE, int(score), P), 1, 1)
-            weights = np.where(seen, power((scores - base) % Q), 0)
-            total = weights.sum(1)[:, None] % P
-            averages.append(weights @ v * np.frompyfunc(lambda x: pow(x, -1, P), 1, 1)(total))
-            logarithm = PAIRS.add(PAIRS.function("log2", [PAIRS.word(total.astype(np.uint64))]), largest)
-            logarithms.append(PAIRS.told(PAIRS.multiplied(logarithm, PAIRS.embedded(math.log(2)))))
-        return {"O": np.array(averages)[None], "L": np.array(logarithms).astype(object)[None]}
-
-    numbers = {"exponent": 1.0, "diagonal": diagonal, "band": 2}
-    return Member(ways, like | numbers, want, ring=PAIRS)
-
-
 MEMBERS: dict[str, Callable[[], Member]] = {
     "batched": _batched,
     "combined": _combined,
@@ -429,8 +316,8 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "complex at grade f32": _complex_halves,
     "einsum to heads": lambda: _contraction("bsk,khd->bhsd", (2, 24, 80), (80, 2, 64)),
     "einsum of 5-D": lambda: _contraction("aibk,kj->abij", (2, 3, 24, 24), (24, 40)),
-    "chain": _chain,
-    "attention": lambda: _attention(causal=False),
-    "causal attention": lambda: _attention(causal=True),
+    "chain": chain,
+    "attention": lambda: attention(causal=False),
+    "causal attention": lambda: attention(causal=True),
 }
 """Each is made when it is asked for."""

@@ -1,0 +1,79 @@
+"""Two products one after the other as algebra: with nothing between them, and with a softmax: attention."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.ops.attending import by_warpgroups, by_warps
+from tilewright.ops.attending.activated import ByActivation
+from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
+from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
+from tilewright.targets.reference.residues import PRIME
+
+from .member import Exact, Member, spec
+
+
+def chain() -> Member:
+    """Two products with nothing between them, by warps and by warpgroups, of several tiles."""
+    m, k, n, p = 70, 24, 75, 40
+    shapes = {"A": (m, k), "B": (n, k), "C": (n, p), "D": (m, p)}
+    between = ByActivation(None)
+    ways = {
+        f"warps, {rows} x {keys}": by_warps.gemm_chain.bind(
+            between=between, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
+        )
+        for rows, keys in ((32, 32), (64, 16))
+    }
+    tiles = WarpgroupTiles(32, 48, 32, 2, 1, own_output=False)
+    ways["warpgroups"] = by_warpgroups.gemm_chain.bind(between=between, tiles=tiles, blocks=2)
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        a, b, c = (x[name][0, 0] for name in "ABC")
+        return {"D": ((a @ b.T % PRIME) @ c)[None, None]}
+
+    return Member(ways, {name: spec("f16", 1, 1, *shape) for name, shape in shapes.items()}, want)
+
+
+def attention(causal: bool) -> Member:
+    """Weighted averages by warps and by warpgroups: four heads of queries for two of keys, of several tiles.
+
+    The exponent is 1, so that one score is the largest whether or not it has been multiplied by it.
+    """
+    (m, n), depth, width, diagonal = (70, 75), 24, 40, 5
+    shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
+    arrays = {name: spec("f16", *shape) for name, shape in shapes.items()} | {"L": spec("f32", 1, 4, m, 1)}
+    words = {"causal": causal, "between": BySoftmax(negated=False), "with_lse": True}
+    ways = {
+        f"warps, {rows} x {keys}": by_warps.attention.bind(
+            **words, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)
+        )
+        for rows, keys in ((32, 32), (64, 16))
+    }
+    for groups, keys, own in ((1, 32, False), (2, 32, True), (2, 48, False)):
+        tiles = WarpgroupTiles(32, 48, keys, 2, groups, own_output=own)
+        name = f"{groups} warpgroups, {keys} keys"
+        ways[name] = by_warpgroups.attention.bind(**words, tiles=tiles, blocks=2)
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        seen = np.arange(n) <= np.arange(m)[:, None] + diagonal if causal else np.ones((m, n), bool)
+        averages, logarithms = [], []
+        for head in range(4):
+            q, k, v = x["Q"][0, head], x["K"][0, head // 2], x["V"][0, head // 2]
+            scores = q @ k.T
+            words = np.where(seen, PAIRS.word((scores % (P * Q)).astype(np.uint64)), LOWEST)
+            largest = np.take_along_axis(words, PAIRS.order(words).argmax(1)[:, None], 1)
+            base = (largest & np.uint64(2**32 - 1)).astype(object)
+            power = np.frompyfunc(lambda score: pow(BASE, int(score), P), 1, 1)
+            weights = np.where(seen, power((scores - base) % Q), 0)
+            total = weights.sum(1)[:, None] % P
+            averages.append(weights @ v * np.frompyfunc(lambda x: pow(x, -1, P), 1, 1)(total))
+            logarithm = PAIRS.add(PAIRS.function("log2", [PAIRS.word(total.astype(np.uint64))]), largest)
+            logarithms.append(PAIRS.told(PAIRS.multiplied(logarithm, PAIRS.embedded(math.log(2)))))
+        return {"O": np.array(averages)[None], "L": np.array(logarithms).astype(object)[None]}
+
+    numbers = {"exponent": 1.0, "diagonal": diagonal, "band": 2}
+    return Member(ways, arrays | numbers, want, ring=PAIRS)
