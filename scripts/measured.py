@@ -1,13 +1,16 @@
 """Write measured figures into the pages that quote them: `python scripts/measured.py`.
 
-README.md quotes `benchmarks/results/h200_dense.json`, the steps of the tutorial
-`benchmarks/results/h200_tutorial.json`.  A page whose file is not there stays as it is.
+README.md quotes `benchmarks/results/h200_dense.json` and rows of `benchmarks/members.py`, the steps of the
+tutorial `benchmarks/results/h200_tutorial.json`.  A page whose file is not there stays as it is.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,23 @@ HEADLINES = {
 }
 """Problems of the dense benchmark that the README quotes, in its words."""
 
+MEMBERS = {
+    ("fp16 × int4, groups of 128, M ≤ 16", "cuBLAS fp16 alone"): "f16 by weights of 4 bits, up to 16 rows",
+    ("fp16 × fp8 + scale + bias, M ≤ 64", "cuBLAS fp16 alone"): "f16 by weights of fp8, up to 64 rows",
+    ("fp8 × fp8 by block", "torch._scaled_mm"): "fp8 by fp8, scales of blocks",
+    ("complex64, f32 grade", "cuBLAS CGEMM"): "complex64 on tensor cores, no less exact",
+    ("complex128", "cuBLAS ZGEMM"): "complex128",
+    ("complex half", "six launches"): "complex numbers of f16",
+    ("fp32-accurate real", "cuBLAS SGEMM"): 'f32 on tensor cores, `precision="f32"`',
+    ("GEMM + bias + permute, 4096³", "two steps"): "a product with bias, its axes permuted",
+    ("attention, 1024 keys", "cuDNN, FlashAttention"): "attention, 1024 keys",
+    ("attention, 4096 keys and more", "cuDNN, FlashAttention"): "attention, 4096 keys and more",
+    ("attention, D = 96, 192, 256", "cuDNN, FlashAttention"): "attention, heads of 96, 192, 256",
+}
+"""Rows of `benchmarks/members.py` that the README quotes, in its words."""
+
 TABLE = re.compile(r"(<!-- measured: [^\n]* -->\n(?:\|[^\n]*\n){2}).*?(<!-- end -->)", re.DOTALL)
+OF_MEMBERS = re.compile(r"(<!-- members: [^\n]* -->\n(?:\|[^\n]*\n){2}).*?(<!-- end -->)", re.DOTALL)
 SHARE = re.compile(r"^Share of cuBLAS on an H200 \(bf16\): .*$", re.MULTILINE)
 
 
@@ -37,7 +56,8 @@ def pages() -> Iterator[tuple[Path, str]]:
     dense, tutorial = RESULTS / "h200_dense.json", RESULTS / "h200_tutorial.json"
     if dense.exists():
         readme = ROOT / "README.md"
-        yield readme, with_table(readme.read_text(), json.loads(dense.read_text())["rows"])
+        text = with_table(readme.read_text(), json.loads(dense.read_text())["rows"])
+        yield readme, with_members(text)
     if tutorial.exists():
         rows = json.loads(tutorial.read_text())["rows"]
         for step in sorted((ROOT / "docs" / "tutorial").glob("step*.py")):
@@ -52,6 +72,20 @@ def with_table(text: str, rows: list[dict[str, Any]]) -> str:
     lines = [f"| {said} | {found[name]:.2f} |\n" for name, said in HEADLINES.items() if name in found]
     assert lines, "none of the problems that the README quotes was measured"
     return TABLE.sub(lambda match: match[1] + "".join(lines) + match[2], text)
+
+
+def with_members(text: str) -> str:
+    """A page whose table has the members of the family beside their peers: mean, least and most."""
+    sys.path.append(str(ROOT / "benchmarks"))
+    lines = []
+    for work in runpy.run_path(str(ROOT / "benchmarks" / "members.py"))["ASKED"]:
+        values = [speed.value for speed in work.speeds()]
+        if values and (work.name, work.peer) in MEMBERS:
+            mean = math.exp(sum(map(math.log, values)) / len(values))
+            reach = f"{mean:.2f} | {min(values):.2f} to {max(values):.2f}"
+            lines.append(f"| {MEMBERS[work.name, work.peer]} | {work.peer} | {reach} |\n")
+    assert len(lines) == len(MEMBERS), "a row that the README quotes was not measured"
+    return OF_MEMBERS.sub(lambda match: match[1] + "".join(lines) + match[2], text)
 
 
 def slowest(speeds: dict[str, list[float]]) -> float:
