@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
-from tilewright.dtypes import DType
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul, negate
-from tilewright.symbolic.nodes import FALSE, Cond, Int, Sym
+from tilewright.symbolic.nodes import FALSE, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.ahead import Ahead
 from tilewright.targets.cpu.arch import adds_groups
-from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.copies import emit_panel
-from tilewright.targets.cpu.dots import group_count, grouping, micro_kernel, row_sums
-from tilewright.targets.cpu.emitter import SELF, CpuEmitter
-from tilewright.targets.cpu.linear import Panels, panels
+from tilewright.targets.cpu.dots import group_count, grouping, row_sums
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.linear import Panels, panels, same_place
+from tilewright.targets.cpu.micro_kernels import Form, Term, lanes_of, micro_kernel, vectors_at_once
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.sequential import depth_of
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
@@ -41,10 +40,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
         deep = emitter.local("depth")
         emitter.constant("Index", deep, _within(emitter, extents.depth, depth_of(first.a)))
-        callings = [
-            _calling(emitter, op, one, begins, deep, m, n)
-            for one, begins in zip(op.products, op.begins, strict=True)
-        ]
+        callings = _callings(emitter, op, deep, m, n)
         grouped = callings[0].grouped
         if grouped is not None:
             grouped.begin(emitter, m.count, deep)
@@ -146,33 +142,83 @@ class _Grouped:
         emitter.do(call(self.grouping, self.groups[0], self.panel, depth))
 
 
+def _callings(emitter: CpuEmitter, op: Multiply, depth: Code, m: _Extent, n: _Extent) -> list[_Calling]:
+    """The calls for a micro-tile: one for all products where registers hold their sums, else one for each."""
+    whole = _calling(emitter, op, range(len(op.products)), depth, m, n)
+    if whole is not None:
+        return [whole]
+    each = (_calling(emitter, op, [at], depth, m, n) for at in range(len(op.products)))
+    return [calling for calling in each if calling is not None]
+
+
 def _calling(
-    emitter: CpuEmitter, op: Multiply, mma: Mma, begins: Cond, depth: Code, m: _Extent, n: _Extent
-) -> _Calling:
-    """The calls for one of the products, whose accumulator counts as 0 at some time."""
-    rows, columns, _ = mma.mma.atom.shape
-    a, b = (panels(v.tensor.view, unit) for v, unit in ((mma.a, rows), (mma.b, columns)))
-    assert a is not None
-    assert b is not None
-    assert b.row_stride == 1
-    if op.is_packed(mma):
-        b = replace(b, base=0, panel_stride=0)
-    view = emitter.fragment_view(mma.c.fragment)
-    at_c = substitute(view.offset, {view.coords[0]: mul(m.at, rows), view.coords[1]: mul(n.at, columns)})
-    into = code("{} + {}", emitter.name(mma.c), emitter.spell(at_c))
-    adds = emitter.spell_cond(negate(begins))
-    lanes = _lanes(emitter, mma)
+    emitter: CpuEmitter, op: Multiply, which: Sequence[int], depth: Code, m: _Extent, n: _Extent
+) -> _Calling | None:
+    """The calls for some of the products; None if these are several, and gain nothing by that or do not fit.
+
+    A sum counts as 0 whenever it does for the first product that is added to it.
+    """
+    products = [op.products[at] for at in which]
+    atom = products[0].mma.atom
+    rows, columns, _ = atom.shape
+    a, b, c = (_distinct(values) for values in zip(*((one.a, one.b, one.c) for one in products), strict=True))
+    terms = tuple(Term(_at(a, one.a), _at(b, one.b), _at(c, one.c), one.negative) for one in products)
+    lanes = lanes_of(emitter.arch, atom)
     vectors = columns // lanes
     heights = (rows,) if m.needed is None else tuple(dict.fromkeys((1, (rows + 1) // 2, rows)))
     widths = (columns,) if n.needed is None or vectors == 1 else ((vectors + 1) // 2 * lanes, columns)
-    kernels = [[_micro_kernel(emitter, mma, (high, wide), a, b) for wide in widths] for high in heights]
-    at_a, at_b = _at(emitter, mma.a, a, m.at), _at(emitter, mma.b, b, n.at)
-    if not adds_groups(mma.mma.atom):
-        return _Calling((heights, widths), kernels, (at_a, at_b, into, depth, adds))
-    grouped = _grouped(emitter, mma, lanes, a, at_b)
+    of_a, of_b = ([_panels_of(value, unit) for value in side] for side, unit in ((a, rows), (b, columns)))
+    width = 0
+    if len(terms) > 1:
+        width = vectors_at_once(emitter.arch, rows, [wide // lanes for wide in widths], terms)
+        alike = all(len({(one.row_stride, one.k_stride) for one in side}) == 1 for side in (of_a, of_b))
+        is_narrow = atom.c_dtype != atom.c_dtype.computed
+        if len(terms) == len(c) or not (width and alike) or is_narrow:
+            return None
+    form = Form(atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width)
+    kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
+    at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
+    packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
+    at_b = [
+        _start(emitter, value, replace(one, base=0, panel_stride=0) if there else one, n.at)
+        for value, one, there in zip(b, of_b, packed, strict=True)
+    ]
+    into = [_sums(emitter, value, (rows, columns), m, n) for value in c]
+    begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
+    adds = [emitter.spell_cond(negate(one)) for one in begins]
+    if not adds_groups(atom):
+        return _Calling((heights, widths), kernels, (*at_a, *at_b, *into, depth, *adds))
+    grouped = _grouped(emitter, products[0], lanes, of_a[0], at_b[0])
     sums = code("{} + {}", grouped.sums[0], emitter.spell(mul(m.at, rows)))
-    arguments = (at_a, grouped.groups[0], into, depth, adds, sums)
+    arguments = (*at_a, grouped.groups[0], *into, depth, *adds, sums)
     return _Calling((heights, widths), kernels, arguments, grouped)
+
+
+def _distinct(values: Sequence[Value]) -> list[Value]:
+    """The values that are not in the place of one before them."""
+    found = list[Value]()
+    for value in values:
+        if not any(same_place(value, other) for other in found):
+            found.append(value)
+    return found
+
+
+def _at(found: Sequence[Value], value: Value) -> int:
+    return next(at for at, other in enumerate(found) if same_place(value, other))
+
+
+def _panels_of(operand: Value, unit: int) -> Panels:
+    """How an operand lies, which the lowering has laid out."""
+    found = panels(operand.tensor.view, unit)
+    assert found is not None
+    return found
+
+
+def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: _Extent, n: _Extent) -> Code:
+    """Where the sums of a micro-tile lie."""
+    view = emitter.fragment_view(acc.fragment)
+    at = {view.coords[0]: mul(m.at, unit[0]), view.coords[1]: mul(n.at, unit[1])}
+    return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
 
 
 def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: Panels, panel: Code) -> _Grouped:
@@ -216,109 +262,7 @@ def _smallest(
         yield len(sizes) - 1, emitter.otherwise()
 
 
-def _at(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
+def _start(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
+    """Where a panel of an operand begins."""
     start = add(found.base, mul(panel, found.panel_stride))
     return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))
-
-
-# ---------------------------------------------------------------- micro-kernels
-
-
-def _lanes(emitter: CpuEmitter, op: Mma) -> int:
-    """Elements of one vector."""
-    lanes = emitter.arch.vector_bytes // op.mma.atom.c_dtype.computed.bytes
-    while op.mma.atom.shape[1] % lanes:
-        lanes //= 2
-    return lanes
-
-
-def _micro_kernel(emitter: CpuEmitter, op: Mma, size: tuple[int, int], a: Panels, b: Panels) -> Code:
-    """The micro-kernel for the first rows and columns of a micro-tile."""
-    pitch, lanes = op.mma.atom.shape[1], _lanes(emitter, op)
-    acc = op.mma.atom.c_dtype
-    compute = acc.computed
-    rows, vectors = size[0], size[1] // lanes
-    if adds_groups(op.mma.atom):
-        of_bytes = micro_kernel(pitch, lanes, a.row_stride, depth_of(op.a))
-        function = emitter.function("multiply_bytes", of_bytes)
-        return code("{}<{},{}>", function, rows, vectors)
-    precision, rounding = op.mma.atom.precision, op.mma.atom.rounding
-    name = f"multiply_{compute}"
-    if precision is not None:
-        name += f"_{'keeping' if rounding == 'nearest' else 'cut_to'}_{precision}_bits"
-    if op.negative:
-        name += "_subtracting"
-    function = emitter.function(name, _source(emitter, op, pitch, lanes, (a, b)))
-    micro = code("{}<{},{}>", function, rows, vectors)
-    if acc == compute:
-        return micro
-    name = f"multiply_{rows}x{size[1]}_into_{acc}{'_subtracting' if op.negative else ''}"
-    return emitter.function(name, _converting(emitter, micro, rows * pitch, compute, acc))
-
-
-def _source(emitter: CpuEmitter, op: Mma, pitch: int, lanes: int, operands: tuple[Panels, Panels]) -> str:
-    """Sums in registers over the whole depth; the rows of A are broadcast from memory."""
-    a, b = operands
-    atom = op.mma.atom
-    compute, precision = atom.c_dtype.computed, atom.precision
-    real, size = STORAGE[compute.name], compute.bytes
-    kind = f" __attribute__((vector_size({lanes * size}), aligned({size})))" if lanes > 1 else ""
-    at_a = f"{_index('i', a.row_stride)} + {_index('k', a.k_stride)}"
-    at_b = f"{_index('k', b.k_stride)} + {_index('j', lanes)}"
-    at_c = f"{_index('i', pitch)} + {_index('j', lanes)}"
-    sign = "-" if op.negative else "+"
-    value = f"(adds ? c[i][j] : 0) {sign} sum of a[i][k] * b[k][j] over k"
-    left, right, bits = f"a[{at_a}]", f"*(const vector*)(b + {at_b})", ""
-    if precision is not None:
-        narrowed = "keep" if atom.rounding == "nearest" else "cut"
-        emitter.call(narrowed)
-        bits = f"\n  typedef int bits{kind};"
-        left = f"{narrowed}<int, float>({left}, {23 - precision})"
-        right = f"{narrowed}<bits, vector>({right}, {23 - precision})"
-    each_row, each_vector = (
-        f"UNROLL for (Index {index} = 0; {index} < {count}; ++{index})"
-        for index, count in (("i", "ROWS"), ("j", "VECTORS"))
-    )
-    return f"""\
-// c[i][j] = {value}, for i < ROWS and j < {lanes} * VECTORS
-template <int ROWS, int VECTORS>
-CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index depth, bool adds) {{
-  CONTRACT
-  typedef {real} vector{kind};{bits}
-  vector sum[ROWS][VECTORS], right[VECTORS];
-  {each_row}
-    {each_vector} {{
-      sum[i][j] = vector{{}};
-      __builtin_prefetch(c + {at_c});
-    }}
-  for (Index k = 0; k < depth; ++k) {{
-    {each_vector} right[j] = {right};
-    {each_row} {{
-      const {real} left = {left};
-      {each_vector} sum[i][j] {sign}= left * right[j];
-    }}
-  }}
-  if (adds) {{
-    {each_row}
-      {each_vector} sum[i][j] += *(const vector*)(c + {at_c});
-  }}
-  {each_row}
-    {each_vector} *(vector*)(c + {at_c}) = sum[i][j];
-}}"""
-
-
-def _index(name: str, step: int) -> str:
-    return name if step == 1 else f"{name} * {step}"
-
-
-def _converting(emitter: CpuEmitter, inner: str, elems: int, compute: DType, acc: DType) -> str:
-    """The micro-kernel on an accumulator that is stored in a narrower type."""
-    real, stored = STORAGE[compute.name], STORAGE[acc.name]
-    widened, rounded = emitter.convert("c[e]", acc, compute), emitter.convert("wide[e]", compute, acc)
-    return f"""\
-static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth, bool adds) {{
-  {real} wide[{elems}];
-  for (Index e = 0; e < {elems}; ++e) wide[e] = adds ? {widened} : 0;
-  {inner}(a, b, wide, depth, adds);
-  for (Index e = 0; e < {elems}; ++e) c[e] = {rounded};
-}}"""

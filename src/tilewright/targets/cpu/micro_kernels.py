@@ -1,0 +1,229 @@
+"""The texts of micro-kernels: sums of one or several products in registers, over the whole depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.dots import micro_kernel as of_bytes
+from tilewright.targets.cpu.emitter import SELF, CpuEmitter
+from tilewright.targets.cpu.linear import Panels
+from tilewright.targets.statements import Code, code
+
+
+class Term(NamedTuple):
+    """One product: which operands it multiplies, and which sums it is added to or taken from."""
+
+    a: int
+    b: int
+    c: int
+    negative: bool = False
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a micro-kernel computes.
+
+    Args:
+        atom: the micro-tile.
+        lanes: elements of one vector.
+        depth: of the operands.
+        a: how the rows of each A lie.
+        b: how the panels of each B lie.
+        terms: the products, in the order in which they are written.
+        width: how many vectors of each sum are in registers at once; 0: all.
+    """
+
+    atom: MmaAtom
+    lanes: int
+    depth: int
+    a: Panels
+    b: Panels
+    terms: tuple[Term, ...] = (Term(0, 0, 0),)
+    width: int = 0
+
+    def count(self, side: str) -> int:
+        """How many A, B or C there are."""
+        found: int = 1 + max(getattr(term, side) for term in self.terms)
+        return found
+
+
+def lanes_of(arch: Arch, atom: MmaAtom) -> int:
+    """Elements of one vector of a micro-tile."""
+    lanes = arch.vector_bytes // atom.c_dtype.computed.bytes
+    while atom.shape[1] % lanes:
+        lanes //= 2
+    return lanes
+
+
+def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequence[Term]) -> int:
+    """How many vectors of each sum of several products registers hold, with what is multiplied; 0: none.
+
+    Args:
+        arch: the processor.
+        rows: of the micro-tile.
+        widths: of the parts of it that are computed, in vectors.
+        terms: the products.
+
+    Example:
+        >>> from tilewright.targets.cpu.arch import ARCHITECTURES
+        >>> complex_terms = [Term(0, 0, 0), Term(1, 1, 0, True), Term(0, 1, 1), Term(1, 0, 1)]
+        >>> vectors_at_once(ARCHITECTURES["x86-64-v3"], 6, (1, 2), complex_terms)
+        1
+        >>> vectors_at_once(ARCHITECTURES["x86-64-v3"], 8, (1, 2), complex_terms)
+        0
+    """
+    b, c = (1 + max(getattr(term, side) for term in terms) for side in ("b", "c"))
+    fitting = (
+        width
+        for width in range(max(widths), 0, -1)
+        if not any(wide % width for wide in widths)
+        and (rows * c + b) * width + BROADCASTS <= arch.vector_registers
+    )
+    return next(fitting, 0)
+
+
+BROADCASTS = 2
+"""Registers for elements of A, each of which is in all lanes."""
+
+
+def micro_kernel(emitter: CpuEmitter, form: Form, size: tuple[int, int]) -> Code:
+    """The micro-kernel for the first rows and columns of a micro-tile."""
+    atom = form.atom
+    pitch, acc = atom.shape[1], atom.c_dtype
+    compute = acc.computed
+    rows, vectors = size[0], size[1] // form.lanes
+    if adds_groups(atom):
+        text = of_bytes(pitch, form.lanes, form.a.row_stride, form.depth)
+        return code("{}<{},{}>", emitter.function("multiply_bytes", text), rows, vectors)
+    name = f"multiply_{compute}"
+    if atom.precision is not None:
+        name += f"_{'keeping' if atom.rounding == 'nearest' else 'cut_to'}_{atom.precision}_bits"
+    if len(form.terms) > 1:
+        name += f"_{len(form.terms)}_times"
+    elif form.terms[0].negative:
+        name += "_subtracting"
+    function = emitter.function(name, _source(emitter, form))
+    micro = code("{}<{},{}>", function, rows, vectors)
+    if acc == compute:
+        return micro
+    subtracting = "_subtracting" if form.terms[0].negative else ""
+    name = f"multiply_{rows}x{size[1]}_into_{acc}{subtracting}"
+    return emitter.function(name, _converting(emitter, micro, rows * pitch, compute, acc))
+
+
+def _source(emitter: CpuEmitter, form: Form) -> str:
+    """Sums in registers over the whole depth; the rows of A are broadcast from memory."""
+    atom, lanes = form.atom, form.lanes
+    compute = atom.c_dtype.computed
+    real, size = STORAGE[compute.name], compute.bytes
+    kind = f" __attribute__((vector_size({lanes * size}), aligned({size})))" if lanes > 1 else ""
+    bits = f"\n  typedef int bits{kind};" if atom.precision is not None else ""
+    a, b, c = (tuple(_numbered(side, at) for at in range(form.count(side))) for side in "abc")
+    sums, rights, adds = (
+        tuple(_numbered(name, at) for at in range(len(many)))
+        for name, many in (("sum", c), ("right", b), ("adds", c))
+    )
+    parameters = [f"const {real}* {one}" for one in (*a, *b)] + [f"{real}* {one}" for one in c]
+    parameters += ["Index depth", *(f"bool {one}" for one in adds)]
+    wide = form.width or "VECTORS"
+    at = "j" if not form.width else "(first + j)"
+    each_row = "UNROLL for (Index i = 0; i < ROWS; ++i)"
+    each_vector = f"UNROLL for (Index j = 0; j < {wide}; ++j)"
+    at_c = f"{_index('i', atom.shape[1])} + {_index(at, lanes)}"
+    arrays = [f"{one}[ROWS][{wide}]" for one in sums] + [f"{one}[{wide}]" for one in rights]
+    lines = [f"vector {', '.join(arrays)};"]
+    lines += [each_row, f"  {each_vector} {{"]
+    for one, place in zip(sums, c, strict=True):
+        lines += [f"    {one}[i][j] = vector{{}};", f"    __builtin_prefetch({place} + {at_c});"]
+    lines += ["  }", "for (Index k = 0; k < depth; ++k) {"]
+    at_b = f"{_index('k', form.b.k_stride)} + {_index(at, lanes)}"
+    for one, place in zip(rights, b, strict=True):
+        value = _narrowed(emitter, atom, f"*(const vector*)({place} + {at_b})", "bits, vector")
+        lines.append(f"  {each_vector} {one}[j] = {value};")
+    at_a = f"{_index('i', form.a.row_stride)} + {_index('k', form.a.k_stride)}"
+    for number, place in enumerate(a):
+        value = _narrowed(emitter, atom, f"{place}[{at_a}]", "int, float")
+        lines += [f"  {each_row} {{", f"    const {real} left = {value};"]
+        for term in form.terms:
+            if term.a == number:
+                sign = "-" if term.negative else "+"
+                lines.append(f"    {each_vector} {sums[term.c]}[i][j] {sign}= left * {rights[term.b]}[j];")
+        lines.append("  }")
+    lines.append("}")
+    for one, place, adding in zip(sums, c, adds, strict=True):
+        there = f"*({{}}vector*)({place} + {at_c})"
+        lines += [f"if ({adding}) {{", f"  {each_row}"]
+        lines += [f"    {each_vector} {one}[i][j] += {there.format('const ')};", "}"]
+    for one, place in zip(sums, c, strict=True):
+        lines += [each_row, f"  {each_vector} *(vector*)({place} + {at_c}) = {one}[i][j];"]
+    if form.width:
+        lines = [f"for (Index first = 0; first < VECTORS; first += {form.width}) {{", *_deeper(lines), "}"]
+    body = "\n".join(_deeper(lines))
+    return f"""\
+{_meaning(form, adds)}
+template <int ROWS, int VECTORS>
+CONTRACTED static void {SELF}({", ".join(parameters)}) {{
+  CONTRACT
+  typedef {real} vector{kind};{bits}
+{body}
+}}"""
+
+
+def _meaning(form: Form, adds: Sequence[str]) -> str:
+    """What each sum is, in a comment."""
+    lines = []
+    for number, adding in enumerate(adds):
+        place = _numbered("c", number)
+        products = "".join(
+            f" {'-' if one.negative else '+'} {_numbered('a', one.a)}[i][k] * {_numbered('b', one.b)}[k][j]"
+            for one in form.terms
+            if one.c == number
+        )
+        if len(form.terms) == 1:
+            added = f"{products[1]} sum of {products[3:]}"
+        else:
+            added = f"+ sum of ({products[1:].removeprefix('+ ')})"
+        lines.append(f"// {place}[i][j] = ({adding} ? {place}[i][j] : 0) {added} over k")
+    lines[-1] += f", for i < ROWS and j < {form.lanes} * VECTORS"
+    return "\n".join(lines)
+
+
+def _narrowed(emitter: CpuEmitter, atom: MmaAtom, value: str, kinds: str) -> str:
+    """An operand with as many bits as the instruction that is stood for multiplies."""
+    if atom.precision is None:
+        return value
+    narrowed = "keep" if atom.rounding == "nearest" else "cut"
+    emitter.call(narrowed)
+    return f"{narrowed}<{kinds}>({value}, {23 - atom.precision})"
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}{number or ''}"
+
+
+def _deeper(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _index(name: str, step: int) -> str:
+    return name if step == 1 else f"{name} * {step}"
+
+
+def _converting(emitter: CpuEmitter, inner: str, elems: int, compute: DType, acc: DType) -> str:
+    """The micro-kernel on an accumulator that is stored in a narrower type."""
+    real, stored = STORAGE[compute.name], STORAGE[acc.name]
+    widened, rounded = emitter.convert("c[e]", acc, compute), emitter.convert("wide[e]", compute, acc)
+    return f"""\
+static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth, bool adds) {{
+  {real} wide[{elems}];
+  for (Index e = 0; e < {elems}; ++e) wide[e] = adds ? {widened} : 0;
+  {inner}(a, b, wide, depth, adds);
+  for (Index e = 0; e < {elems}; ++e) c[e] = {rounded};
+}}"""
