@@ -61,6 +61,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-mutant", action="store_true", help="try all mutants, not a third of them each day"
     )
+    parser.addoption(
+        "--every-compiler",
+        action="store_true",
+        help="execute what the older compiler for AMD GPUs makes of every case, not of one each day",
+    )
     parser.addoption("--fuzz-seed", type=int, help="which wrong calls are made; default: the day's")
 
 

@@ -3,10 +3,15 @@
 What the newer of two compilers makes of each kernel is executed; the older one, and the system's where there
 is one, compile it too.  Of one case of each operation and each example, another one each day, what the older
 compiler makes is executed as well, and the reference executes the kernel itself with waves of 64 lanes.
+
+``pytest --every-compiler tests/targets/hip/test_members.py`` does both with every case, and writes those that
+went well into `every_case.txt`, each with the commit at which it was tried.
 """
 
 from __future__ import annotations
 
+import fcntl
+import subprocess
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -29,6 +34,18 @@ EACH: dict[str, tuple[Case, str]] = {
     for name, case in cases.items()
 }
 EACH |= {f"gfx942, {name}": (case, "gfx942") for name, case in TRAITS.items()}
+
+REFERENCE = "gfx942 reference"
+SECOND = {
+    f"{target}, {name.partition(', ')[2]}": (case, target)
+    for name, (case, arch) in EACH.items()
+    for target in (f"{arch} older", f"{arch} reference")
+    if target in (REFERENCE, *(f"{arch} older" for arch in ARCHS))
+}
+"""What the older compiler makes of each case, and the reference with 64 lanes."""
+
+RECORD = Path(__file__).with_name("every_case.txt")
+"""Those of them that went well when all were tried, and when that was."""
 
 TODAY = date.today().toordinal()
 
@@ -53,23 +70,50 @@ def test_every_case(case: Case, arch: str) -> None:
     assert EXECUTED, "nothing was executed"
 
 
-def of_today(group: str) -> Case:
-    """One case of an operation or an example, another one each day."""
-    cases = [case for name, case in GROUPS[group].items() if name not in ENDLESS]
-    return cases[TODAY % len(cases)]
+def of_today() -> list[str]:
+    """One case of each operation and example by the older compiler and by the reference, others each day."""
+    found = []
+    for group, cases in GROUPS.items():
+        names = [name for name in cases if name not in ENDLESS]
+        name = names[TODAY % len(names)]
+        found += [f"{target}, {group}: {name}" for target in (f"{ARCHS[TODAY // 7 % 2]} older", REFERENCE)]
+    return found
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_what_the_older_compiler_makes(group: str) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "again" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--every-compiler")
+        metafunc.parametrize("again", [*SECOND] if every else of_today())
+
+
+def test_the_older_compiler_and_the_reference_with_64_lanes(
+    again: str, request: pytest.FixtureRequest
+) -> None:
+    """Every element is within the bound of the newer compiler's; the reference finds no hazard."""
+    case, target = SECOND[again]
     EXECUTED.clear()
-    of_today(group)(f"{ARCHS[TODAY // 7 % 2]} older")
-    assert EXECUTED, "nothing was executed"
+    case(target)
+    assert EXECUTED or target == REFERENCE, "nothing was executed"
+    if request.config.getoption("--every-compiler"):
+        remember(again)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_the_reference_with_64_lanes(group: str) -> None:
-    """No hazard, and every element within the bound that the listing keeps."""
-    of_today(group)("gfx942 reference")
+def remember(name: str) -> None:
+    """Write down that a case went well; others that are no more are taken out."""
+    command = ("git", "rev-parse", "--short", "HEAD")
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    with RECORD.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = dict(line.split(" -> ") for line in file.read().splitlines()) | {name: commit}
+        file.truncate(0)
+        file.write("".join(f"{one} -> {known[one]}\n" for one in SECOND if one in known))
+
+
+def test_all_were_tried_by_both() -> None:
+    """Another case wants to be tried: ``pytest --every-compiler tests/targets/hip/test_members.py -k …``."""
+    known = dict(line.split(" -> ") for line in RECORD.read_text(encoding="utf-8").splitlines())
+    assert {*known} == {*SECOND}
 
 
 def test_both_compilers_compile_what_the_newer_one_executes() -> None:
