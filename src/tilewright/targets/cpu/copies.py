@@ -1,74 +1,67 @@
-"""The rule of copies: loops ordered for contiguous access, edges as loop bounds, transposition by blocks."""
+"""The rules of copies, of those that pack panels, and of two whose elements lie side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tilewright.ir.ops import Copy, Redistribute
-from tilewright.symbolic.expr import add, all_of, less, maximum, minimum, mul
-from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
-from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
+from tilewright.symbolic.expr import add, all_of, less, mul
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.atomics import reduction
-from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.copying import ZERO, Copying
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
-from tilewright.targets.cpu.loops import (
-    PAIR,
-    Axis,
-    Edges,
-    Nest,
-    coalesced,
-    edges,
-    freedom,
-    in_pairs,
-    nest,
-)
-from tilewright.targets.cpu.runs import Runs, runs
-from tilewright.targets.cpu.transpose import ask_ahead, blocks, transposition
-from tilewright.targets.cpu.widen import emit_widened
-from tilewright.targets.listing import Access
+from tilewright.targets.cpu.loops import PAIR
+from tilewright.targets.cpu.twins import Twins, step_of
 from tilewright.targets.statements import (
-    Arm,
-    Assign,
-    Branch,
     Code,
-    Declare,
-    Do,
-    Statement,
-    call,
     code,
     joined,
-    named,
 )
 from tilewright.views.transforms import Slice
 from tilewright.views.view import View, coordinates
 
-ONE = Axis(Sym("one", 0, 0), 0, 1, 1)
-"""The loop of a copy of one element."""
-ZERO = Code("0")
-
 
 def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     """``target = source`` where both exist, ``other`` where only the target does; or reductions of these."""
-    source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
-    _copy(emitter, op, source, _narrowed(target, emitter.read.get(op, {})))
+    _copy(emitter, op, *_sides(emitter, op))
 
 
-def emit_panel(emitter: CpuEmitter, op: Copy, panel: Sym, rows: int) -> None:
+def emit_twins(emitter: CpuEmitter, op: Twins) -> None:
+    """Two copies of arrays that may lie side by side, element by element, as parts of complex numbers do."""
+    for one in op.copies:
+        emitter.comment(one, f"{one.target} = {one.source}")
+    _copy_twins(emitter, op, [_sides(emitter, one) for one in op.copies])
+
+
+def emit_panel(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int) -> None:
     """One panel of a copy that packs panels of so many rows; all go to where the first one lies."""
+    if isinstance(op, Copy):
+        emitter.comment(op, f"a panel of {op.target} = {op.source}")
+        _copy(emitter, op, *_panel(emitter, op, panel, rows))
+        return
+    for one in op.copies:
+        emitter.comment(one, f"a panel of {one.target} = {one.source}")
+    _copy_twins(emitter, op, [_panel(emitter, one, panel, rows) for one in op.copies])
+
+
+def _sides(emitter: CpuEmitter, op: Copy) -> tuple[Side, Side]:
+    source, target = emitter.side(op.source), emitter.side(op.target)
+    return source, _narrowed(target, emitter.read.get(op, {}))
+
+
+def _panel(emitter: CpuEmitter, op: Copy, panel: Sym, rows: int) -> tuple[Side, Side]:
+    """What is read for a panel, and where it goes."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     depth = op.target.tensor.shape[1]
     row, k = coordinates((rows, depth))
     part = source.view.map((rows, depth), (add(mul(panel, rows), row), k))
     whole = replace(target, view=View.strided((rows, depth), (1, rows)))
     bounds = {dim: bound for dim, bound in emitter.read.get(op, {}).items() if dim == 1}
-    emitter.comment(op, f"a panel of {op.target} = {op.source}")
-    _copy(emitter, op, replace(source, view=part), _narrowed(whole, bounds))
+    return replace(source, view=part), _narrowed(whole, bounds)
 
 
 def _narrowed(side: Side, bounds: Mapping[int, Int]) -> Side:
@@ -78,14 +71,43 @@ def _narrowed(side: Side, bounds: Mapping[int, Int]) -> Side:
     return replace(side, view=replace(view, valid=valid)) if bounds else side
 
 
+def _outside(emitter: CpuEmitter, op: Copy) -> Code:
+    """What elements outside of the source read as."""
+    if op.other == 0:
+        return ZERO
+    return emitter.convert(literal(emitter, op.other, op.source.dtype), op.source.dtype, op.target.dtype)
+
+
 def _copy(emitter: CpuEmitter, op: Copy, source: Side, target: Side) -> None:
-    outside = Code("0")
-    if op.other != 0:
-        text = literal(emitter, op.other, op.source.dtype)
-        outside = emitter.convert(text, op.source.dtype, op.target.dtype)
+    outside = _outside(emitter, op)
     with emitter.indented():
         reduce = None if op.reduction is None else reduction(emitter, op.reduction, op.target.dtype)
-        emitter.accesses[op, op.location] = _Copying(emitter, source, target, outside, reduce).emit()
+        emitter.accesses[op, op.location] = Copying(emitter, source, target, outside, reduce).emit()
+
+
+def _copy_twins(emitter: CpuEmitter, op: Twins, sides: Sequence[tuple[Side, Side]]) -> None:
+    """Both copies: in one loop where their arrays turn out to lie side by side, else one after the other."""
+    far = 1 if sides[0][0].is_scratch else 0
+    found = step_of(sides[0], far)
+    if found is None:
+        for one, (source, target) in zip(op.copies, sides, strict=True):
+            _copy(emitter, one, source, target)
+        return
+    beside = [code("{} == {} + 1", sides[1][far].name, sides[0][far].name)]
+    beside += [code("{} == {}", emitter.spell(one), emitter.spell(other)) for one, other in op.steps]
+    beside.append(code("{} == {}", emitter.spell(found), PAIR))
+    with emitter.branch(joined(" && ", beside)):
+        both = [*sides[0]]
+        view = both[far].view
+        both[far] = replace(both[far], view=replace(view, offset=substitute(view.offset, {found: PAIR})))
+        with emitter.indented():
+            outside = _outside(emitter, op.copies[0])
+            Copying(emitter, both[0], both[1], outside, twin=sides[1][1 - far].name).emit()
+    with emitter.otherwise():
+        for one, (source, target) in zip(op.copies, sides, strict=True):
+            _copy(emitter, one, source, target)
+            how = emitter.accesses[one, one.location]
+            emitter.accesses[one, one.location] = how._replace(how=f"{how.how}; both parts of a pair at once")
 
 
 def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
@@ -95,299 +117,4 @@ def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
     emitter.comment(op, f"{op.result} = {op.source}[{', '.join(f'{a}:{b}' for a, b in box)}]")
     with emitter.indented():
         part = replace(source, view=Slice(box).apply(source.view))
-        _Copying(emitter, part, target).emit()
-
-
-@dataclass
-class _Limit:
-    """A bound of a coordinate that is known at run time: a C++ variable between 0 and the extent."""
-
-    name: Code
-    bound: Int
-
-
-class _Copying:
-    def __init__(
-        self,
-        emitter: CpuEmitter,
-        source: Side,
-        target: Side,
-        outside: Code = ZERO,
-        reduce: Code | None = None,
-    ) -> None:
-        self.emitter = emitter
-        self.reduce = reduce
-        self.outside = outside
-        views = coalesced((source.view, target.view))
-        self.source, self.target = (
-            replace(side, view=view) for side, view in zip((source, target), views, strict=True)
-        )
-        self.shape = tuple(extent for extent in views[1].shape if isinstance(extent, int))
-        self.given: Edges = edges(self.source.view)
-        self.taken: Edges = edges(self.target.view)
-
-    def emit(self) -> Access:
-        """What lies past the source's edge, then the elements; how those are accessed."""
-        taken = self._declare("limit", self.taken.upper)
-        bounds = dict(self.taken.upper)
-        for dim, bound in self.given.upper.items():
-            bounds[dim] = minimum(bounds[dim], bound) if dim in bounds else bound
-        both = self._declare(
-            "inside", {dim: b for dim, b in bounds.items() if self.taken.upper.get(dim) != b}
-        )
-        within = {**taken, **both}
-        with ExitStack() as stack:
-            if self.taken.uniform != TRUE:
-                stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.taken.uniform)))
-            self._fill_outside(taken, both)
-            if self.given.uniform != TRUE:
-                stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.given.uniform)))
-            views = (self.source.view, self.target.view)
-            # The caches hold the thread's own memory: the order of the loops is for the other side.
-            leading = 0 if self.target.is_scratch else 1
-            loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
-            loops, rows = self._read_rows(loops)
-            lanes = self._transposed(loops, within)
-            if not lanes and self._is_independent():
-                named_limits = {at: limit.name for at, limit in within.items()}
-                if emit_widened(self.emitter, (self.source, self.target), loops, named_limits, stack):
-                    return Access(None, "row by row, by tables in registers")
-            found = None if lanes or not self._is_independent() else runs(loops, self.emitter.local)
-            if found is not None:
-                loops = found.loops
-                self._loops(loops, within, partial(self._in_runs, found), rows)
-            elif not lanes:
-                self._loops(loops, within, partial(self._elements, loops), rows)
-        if lanes:
-            return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
-        sides = tuple((side.name, side.dtype) for side in (self.source, self.target))
-        return Access(None, freedom(loops, sides, self.emitter.arch.vector_bytes, self._hindrance()))
-
-    def _hindrance(self) -> str:
-        """Why elements are copied one after the other; empty if nothing says so."""
-        if self.reduce:
-            return "are reduced one after the other"
-        return "" if self._is_independent() else "may be the same on both sides"
-
-    def _declare(self, name: str, bounds: Mapping[int, Int]) -> dict[int, _Limit]:
-        found = {}
-        for dim, bound in bounds.items():
-            found[dim] = _Limit(self.emitter.local(f"{name}{dim}"), bound)
-            limited = self.emitter.within(self.emitter.spell(bound), self.shape[dim])
-            self.emitter.constant("Index", found[dim].name, limited)
-        return found
-
-    def _fill_outside(self, taken: Mapping[int, _Limit], both: Mapping[int, _Limit]) -> None:
-        """Fill the target with what lies outside of the source if that ends inside it."""
-        ends = [
-            code("{} < {}", limit.name, taken[d].name if d in taken else self.shape[d])
-            for d, limit in both.items()
-        ]
-        if self.given.uniform != TRUE:
-            ends.append(code("!({})", self.emitter.spell_cond(self.given.uniform)))
-        if not ends:
-            return
-        loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
-        body = self._put(loops.offsets[0], self.outside, loops.conditions[0])
-        # What is filled and copied too is filled first: of one ragged dimension only the end is filled.
-        starts = both if len(both) == len(ends) == 1 else {}
-        with self.emitter.branch(joined(" || ", ends)):
-            self._loops(loops, taken, partial(self._inner, body, self.target.is_scratch), starts=starts)
-
-    def _put(self, offset: Int, value: Code, asked: Cond) -> Statement:
-        """The statement that gives an element of the target a value, where something holds."""
-        place = code("{}[{}]", self.target.name, self.emitter.spell(offset))
-        put: Statement = Assign(place, value)
-        if self.reduce is not None:
-            put = Do(call(self.reduce, code("&{}", place), value))
-        return put if asked == TRUE else Branch([Arm(self.emitter.spell_cond(asked), [put])])
-
-    def _is_independent(self) -> bool:
-        """Whether a copy of one element reads nothing that the copy of another writes.
-
-        Threads copy their elements in no order, so two arrays of the caller's that overlap race anyway.
-        """
-        return self.source.name != self.target.name and not self.reduce
-
-    def _element(self, loops: Nest) -> Statement:
-        """The statement that copies one element."""
-        read = code("{}[{}]", self.source.name, self.emitter.spell(loops.offsets[0]))
-        value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
-        if loops.conditions[0] != TRUE:
-            kind = STORAGE[self.target.dtype.name]
-            exists = self.emitter.spell_cond(loops.conditions[0])
-            value = code(f"{{}} ? {{}} : ({kind}){{}}", exists, value, self.outside)
-        return self._put(loops.offsets[1], value, loops.conditions[1])
-
-    # ------------------------------------------------------------ loops
-
-    def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[Declare]]]:
-        """Integers in memory that say where elements lie, read once by the outer loops that they depend on.
-
-        Returns:
-            The nest, and what to declare inside of so many loops.
-        """
-        known_as: dict[Element, Int] = {}
-        declared: dict[int, list[Declare]] = {}
-        for offset, condition in zip(loops.offsets, loops.conditions, strict=True):
-            known = split_elements(condition)[0]
-            for element in elements((condition, offset)):
-                turning = [n for n, axis in enumerate(loops.axes) if axis.sym in symbols(element.at)]
-                level = max(turning, default=-1) + 1
-                if loops.axes and level == len(loops.axes):
-                    continue  # it differs from each element to the next
-                later = {axis.sym for axis in loops.axes[level:]}
-                parts = known.parts if isinstance(known, And) else (known,)
-                guard = all_of(*(part for part in parts if not symbols(part) & later))
-                value = self.emitter.spell(element)
-                if guard != TRUE:
-                    value = code("{} ? {} : -1", self.emitter.spell_cond(guard), value)
-                name = self.emitter.local("chosen" if not known_as else f"chosen{len(known_as)}")
-                made = Declare(named("const Index"), name, value, optional=True)
-                declared.setdefault(level, []).append(made)
-                known_as[element] = Sym(name, min(element.low, -1), element.high)
-        offsets = tuple(with_elements(offset, known_as) for offset in loops.offsets)
-        conditions = tuple(with_elements(condition, known_as) for condition in loops.conditions)
-        return Nest(loops.axes, offsets, conditions), declared
-
-    def _loops(
-        self,
-        loops: Nest,
-        limits: Mapping[int, _Limit],
-        inner_loop: Callable[[Axis, Code | int], None],
-        declared: Mapping[int, Sequence[Declare]] = MappingProxyType({}),
-        starts: Mapping[int, _Limit] = MappingProxyType({}),
-    ) -> None:
-        self.emitter.add(*declared.get(0, ()))
-        if not loops.axes:
-            inner_loop(ONE, 1)
-            return
-        *outer, inner = loops.axes
-        with ExitStack() as stack:
-            for number, axis in enumerate(outer):
-                stack.enter_context(self._turns(axis, limits, starts=starts))
-                self.emitter.add(*declared.get(number + 1, ()))
-            run = self._run(inner, limits)
-            if run is None or not outer:
-                inner_loop(inner, inner.extent if run is None else run)
-                return
-            # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
-            name = run
-            if not run.isidentifier():
-                name = self.emitter.local("run")
-                self.emitter.constant("Index", name, run)
-            with self.emitter.branch(code("{} == {}", name, inner.extent)):
-                inner_loop(inner, inner.extent)
-            with self.emitter.otherwise():
-                inner_loop(inner, name)
-
-    def _inner(self, body: Statement, independent: bool, axis: Axis, count: Code | int) -> None:
-        if axis is ONE:
-            self.emitter.add(body)
-            return
-        with self.emitter.turns(axis.sym.name, count, independent=independent):
-            self.emitter.add(body)
-
-    def _elements(self, loops: Nest, axis: Axis, count: Code | int) -> None:
-        """The innermost loop, with one text more for every other element: real parts of complex numbers."""
-        independent = self._is_independent()
-        found = in_pairs(loops) if isinstance(count, int) and independent else None
-        with ExitStack() as stack:
-            if found is not None:
-                with self.emitter.branch(code("{} == {}", self.emitter.spell(found[0]), PAIR)):
-                    self._inner(self._element(found[1]), independent, axis, count)
-                stack.enter_context(self.emitter.otherwise())
-            self._inner(self._element(loops), independent, axis, count)
-
-    def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
-        """The innermost loop run by run; whether a run exists is asked once."""
-        emitter, index, run = self.emitter, named(axis.sym.name), found.number
-        first, length, turns = (Sym(emitter.local(name), 0, None) for name in ("first", "length", "turns"))
-        for sym, value in (
-            (first, emitter.spell(found.first)),
-            (length, emitter.spell(maximum(found.length, 1))),
-            (turns, code("{}", count)),
-        ):
-            emitter.constant("Index", named(sym.name), value)
-        condition, target = found.loops.conditions
-        exists = replace(found.loops, conditions=(TRUE, target))
-        offset = add(mul(run, length), mul(first, -1))
-        more = emitter.spell_cond(less(offset, turns))
-        with emitter.loop(
-            "Index", named(run.name), code("{} / {}", named(first.name), named(length.name)), more
-        ):
-            begin, end = (named(emitter.local(name)) for name in ("begin", "end"))
-            emitter.constant("Index", begin, emitter.spell(maximum(offset, 0)))
-            emitter.constant("Index", end, emitter.spell(minimum(add(offset, length), turns)))
-
-            def each(body: Statement) -> None:
-                with emitter.loop("Index", index, begin, code("{} < {}", index, end), 1, "INDEPENDENT"):
-                    emitter.add(body)
-
-            if condition == TRUE:
-                each(self._element(exists))
-                return
-            with emitter.branch(emitter.spell_cond(condition)):
-                each(self._element(exists))
-            with emitter.otherwise():
-                each(self._put(found.loops.offsets[1], self.outside, target))
-
-    def _turns(
-        self,
-        axis: Axis,
-        limits: Mapping[int, _Limit],
-        step: int = 1,
-        starts: Mapping[int, _Limit] = MappingProxyType({}),
-    ) -> AbstractContextManager[None]:
-        """A loop up to the axis' extent and the coordinate's limit, from 0 or near another limit."""
-        name, limit = named(axis.sym.name), limits.get(axis.dim)
-        ends = [code("{} < {}", name, axis.extent)]
-        if limit is not None:
-            position = self.emitter.spell(add(axis.start, mul(axis.sym, axis.scale)))
-            ends = [*(ends if axis.outer else []), code("{} < {}", position, limit.name)]
-        start = Code("0")
-        if axis.dim in starts and not axis.outer:
-            first = starts[axis.dim].name
-            start = first if axis.scale == 1 else code("{} / {}", first, axis.scale)
-        return self.emitter.loop("Index", name, start, joined(" && ", ends), step)
-
-    def _run(
-        self, axis: Axis, limits: Mapping[int, _Limit], start: Int = 0, most: int | None = None
-    ) -> Code | None:
-        """How often an axis of scale 1 turns before its coordinate's limit; None if there is none."""
-        limit = limits.get(axis.dim)
-        if limit is None:
-            return None
-        begin, most = add(axis.start, start), axis.extent if most is None else most
-        if begin == 0:
-            return limit.name
-        left = code("{} - {}", limit.name, self.emitter.spell(begin, True))
-        return self.emitter.within(left, most)
-
-    # ------------------------------------------------------------ transposition
-
-    def _transposed(self, loops: Nest, limits: Mapping[int, _Limit]) -> int:
-        """Copy by square blocks that are transposed in registers, if neighbours lie along different axes.
-
-        Returns:
-            The side of a block; 0 if nothing was copied.
-        """
-        found = blocks(loops, (self.source, self.target), self.emitter.arch.vector_bytes)
-        if found is None or not self._is_independent():
-            return 0
-        (along, across), lanes, (from_row, to_row) = found
-        name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
-        with ExitStack() as stack:
-            for axis in loops.axes:
-                if axis not in (along, across):
-                    stack.enter_context(self._turns(axis, limits))
-            for axis in (along, across):
-                stack.enter_context(self._turns(axis, limits, lanes))
-            counts = [self._run(axis, limits, axis.sym, lanes) or lanes for axis in (along, across)]
-            ask_ahead(self.emitter, self.source, loops.offsets[0], (along, across), lanes)
-            places: list[Code] = []
-            for at, side, step in ((1, self.target, to_row), (0, self.source, from_row)):
-                start = code("{} + {}", side.name, self.emitter.spell(loops.offsets[at]))
-                places += [start, self.emitter.spell(step)]
-            self.emitter.do(call(name, *places, *counts))
-        return lanes
+        Copying(emitter, part, target).emit()

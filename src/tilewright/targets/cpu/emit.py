@@ -16,6 +16,7 @@ from tilewright.targets.cpu.multiply import gather
 from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
 from tilewright.targets.cpu.signals import waits
 from tilewright.targets.cpu.spelling import CPU_RULES
+from tilewright.targets.cpu.twins import pair
 from tilewright.targets.listing import Listing
 from tilewright.targets.statements import Printer, code, named, used
 from tilewright.targets.target import CPU
@@ -37,7 +38,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     chosen = CPU.architecture(arch)
     lowered, notes = lower(kernel, chosen)
     extents = needed(lowered)
-    fused = replace(lowered, body=fuse(gather(lowered, extents)))
+    fused = replace(lowered, body=pair(fuse(gather(lowered, extents)), lowered))
     emitter = CpuEmitter(fused, CPU_RULES, chosen, extents, read_of_copies(lowered, extents), reach(lowered))
     entry = emitter.identifier(kernel.name)
     arguments, block = emitter.names.unique(f"{entry}_arguments"), emitter.names.unique(f"{entry}_block")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
-from tilewright.ir.ops import Mma
+from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
@@ -20,6 +20,7 @@ from tilewright.targets.cpu.linear import Panels, panels, same_place
 from tilewright.targets.cpu.micro_kernels import Form, Term, lanes_of, micro_kernel, vectors_at_once
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.sequential import depth_of
+from tilewright.targets.cpu.twins import Twins, paired
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
 
 
@@ -45,11 +46,11 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         if grouped is not None:
             grouped.begin(emitter, m.count, deep)
         with emitter.turns(n.at.name, n.count):
-            aheads = []
-            for packing in op.packing:
+            for packing in paired(op.packing, emitter.kernel):
+                assert isinstance(packing, Copy | Twins)
                 with emitter.indented():
                     emit_panel(emitter, packing, n.at, columns)
-                aheads.append(Ahead.of(emitter, packing, n.at, columns))
+            aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in op.packing]
             if grouped is not None:
                 grouped.turn(emitter, deep)
             asking = [ahead for ahead in aheads if ahead is not None]

@@ -19,7 +19,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.targets.cfamily import C_RULES
-from tilewright.targets.cpu.copies import emit_copy, emit_redistribute
+from tilewright.targets.cpu.copies import emit_copy, emit_redistribute, emit_twins
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
 from tilewright.targets.cpu.micro import emit_mma, emit_multiply
@@ -27,6 +27,7 @@ from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.packed import emit_pack, emit_unpack
 from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
 from tilewright.targets.cpu.reductions import emit_reduce
+from tilewright.targets.cpu.twins import Twins
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.target import CPU
 
@@ -36,6 +37,7 @@ CPU_RULES = RuleTable(CPU.name, C_RULES)
 for _engine in ("direct", "matrix", "async"):  # one thread makes each of them at once
     CPU_RULES.rule(Copy, variant=_engine)(emit_copy)
 CPU_RULES.rule(Redistribute)(emit_redistribute)
+CPU_RULES.rule(Twins)(emit_twins)
 CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Multiply)(emit_multiply)
 CPU_RULES.rule(Pointwise)(emit_pointwise)

@@ -1,0 +1,372 @@
+"""One copy: loops ordered for contiguous access, edges as loop bounds, transposition by blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+
+from tilewright.symbolic.expr import add, all_of, less, maximum, minimum, mul
+from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
+from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
+from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.emitter import CpuEmitter, Side
+from tilewright.targets.cpu.loops import (
+    PAIR,
+    Axis,
+    Edges,
+    Nest,
+    coalesced,
+    edges,
+    freedom,
+    in_pairs,
+    nest,
+)
+from tilewright.targets.cpu.runs import Runs, runs
+from tilewright.targets.cpu.transpose import ask_ahead, blocks, transposition
+from tilewright.targets.cpu.widen import emit_widened
+from tilewright.targets.listing import Access
+from tilewright.targets.statements import (
+    Arm,
+    Assign,
+    Branch,
+    Code,
+    Declare,
+    Do,
+    Statement,
+    call,
+    code,
+    joined,
+    named,
+)
+
+ONE = Axis(Sym("one", 0, 0), 0, 1, 1)
+"""The loop of a copy of one element."""
+ZERO = Code("0")
+
+
+@dataclass
+class Limit:
+    """A bound of a coordinate that is known at run time: a C++ variable between 0 and the extent."""
+
+    name: Code
+    bound: Int
+
+
+class Copying:
+    """The loops of a copy.
+
+    Args:
+        emitter: where the text goes.
+        source: what is read.
+        target: what is written.
+        outside: what elements outside of the source read as.
+        reduce: the function that adds an element to what is there; None: it takes its place.
+        twin: an array like the one in the thread's own memory, whose elements go with those that lie one
+            further on the other side; see `twins`.
+    """
+
+    def __init__(
+        self,
+        emitter: CpuEmitter,
+        source: Side,
+        target: Side,
+        outside: Code = ZERO,
+        reduce: Code | None = None,
+        twin: Code | None = None,
+    ) -> None:
+        self.emitter = emitter
+        self.reduce = reduce
+        self.twin = twin
+        self.outside = outside
+        views = coalesced((source.view, target.view))
+        self.source, self.target = (
+            replace(side, view=view) for side, view in zip((source, target), views, strict=True)
+        )
+        self.shape = tuple(extent for extent in views[1].shape if isinstance(extent, int))
+        self.given: Edges = edges(self.source.view)
+        self.taken: Edges = edges(self.target.view)
+
+    def emit(self) -> Access:
+        """What lies past the source's edge, then the elements; how those are accessed."""
+        taken = self._declare("limit", self.taken.upper)
+        bounds = dict(self.taken.upper)
+        for dim, bound in self.given.upper.items():
+            bounds[dim] = minimum(bounds[dim], bound) if dim in bounds else bound
+        both = self._declare(
+            "inside", {dim: b for dim, b in bounds.items() if self.taken.upper.get(dim) != b}
+        )
+        within = {**taken, **both}
+        with ExitStack() as stack:
+            if self.taken.uniform != TRUE:
+                stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.taken.uniform)))
+            self._fill_outside(taken, both)
+            if self.given.uniform != TRUE:
+                stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.given.uniform)))
+            views = (self.source.view, self.target.view)
+            # The caches hold the thread's own memory: the order of the loops is for the other side.
+            leading = 0 if self.target.is_scratch else 1
+            loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
+            loops, rows = self._read_rows(loops)
+            lanes = self._transposed(loops, within)
+            if not lanes and self._is_independent() and self.twin is None:
+                named_limits = {at: limit.name for at, limit in within.items()}
+                if emit_widened(self.emitter, (self.source, self.target), loops, named_limits, stack):
+                    return Access(None, "row by row, by tables in registers")
+            found = None if lanes or not self._is_independent() else runs(loops, self.emitter.local)
+            if found is not None:
+                loops = found.loops
+                self._loops(loops, within, partial(self._in_runs, found), rows)
+            elif not lanes:
+                self._loops(loops, within, partial(self._elements, loops), rows)
+        if lanes:
+            return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
+        sides = tuple((side.name, side.dtype) for side in (self.source, self.target))
+        return Access(None, freedom(loops, sides, self.emitter.arch.vector_bytes, self._hindrance()))
+
+    def _hindrance(self) -> str:
+        """Why elements are copied one after the other; empty if nothing says so."""
+        if self.reduce:
+            return "are reduced one after the other"
+        return "" if self._is_independent() else "may be the same on both sides"
+
+    def _declare(self, name: str, bounds: Mapping[int, Int]) -> dict[int, Limit]:
+        found = {}
+        for dim, bound in bounds.items():
+            found[dim] = Limit(self.emitter.local(f"{name}{dim}"), bound)
+            limited = self.emitter.within(self.emitter.spell(bound), self.shape[dim])
+            self.emitter.constant("Index", found[dim].name, limited)
+        return found
+
+    def _fill_outside(self, taken: Mapping[int, Limit], both: Mapping[int, Limit]) -> None:
+        """Fill the target with what lies outside of the source if that ends inside it."""
+        ends = [
+            code("{} < {}", limit.name, taken[d].name if d in taken else self.shape[d])
+            for d, limit in both.items()
+        ]
+        if self.given.uniform != TRUE:
+            ends.append(code("!({})", self.emitter.spell_cond(self.given.uniform)))
+        if not ends:
+            return
+        loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
+        body = self._puts(loops.offsets[0], (self.outside, self.outside), loops.conditions[0])
+        # What is filled and copied too is filled first: of one ragged dimension only the end is filled.
+        starts = both if len(both) == len(ends) == 1 else {}
+        with self.emitter.branch(joined(" || ", ends)):
+            self._loops(loops, taken, partial(self._inner, body, self.target.is_scratch), starts=starts)
+
+    def _puts(self, offset: Int, values: Sequence[Code], asked: Cond) -> list[Statement]:
+        """The statements that give an element of the target a value, and that of its twin another one."""
+        puts = [self._put(self.target.name, offset, values[0], asked)]
+        if self.twin is not None:
+            name, step = (self.twin, 0) if self.target.is_scratch else (self.target.name, 1)
+            puts.append(self._put(name, add(offset, step), values[1], asked))
+        return puts
+
+    def _put(self, name: Code, offset: Int, value: Code, asked: Cond) -> Statement:
+        """The statement that gives an element a value, where something holds."""
+        place = code("{}[{}]", name, self.emitter.spell(offset))
+        put: Statement = Assign(place, value)
+        if self.reduce is not None:
+            put = Do(call(self.reduce, code("&{}", place), value))
+        return put if asked == TRUE else Branch([Arm(self.emitter.spell_cond(asked), [put])])
+
+    def _is_independent(self) -> bool:
+        """Whether a copy of one element reads nothing that the copy of another writes.
+
+        Threads copy their elements in no order, so two arrays of the caller's that overlap race anyway.
+        """
+        return self.source.name != self.target.name and not self.reduce
+
+    def _element(self, loops: Nest) -> list[Statement]:
+        """The statements that copy one element, and the one beside it."""
+        read = [(self.source.name, loops.offsets[0])]
+        if self.twin is not None:
+            beside = (self.source.name, add(loops.offsets[0], 1))
+            read.append(beside if self.target.is_scratch else (self.twin, loops.offsets[0]))
+        values = [self._value(name, offset, loops.conditions[0]) for name, offset in read]
+        return self._puts(loops.offsets[1], values, loops.conditions[1])
+
+    def _value(self, name: Code, offset: Int, asked: Cond) -> Code:
+        """An element in the target's dtype; what stands for it where something does not hold."""
+        read = code("{}[{}]", name, self.emitter.spell(offset))
+        value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
+        if asked == TRUE:
+            return value
+        kind = STORAGE[self.target.dtype.name]
+        return code(f"{{}} ? {{}} : ({kind}){{}}", self.emitter.spell_cond(asked), value, self.outside)
+
+    # ------------------------------------------------------------ loops
+
+    def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[Declare]]]:
+        """Integers in memory that say where elements lie, read once by the outer loops that they depend on.
+
+        Returns:
+            The nest, and what to declare inside of so many loops.
+        """
+        known_as: dict[Element, Int] = {}
+        declared: dict[int, list[Declare]] = {}
+        for offset, condition in zip(loops.offsets, loops.conditions, strict=True):
+            known = split_elements(condition)[0]
+            for element in elements((condition, offset)):
+                turning = [n for n, axis in enumerate(loops.axes) if axis.sym in symbols(element.at)]
+                level = max(turning, default=-1) + 1
+                if loops.axes and level == len(loops.axes):
+                    continue  # it differs from each element to the next
+                later = {axis.sym for axis in loops.axes[level:]}
+                parts = known.parts if isinstance(known, And) else (known,)
+                guard = all_of(*(part for part in parts if not symbols(part) & later))
+                value = self.emitter.spell(element)
+                if guard != TRUE:
+                    value = code("{} ? {} : -1", self.emitter.spell_cond(guard), value)
+                name = self.emitter.local("chosen" if not known_as else f"chosen{len(known_as)}")
+                made = Declare(named("const Index"), name, value, optional=True)
+                declared.setdefault(level, []).append(made)
+                known_as[element] = Sym(name, min(element.low, -1), element.high)
+        offsets = tuple(with_elements(offset, known_as) for offset in loops.offsets)
+        conditions = tuple(with_elements(condition, known_as) for condition in loops.conditions)
+        return Nest(loops.axes, offsets, conditions), declared
+
+    def _loops(
+        self,
+        loops: Nest,
+        limits: Mapping[int, Limit],
+        inner_loop: Callable[[Axis, Code | int], None],
+        declared: Mapping[int, Sequence[Declare]] = MappingProxyType({}),
+        starts: Mapping[int, Limit] = MappingProxyType({}),
+    ) -> None:
+        self.emitter.add(*declared.get(0, ()))
+        if not loops.axes:
+            inner_loop(ONE, 1)
+            return
+        *outer, inner = loops.axes
+        with ExitStack() as stack:
+            for number, axis in enumerate(outer):
+                stack.enter_context(self._turns(axis, limits, starts=starts))
+                self.emitter.add(*declared.get(number + 1, ()))
+            run = self._run(inner, limits)
+            if run is None or not outer:
+                inner_loop(inner, inner.extent if run is None else run)
+                return
+            # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
+            name = run
+            if not run.isidentifier():
+                name = self.emitter.local("run")
+                self.emitter.constant("Index", name, run)
+            with self.emitter.branch(code("{} == {}", name, inner.extent)):
+                inner_loop(inner, inner.extent)
+            with self.emitter.otherwise():
+                inner_loop(inner, name)
+
+    def _inner(self, body: Sequence[Statement], independent: bool, axis: Axis, count: Code | int) -> None:
+        if axis is ONE:
+            self.emitter.add(*body)
+            return
+        with self.emitter.turns(axis.sym.name, count, independent=independent):
+            self.emitter.add(*body)
+
+    def _elements(self, loops: Nest, axis: Axis, count: Code | int) -> None:
+        """The innermost loop, with one text more for every other element: real parts of complex numbers."""
+        independent = self._is_independent()
+        found = in_pairs(loops) if isinstance(count, int) and independent else None
+        with ExitStack() as stack:
+            if found is not None:
+                with self.emitter.branch(code("{} == {}", self.emitter.spell(found[0]), PAIR)):
+                    self._inner(self._element(found[1]), independent, axis, count)
+                stack.enter_context(self.emitter.otherwise())
+            self._inner(self._element(loops), independent, axis, count)
+
+    def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
+        """The innermost loop run by run; whether a run exists is asked once."""
+        emitter, index, run = self.emitter, named(axis.sym.name), found.number
+        first, length, turns = (Sym(emitter.local(name), 0, None) for name in ("first", "length", "turns"))
+        for sym, value in (
+            (first, emitter.spell(found.first)),
+            (length, emitter.spell(maximum(found.length, 1))),
+            (turns, code("{}", count)),
+        ):
+            emitter.constant("Index", named(sym.name), value)
+        condition, target = found.loops.conditions
+        exists = replace(found.loops, conditions=(TRUE, target))
+        offset = add(mul(run, length), mul(first, -1))
+        more = emitter.spell_cond(less(offset, turns))
+        with emitter.loop(
+            "Index", named(run.name), code("{} / {}", named(first.name), named(length.name)), more
+        ):
+            begin, end = (named(emitter.local(name)) for name in ("begin", "end"))
+            emitter.constant("Index", begin, emitter.spell(maximum(offset, 0)))
+            emitter.constant("Index", end, emitter.spell(minimum(add(offset, length), turns)))
+
+            def each(body: Sequence[Statement]) -> None:
+                with emitter.loop("Index", index, begin, code("{} < {}", index, end), 1, "INDEPENDENT"):
+                    emitter.add(*body)
+
+            if condition == TRUE:
+                each(self._element(exists))
+                return
+            with emitter.branch(emitter.spell_cond(condition)):
+                each(self._element(exists))
+            with emitter.otherwise():
+                each(self._puts(found.loops.offsets[1], (self.outside, self.outside), target))
+
+    def _turns(
+        self,
+        axis: Axis,
+        limits: Mapping[int, Limit],
+        step: int = 1,
+        starts: Mapping[int, Limit] = MappingProxyType({}),
+    ) -> AbstractContextManager[None]:
+        """A loop up to the axis' extent and the coordinate's limit, from 0 or near another limit."""
+        name, limit = named(axis.sym.name), limits.get(axis.dim)
+        ends = [code("{} < {}", name, axis.extent)]
+        if limit is not None:
+            position = self.emitter.spell(add(axis.start, mul(axis.sym, axis.scale)))
+            ends = [*(ends if axis.outer else []), code("{} < {}", position, limit.name)]
+        start = Code("0")
+        if axis.dim in starts and not axis.outer:
+            first = starts[axis.dim].name
+            start = first if axis.scale == 1 else code("{} / {}", first, axis.scale)
+        return self.emitter.loop("Index", name, start, joined(" && ", ends), step)
+
+    def _run(
+        self, axis: Axis, limits: Mapping[int, Limit], start: Int = 0, most: int | None = None
+    ) -> Code | None:
+        """How often an axis of scale 1 turns before its coordinate's limit; None if there is none."""
+        limit = limits.get(axis.dim)
+        if limit is None:
+            return None
+        begin, most = add(axis.start, start), axis.extent if most is None else most
+        if begin == 0:
+            return limit.name
+        left = code("{} - {}", limit.name, self.emitter.spell(begin, True))
+        return self.emitter.within(left, most)
+
+    # ------------------------------------------------------------ transposition
+
+    def _transposed(self, loops: Nest, limits: Mapping[int, Limit]) -> int:
+        """Copy by square blocks that are transposed in registers, if neighbours lie along different axes.
+
+        Returns:
+            The side of a block; 0 if nothing was copied.
+        """
+        found = blocks(loops, (self.source, self.target), self.emitter.arch.vector_bytes)
+        if found is None or not self._is_independent() or self.twin is not None:
+            return 0
+        (along, across), lanes, (from_row, to_row) = found
+        name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
+        with ExitStack() as stack:
+            for axis in loops.axes:
+                if axis not in (along, across):
+                    stack.enter_context(self._turns(axis, limits))
+            for axis in (along, across):
+                stack.enter_context(self._turns(axis, limits, lanes))
+            counts = [self._run(axis, limits, axis.sym, lanes) or lanes for axis in (along, across)]
+            ask_ahead(self.emitter, self.source, loops.offsets[0], (along, across), lanes)
+            places: list[Code] = []
+            for at, side, step in ((1, self.target, to_row), (0, self.source, from_row)):
+                start = code("{} + {}", side.name, self.emitter.spell(loops.offsets[at]))
+                places += [start, self.emitter.spell(step)]
+            self.emitter.do(call(name, *places, *counts))
+        return lanes

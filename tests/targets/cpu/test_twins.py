@@ -1,0 +1,84 @@
+"""Real and imaginary parts that lie side by side are copied in one loop, which becomes vector code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.runtime import native
+
+from .test_vector_code import loops, vectorised
+
+M, N, K = 37, 50, 41
+
+
+def drawn(rows: int, columns: int, seed: int) -> np.ndarray:
+    """Complex numbers whose products and sums f32 holds exactly."""
+    numbers = np.random.default_rng(seed).integers(-8, 9, (rows, columns, 2)).astype(np.float32)
+    return numbers.view(np.complex64)[..., 0]
+
+
+A, B = drawn(M, K, 1), drawn(K, N, 2)
+
+
+def parts(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return whole.real, whole.imag
+
+
+def apart(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    re, im = parts(whole)
+    return re.copy(), im.copy()
+
+
+def swapped(whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Planes that lie side by side, the imaginary parts first."""
+    other = np.empty_like(whole)
+    other.real, other.imag = whole.imag, whole.real
+    return other.imag, other.real
+
+
+LIES = {"whole": lambda whole: whole, "parts": parts, "apart": apart, "swapped": swapped}
+
+
+@pytest.mark.parametrize("lies", LIES)
+def test_parts_are_right_however_they_lie(lies: str) -> None:
+    """One kernel serves all of them, and asks at run time whether parts lie side by side."""
+    place: Any = LIES[lies]
+    out = place(np.full((M, N), np.nan + 1j * np.nan, np.complex64))
+    made = tw.complex_matmul(place(A), place(B), out=out, target="cpu")
+    re, im = parts(made) if lies == "whole" else made
+    assert np.array_equal(re + 1j * im, A @ B)
+    made = tw.complex_matmul(place(A), place(B), place(A @ B), beta=-1, target="cpu")
+    re, im = parts(made) if lies == "whole" else made
+    assert not np.any(re)
+    assert not np.any(im)
+
+
+def test_parts_that_begin_side_by_side_in_rows_of_unlike_lengths_are_apart() -> None:
+    room = np.random.default_rng(3).integers(-8, 9, 4 * M * K).astype(np.float32)
+    step, view = room.itemsize, np.lib.stride_tricks.as_strided
+    re = view(room, (M, K), (2 * K * step, 2 * step))
+    im = view(room[1:], (M, K), (2 * (K + 1) * step, 2 * step))
+    found = tw.complex_matmul((re, im), parts(B), target="cpu")
+    assert np.array_equal(found[0] + 1j * found[1], (re + 1j * im) @ B)
+
+
+def test_both_parts_are_one_loop_of_vectors(toolchain: native.Toolchain, tmp_path: Path) -> None:
+    """Of A, of a panel of B and of the result, in whole runs."""
+    out = np.empty((M, N), np.complex64)
+    product = product_of_complex({"a": A, "b": B, "c": None, "out": out}, Asked(target="cpu"))
+    (ran,) = product.launch()
+    lines, _ = vectorised(toolchain, ran.source, tmp_path)
+    both = {
+        places: body
+        for places, body in loops(ran.source).items()
+        if body.count("] =") == 2 and "= 0;" not in body
+    }
+    whole = [places for places, body in both.items() if "2*" in body]
+    assert len(whole) == 6  # with and without an edge
+    assert [both[places] for places in whole if lines.isdisjoint(places)] == []
