@@ -317,7 +317,7 @@ class Events:
         """
         clocks = clocks or agent.clocks
         unordered = self._unknown(clocks, events, agent)
-        if not unordered.any():
+        if not np.count_nonzero(unordered):
             return unordered
         at = np.flatnonzero(unordered & ~self.is_foreign(events, agent))
         slot, time = self._slot[events[at]], self._time[events[at]]
@@ -334,6 +334,11 @@ class Events:
         at = np.flatnonzero(unknown & ~self.is_foreign(events, agent) & (event_lanes == 0))
         unknown[at] = self._time[events[at]] > clocks.known[Scope.FIRST][self._slot[events[at]]]
         return unknown
+
+    def are_known(self, clocks: Clocks, first: int, newest: int) -> bool:
+        """Whether all lanes know of the events of one warp, none older or newer than two events of its."""
+        known = clocks.known[Scope.BLOCK]
+        return first >= self.first and bool(self._time[newest] <= known[self._slot[newest]])
 
     def unknown(self, agent: Agent, events: Array) -> Array:
         """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""
@@ -354,7 +359,8 @@ class Events:
 
     def _unknown_together(self, clocks: Clocks, events: Array, agent: Agent) -> Array:
         """The same where events of several groups mix."""
-        if len(events) and (events == events[0]).all():  # one access wrote them all, as most often
+        # One access wrote them all, as most often.
+        if len(events) and not np.count_nonzero(events != events[0]):
             return np.full(events.shape, self._unknown_together_of(clocks, events[:1], agent)[0])
         found, at = np.unique(events, return_inverse=True)
         return np.asarray(self._unknown_together_of(clocks, found, agent)[at].reshape(events.shape))

@@ -66,8 +66,9 @@ class Checker:
         at, places, lanes = buffer.places(at, lanes)
         writes, write_lanes = history.writes.get(places)
         self._unwritten(agent, site, buffer, history, (at, places, lanes))
-        for events, event_lanes in ((writes, write_lanes), *history.reduced(places)):
-            late = self.events.unordered(agent, lanes, events, event_lanes, agent.after(buffer.memory))
+        clocks = agent.after(buffer.memory)
+        for events, event_lanes in ((writes, write_lanes), *history.reduced(places, self.events, clocks)):
+            late = self.events.unordered(agent, lanes, events, event_lanes, clocks)
             self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, events, event_lanes)
         if history.skips is not None:
             self._stale(agent, site, buffer, (at, writes, history.skips.event[places]), lanes, write_lanes)
@@ -78,7 +79,7 @@ class Checker:
         self, agent: Agent, site: int, buffer: Buffer, history: History, accesses: tuple[Array, Array, Array]
     ) -> None:
         at, places, lanes = accesses
-        if not buffer.written and (missing := ~history.is_written(places)).any():
+        if not buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
             reason = (
                 f"nothing has written this element of {buffer.owner} by now; "
                 "if another thread does later, no barrier makes this one wait"
@@ -112,11 +113,12 @@ class Checker:
             return
         at, places, lanes = buffer.places(at, lanes)
         self._unwritten(agent, site, buffer, history, (at, places, lanes))
+        clocks = agent.after(buffer.memory)
         before = [(Kind.WRITE_WRITE, marks) for marks in (history.writes.get(places),)]
-        before += [(Kind.WRITE_WRITE, marks) for marks in history.reduced(places, kind)]
-        before += [(Kind.READ_WRITE, marks) for marks in history.reads.earlier(places)]
+        before += [(Kind.WRITE_WRITE, marks) for marks in history.reduced(places, self.events, clocks, kind)]
+        before += [(Kind.READ_WRITE, marks) for marks in history.reads.earlier(places, self.events, clocks)]
         for conflict, (events, event_lanes) in before:
-            late = self.events.unordered(agent, lanes, events, event_lanes, agent.after(buffer.memory))
+            late = self.events.unordered(agent, lanes, events, event_lanes, clocks)
             self._conflict(conflict, agent, site, buffer, at, lanes, late, events, event_lanes)
         crowd = history.reductions.setdefault(kind, Crowd())
         crowd.record(self.events, agent, self.events.append(agent, site), places, lanes, history.writes)
@@ -194,16 +196,15 @@ class Checker:
         at, places, lanes = buffer.places(at, lanes)
         writes, write_lanes = history.writes.get(places)
         own, lanes = lanes, np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
-        late = self.events.unordered(agent, lanes, writes, write_lanes, agent.after(buffer.memory))
-        self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, writes, write_lanes)
-        for events, event_lanes in history.reduced(places):
-            late = self.events.unordered(agent, lanes, events, event_lanes, agent.after(buffer.memory))
+        clocks = agent.after(buffer.memory)
+        for events, event_lanes in ((writes, write_lanes), *history.reduced(places, self.events, clocks)):
+            late = self.events.unordered(agent, lanes, events, event_lanes, clocks)
             self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, events, event_lanes)
-        for reads, read_lanes in history.reads.earlier(places):
-            if not reads.any():
+        for reads, read_lanes in history.reads.earlier(places, self.events, clocks):
+            if not np.count_nonzero(reads):
                 continue
-            late = self.events.unordered(agent, lanes, reads, read_lanes, agent.after(buffer.memory))
-            if agent.issuer is not None and late.any():
+            late = self.events.unordered(agent, lanes, reads, read_lanes, clocks)
+            if agent.issuer is not None and np.count_nonzero(late):
                 # What was read is in registers once a barrier has told of it: no fence needs to follow
                 # (docs/decisions/0010-proxy-fences.md).
                 late &= self.events.untold(agent, agent.issuer, reads, read_lanes)
@@ -211,10 +212,8 @@ class Checker:
         event = self.events.append(agent, site)
         history.writes.put(places, event, own)
         last = history.writes.lane[places]
-        twice = last != own
-        self._conflict(
-            Kind.WRITE_WRITE, agent, site, buffer, at, own, twice, np.full_like(writes, event), last
-        )
+        twice, events = last != own, np.full_like(writes, event)
+        self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, own, twice, events, last)
         if by_warp:
             history.writes.lane[places] = WHOLE_WARP
 
@@ -343,7 +342,7 @@ class Checker:
         events: Array,
         event_lanes: Array,
     ) -> None:
-        if not which.any():
+        if not np.count_nonzero(which):
             return
         at, lanes, events, event_lanes = at[which], lanes[which], events[which], event_lanes[which]
         for event in np.unique(events)[:8]:

@@ -85,21 +85,22 @@ class Signs:
 
 def some(marks: Array | None) -> Array | None:
     """Marks, or None if there are none."""
-    return marks if marks is not None and marks.any() else None
+    return marks if marks is not None and np.count_nonzero(marks) else None
 
 
-def of_load(buffer: Buffer, valid: Array, touched: Array, at: Array) -> Array | None:
+def of_load(buffer: Buffer, absent: Array | None, touched: Array, at: Array) -> Array | None:
     """Which elements that a warp reads lie beyond an edge.
 
     Args:
         buffer: what is read.
-        valid: which elements exist in the view.
-        touched: which of them are read.
+        absent: which elements do not exist in the view; None if all do.
+        touched: which of the others are read.
         at: where those lie.
     """
-    marks = ~valid
-    if buffer.beyond is not None:
-        marks[touched] |= buffer.beyond[at]
+    if buffer.beyond is None:
+        return absent
+    marks = np.zeros(touched.shape, bool) if absent is None else absent.copy()
+    marks[touched] |= buffer.beyond[at]
     return some(marks)
 
 

@@ -9,10 +9,40 @@ stmatrix".
 
 from __future__ import annotations
 
-from tilewright.ir.ops import Op
+from tilewright.ir.legality import LARGEST_ACCESS_BYTES, widest_vector
+from tilewright.ir.ops import Copy, Op
 from tilewright.ir.types import Value
 from tilewright.passes.matrices import may_be_by_matrices
 from tilewright.threads.distribution import Distribution
+
+
+class Vectors:
+    """Remembers for each access how many elements it moves at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Value | None], int] = {}
+
+    def of_copy(self, op: Copy) -> int:
+        """The vector of a copy: the one that it names, or the widest that is legal."""
+        key = (id(op), None)
+        if key not in self._known:
+            self._known[key] = widest_vector(op, op.spread) if op.vector is None else op.vector
+        return self._known[key]
+
+    def of_operand(self, op: Op, value: Value, spread: Distribution) -> int:
+        """The widest vector by which an operand of a multiply is read from memory.
+
+        Args:
+            op: the multiply.
+            value: the operand.
+            spread: who holds what of it.
+        """
+        key = (id(op), value)
+        if key not in self._known:
+            dim, run = spread.vector()
+            widest = min(run & -run, max(LARGEST_ACCESS_BYTES // value.dtype.bytes, 1))
+            self._known[key] = value.tensor.view.vector_width(dim, widest)
+        return self._known[key]
 
 
 class Engines:

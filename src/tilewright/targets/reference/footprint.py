@@ -18,6 +18,12 @@ from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_to
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
+ROW_BYTES = 128
+"""After so many bytes the banks of shared memory come again."""
+
+MOST_KEPT = 512
+"""Footprints in global memory that are kept: tiles of an operand come again in the next blocks."""
+
 
 def lanes_of(which: Array) -> Array:
     """The lane of each entry that is true, of an array of shape (lanes, values)."""
@@ -37,13 +43,26 @@ class Footprint:
     offsets: Array
     valid: Array
     coordinates: Array
-    _banks: dict[tuple[int, int, int], tuple[int, int, int]] = field(default_factory=dict)
-    _defects: dict[tuple[int, int, int], list[tuple[str, Array]]] = field(default_factory=dict)
+    alike: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    """What was found of footprints, by all that it depends on: many differ only in where they begin."""
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all elements exist."""
+        return bool(self.valid.all())
+
+    @cached_property
+    def absent(self) -> Array | None:
+        """Which elements do not exist; None if all do."""
+        return None if self.is_whole else ~self.valid
 
     @cached_property
     def accessed(self) -> tuple[Array, Array]:
         """The offsets of what exists, and the lane of each."""
-        return self.offsets[self.valid], lanes_of(self.valid)
+        if not self.is_whole:
+            return self.offsets[self.valid], lanes_of(self.valid)
+        lanes, values = self.offsets.shape
+        return self.offsets.ravel(), np.repeat(np.arange(lanes, dtype=np.int16), values)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
@@ -53,10 +72,29 @@ class Footprint:
 
     def defects(self, vector: int, address: int, dtype: DType) -> list[tuple[str, Array]]:
         """What is wrong with accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
-        key = (vector, address, dtype.bytes)
-        if key not in self._defects:
-            self._defects[key] = [] if vector == 1 else self._find_defects(*key)
-        return self._defects[key]
+        if vector == 1:
+            return []
+        size = dtype.bytes
+        found: list[tuple[str, Array]] = self._once(self._find_defects, vector, address, size, vector * size)
+        return found
+
+    @cached_property
+    def _pattern(self) -> tuple[bytes, bytes]:
+        """Where the elements lie, from the first of them on, and which exist."""
+        return (self.offsets - self.bounds[0]).tobytes(), self.valid.tobytes()
+
+    def _once(self, find: Any, vector: int, address: int, size: int, unit: int) -> Any:
+        """What ``find(self, vector, address, size)`` finds, which depends on addresses modulo ``unit``.
+
+        Footprints of one pattern share it, if their addresses are the same modulo that.
+        """
+        begin = address + self.bounds[0] * size
+        if begin < 0:
+            return find(vector, address, size)
+        key = (find.__name__, vector, size, begin % unit, self.offsets.shape, *self._pattern)
+        if key not in self.alike:
+            self.alike[key] = find(vector, address, size)
+        return self.alike[key]
 
     def _find_defects(self, vector: int, address: int, size: int) -> list[tuple[str, Array]]:
         lanes, values = self.offsets.shape
@@ -71,7 +109,7 @@ class Footprint:
             (f"the {vector} elements of a vector are not neighbours", every & scattered),
             (f"a vector of {width} bytes starts at an address that {width} does not divide", every & crooked),
         ]
-        return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if bad.any()]
+        return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if np.count_nonzero(bad)]
 
     def bank_conflicts(self, vector: int, address: int, dtype: DType) -> tuple[int, int, int]:
         """Requests to shared memory: how many, the sum of their conflict degrees, and the worst.
@@ -79,19 +117,31 @@ class Footprint:
         A request serves as many neighbouring lanes as fit 128 bytes, at most 32; its degree is the largest
         number of different 4-byte words that it needs from one of the 32 banks.
         """
-        key = (vector, address, dtype.bytes)
-        if key not in self._banks:
-            self._banks[key] = _bank_conflicts(self, *key)
-        return self._banks[key]
+        made: tuple[int, int, int] = self._once(self._bank_conflicts, vector, address, dtype.bytes, ROW_BYTES)
+        return made
 
     def sectors(self, vector: int, dtype: DType) -> tuple[int, int]:
         """32-byte sectors that the requests to global memory touch, and the fewest that could hold them."""
-        starts = np.where(self.valid, self.offsets, -1)[:, ::vector].T * dtype.bytes
+        made: tuple[int, int] = self._once(self._sectors, vector, 0, dtype.bytes, SECTOR_BYTES)
+        return made
+
+    def _sectors(self, vector: int, address: int, size: int) -> tuple[int, int]:
+        starts = np.where(self.valid, self.offsets, -1)[:, ::vector].T * size + address
         starts.sort(axis=1)
         pieces = np.count_nonzero(_first_of_equals(starts), axis=1)
-        fewest = -(-pieces * vector * dtype.bytes // SECTOR_BYTES)
+        fewest = -(-pieces * vector * size // SECTOR_BYTES)
         touched = _first_of_equals(starts // SECTOR_BYTES)
         return int(np.count_nonzero(touched)), int(fewest.sum())
+
+    def _bank_conflicts(self, vector: int, address: int, size: int) -> tuple[int, int, int]:
+        lanes, values = self.offsets.shape
+        starts = self.offsets.reshape(lanes, values // vector, vector)[..., 0] * size + address
+        valid = self.valid.reshape(lanes, values // vector, vector)[..., 0]
+        served = served_together(
+            np.where(valid, starts, ABSENT).T, lanes_together(vector * size, lanes=lanes), lanes
+        )
+        degrees = bank_passes(served, vector * size)
+        return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
 
 
 def _first_of_equals(ordered: Array) -> Array:
@@ -99,15 +149,6 @@ def _first_of_equals(ordered: Array) -> Array:
     new = ordered >= 0
     new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     return np.asarray(new)
-
-
-def _bank_conflicts(footprint: Footprint, vector: int, address: int, size: int) -> tuple[int, int, int]:
-    lanes, values = footprint.offsets.shape
-    starts = footprint.offsets.reshape(lanes, values // vector, vector)[..., 0] * size + address
-    valid = footprint.valid.reshape(lanes, values // vector, vector)[..., 0]
-    together = lanes_together(vector * size, lanes=lanes)
-    degrees = bank_passes(served_together(np.where(valid, starts, ABSENT).T, together, lanes), vector * size)
-    return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
 
 
 class Footprints:
@@ -118,8 +159,10 @@ class Footprints:
         self._threads = threads
         self._unknowns: dict[Value, tuple[Sym, ...]] = {}
         self._kept: dict[tuple[Any, ...], Footprint | None] = {}
+        self._lately: dict[tuple[Any, ...], Footprint | None] = {}
+        self._alike: dict[tuple[Any, ...], Any] = {}
         self._boxes: dict[tuple[Any, ...], Array] = {}
-        self._writing: dict[tuple[int, Distribution], Array] = {}
+        self._writing: dict[tuple[int, Distribution], Array | None] = {}
 
     def threads(self, warp: int, spread: Distribution) -> slice:
         """The threads of a warp that take part in a distribution; may be empty."""
@@ -127,8 +170,11 @@ class Footprints:
         last = min(first + self._lanes, self._threads, spread.size_threads)
         return slice(first, max(last, first))
 
-    def first_copies(self, warp: int, spread: Distribution) -> Array:
-        """Which lanes of a warp write, of shape (lanes, 1): the first of those that hold the same values."""
+    def first_copies(self, warp: int, spread: Distribution) -> Array | None:
+        """Which lanes of a warp write, of shape (lanes, 1): the first of those that hold the same values.
+
+        None: all.
+        """
         key = (warp, spread)
         if key not in self._writing:
             threads = self.threads(warp, spread)
@@ -138,7 +184,7 @@ class Footprints:
                 if mode.dim is None:
                     first &= rest % mode.extent == 0
                 rest = rest // mode.extent
-            self._writing[key] = first[:, None]
+            self._writing[key] = None if first.all() else first[:, None]
         return self._writing[key]
 
     def of(self, warp: int, value: Value, spread: Distribution, env: Mapping[Sym, int]) -> Footprint | None:
@@ -149,12 +195,17 @@ class Footprints:
             self._unknowns[value] = tuple(free)
         unknowns = self._unknowns[value]
         key = (value, spread, warp, *(env[sym] for sym in unknowns))
-        if key in self._kept:
-            return self._kept[key]
+        kept = self._kept if value.tensor.memory is Memory.SHARED else self._lately
+        if key in kept and not value.tensor.indices:
+            return kept[key]
+        for known in (self._lately, self._alike):
+            if len(known) >= MOST_KEPT:
+                known.clear()
         threads = self.threads(warp, spread)
-        made = None if threads.start == threads.stop else _compute(value, spread.table[threads], env)
-        if value.tensor.memory is Memory.SHARED and not value.tensor.indices:
-            self._kept[key] = made
+        made = None
+        if threads.start != threads.stop:
+            made = Footprint(*_compute(value, spread.table[threads], env), self._alike)
+        kept[key] = made
         return made
 
     def box(self, value: Value, env: Mapping[Sym, int]) -> Array:
@@ -206,14 +257,14 @@ def _offsets(view: View, env: Mapping[Sym, int], grids: Sequence[Array]) -> Arra
     return np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
 
 
-def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> Footprint:
+def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> tuple[Array, Array, Array]:
     view = value.tensor.view
     mapping: dict[Sym, Any] = dict(env)
     mapping.update(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))
     shape = table.shape[:-1]
     offsets = _filling(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
     valid = _filling(np.asarray(evaluate(view.valid, mapping), bool), shape)
-    return Footprint(offsets, valid, table)
+    return offsets, valid, table
 
 
 def _filling(values: Array, shape: tuple[int, ...]) -> Array:

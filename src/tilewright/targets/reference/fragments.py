@@ -34,7 +34,7 @@ def held(machine: Machine, warp: Warp, value: Value) -> Registers:
 
 def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
     """Remember which elements of a fragment lie beyond the edge of an array."""
-    if beyond is not None and beyond.any():
+    if beyond is not None and np.count_nonzero(beyond):
         warp.beyond[value] = beyond
     else:
         warp.beyond.pop(value, None)
@@ -46,7 +46,7 @@ def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
 
 
 def _require_written(machine: Machine, warp: Warp, op: Op, value: Value, registers: Registers) -> None:
-    if machine.check and not registers.written.all():
+    if machine.check and np.count_nonzero(registers.written) < registers.written.size:
         missing = np.argwhere(~registers.written)
         lane, number = (int(i) for i in missing[0])
         thread = warp.rank * machine.lanes + lane

@@ -33,16 +33,19 @@ class Leftovers:
                 self._made[op.result] = op.source, None
         self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
 
-    def left_out(self, value: Value, footprint: Footprint, env: Mapping[Sym, int]) -> Array:
-        """Which elements of a footprint are invalid although the tensor has them; shape (lanes, values)."""
-        absent = ~footprint.valid
-        if not absent.any():
-            return absent
+    def left_out(self, value: Value, footprint: Footprint, env: Mapping[Sym, int]) -> Array | None:
+        """Which elements of a footprint are invalid although the tensor has them; shape (lanes, values).
+
+        None: none are.
+        """
+        if footprint.absent is None:
+            return None
+        absent = footprint.absent.copy()
         if value not in self._coordinates:
             self._coordinates[value] = self._in_root(value)
         found = self._coordinates[value]
         if found is None:
-            return np.zeros_like(absent)
+            return None
         places = np.moveaxis(footprint.coordinates, -1, 0)
         mapping: dict[Sym, Any] = {**env, **dict(zip(value.tensor.view.coords, places, strict=True))}
         for at, extent in zip(found, value.buffer.tensor.shape, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
 from tilewright.targets.reference.counts import Counts
 from tilewright.targets.reference.coverage import Trail
-from tilewright.targets.reference.engines import Engines
+from tilewright.targets.reference.engines import Engines, Vectors
 from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints, lanes_of
@@ -71,11 +71,13 @@ class Machine:
         self.extents = Extents(kernel)
         self.gathers = Gathers(kernel)
         self.engines = Engines(lanes)
+        self.vectors = Vectors()
         self.signs = edges.Signs(kernel)
         self.leftovers = Leftovers(kernel)
         self.barriers = 0
         self.trail = Trail()
         self._rules = rules
+        self._known_rules: dict[int, Callable[..., Steps | None]] = {}
         self._buffers = buffers
         self._scalars = scalars
         self._banks: dict[int, BankCount] = {}
@@ -136,8 +138,11 @@ class Machine:
         """Execute operations, yielding at every synchronisation."""
         for op in body.ops:
             warp.executes = op
-            self.trail.ran.add(id(op))
-            steps = self._rules.lookup(op)(self, warp, op)
+            rule = self._known_rules.get(id(op))
+            if rule is None:
+                self.trail.ran.add(id(op))
+                rule = self._known_rules[id(op)] = self._rules.lookup(op)
+            steps = rule(self, warp, op)
             if steps is not None:
                 yield from steps
 
@@ -195,20 +200,23 @@ class Machine:
             return result
         site = self.checker.site(op, value, "read")
         touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
-        if other is not None:
-            result[~footprint.valid] = other
+        if other is not None and footprint.absent is not None:
+            result[footprint.absent] = other
         if touched is footprint.valid:
             at, lanes = footprint.accessed
         else:
             result[footprint.valid & ~touched] = self.numbers.poison(value.dtype, ())
             at, lanes = footprint.offsets[touched], lanes_of(touched)
-        result[touched] = buffer.elements[at]
+        if footprint.is_whole and touched is footprint.valid:
+            result[...] = buffer.elements[footprint.offsets]
+        else:
+            result[touched] = buffer.elements[at]
         if self.check:
             by_warp = self.engines.by_warp(op, value, spread)
             who = np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
             self.checker.reads(agent, site, buffer, at, who)
             self._count(site, buffer, footprint, vector)
-            warp.loaded = edges.of_load(buffer, footprint.valid, touched, at)
+            warp.loaded = edges.of_load(buffer, footprint.absent, touched, at)
         return result
 
     def store(
@@ -233,7 +241,7 @@ class Machine:
             return
         site = self.checker.site(op, value, "write")
         first = self.footprints.first_copies(warp.rank, spread)
-        wanted = footprint.valid if first.all() else footprint.valid & first
+        wanted = footprint.valid if first is None else footprint.valid & first
         touched = self._usable(warp, agent, site, buffer, footprint, wanted, vector)
         if touched is footprint.valid:
             at, lanes = footprint.accessed
@@ -241,7 +249,9 @@ class Machine:
             at, lanes = footprint.offsets[touched], lanes_of(touched)
         if self.check and buffer.is_shared:
             absent = self.leftovers.left_out(value, footprint, warp.env)
-            self.checker.leaves_out(agent, site, buffer, footprint.offsets[absent], np.nonzero(absent)[0])
+            if absent is not None:
+                at_absent, whose = footprint.offsets[absent], np.nonzero(absent)[0]
+                self.checker.leaves_out(agent, site, buffer, at_absent, whose)
         if self.check:
             if reduction is not None:
                 self.checker.reduces(agent, site, buffer, at, lanes, reduction)

@@ -10,7 +10,6 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.functions.conversions import Array
 from tilewright.ir import ops
-from tilewright.ir.legality import widest_vector
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Expr
@@ -63,7 +62,7 @@ def _copy_async(machine: Machine, warp: Warp, op: ops.Copy) -> None:
 
 def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     spread = op.spread
-    vector = widest_vector(op, spread) if op.vector is None else op.vector
+    vector = machine.vectors.of_copy(op)
     if op.source.is_fragment:
         values, beyond = read(machine, warp, op, op.source), warp.beyond.get(op.source)
     else:
@@ -209,8 +208,7 @@ def _operand(
     """An operand's elements, and which of them lie beyond the edge of an array."""
     if value.is_fragment:
         return read(machine, warp, op, value), warp.beyond.get(value)
-    dim, run = spread.vector()
-    vector = value.tensor.view.vector_width(dim, min(run & -run, max(16 // value.dtype.bytes, 1)))
+    vector = machine.vectors.of_operand(op, value, spread)
     return machine.load(warp, warp.agent, op, value, spread, vector), warp.loaded
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.functions.conversions import Array
 from tilewright.ir.types import Memory, Value
-from tilewright.targets.reference.agents import Agent, Events
+from tilewright.targets.reference.agents import Agent, Clocks, Events
 from tilewright.targets.reference.findings import element_of
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
 
@@ -43,16 +43,31 @@ class Marks:
 class Reads:
     """The last reads of every element by one agent: two of different lanes, if both still count.
 
-    Whatever lane accesses the element next, one of the two is by another lane.
+    Whatever lane accesses the element next, one of the two is by another lane.  ``other`` is None as long as
+    one lane read each element.  ``first`` and ``newest`` are events that none of these is older, or newer,
+    than; ``newest`` is None where the agent runs in the background, whose times may be put off.
     """
 
     last: Marks
-    other: Marks
+    other: Marks | None = None
+    first: int = 0
+    newest: int | None = None
 
     @staticmethod
-    def blank(elems: int) -> Reads:
+    def blank(elems: int, first: int = 0) -> Reads:
         """No one read anything."""
-        return Reads(Marks.blank(elems), Marks.blank(elems))
+        return Reads(Marks.blank(elems), first=first)
+
+    def put_other(self, at: Array, event: Any, lanes: Any) -> None:
+        """Mark the elements ``at`` as read by a second lane."""
+        if len(at):
+            self.other = self.other or Marks.blank(len(self.last.event))
+            self.other.put(at, event, lanes)
+
+    @property
+    def marks(self) -> list[Marks]:
+        """The one or two that there are."""
+        return [self.last] if self.other is None else [self.last, self.other]
 
 
 @dataclass
@@ -81,15 +96,16 @@ class Crowd:
             return
         reads = self.by_agent.get(agent.slot)
         if reads is None:
-            reads = self.by_agent[agent.slot] = Reads.blank(elems)
+            reads = self.by_agent[agent.slot] = Reads.blank(elems, event)
+        reads.newest = None if agent.in_background else event
         before, before_lanes = reads.last.get(at)
-        if before.any():
+        if np.count_nonzero(before):
             foreign = events.is_foreign(before, agent)
-            if foreign.any():
+            if np.count_nonzero(foreign):
                 self.former = self.former or Marks.blank(elems)
                 self.former.put(at[foreign], before[foreign], before_lanes[foreign])
             counts = events.unknown(agent, before) & (before_lanes != lanes) & ~foreign
-            reads.other.put(at[counts], before[counts], before_lanes[counts])
+            reads.put_other(at[counts], before[counts], before_lanes[counts])
         _put_last(reads, event, at, lanes)
 
     def _record_beside(
@@ -100,9 +116,10 @@ class Crowd:
             unknown = events.unknown(agent, before)
             mine = events.is_by(before, agent)
             free = mine | ~unknown
-            layer.other.event[at[free & ~mine]] = 0
+            if layer.other is not None:
+                layer.other.event[at[free & ~mine]] = 0
             counts = mine & unknown & (before_lanes != lanes)
-            layer.other.put(at[counts], before[counts], before_lanes[counts])
+            layer.put_other(at[counts], before[counts], before_lanes[counts])
             _put_last(layer, event, at[free], lanes[free])
             at, lanes = at[~free], lanes[~free]
             if not len(at):
@@ -110,9 +127,14 @@ class Crowd:
         self.layers.append(Reads.blank(elems))
         _put_last(self.layers[-1], event, at, lanes)
 
-    def earlier(self, at: Array) -> list[tuple[Array, Array]]:
-        """The recorded accesses to the elements ``at``: pairs (events, lanes)."""
-        every = [marks for reads in self.every for marks in (reads.last, reads.other)]
+    def earlier(self, at: Array, events: Events, clocks: Clocks) -> list[tuple[Array, Array]]:
+        """Accesses to the elements ``at`` that ``clocks`` may not know of: pairs (events, lanes)."""
+        every = [
+            marks
+            for reads in self.every
+            if reads.newest is None or not events.are_known(clocks, reads.first, reads.newest)
+            for marks in reads.marks
+        ]
         return [marks.get(at) for marks in (*every, *([self.former] if self.former is not None else []))]
 
 
@@ -120,8 +142,8 @@ def _put_last(reads: Reads, event: int, at: Array, lanes: Array) -> None:
     """Mark elements as accessed last, by two lanes if there are two."""
     reads.last.put(at, event, lanes)
     beside = reads.last.lane[at] != lanes
-    if beside.any():
-        reads.other.put(at[beside], event, lanes[beside])
+    if np.count_nonzero(beside):
+        reads.put_other(at[beside], event, lanes[beside])
 
 
 @dataclass
@@ -140,17 +162,20 @@ class History:
         """No accesses yet."""
         return History(Marks.blank(elems))
 
-    def reduced(self, at: Array, beside: str = "") -> list[tuple[Array, Array]]:
-        """The recorded reductions of the elements ``at``, but for one kind: pairs (events, lanes)."""
+    def reduced(
+        self, at: Array, events: Events, clocks: Clocks, beside: str = ""
+    ) -> list[tuple[Array, Array]]:
+        """The recorded reductions of the elements ``at``, but for one kind, as `Crowd.earlier` gives them."""
         crowds = (crowd for kind, crowd in self.reductions.items() if kind != beside)
-        return [marks for crowd in crowds for marks in crowd.earlier(at)]
+        return [marks for crowd in crowds for marks in crowd.earlier(at, events, clocks)]
 
     def is_written(self, at: Any) -> Array:
         """Which of the elements ``at`` any access has written."""
-        marks = [self.writes.event[at]]
+        found = self.writes.event[at] != 0
         for crowd in self.reductions.values():
-            marks += [reads.last.event[at] for reads in crowd.every]
-        return np.asarray(np.any([events != 0 for events in marks], axis=0))
+            for reads in crowd.every:
+                found |= reads.last.event[at] != 0
+        return np.asarray(found)
 
 
 @dataclass(eq=False)
