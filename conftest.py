@@ -59,26 +59,46 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
     parser.addoption(
-        "--every-mutant", action="store_true", help="try all mutants, not a third of them each day"
+        "--every-mutant", action="store_true", help="try all mutants, not a part of them each day"
+    )
+    parser.addoption(
+        "--every-case", action="store_true", help="run all cases of tests marked `in_turns`, not the day's"
+    )
+    parser.addoption(
+        "--fuzz-seed", type=int, help="which wrong calls are made and whose turn it is; default: the day's"
     )
     parser.addoption(
         "--every-compiler",
         action="store_true",
         help="execute what the older compiler for AMD GPUs makes of every case, not of one each day",
     )
-    parser.addoption("--fuzz-seed", type=int, help="which wrong calls are made; default: the day's")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"fuzz seed: {_fuzz_seed(config)}"
+    cases = "all" if _runs_every_case(config) else "those of the day; all of them: --every-case"
+    return f"fuzz seed: {_fuzz_seed(config)}\ncases of tests in turns: {cases}"
 
 
 def _fuzz_seed(config: pytest.Config) -> int:
     given = config.getoption("--fuzz-seed")
-    return date.today().toordinal() if given is None else int(given)
+    if given is None:  # the processes of one session agree, also at midnight
+        given = getattr(config, "workerinput", {}).get("day", date.today().toordinal())
+    return int(given)
 
 
-@pytest.fixture
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist which day it is."""
+    node.workerinput["day"] = _fuzz_seed(node.config)
+
+
+def _runs_every_case(config: pytest.Config) -> bool:
+    """Whether no test takes turns: it was asked for, or cases were asked for by name."""
+    named = config.getoption("keyword") or any("::" in argument for argument in config.args)
+    return bool(named) or any(map(config.getoption, ("--every-case", "--update-golden")))
+
+
+@pytest.fixture(scope="session")
 def fuzz_seed(request: pytest.FixtureRequest) -> int:
     """The seed of the day, or the one that was asked for."""
     return _fuzz_seed(request.config)
@@ -88,7 +108,8 @@ def fuzz_seed(request: pytest.FixtureRequest) -> int:
 def turns(request: pytest.FixtureRequest) -> Any:
     """Which mutants are tried today: see `tests/turns.py`."""
     every = any(request.config.getoption(option) for option in ("--every-mutant", "--update-golden"))
-    return import_module("tests.turns").Turns(request.node.nodeid.removeprefix("tests/"), every)
+    family, day = request.node.nodeid.removeprefix("tests/"), _fuzz_seed(request.config)
+    return import_module("tests.turns").Turns(family, every, day)
 
 
 @pytest.fixture
@@ -139,9 +160,13 @@ def without_canaries(items: Iterable[Any]) -> list[str]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if missing := without_canaries(items):
         raise pytest.UsageError(f"GPU tests without the fixture `canaries`: {', '.join(missing)}")
+    if not _runs_every_case(config):
+        waiting = import_module("tests.turns").waiting(items, _fuzz_seed(config), runs_on_gpu)
+        items[:] = [item for item in items if id(item) not in waiting]
+        config.hook.pytest_deselected(items=[*waiting.values()])
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""What the suite tries anew every day, and how long: half a minute on two processors, for all campaigns.
+"""What the suite tries anew every day, and how long: 15 seconds on two processors, for all campaigns.
 
 The seed is the day's; ``--fuzz-seed`` tries the same again.  Scripts go on for as long as one likes:
 `scripts/fuzz_calls.py`, `scripts/try_schedules.py`, `scripts/try_problems.py`.
@@ -6,14 +6,14 @@ The seed is the day's; ``--fuzz-seed`` tries the same again.  Scripts go on for 
 
 from __future__ import annotations
 
-PROCESSORS, SECONDS = 2, 30
+PROCESSORS, SECONDS = 2, 15
 
 SHARES = {
-    "calls": 14.0,
+    "calls": 7.0,
     "interleavings": 5.0,
-    "movers": 9.0,
-    "problems on reference": 16.0,
-    "problems on cpu": 16.0,
+    "movers": 4.0,
+    "problems on reference": 7.0,
+    "problems on cpu": 7.0,
 }
 """Seconds of one processor.  Problems and movers stop when they have had them; of calls and interleavings so
 many are tried as take about as long."""

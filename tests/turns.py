@@ -1,7 +1,10 @@
-"""Mutants take turns: a third of a large family is tried each day, and all where that is asked for.
+"""What takes turns: a part of a large family is tried each day, and all where that is asked for.
 
-``pytest --every-mutant tests/hazards tests/schedule/test_mutants.py`` tries all and writes what it found into
-`every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
+Mutants: ``pytest --every-mutant tests/hazards tests/schedule/test_mutants.py`` tries all and writes what it
+found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
+
+Cases: those of a parametrized test with the marker `in_turns` go one way through the library, with other
+numbers.  ``pytest --every-case`` runs all of them, and so does whoever names a test.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import fcntl
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
+from typing import Any, TypeVar
+from zlib import crc32
 
-DAYS = 3
+DAYS = 6
 """After which every mutant has had its turn."""
 
 RECORD = Path(__file__).with_name("every_mutant.txt")
 """What the last run of all mutants found."""
+
+
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True)
@@ -28,15 +35,18 @@ class Turns:
     Args:
         family: what the mutants are called together, in the record.
         every: whether all of them are tried.
+        day: the day's number.
     """
 
     family: str
     every: bool
+    day: int
 
-    def among(self, names: Iterable[str]) -> set[str]:
-        """Those that are tried today."""
+    def among(self, names: Iterable[Name], days: int = DAYS) -> set[Name]:
+        """Those that are tried today; families begin at different ones."""
         listed = list(names)
-        return {*listed} if self.every else {*listed[date.today().toordinal() % DAYS :: DAYS]}
+        first = (self.day + crc32(self.family.encode())) % min(days, max(len(listed), 1))
+        return {*listed} if self.every else {*listed[first::days]}
 
     def record(self, outcomes: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
         """Where all were tried: write down how many, and what showed how many of them to be wrong."""
@@ -52,6 +62,27 @@ class Turns:
             known[self.family] = f"{found.total()} tried: {counts}"
             file.truncate(0)
             file.write("".join(f"{family} -> {told}\n" for family, told in sorted(known.items())))
+
+
+def waiting(items: Iterable[Any], day: int, needs_gpu: Callable[[Any], bool]) -> dict[int, Any]:
+    """The collected tests whose turn is on another day, by their `id`.
+
+    Those of a function come one after the other in an order that has nothing to do with their parameters, so
+    that every value of each parameter is tried on most days.  Tests that need a GPU run seldom, and take no
+    turns.
+    """
+    families: dict[tuple[str, int], list[Any]] = {}
+    for item in items:
+        mark = item.get_closest_marker("in_turns")
+        if mark is not None and not needs_gpu(item):
+            [days] = mark.args
+            families.setdefault((item.nodeid.partition("[")[0], days), []).append(item)
+    found: dict[int, Any] = {}
+    for (_, days), family in families.items():
+        family.sort(key=lambda item: (crc32(item.nodeid.encode()), item.nodeid))
+        first = day % min(days, len(family))
+        found.update({id(item): item for n, item in enumerate(family) if n < first or (n - first) % days})
+    return found
 
 
 def recorded(golden: Path) -> dict[str, str]:

@@ -19,12 +19,14 @@ EACH = {
 }
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("name", "arch"), SUBJECTS)
 def test_the_listing_itself_is_right(name: str, arch: str) -> None:
     one = subject(name, arch)
     assert one.verdict(one.text) == ""
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("kind", EACH)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_mutants_are_found(arch: str, kind: str) -> None:

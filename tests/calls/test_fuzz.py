@@ -21,7 +21,7 @@ from tests.calls.values import TRACED, VALUES
 
 import tilewright as tw
 
-CALLS = 800
+CALLS = 400
 """For each of four seeds: together as long as the budget says."""
 
 SPACES = ("ck", "hopper", "ir", "layouts", "testing")

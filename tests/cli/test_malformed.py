@@ -67,20 +67,20 @@ def scale(X, *, width=64):
 """
 
 
-def commands(place: str) -> Iterator[list[str]]:
+def commands(place: str, day: int) -> Iterator[list[str]]:
     for number, pattern in enumerate(PLACES[place]):
-        for word in WORDS[number % 2 :: 2]:  # every word in every second place
+        for word in WORDS[(number + day) % 5 :: 5]:  # every word in every fifth place, others each day
             yield [part.replace("{}", word) for part in pattern]
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_word_that_means_nothing_is_told(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fuzz_seed: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("k.py").write_text(KERNELS)
     refused = 0
-    for command in commands(place):
+    for command in commands(place, fuzz_seed):
         shown = [word[:30] for word in command]
         result = CliRunner().invoke(app, command, prog_name="tilewright")
         assert result.exception is None or isinstance(result.exception, SystemExit), (shown, result.exception)
@@ -90,7 +90,7 @@ def test_a_word_that_means_nothing_is_told(
             assert result.stderr.count("\n") < 9, (shown, result.stderr[:1000])
             if result.stderr.startswith("tilewright: "):
                 assert max(map(len, re.findall(r"\S+", result.stderr))) < 300, shown
-    assert refused > 30 or place == "others"
+    assert refused > 12 or place == "others"
     assert {path.name for path in tmp_path.iterdir()} <= {
         "k.py",
         "__pycache__",

@@ -187,6 +187,7 @@ def test_the_kernel_itself_is_clean(name) -> None:
     assert is_right(name, arrays)
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_every_mutant_is_found_or_equivalent_for_a_named_reason(name) -> None:
     outcomes = {mutant.name: outcome(name, mutant) for mutant in every_mutant(name)}

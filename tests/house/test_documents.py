@@ -107,6 +107,7 @@ def test_the_readme_lists_every_example() -> None:
     )
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_in_documents(document: Path) -> None:
     failed = run_document(document.read_text(), document.name)

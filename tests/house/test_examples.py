@@ -132,6 +132,7 @@ def test_a_row_of_numbers_says_how_k_is_split(numbers: str, status: int, lines: 
     assert lines[1] in result.stdout + result.stderr
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
     result = run_here(example, "--small", cwd=tmp_path)

@@ -48,6 +48,7 @@ def test_the_page_shows_every_program_and_every_picture() -> None:
     assert set(re.search(r"^for name in (.*); do$", PAGE, re.MULTILINE)[1].split()) == names  # type: ignore[index]
 
 
+@pytest.mark.in_turns(2)
 @each_program
 def test_on_the_cpu_with_its_picture(program: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """As its reader runs it; the picture is the one that is kept, but for how fonts are drawn."""

@@ -25,6 +25,7 @@ from tilewright.targets.target import CUDA
 from .complex_cases import CASES, check, made, numbers
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize(
     ("name", "method"),
@@ -42,18 +43,9 @@ def test_every_element_is_right(name: str, target: str, method: str) -> None:
     how = Accumulation.of(
         TENSOR_CORE[part.name] if target == "reference" and part.name in ("f16", "bf16") else fma(part)
     )
-    beta = 1 if factors["beta"] is None else factors["beta"]
-    check(
-        d,
-        arrays["a"],
-        arrays["b"],
-        arrays.get("c"),
-        how=how,
-        conjugates=conjugates,
-        alpha=factors["alpha"],
-        beta=beta,
-        method=method,
-    )
+    numbers_of = {"alpha": factors["alpha"], "beta": 1 if factors["beta"] is None else factors["beta"]}
+    given = arrays["a"], arrays["b"], arrays.get("c")
+    check(d, *given, how=how, conjugates=conjugates, **numbers_of, method=method)
 
 
 def test_matmul_of_complex_arrays_and_a_result_that_is_added_to() -> None:

@@ -99,6 +99,7 @@ def test_both_operands_are_split_as_near_as_they_say(order: str, packed: bool) -
             assert (low[~seen] == 0).all()
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("kind", "order", "conjugates", "schedule"),
     [

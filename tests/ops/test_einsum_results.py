@@ -70,6 +70,7 @@ def test_sums_of_integers_are_scaled_to_bytes(target: str) -> None:
     assert np.array_equal(called(target, a, b, out_dtype="i8", saturate=True), np.clip(exact, -128, 127))
 
 
+@pytest.mark.in_turns(2)
 @ALL_TARGETS
 @pytest.mark.parametrize("split_k", [3, "auto", "stream"])
 def test_parts_of_k_are_added_up_behind_views(split_k: int | str, target: str) -> None:

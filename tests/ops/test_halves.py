@@ -78,6 +78,7 @@ def wild(rng: np.random.Generator, shape: tuple[int, int, int], along: str) -> l
     return [*made, np.full(shape[:2], np.nan, np.float32)]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("along", [("k", "rows"), ("rows", "k")])
 @pytest.mark.parametrize("depth", [700, SHALLOW + 3])
 @pytest.mark.parametrize("both", [True, False])
@@ -116,6 +117,7 @@ def test_a_tile_that_is_too_shallow_is_refused() -> None:
         )
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
 def test_the_reference_multiplies_halves(kind: str, layout: str) -> None:

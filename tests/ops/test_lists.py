@@ -88,6 +88,7 @@ def check_around(out: list[Any], whole: list[Any]) -> None:
         assert np.array_equal(outer, np.full_like(outer, before), equal_nan=before != before)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("orders", [(0,), (2,), (1, 2, 3), (4, 0)], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 def test_products_of_any_extents(target: str, orders: tuple[int, ...]) -> None:
@@ -99,6 +100,7 @@ def test_products_of_any_extents(target: str, orders: tuple[int, ...]) -> None:
     check_around(out, whole)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("kind", "to"), [("f16", "f16"), ("bf16", "f32"), ("i8", "i32"), ("f64", "f64")])
 @pytest.mark.parametrize("target", TARGETS)
 def test_dtypes(target: str, kind: str, to: str) -> None:

@@ -34,6 +34,7 @@ def check(a: Any, b: Any, target: str, out: Any = None) -> None:
     compare_gemm(a, b, c, accumulation(a, b, c, target)).raise_if_wrong()
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_dtypes_and_shapes(name: str, target: str) -> None:

@@ -60,6 +60,7 @@ def verified(given: dict[str, Array], axis: int, words: dict[str, Any], schedule
 FMA = tw.atoms.fma("f32")
 
 
+@pytest.mark.in_turns(2)
 @ALL_TARGETS
 @pytest.mark.parametrize(
     ("lead", "m", "n", "axis", "activation"),

@@ -51,6 +51,7 @@ def back(array: Any) -> Array:
     return found
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("kind", "other", "target"),
     [*((*pair, "reference") for pair in MIXTURES), *((*pair, "cpu") for pair in ON_CPU)],
@@ -117,6 +118,7 @@ def test_vectors_and_batches_follow_numpy(target: str) -> None:
     assert np.array_equal(made, a.astype(float) @ b[0, :, 0].astype(float) * rows)
 
 
+@pytest.mark.in_turns(3)
 @ON_ALL
 @pytest.mark.parametrize("kind", ["f8e4m3", "f8e5m2", "i8"])
 @pytest.mark.parametrize("wide", ["f16", "bf16"])

@@ -46,6 +46,7 @@ def multiplied(a: Array, b: Array, target: str, **named: Any) -> Array:
     return found
 
 
+@pytest.mark.in_turns(3)
 @ON_ALL
 @pytest.mark.parametrize(
     ("scale_a", "scale_b"),

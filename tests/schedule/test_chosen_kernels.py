@@ -38,6 +38,7 @@ def shapes(count: int) -> list[tuple[int, int, int]]:
     return [(extent(), extent(), extent()) for _ in range(count)]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("target", "arch", "processors"), MACHINES, ids=[arch for _, arch, _ in MACHINES])
 @pytest.mark.parametrize(("name", "precision"), [*((name, "exact") for name in SUPPORTED), ("f32", "tf32")])
 def test_shapes_have_legal_schedules(

@@ -50,6 +50,7 @@ CASES = {
 }
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_no_hazard_and_every_element_right(name: str) -> None:
     case = CASES[name]

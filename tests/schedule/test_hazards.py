@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import pytest
+from tests.turns import Turns
 
 import tilewright as tw
 from tilewright.targets.reference.coverage import ShortLoop
@@ -16,9 +17,9 @@ SIZES = ("registers", "cp_async", "fragments", "wgmma, cp_async", "cooperative",
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_hazard_and_every_element_right(name: str) -> None:
+def test_no_hazard_and_every_element_right(name: str, turns: Turns) -> None:
     case = CASES[name]
-    for steps in case.counts:
+    for steps in turns.among(case.counts, days=3):
         arrays = case.arrays(case.shape(steps))
         report = case.executed(arrays)
         assert report.is_clean, f"{case.shape(steps)}: {report}"

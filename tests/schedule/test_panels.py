@@ -57,6 +57,7 @@ def operands(shape: tuple[int, int, int], layout: str, dtype: Any) -> tuple[Any,
     return a, b, np.full((m + 2, n + 3), np.nan, np.float32)[1 : 1 + m, 1 : 1 + n]
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(48, 64, 32), (29, 33, 45), (1, 70, 17), (31, 1, 16), (25, 40, 0)])

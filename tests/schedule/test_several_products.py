@@ -127,6 +127,7 @@ def test_operands_are_loaded_once_and_totals_added_up_together(name):
     assert [(one.b, one.a, one.total, one.negative) for one in turned.products] == found
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_reference_computes_them_under_every_form(name, schedule):

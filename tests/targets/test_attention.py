@@ -105,6 +105,7 @@ RAGGED = [
 ]
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", RAGGED, ids=str)
@@ -113,6 +114,7 @@ def test_random_data(shape: tuple[int, ...], element: tw.DType, target: str) -> 
     case.check(case.run(target))
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shift", [0, 70, -40, -500])
 @pytest.mark.parametrize("shape", [(1, 2, 150, 220, 64), (1, 1, 140, 100, 128)], ids=str)
@@ -296,6 +298,7 @@ class FusedCase:
         assert (error <= self.room()).all(), f"{(error / self.room()).max()} of the bound"
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", DTYPES, ids=str)
 @pytest.mark.parametrize(

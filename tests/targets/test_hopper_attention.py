@@ -76,6 +76,7 @@ def test_any_scale(scale: float, target: str) -> None:
     made.check(made.run(target))
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_it_compiles_without_warnings_and_nearly_without_spills(depth: int, causal: bool) -> None:

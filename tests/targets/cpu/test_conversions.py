@@ -179,6 +179,7 @@ def test_floats_become_integers_truncated_and_saturated(machine: Machine, source
         assert np.array_equal(y, conversions.convert(x, source, target)), target
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("source", INTEGERS, ids=str)
 def test_integers_become_floats_rounded_once(machine: Machine, source: DType) -> None:
     ends = np.iinfo(source.numpy)

@@ -121,6 +121,7 @@ def compiled(
     return (folder / "kernel.s").read_text()
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("case", CASES)
 def test_no_compiler_warns(toolchain: native.Toolchain, case: str, tmp_path: Path) -> None:
     compiled(toolchain, cpu.emit(CASES[case](), native.host_arch()).text, tmp_path, *STRICT)

@@ -45,6 +45,7 @@ def test_every_operation_occurs_in_a_case(cases: Cases) -> None:
     assert set(OPS) - set(ASYNC_OPS) - used == set()
 
 
+@pytest.mark.in_turns(4)
 def test_text_compiles_without_spills(case: str, kernel: Kernel, archs: Callable[[str], list[str]]) -> None:
     for arch in archs(case):
         assert cuda.violations(kernel, arch) == []

@@ -183,6 +183,7 @@ WORSE = {
 }
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("gate", WORSE)
 def test_a_kernel_that_is_made_worse_fails_its_gate(arch: str, gate: str) -> None:

@@ -76,6 +76,7 @@ GLOBAL_16 = r"global_load_(dwordx4|b128)"
 READ_SHARED, WRITTEN_SHARED = r"ds_(read|load)\w*", r"ds_(write|store)\w*"
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("arch", EXECUTED)
 @pytest.mark.parametrize("name", KERNELS)
 def test_an_example_is_machine_code_without_spills(

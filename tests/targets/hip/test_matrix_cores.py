@@ -19,6 +19,7 @@ from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.matrix_cores import MATRIX_CORES, nearest
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("atom", MATRIX_CORES.values(), ids=MATRIX_CORES)
 def test_every_row_is_right_on_the_reference(atom: MmaAtom) -> None:
     """With waves of 64 lanes, with lanes that hold copies, and with 16 bytes of K in a lane."""

@@ -62,6 +62,7 @@ def targets() -> Iterator[None]:
         yield
 
 
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("case", "arch"), EACH.values(), ids=EACH)
 def test_every_case(case: Case, arch: str) -> None:
     """Each element is within its bound."""
