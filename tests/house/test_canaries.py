@@ -162,7 +162,7 @@ def test_every_gpu_test_has_them(request: pytest.FixtureRequest) -> None:
     ]
     assert root.without_canaries(items) == ["gpu without", "two without"]
     with pytest.raises(pytest.UsageError, match="gpu without, two without"):
-        root.pytest_collection_modifyitems(items)
+        root.pytest_collection_modifyitems(request.config, items)
     assert "canaries" in request.fixturenames
 
 
