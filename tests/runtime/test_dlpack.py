@@ -216,7 +216,9 @@ def test_other_devices_are_refused() -> None:
     [
         (4, 16, "bf16"),
         (10, 8, "f8e4m3"),
+        (11, 8, "f8e4m3fnuz"),
         (12, 8, "f8e5m2"),
+        (13, 8, "f8e5m2fnuz"),
         (5, 32, "c32"),
         (5, 128, "c128"),
         (6, 8, "boolean"),
@@ -226,7 +228,7 @@ def test_element_types(code: int, bits: int, name: str) -> None:
     assert describe(Producer(element=(code, bits, 1))).dtype is dtypes.ALL[name]
 
 
-@pytest.mark.parametrize(("code", "bits"), [(3, 64), (1, 128), (11, 8), (17, 4), (0, 4)])
+@pytest.mark.parametrize(("code", "bits"), [(3, 64), (1, 128), (14, 8), (17, 4), (0, 4)])
 def test_unknown_element_types(code: int, bits: int) -> None:
     with pytest.raises(
         LaunchError, match=rf"\(code {code}, {bits} bits, 1 lanes\) are not supported; known: f64"

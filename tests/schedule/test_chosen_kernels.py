@@ -40,7 +40,9 @@ def shapes(count: int) -> list[tuple[int, int, int]]:
 
 @pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("target", "arch", "processors"), MACHINES, ids=[arch for _, arch, _ in MACHINES])
-@pytest.mark.parametrize(("name", "precision"), [*((name, "exact") for name in SUPPORTED), ("f32", "tf32")])
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "exact") for name in SUPPORTED if name != "f8e5m2fnuz"), ("f32", "tf32")]
+)
 def test_shapes_have_legal_schedules(
     name: str, precision: str, target: str, arch: str, processors: int, fuzz_seed: int
 ) -> None:

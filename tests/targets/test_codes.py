@@ -11,7 +11,10 @@ import tilewright as tw
 
 from .poisoned import TARGETS, Poisoned, attempt
 
-FP8 = (tw.f8e4m3, tw.f8e5m2)
+ONE_ZERO = (tw.f8e4m3fnuz, tw.f8e5m2fnuz)
+"""Whose code of a negative zero is NaN, the only one."""
+
+FP8 = (tw.f8e4m3, tw.f8e5m2, *ONE_ZERO)
 WIDER = (tw.f64, tw.f32, tw.f16, tw.bf16)
 CODES, HALVES = 256, 1 << 16
 
@@ -25,12 +28,12 @@ def there_and_back(X, A, B, C, D, Y):
     tw.copy(x.to(tw.f32).to(X.dtype), Y.tile((CODES,), (n,)))
 
 
-@tw.kernel(X="N", A="N", B="N")
-def narrowed(X, A, B):
+@tw.kernel(X="N", A="N", B="N", C="N", D="N")
+def narrowed(X, A, B, C, D):
     n = tw.block_index(tw.ceil_div(X.shape[0], 4096))
     x = tw.load(X.tile((4096,), (n,)).partition((128,)))
-    tw.copy(x.to(A.dtype), A.tile((4096,), (n,)))
-    tw.copy(x.to(B.dtype), B.tile((4096,), (n,)))
+    for Y in (A, B, C, D):
+        tw.copy(x.to(Y.dtype), Y.tile((4096,), (n,)))
 
 
 def codes(kind: tw.DType) -> Any:
@@ -68,9 +71,10 @@ def nearest(halves: Any, kind: tw.DType) -> Any:
     code = np.where(sizes - low < high - sizes, above - 1, above)
     ties = sizes - low == high - sizes
     code = np.where(ties, above - 1 + (above - 1) % 2, code)  # positive codes follow their numbers
-    made = (code | (np.signbit(halves) * 128)).astype(np.uint8).view(kind.numpy)
+    signs = np.where((code == 0) & (kind in ONE_ZERO), 0, np.signbit(halves) * 128)
+    made = (code | signs).astype(np.uint8).view(kind.numpy)
     step = finite[-1] - finite[-2]
-    beyond = np.array(np.nan if kind == tw.f8e4m3 else np.inf).astype(kind.numpy)
+    beyond = np.array(np.inf if kind == tw.f8e5m2 else np.nan).astype(kind.numpy)
     # A tie beyond the largest number goes to it where its code is even, and out of the range where it is odd.
     past = sizes - finite[-1]
     is_out = (past > step / 2) | ((past == step / 2) & (len(finite) % 2 == 0))
@@ -90,6 +94,14 @@ def test_every_code_is_its_number(kind: tw.DType, target: str) -> None:
     x.array[...] = codes(kind)
     attempt(target, there_and_back, [x, *wide, back])
     check_widened(kind, [one.array for one in (*wide, back)])
+
+
+@pytest.mark.parametrize("kind", ONE_ZERO, ids=str)
+def test_the_text_for_cuda_compiles(kind: tw.DType) -> None:
+    """Which AMD's machine code is made of, too."""
+    arrays = [tw.like(dtype, CODES) for dtype in (kind, *WIDER, kind)]
+    made = there_and_back.compile(*arrays, target="cuda", arch="sm_90a")
+    assert f"float_to_{kind.name.removeprefix('f8')}" in made.source
 
 
 @pytest.mark.parametrize("target", TARGETS)

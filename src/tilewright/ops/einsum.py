@@ -131,7 +131,7 @@ def einsum(
             ``"bik,kj->bij"``.  Letters that the result lacks are summed over; a letter twice in one operand
             is its diagonal; ``...`` stands for all axes without a letter, which are broadcast.  Without
             ``->`` the result has the letters that stand once, in the order of the alphabet.
-        a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8, of any strides.
+        a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, of any strides.
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
             ``a``, whose axes follow each other in memory in the order of the subscripts.

@@ -49,7 +49,8 @@ def matmul(
     Products are exact, sums are in f32 (f64 of f64, i32 of i8), and the result is rounded once.
 
     Args:
-        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8, or a vector (K,); of any strides.
+        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
+            (K,); of any strides.
             Complex arrays, or pairs ``(re, im)``, are multiplied by `complex_matmul`.
         b: array (..., K, N) of the same dtype, or a vector (K,). Leading dimensions are batches, which are
             broadcast against those of ``a``; a vector's missing dimension is missing in the result too.

@@ -301,7 +301,14 @@ def cupy_subclass(base: type) -> Family:
 # DLPack.
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-_OWN_CODES = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12, "c32": 5, "c64": 5, "c128": 5}
+_OWN_CODES = {
+    "bf16": 4,
+    "f8e4m3": 10,
+    "f8e4m3fnuz": 11,
+    "f8e5m2": 12,
+    "f8e5m2fnuz": 13,
+    **dict.fromkeys(("c32", "c64", "c128"), 5),
+}
 _BY_DLPACK = {(_OWN_CODES.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values() if not t.is_packed}
 
 _MEMORIES = {

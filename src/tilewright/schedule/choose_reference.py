@@ -12,7 +12,7 @@ from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 
-SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
+SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8")
 """Element types that products are chosen for."""
 
 

@@ -20,7 +20,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
+from tilewright.dtypes import (
+    DType,
+    bf16,
+    f8e4m3,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    u8,
+)
 from tilewright.ir.mma import MmaAtom
 from tilewright.threads.distribution import Distribution, Mode
 
@@ -130,6 +143,12 @@ MFMA_E4M3_M16 = _mfma(Row(f8e4m3, f32, 16, 32, "gfx950"))
 MFMA_E5M2 = _mfma(Row(f8e5m2, f32, 32, 16, "gfx950"))
 MFMA_E5M2_K32 = _mfma(Row(f8e5m2, f32, 32, 32, "gfx950"))
 MFMA_E5M2_M16 = _mfma(Row(f8e5m2, f32, 16, 32, "gfx950"))
+MFMA_E4M3FNUZ = _mfma(Row(f8e4m3fnuz, f32, 32, 16, "gfx942"))
+MFMA_E4M3FNUZ_K32 = _mfma(Row(f8e4m3fnuz, f32, 32, 32, "gfx942"))
+MFMA_E4M3FNUZ_M16 = _mfma(Row(f8e4m3fnuz, f32, 16, 32, "gfx942"))
+MFMA_E5M2FNUZ = _mfma(Row(f8e5m2fnuz, f32, 32, 16, "gfx942"))
+MFMA_E5M2FNUZ_K32 = _mfma(Row(f8e5m2fnuz, f32, 32, 32, "gfx942"))
+MFMA_E5M2FNUZ_M16 = _mfma(Row(f8e5m2fnuz, f32, 16, 32, "gfx942"))
 
 WMMA_F16 = _wmma(Row(f16, f32, 16, 16, "gfx11"))
 WMMA_BF16 = _wmma(Row(bf16, f32, 16, 16, "gfx11"))
@@ -148,8 +167,8 @@ MATRIX_CORES: dict[str, MmaAtom] = {
 }
 """Every atom of matrix cores, by the name that authors write.
 
-The fp8 numbers of gfx942 have another bias and another NaN than those that the library knows, so it has no
-atom for them: they are widened to f16, which holds each of them.
+The fp8 numbers of gfx942 have another bias and another NaN than those of later hardware: they are types of
+their own, and the others are widened to f16 there, which holds each of them.
 """
 
 

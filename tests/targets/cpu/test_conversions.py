@@ -18,7 +18,7 @@ Machine = Callable[..., Listing]
 # Casting what does not fit is what these tests do.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
-NARROW = [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2]
+NARROW = [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.f8e4m3fnuz, tw.f8e5m2fnuz]
 FLOATS = [tw.f64, tw.f32, *NARROW]
 INTEGERS = [tw.i64, tw.i32, tw.i16, tw.i8, tw.u64, tw.u32, tw.u16, tw.u8]
 

@@ -27,8 +27,10 @@ RAGGED = (67, 69, 41)
 
 def atom_of(target: str, kind: tw.DType) -> tw.MmaAtom:
     """The matrix core's instruction for a dtype, of 16 rows; a multiply-add where there is none."""
-    arch = MACHINES[target].architecture(MACHINES[target].arch)
-    found = nearest(kind, kind.computed if kind.is_float else tw.i32, arch.features, most=(16, 16))
+    arch, depth = MACHINES[target].architecture(MACHINES[target].arch), 32 // kind.bytes
+    found = nearest(
+        kind, kind.computed if kind.is_float else tw.i32, arch.features, most=(16, max(depth, 16))
+    )
     return found or tw.atoms.fma(kind, lanes=(arch.lanes // 8, 8), each=(4, 4))
 
 
@@ -153,8 +155,8 @@ def traits(name: str, kind: str, tile: tuple[int, int], *, is_optimized: bool) -
 
 
 LESSONS: dict[str, dict[str, Case]] = {
-    "02": {str(kind): basic(kind) for kind in (tw.f16, tw.f32, tw.i8)},
-    "04": {str(kind): optimized(kind) for kind in (tw.f16, tw.f32, tw.i8)},
+    "02": {str(kind): basic(kind) for kind in (tw.f16, tw.f32, tw.i8, tw.f8e4m3fnuz)},
+    "04": {str(kind): optimized(kind) for kind in (tw.f16, tw.f32, tw.i8, tw.f8e5m2fnuz)},
     "05": {
         "whole channels": windows("LARGE", IM2COL["SMALL"]),
         "ragged": windows("RAGGED", IM2COL["RAGGED_SHAPE"]),

@@ -230,6 +230,7 @@ MATMUL = {
     "f64": product("f64", (50, 34, 24), "tt"),
     "i8": product("i8", (65, 48, 96), "nt"),
     "fp8": product("f8e4m3", (40, 40, 33), "nt"),
+    "fp8 of gfx942": product("f8e4m3fnuz", (131, 72, 72)),
     "batched": batched,
     "split K in a workspace": product("f16", (70, 40, 200), split_k=3, reduction="workspace"),
     "split K by scattered sums": product("f16", (70, 40, 200), split_k=2, reduction="reduce-scatter"),

@@ -56,8 +56,10 @@ def test_the_main_loop_passes_its_gates(arch: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("dtype", "order"), [("bf16", "nn"), ("i8", "nt")])
+@pytest.mark.parametrize(("dtype", "order"), [("bf16", "nn"), ("i8", "nt"), ("fp8", "nt")])
 def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> None:
+    if dtype == "fp8":
+        arch, dtype = "gfx942", {"gfx942": "f8e4m3fnuz", "gfx1151": "f8e5m2fnuz"}[arch]
     assert broken(read_isa(whole(arch, dtype, order).assembly), gates(arch, order)) == ()
 
 
@@ -65,6 +67,7 @@ def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> 
     ("arch", "dtype", "products"),
     [
         ("gfx90a", "bf16", {"v_mfma_f32_32x32x8bf16_1k": 16}),
+        ("gfx942", "f8e4m3fnuz", {"v_mfma_f32_32x32x16_fp8_fp8": 16}),
         ("gfx950", "f16", {"v_mfma_f32_32x32x16_f16": 8}),
         ("gfx1100", "i8", {"v_wmma_i32_16x16x16_iu8": 32}),
         ("gfx1201", "f8e4m3", {"v_wmma_f32_16x16x16_fp8_fp8": 32}),

@@ -19,6 +19,8 @@ STORAGE = {
     "bf16": "bf16",
     "f8e4m3": "f8e4m3",
     "f8e5m2": "f8e5m2",
+    "f8e4m3fnuz": "f8e4m3fnuz",
+    "f8e5m2fnuz": "f8e5m2fnuz",
     **INTEGER_TYPES,
     **{made.name: "unsigned char" for made in ALL.values() if made.is_packed},
     "boolean": "bool",
@@ -33,6 +35,8 @@ TYPEDEFS = {
     "bf16": "typedef unsigned short bf16;",
     "f8e4m3": "typedef unsigned char f8e4m3;",
     "f8e5m2": "typedef unsigned char f8e5m2;",
+    "f8e4m3fnuz": "typedef unsigned char f8e4m3fnuz;",
+    "f8e5m2fnuz": "typedef unsigned char f8e5m2fnuz;",
     # Complex numbers are moved, not computed with.
     "c128": "typedef unsigned __int128 c128;",
     "c64": "typedef unsigned long long c64;",
@@ -69,6 +73,12 @@ _NARROW = {
     "f8e5m2": _Narrow("f8e5m2", 2, 15, 0x80, 0x7E, 0x7C, 0x7C),
     "f8e4m3": _Narrow("f8e4m3", 3, 7, 0x80, 0x7F, 0x7E, 0x7F),
 }
+
+_ONE_ZERO = {
+    "f8e5m2fnuz": _Narrow("f8e5m2fnuz", 2, 16, 0x80, 0x80, 0x7F, 0x80),
+    "f8e4m3fnuz": _Narrow("f8e4m3fnuz", 3, 8, 0x80, 0x80, 0x7F, 0x80),
+}
+"""Formats without infinities or a negative zero, whose pattern is NaN."""
 
 _BITS = """\
 static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
@@ -181,6 +191,33 @@ static inline {narrow.name} {narrow.name}_of_f32(float x) {{
 }}"""
 
 
+def _from_one_zero(narrow: _Narrow) -> str:
+    """From a format whose negative zero is NaN to f32."""
+    up, most = 23 - narrow.fraction, (254 - narrow.bias) << 23
+    return f"""\
+static inline float f32_of_{narrow.name}({narrow.name} x) {{
+  const unsigned scaled = (x & 0x80u) << 24 | (x & 0x7fu) << {up};  // its exponent is too small
+  const float finite = f32_of_bits(scaled) * f32_of_bits(0x{most:x});
+  return x == 0x80 ? f32_of_bits(0x7fc00000) : finite;
+}}"""
+
+
+def _to_one_zero(narrow: _Narrow) -> str:
+    """From f32; what is beyond the largest number is NaN, and zero has no sign."""
+    down, rebias = 23 - narrow.fraction, (127 - narrow.bias) << 23
+    least, aligner = (128 - narrow.bias) << 23, (127 + 23 + 1 - narrow.bias - narrow.fraction) << 23
+    past = ((0x80 << down) - (1 << (down - 1))) + rebias
+    return f"""\
+static inline {narrow.name} {narrow.name}_of_f32(float x) {{
+  const unsigned bits = bits_of_f32(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80;
+  const unsigned half = 0x{(1 << (down - 1)) - 1:x} + (size >> {down} & 1);
+  const unsigned normal = (size + half - 0x{rebias:x}) >> {down};
+  const unsigned tiny = bits_of_f32(f32_of_bits(size) + f32_of_bits(0x{aligner:x})) - 0x{aligner:x};
+  const unsigned made = size < 0x{least:x} ? tiny : normal;
+  return ({narrow.name})(size >= 0x{past:x} ? 0x80 : made == 0 ? 0 : sign | made);
+}}"""
+
+
 def _to_integer(target: DType, source: str) -> str:
     """Truncated and saturated.  The ends are powers of two or 0, so they are exact in any float."""
     low = -(2 ** (target.bits - 1)) if target.kind == "int" else 0
@@ -207,6 +244,9 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     for name, narrow in _NARROW.items():
         found[f"f32_of_{name}"] = (("bits", name), _widening(narrow))
         found[f"{name}_of_f32"] = (("bits", name), _narrowing(narrow))
+    for name, narrow in _ONE_ZERO.items():
+        found[f"f32_of_{name}"] = (("bits", name), _from_one_zero(narrow))
+        found[f"{name}_of_f32"] = (("bits", name), _to_one_zero(narrow))
     for target in (*INTEGERS, i4):
         for source in ("f32", "f64"):
             found[f"{target.name}_of_{source}"] = ((), _to_integer(target, source))

@@ -44,9 +44,17 @@ GFX90A = Arch(
 GFX942 = replace(
     GFX90A,
     name="gfx942",
-    features=frozenset({"gfx9", "gfx940", "mfma"}),
+    features=frozenset({"gfx9", "gfx940", "gfx942", "mfma"}),
     rates=Rates(
-        {"f16": 2048, "bf16": 2048, "i8": 4096, "f32": 256, "f64": 256},
+        {
+            "f16": 2048,
+            "bf16": 2048,
+            "i8": 4096,
+            "f32": 256,
+            "f64": 256,
+            "f8e4m3fnuz": 4096,
+            "f8e5m2fnuz": 4096,
+        },
         {"f32": 256, "f64": 128},
         128,
         (Board("Instinct MI300X", 304, 2100, 5300, 256),),

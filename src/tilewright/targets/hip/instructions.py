@@ -64,6 +64,7 @@ _STEPS = {
     ("f8e5m2", 32): (16, _mfma("f32_32x32x16_bf8_bf8", "long")),
     ("f8e5m2", 16): (32, _mfma("f32_16x16x32_bf8_bf8", "long")),
 }
+_STEPS |= {(f"{kind}fnuz", side): _STEPS[kind, side] for kind in ("f8e4m3", "f8e5m2") for side in (32, 16)}
 """How deep the builtins go that all have, by the dtype of A and the rows."""
 
 _OF_GFX90A = {32: _mfma("i32_32x32x8i8", "int"), 16: _mfma("i32_16x16x16i8", "int")}

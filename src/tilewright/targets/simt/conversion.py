@@ -12,7 +12,15 @@ from tilewright.errors import DTypeError
 from tilewright.targets.c_integers import called_in_names
 from tilewright.targets.statements import Code, call, code, named
 
-NARROW = {"f16": "half", "bf16": "bf16", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "f4e2m1": "e2m1"}
+NARROW = {
+    "f16": "half",
+    "bf16": "bf16",
+    "f8e4m3": "e4m3",
+    "f8e5m2": "e5m2",
+    "f4e2m1": "e2m1",
+    "f8e4m3fnuz": "e4m3fnuz",
+    "f8e5m2fnuz": "e5m2fnuz",
+}
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
 
 

@@ -20,6 +20,8 @@ STORAGE: dict[str, str] = {
     "bf16": "bf16_t",
     "f8e4m3": "e4m3_t",
     "f8e5m2": "e5m2_t",
+    "f8e4m3fnuz": "e4m3fnuz_t",
+    "f8e5m2fnuz": "e5m2fnuz_t",
     **INTEGER_TYPES,
     **{made.name: "unsigned char" for made in ALL.values() if made.is_packed},
     "boolean": "bool",
@@ -34,6 +36,8 @@ TYPES = {
     "bf16_t": "struct bf16_t { unsigned short bits; };",
     "e4m3_t": "struct e4m3_t { unsigned char bits; };",
     "e5m2_t": "struct e5m2_t { unsigned char bits; };",
+    "e4m3fnuz_t": "struct e4m3fnuz_t { unsigned char bits; };",
+    "e5m2fnuz_t": "struct e5m2fnuz_t { unsigned char bits; };",
     "half2_t": "struct ALIGN(4) half2_t { half_t re, im; };",
 }
 """Storage types without arithmetic."""
@@ -81,6 +85,46 @@ DEVICE e5m2_t float_to_e5m2(float x) {
     y = (y + 0xfffff + (y >> 21 & 1) - (112u << 23)) >> 21;
   }
   return e5m2_t{(unsigned char)(sign | y)};
+}""",
+    "e4m3fnuz_to_float": """
+DEVICE float e4m3fnuz_to_float(e4m3fnuz_t x) {
+  // The exponent of the f32 with these bits is 119 too small; what would be the negative zero is NaN.
+  const unsigned scaled = (unsigned)(x.bits & 0x80) << 24 | (unsigned)(x.bits & 0x7f) << 20;
+  const float y = FLOAT_OF(scaled) * FLOAT_OF(246u << 23);
+  return x.bits == 0x80 ? NOT_A_NUMBER : y;
+}""",
+    "e5m2fnuz_to_float": """
+DEVICE float e5m2fnuz_to_float(e5m2fnuz_t x) {
+  // The exponent of the f32 with these bits is 111 too small; what would be the negative zero is NaN.
+  const unsigned scaled = (unsigned)(x.bits & 0x80) << 24 | (unsigned)(x.bits & 0x7f) << 21;
+  const float y = FLOAT_OF(scaled) * FLOAT_OF(238u << 23);
+  return x.bits == 0x80 ? NOT_A_NUMBER : y;
+}""",
+    "float_to_e4m3fnuz": """
+DEVICE e4m3fnuz_t float_to_e4m3fnuz(float x) {
+  const unsigned sign = BITS_OF(x) >> 24 & 0x80;
+  unsigned y = BITS_OF(x) & 0x7fffffff;
+  if (y >= 0x43780000) {  // 248 and beyond, infinities, NaN
+    return e4m3fnuz_t{0x80};
+  } else if (y < 0x3c000000) {  // subnormal: adding 2**13 leaves multiples of 2**-10 in the last bits
+    y = BITS_OF(FLOAT_OF(y) + 8192.0f) - BITS_OF(8192.0f);
+  } else {
+    y = (y + 0x7ffff + (y >> 20 & 1) - (119u << 23)) >> 20;
+  }
+  return e4m3fnuz_t{(unsigned char)(y ? sign | y : 0)};
+}""",
+    "float_to_e5m2fnuz": """
+DEVICE e5m2fnuz_t float_to_e5m2fnuz(float x) {
+  const unsigned sign = BITS_OF(x) >> 24 & 0x80;
+  unsigned y = BITS_OF(x) & 0x7fffffff;
+  if (y >= 0x47700000) {  // 61440 and beyond, infinities, NaN
+    return e5m2fnuz_t{0x80};
+  } else if (y < 0x38000000) {  // subnormal: adding 2**6 leaves multiples of 2**-17 in the last bits
+    y = BITS_OF(FLOAT_OF(y) + 64.0f) - BITS_OF(64.0f);
+  } else {
+    y = (y + 0xfffff + (y >> 21 & 1) - (111u << 23)) >> 21;
+  }
+  return e5m2fnuz_t{(unsigned char)(y ? sign | y : 0)};
 }""",
     "i4_to_int": """
 DEVICE int i4_to_int(unsigned bits) {
