@@ -16,7 +16,6 @@ from reporting import effort
 from schedules import read
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
 from tilewright.errors import TilewrightError
 from tilewright.ops.complex_planning import Asked, product_of_complex
@@ -108,11 +107,12 @@ class Problem:
         """The largest error of some elements, in parts of its bound."""
         for one in self.made:
             one.fill_(float("nan"))
-        ran = product_of_complex({**self.given, "c": None}, self.asked._replace(how=under)).launch()
+        product = product_of_complex({**self.given, "c": None}, self.asked._replace(how=under))
+        ran = product.launch()
         torch.cuda.synchronize()
         schedule = ran[-1].schedule
         assert schedule is not None
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        how = product.way.accumulation(schedule)
         rows, columns = VERIFIED
         a, b = ([x[:rows].cpu() for x in self.a], [x[:, :columns].cpu() for x in self.b])
         made = [x[:rows, :columns].cpu() for x in self.made]

@@ -50,7 +50,7 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
     ran = product.launch()
     cuda.synchronize()
     assert {one.target for one in ran} == {"cuda"}
-    how = Accumulation.of(ran[-1].schedule.atom)
+    how = product.way.accumulation(ran[-1].schedule)
     beta = 1 if factors["beta"] is None else factors["beta"]
     check(
         *(get(there["out"]), arrays["a"], arrays["b"], arrays.get("c")),
@@ -66,6 +66,7 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
     ("part", "precision"), [("f16", "exact"), ("f32", "tf32"), ("f32", "exact"), ("f64", "exact")]
 )
 def test_large_products(part: str, precision: str) -> None:
+    """Numbers of tf32 are rounded: cut off, as they are multiplied, they would be far beyond the bound."""
     rng = np.random.default_rng(0)
     a, b = (numbers(rng, (1500, 1500), tw.dtype(part), "interleaved") for _ in range(2))
     out = np.zeros((1500, 1500), a.dtype)
@@ -75,9 +76,27 @@ def test_large_products(part: str, precision: str) -> None:
     assert [one.name for one in product.way.planes] == ([] if part == "f64" else ["a", "b"])
     ran = product.launch()
     cuda.synchronize()
-    how = Accumulation.of(ran[-1].schedule.atom)
+    assert product.way.rounds is (precision == "tf32")
+    how = product.way.accumulation(ran[-1].schedule)
     rows = slice(0, 1500, 7)
     compare_complex(a[rows], b, there[2].host()[rows], how=how).raise_if_wrong()
+
+
+def test_planes_of_tf32_are_rounded() -> None:
+    """Both operands, of which one alone would have to be turned."""
+    rng = np.random.default_rng(5)
+    a, b = ([rng.random((1030, 1028), np.float32) for _ in range(2)] for _ in range(2))
+    b = [one.T.copy() for one in b]
+    there = [put(tuple(one)) for one in (a, b)]
+    out = put(tuple(np.full((1030, 1030), np.nan, np.float32) for _ in range(2)))
+    product = product_of_complex({"a": there[0], "b": there[1], "out": out}, Asked(precision="tf32"))
+    ran = product.launch()
+    cuda.synchronize()
+    assert (product.way.rounds, ran[-1].schedule.atom.rounding) == (True, "truncate")
+    rows, made = slice(0, 1030, 5), get(out)
+    sides = tuple(x[rows] for x in a), tuple(b), tuple(x[rows] for x in made)
+    compare_complex(*sides, how=product.way.accumulation(ran[-1].schedule)).raise_if_wrong()
+    assert not compare_complex(*sides, how=Accumulation.of(ran[-1].schedule.atom)).ok
 
 
 @pytest.mark.parametrize("split", [{"split_k": 4}, {"split_k": "stream"}, {"batch_invariant": True}], ids=str)
@@ -94,13 +113,13 @@ def test_k_in_parts(
         for _ in range(2):
             there = [DeviceArray.of(one) for one in (a, b, np.zeros((90, 70), a.dtype))]
             given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-            schedule = product_of_complex(given, asked).launch()[-1].schedule
+            product = product_of_complex(given, asked)
+            schedule = product.launch()[-1].schedule
             cuda.synchronize()
             found.append(there[2].host())
     assert schedule is not None
     assert schedule.split_k == split.get("split_k", schedule.split_k)
-    how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
-    compare_complex(a, b, found[0], how=how).raise_if_wrong()
+    compare_complex(a, b, found[0], how=product.way.accumulation(schedule)).raise_if_wrong()
     np.testing.assert_array_equal(found[0].view(np.uint8), found[1].view(np.uint8))
 
 

@@ -117,6 +117,22 @@ def test_a_tile_that_is_too_shallow_is_refused() -> None:
         )
 
 
+def test_factors_that_are_huge_where_the_other_one_is_tiny() -> None:
+    """Halves of them are lost, as `docs/precision.md` says, unless columns and rows are made alike before."""
+    rng = np.random.default_rng(2)
+    unit = np.exp2(rng.integers(-32, 33, 72)).astype(np.float32)
+    a = rng.standard_normal((40, 72)).astype(np.float32) * unit
+    b = rng.standard_normal((72, 56)).astype(np.float32) / unit[:, None]
+    alike = np.exp2(np.round(np.log2(np.abs(a).max(0) / np.abs(b).max(1)) / 2))
+    want = a.astype(np.float64) @ b
+    off = []
+    for left, right in ((a, b), (a / alike, b * alike[:, None])):
+        made = tw.matmul(left, right, precision="f32", schedule=SYNC, target="reference")
+        off.append(np.linalg.norm(made - want) / np.linalg.norm(want))
+    assert off[0] > 0.5
+    assert off[1] < 2e-7
+
+
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])

@@ -63,8 +63,9 @@ def complex_matmul(
             the parts, however small they are themselves; sums of f16 may exceed 65504.
         precision: ``"exact"``; or how parts of f32 are multiplied on tensor cores: ``"f32"`` in two halves of
             11 bits each, which is as near as multiply-adds of f32, ``"tf32"`` with 10 fraction bits, or
-            ``"f16"`` with 10 fraction bits, scaled row by row. For f16 and bf16 ``"f32"`` says that sums lose
-            no more than sums in f32.
+            ``"f16"`` with 10 fraction bits, scaled row by row: where factors within a row differ by more than
+            2**16, and small ones meet large ones of the other operand, ``"f32"`` and ``"f16"`` may lose all
+            of their products. For f16 and bf16 ``"f32"`` says that sums lose no more than sums in f32.
         out_dtype: dtype of a new result; default: that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, as `matmul` has it: a number, ``"auto"`` or ``"stream"``.

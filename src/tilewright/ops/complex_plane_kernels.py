@@ -8,9 +8,10 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f32, i32
 from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.control import otherwise, when
+from tilewright.lang.exact_functions import absolute, bitcast, where
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import block_index
 from tilewright.lang.operations import barrier, copy, load, shared
@@ -18,6 +19,7 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.layout.layout import Layout
 from tilewright.ops.complex_pairs import parted
+from tilewright.ops.splitting import FINITE
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 from tilewright.threads.distribution import Distribution, raked
@@ -33,6 +35,9 @@ FEW_BLOCKS = 4096
 
 VECTOR_BYTES = 16
 """That a thread writes of a plane at once."""
+
+TF32_UNIT = 1 << 13
+"""The last bit of a number of tf32 among those of f32."""
 
 PLANES = ("", "_im", "_sum")
 """What ends the names of planes: of real parts, of imaginary parts, and of their sums or differences."""
@@ -52,6 +57,7 @@ class Writing:
         turned: whether planes are contiguous along the other dimension than what is read.
         packed: whether both parts are read as one array of pairs.
         on_host: whether a block is one thread.
+        rounded: whether numbers of f32 are rounded to tf32, which Hopper's multiply would cut off to.
     """
 
     kept: tuple[str, ...]
@@ -60,6 +66,7 @@ class Writing:
     turned: bool
     packed: bool
     on_host: bool
+    rounded: bool = False
 
     def spread(self, shape: tuple[int, int]) -> Distribution:
         """Which threads take what of a tile."""
@@ -156,7 +163,14 @@ def _write(arrays: Sequence[Tensor], number: Index, how: Writing) -> None:
         values.append(values[0] - values[1] if how.negative else values[0] + values[1])
     for end, value, target in zip(PLANES, values, targets, strict=False):
         if end in how.kept:
-            copy(value, target)
+            copy(_as_tf32(value) if how.rounded else value, target)
+
+
+def _as_tf32(value: Fragment) -> Fragment:
+    """Numbers of f32 rounded to nearest, ties away from zero, as ``cvt.rna.tf32.f32`` does."""
+    near = bitcast(bitcast(value, i32) + (TF32_UNIT >> 1) & -TF32_UNIT, f32)
+    found: Fragment = where(absolute(value) <= FINITE, near, value)
+    return found
 
 
 def _parts(re: Tensor, im: Tensor, how: Writing) -> list[Fragment]:

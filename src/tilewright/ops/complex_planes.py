@@ -35,6 +35,7 @@ class Planes:
         repeated: the batches along which the operand is the same.
         item_bytes: of an element.
         negative: whether the third plane is the difference, as of a conjugate.
+        rounded: whether numbers are rounded to tf32.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Planes:
     repeated: frozenset[int]
     item_bytes: int
     negative: bool = False
+    rounded: bool = False
 
     @staticmethod
     def of(
@@ -54,6 +56,7 @@ class Planes:
         along: int | None = None,
         *,
         negative: bool = False,
+        rounded: bool = False,
     ) -> Planes:
         """Planes of an array of real parts.
 
@@ -63,6 +66,7 @@ class Planes:
             kept: which planes are written.
             along: which of the last two dimensions is contiguous in them; None: as in the array.
             negative: whether the third plane is the difference.
+            rounded: whether numbers are rounded to tf32.
         """
         rank = len(array.shape)
         steps = [
@@ -71,7 +75,7 @@ class Planes:
         source = rank - 2 if 0 < steps[-2] < steps[-1] else rank - 1
         repeated = frozenset(dim for dim in range(rank - 2) if steps[dim] == 0)
         target = source if along is None else along
-        return Planes(name, kept, array.shape, source, target, repeated, array.dtype.bytes, negative)
+        return Planes(name, kept, array.shape, source, target, repeated, array.dtype.bytes, negative, rounded)
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -133,7 +137,8 @@ class Planes:
         """
         re, im = (arrays[self.name + end] for end in PLANES[:2])
         packed = not on_host and are_paired(re.info, im.info)
-        how = Writing(self.kept, re.info.dtype, self.negative, self.source != self.target, packed, on_host)
+        turned = self.source != self.target
+        how = Writing(self.kept, re.info.dtype, self.negative, turned, packed, on_host, self.rounded)
         planes = self.placed(re, address)
         absent = next(iter(planes))  # stands for what is not written
         names = [self.name + end if self.name + end in planes else absent for end in PLANES]

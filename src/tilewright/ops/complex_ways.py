@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arch import Arch
+from tilewright.checking.compare import Accumulation
+from tilewright.dataflow.nodes import TF32
 from tilewright.dtypes import DType
 from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
 from tilewright.ops.complex_plane_kernels import PLANES
@@ -64,6 +66,16 @@ class Way:
     def moved_bytes(self) -> int:
         """What is read and written before the product."""
         return sum(one.moved_bytes for one in self._first)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether planes of both operands are written first, rounded to tf32."""
+        return len(self.planes) == 2 and all(one.rounded for one in self.planes)
+
+    def accumulation(self, schedule: Schedule) -> Accumulation:
+        """How the product adds up under a schedule, and how its numbers lose what is not multiplied."""
+        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        return replace(how, rounding="nearest") if self.rounds else how
 
     @property
     def launches(self) -> int:
@@ -127,7 +139,8 @@ def way_for(
     Planes serve bulk copies, which a schedule may ask for, matrix units that are fed by them, and
     multiply-adds of f32, whose operands are copied 16 bytes at a time where they are dense; everywhere else
     one kernel reads the arrays as they lie.  Three products take planes of sums on every machine.  Where
-    tiles are less than 128 bytes deep, planes are contiguous along M and N.
+    tiles are less than 128 bytes deep, planes are contiguous along M and N.  Hopper's multiply cuts numbers
+    off to tf32: where one operand needs planes for it, both have them, rounded to nearest.
 
     Args:
         infos: the arrays of the problem, by name.
@@ -139,7 +152,8 @@ def way_for(
         conjugates: which operands are conjugated.
     """
     arch, processors = machine
-    k_major = precision == "tf32" and "sm_90a" in arch.features  # as its multiply takes them
+    cuts_off = _cuts_off(how, precision, arch)
+    k_major = cuts_off or (precision == TF32 and "sm_90a" in arch.features)  # as its multiply takes them
     major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype, method, arch) else ""
     strided = [name for name in ("a", "b") if not _is_dense(infos, name, major)]
     if isinstance(how, Schedule):
@@ -148,14 +162,23 @@ def way_for(
         wanted = []  # whether planes pay depends on how many rows there are
     else:
         wanted = strided if _gains(infos, problem, precision, (arch, processors), strided) else []
+    if cuts_off and wanted:
+        wanted = ["a", "b"]  # so that both are rounded
     found = []
     for name, conjugate in zip(("a", "b"), conjugates, strict=False):
         kept = (*(PLANES[:2] if name in wanted else ()), *(PLANES[2:] if method == METHODS[1] else ()))
         if kept:
             dims = {"k": 1, "mn": 0} if name == "a" else {"k": 0, "mn": 1}
             along = len(problem.batch) + dims[major] if major and name in wanted else None
-            found.append(Planes.of(name, infos[name], kept, along, negative=conjugate))
+            found.append(Planes.of(name, infos[name], kept, along, negative=conjugate, rounded=cuts_off))
     return Way(method, tuple(found))
+
+
+def _cuts_off(how: Schedule | Splitting | None, precision: str, arch: Arch) -> bool:
+    """Whether numbers of f32 lose what tf32 has not, as they do where Hopper multiplies them from memory."""
+    if precision != TF32:
+        return False
+    return how.atom.rounding == "truncate" if isinstance(how, Schedule) else "sm_90a" in arch.features
 
 
 def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arch: Arch) -> bool:
@@ -191,7 +214,7 @@ def _gains(
 ) -> bool:
     """Whether planes of some operands are estimated to be paid back by the faster product."""
     (arch, processors), dtype = machine, infos["a"].dtype
-    kind = "tf32" if precision == "tf32" else dtype.name
+    kind = "tf32" if precision == TF32 else dtype.name
     rates = arch.rates
     if rates is None or not strided or kind not in STRIDED_SHARE:
         return False

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.checking.compare import Accumulation, Comparison
+from tilewright.checking.compare import Comparison
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
 from tilewright.dtypes import DType
@@ -117,7 +117,7 @@ class ComplexTrial:
         assert schedule is not None, "the kernel is a dataflow kernel"
         split = self.product.way.halves
         halves = 0 if split is None else 2 if split.both else 1
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        how = self.product.way.accumulation(schedule)
         found = tuple(one[rows] for one in planes(made))
         method = self.asked.method
         return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=method, halves=halves)

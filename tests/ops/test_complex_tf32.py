@@ -1,0 +1,108 @@
+"""Complex products in tf32: numbers are rounded where planes are written, and else cut off on Hopper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.complex_products import compare_complex
+from tilewright.functions.conversions import keep_fraction
+from tilewright.ops import complex_plane_kernels
+from tilewright.ops.complex_plane_kernels import Writing, splitting
+from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_ways import way_for
+from tilewright.ops.problem import describe
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.targets.target import CUDA
+
+from .complex_cases import numbers
+
+BULK = tw.Schedule(
+    tw.atoms.wgmma("f32", 32), (64, 32, 32), stages=3, staging="tma", roles="cooperative", groups=1
+)
+
+
+def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, Any, Any]:
+    """Operands of which the second is cut along N and K, and their product, not launched yet."""
+    rng, made = np.random.default_rng(3), []
+    for shape, along in zip(((72, 76), (76, 52)), order, strict=True):
+        one = numbers(rng, shape if along == "n" else shape[::-1], tw.f32, "interleaved")
+        one = abs(one.real) + 1j * abs(one.imag) if kind == "positive" else one
+        one = one.astype(np.complex64) if along == "n" else one.astype(np.complex64).T
+        made.append((one.real.copy("K"), one.imag.copy("K")) if layout == "planar" else one)
+    given = {"a": made[0], "b": made[1]}
+    return *made, product_of_complex(given, Asked(precision="tf32", how=BULK, target="reference"))
+
+
+@pytest.mark.parametrize("kind", ["normal", "positive"])
+@pytest.mark.parametrize("layout", ["interleaved", "planar"])
+def test_planes_are_rounded(layout: str, kind: str) -> None:
+    """Also those of an operand that could be multiplied as it lies: of both, or of none."""
+    a, b, made = product(layout, kind=kind)
+    assert [(one.name, one.rounded) for one in made.way.planes] == [("a", True), ("b", True)]
+    ran = made.launch()
+    assert (ran[-1].target, ran[-1].schedule) == ("reference", BULK)
+    how = made.way.accumulation(BULK)
+    assert (how, how.rounding) == (replace(Accumulation.of(BULK.atom), rounding="nearest"), "nearest")
+    compare_complex(a, b, made.out, how=how).raise_if_wrong()
+
+
+def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernels, but that planes hold the numbers as they are."""
+    monkeypatch.setattr(complex_plane_kernels, "_as_tf32", lambda value: value)
+    complex_plane_kernels.splitting_of_two.cache_clear()
+    a, b, made = product("interleaved")
+    made.launch()
+    complex_plane_kernels.splitting_of_two.cache_clear()
+    found = compare_complex(a, b, made.out, how=made.way.accumulation(BULK))
+    assert "parts are beyond their bound" in found.reason
+    compare_complex(a, b, made.out, how=Accumulation.of(BULK.atom)).raise_if_wrong()
+
+
+def test_planes_that_are_given_along_k_are_multiplied_as_they_lie() -> None:
+    """By one kernel, which cuts off."""
+    a, b, made = product("planar", order="nt")
+    assert (made.way.planes, made.way.rounds, made.way.launches) == ((), False, 1)
+    made.launch()
+    how = made.way.accumulation(BULK)
+    assert how.rounding == "truncate"
+    compare_complex(a, b, made.out, how=how).raise_if_wrong()
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_each_number_is_rounded_to_the_nearest(target: str) -> None:
+    """Ties away from zero; infinities and NaN stay, and the largest numbers become infinite."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 72), np.float32)
+    special = [1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, 3e-39, -0.0, np.inf, -np.inf, np.nan]
+    x[3, : len(special)] = special
+    x[4, :3] = np.uint32([0x7F800001, 0x7F7FFFFF, 0xFF7FFFFF]).view(np.float32)
+    out = [np.zeros_like(x) for _ in range(3)]
+    how = Writing(("", "_im"), tw.f32, False, False, False, target == "cpu", rounded=True)
+    ran = splitting(0).bind(how=how)(x, x[::-1], *out, target=target)
+    assert ran.target == target
+    for made, given in zip(out, (x, x[::-1]), strict=False):
+        np.testing.assert_array_equal(made, keep_fraction(given, 10))
+        assert (np.signbit(made) == np.signbit(given))[~np.isnan(given)].all()
+
+
+@pytest.mark.parametrize(
+    ("arch", "order", "planes", "rounded"),
+    [("sm_90a", "nn", "ab", True), ("sm_90a", "nt", "", True), ("sm_80", "nn", "", False)],
+)
+def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
+    """Planes are rounded for multiplies that cut off; those before Hopper's round themselves."""
+    n, infos = 4096, {}
+    for name, letter in zip(("a", "b", "out"), f"{order}n", strict=True):
+        for end in ("", "_im"):
+            steps = (n, 1) if letter == "n" else (1, n)
+            infos[name + end] = ArrayInfo(4096, (n, n), steps, tw.f32, ("cuda", 0), False, None)
+    machine = (CUDA.architecture(arch), 132)
+    way = way_for(infos, describe(infos), "4m", "tf32", machine, None, (False,) * 3)
+    assert "".join(one.name for one in way.planes) == planes
+    assert way.rounds is (rounded and planes != "")
