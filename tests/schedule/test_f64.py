@@ -132,7 +132,7 @@ def test_the_large_tile_of_complex_numbers_compiles_well(order: str) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
-    """16 bytes at a time to shared memory, and from there: the compiler joins the loads of both parts."""
+    """16 bytes at a time to shared memory, from where each part is loaded alone."""
     both = tw.like("f64", 256, 256, 2, strides=(512, 2, 1) if order == "C" else (2, 512, 1))
     part = tw.like("f64", 256, 256, strides=(512, 2), align=8)
     how = Schedule(tw.atoms.MMA_F64_M16K4, (128, 64, 8), (4, 2), 4, "fragments", group_m=8)
@@ -143,6 +143,9 @@ def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
     copies = [line for line in made.source.splitlines() if "in the background" in line]
     assert copies
     assert all("16 bytes at a time" in line for line in copies)
+    assert made.source.count("= load_part(true, from + ") == 12, "parts of A and B: two ahead, one within"
+    of_planes, given = of_complex(256, order="C", how=how)
+    assert "load_part" not in of_planes.compile(*given, target="cuda", arch="sm_90a").source
 
 
 def test_parts_that_lie_apart_are_copied_alone() -> None:

@@ -60,19 +60,21 @@ class Tiling:
         depth: of a tile.
         along_rows: whether neighbours in memory are neighbours along the rows, not along K.
         is_whole: whether a tile is as deep as the operand, and is read only once.
+        threads: of a block.
     """
 
     rows: int
     depth: int
     along_rows: bool
     is_whole: bool = False
+    threads: int = THREADS
 
     @staticmethod
     def of(rows: int, depth: int, *, along_rows: bool) -> Tiling:
         """The tiling of an operand."""
         if depth <= SHALLOW:
             whole = max(1 << max(depth - 1, 0).bit_length(), LANES * VECTOR)
-            return Tiling(8, whole, along_rows, is_whole=True)
+            return Tiling(16, whole, along_rows, is_whole=True, threads=2 * THREADS)
         if along_rows:
             return Tiling(16, 256, along_rows) if rows <= FEW else Tiling(32, 128, along_rows)
         return Tiling(8, 512, along_rows)
@@ -85,8 +87,8 @@ class Tiling:
     @property
     def spread(self) -> Distribution:
         """Which threads split what: a warp each row, or neighbours along the rows."""
-        across = self.rows // VECTOR if self.along_rows else THREADS // LANES
-        return raked(self.shape, (across, THREADS // across), VECTOR, int(not self.along_rows))
+        across = self.rows // VECTOR if self.along_rows else self.threads // LANES
+        return raked(self.shape, (across, self.threads // across), VECTOR, int(not self.along_rows))
 
 
 FEW_BLOCKS = 512
@@ -176,7 +178,7 @@ def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool
         for k in traced_range(turns):
             largest.assign(maximum(largest, _finite(tw.load(x.tile(tile, (r, k)), spread))))
     # Of a row that several warps hold, they tell each other.
-    told = tw.shared((tiling.rows, THREADS // LANES), dtypes.f32) if tiling.along_rows else None
+    told = tw.shared((tiling.rows, tiling.threads // LANES), dtypes.f32) if tiling.along_rows else None
     scale, one = units_of(reduce_max(largest, 1, scratch=told))
     tw.copy(one, unit.tile((tiling.rows,), (r,)).unmerge(0, (tiling.rows, 1)))
 

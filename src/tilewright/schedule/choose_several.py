@@ -49,6 +49,9 @@ FORMS = (
 SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
 """To and from the shared memory of a multiprocessor: 128 bytes in each clock, of which a column takes two."""
 
+PROMOTED_US = 0.1
+"""What a group waits for sums before it adds them to others, where no other group multiplies meanwhile."""
+
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Bytes along K of tiles that threads copy."""
 
@@ -129,7 +132,10 @@ def _of_shape(question: Question, shape: Shape, depth: int) -> Candidate | None:
     # What is loaded is written to shared memory, and read by each product of each group.
     read = len(form.products) * shape.groups * (shape.rows + columns) * ROW_BYTES
     busy_us = (stage * ROW_BYTES // depth + read) / SHARED_BYTES_PER_US if in_turns else shape.busy_us
-    time = replace(shape, busy_us=busy_us).time_us(question, (asked[0], asked[1]))
+    waits = -(-question.shape[2] // (depth * promote // dtype.bytes)) if promote else 0
+    tile_us = shape.tile_us + (waits * PROMOTED_US if shape.roles == "ping-pong" else 0.0)
+    timed = replace(shape, busy_us=busy_us, tile_us=tile_us)
+    time = timed.time_us(question, (asked[0], asked[1]))
     how = f"{shape.rows} x {columns} for each of {shape.groups} groups, {shape.roles}"
     return Candidate(made, time, f"{len(form.products)} products of each step, {how}")
 

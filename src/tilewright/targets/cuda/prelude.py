@@ -113,6 +113,14 @@ DEVICE {name} {real}_to_{called}({real} x) {{
 _CONVERSIONS |= _of_integers()
 
 _MOVES = {
+    "load_part": """
+DEVICE double load_part(bool exists, const void* from) {
+  // By an instruction that the compiler does not join with that of the neighbour.
+  double part = 0;
+  const unsigned shared = __cvta_generic_to_shared(from);
+  if (exists) asm volatile("ld.shared.f64 %0, [%1];" : "=d"(part) : "r"(shared) : "memory");
+  return part;
+}""",
     "copy_async": """
 template <int bytes>
 DEVICE void copy_async(void* to, const void* from, bool exists = true) {
@@ -248,5 +256,6 @@ DIALECT = SimtDialect(
     exchange="__shfl_xor_sync",
     exchanging=("0xffffffff",),
     instruction=function,
+    load_part="load_part",
     rounding={TF32_BITS: "round_to_tf32"},
 )

@@ -14,11 +14,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tilewright.dtypes import DType, f32
+from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.expr import add, xor
+from tilewright.symbolic.expr import add, mul, xor
 from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym
+from tilewright.symbolic.ranges import divisor
 from tilewright.symbolic.rebuilding import substitute, symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
@@ -70,6 +71,7 @@ class Access:
         vector: elements of one access.
         other: the word that is read where the vector does not exist; None for zeros.
         load_if: the function that loads it where it exists, or zeros.
+        load_part: the function that loads it from beside the other part of a number; empty: it lies alone.
     """
 
     pointer: Code
@@ -81,6 +83,7 @@ class Access:
     vector: int
     other: Code | None = None
     load_if: str = "load_if"
+    load_part: str = ""
 
     def address(self, emitter: SimtEmitter) -> Code:
         """The address of the vector."""
@@ -97,6 +100,8 @@ class Access:
         condition, address = self.condition(emitter), self.address(emitter)
         if condition is not None and self.other is not None:
             return call("load_or", condition, address, self.other, of=[self.word])
+        if self.load_part:
+            return call(self.load_part, condition or code("true"), address)
         if condition is not None:
             return call(self.load_if, condition, address, of=[self.word])
         if self.vector == 1:
@@ -167,12 +172,21 @@ def access(
     # What all threads decide alike is a branch that none of them takes alone.
     is_own = isinstance(valid, Cond) and bool(symbols(valid) & {*scope.own, *loops})
     load_if = emitter.dialect.load_if if tensor.tensor.memory is Memory.GLOBAL and is_own else "load_if"
+    load_part = emitter.dialect.load_part if _is_part(tensor, vector) else ""
     if not loops:
-        return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if)
+        return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if, load_part)
     inside = scope.condition("inside", outer)
     if const and math.prod(map(extent, loops)) > MOST_CONDITIONS:
         inner = _anew(scope, inner)
-    return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside, load_if)
+    return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside, load_if, load_part)
+
+
+def _is_part(tensor: Value, vector: int) -> bool:
+    """Whether a tile in shared memory is every other number of f64, and those of another one lie between."""
+    if vector > 1 or tensor.dtype != f64 or tensor.tensor.memory is not Memory.SHARED:
+        return False
+    view = tensor.tensor.view
+    return divisor(add(view.offset, mul(view.at((0,) * view.rank), -1))) % 2 == 0
 
 
 def _anew(scope: Scope, valid: Cond) -> Cond:
