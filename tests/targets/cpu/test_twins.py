@@ -68,6 +68,33 @@ def test_parts_that_begin_side_by_side_in_rows_of_unlike_lengths_are_apart() -> 
     assert np.array_equal(found[0] + 1j * found[1], (re + 1j * im) @ B)
 
 
+@tw.kernel(X="M K", Y="M K", B="N K", C="M N", D="R N")
+def further_of_one(X, Y, B, C, D):
+    """``C = X @ B.T`` and ``D = Y @ B.T``, whose rows past those of Y are 0."""
+    tile, mma = (48, 16), tw.TiledMma(tw.atoms.fma(tw.f32), repeats=(12, 2))
+    (m,) = tw.block_index((tw.ceil_div(C.shape[0], 48),))
+    sX, sY, sB = tw.shared((48, 8), tw.f32), tw.shared((48, 8), tw.f32), tw.shared((16, 8), tw.f32)
+    tw.copy(B.tile((16, 8), (0, 0)), sB, threads=32)
+    tw.copy(X.tile((48, 8), (m, 0)), sX, threads=32)
+    tw.copy(Y.tile((48, 8), (m, 0)), sY, threads=32)
+    tw.barrier()
+    one, other = tw.accumulator(mma), tw.accumulator(mma)
+    tw.mma(sX, sB, one)
+    tw.mma(sY, sB, other)
+    tw.copy(one, C.tile(tile, (m, 0)))
+    tw.copy(other, D.tile(tile, (m, 0)))
+
+
+def test_rows_that_only_one_of_both_needs_are_filled() -> None:
+    """The second block has 5 rows of X, Y and C, and 48 of D, in memory that the first block has left."""
+    whole, right = drawn(53, 7, 4), drawn(9, 7, 5).real.copy()
+    c, d = np.full((53, 9), np.nan, np.float32), np.full((96, 9), np.nan, np.float32)
+    further_of_one(whole.real, whole.imag, right, c, d, target="cpu")
+    assert np.array_equal(c, whole.real @ right.T)
+    assert np.array_equal(d[:53], whole.imag @ right.T)
+    assert not np.any(d[53:])
+
+
 def test_both_parts_are_one_loop_of_vectors(toolchain: native.Toolchain, tmp_path: Path) -> None:
     """Of A, of a panel of B and of the result, in whole runs."""
     out = np.empty((M, N), np.complex64)

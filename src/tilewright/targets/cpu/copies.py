@@ -15,11 +15,7 @@ from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
 from tilewright.targets.cpu.loops import PAIR
 from tilewright.targets.cpu.twins import Twins, step_of
-from tilewright.targets.statements import (
-    Code,
-    code,
-    joined,
-)
+from tilewright.targets.statements import Code, code, joined
 from tilewright.views.transforms import Slice
 from tilewright.views.view import View, coordinates
 
@@ -89,7 +85,9 @@ def _copy_twins(emitter: CpuEmitter, op: Twins, sides: Sequence[tuple[Side, Side
     """Both copies: in one loop where their arrays turn out to lie side by side, else one after the other."""
     far = 1 if sides[0][0].is_scratch else 0
     found = step_of(sides[0], far)
-    if found is None:
+    # What is read of one array may end before what is read of the other, if the results do.
+    alike = sides[0][1 - far].view == sides[1][1 - far].view
+    if found is None or not alike:
         for one, (source, target) in zip(op.copies, sides, strict=True):
             _copy(emitter, one, source, target)
         return
