@@ -13,7 +13,7 @@ def test_it_contracts_verifies_and_times() -> None:
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
     assert "2x3x5x4" in result.output
-    assert "views of out" in result.output
+    assert "one product of matrices, out seen through a view" in result.output
     assert "correct: 120 elements" in result.output
     assert result.output.splitlines()[-1].endswith("einsum<reference, f16, bsk,khd->bhsd>")
 

@@ -36,6 +36,11 @@ COMMANDS = (
     "gemm 8 8 8 --layout rcr",
     "gemm 8 8 8 --target gpu",
     "gemm 8 8 8 --precision fast",
+    "gemm 8 8 8 --dtype bf16 --precision tf32",
+    "gemm 8 8 8 --dtype f64 --precision f32",
+    "complex 8 8 8 --dtype bf16 --precision f16",
+    "reduce --of foo",
+    "reduce --of summ",
     "gemm 8 8 8 --init zeros",
     "gemm 8 8 8 --data elevation",
     "gemm --data altitude",
@@ -92,10 +97,14 @@ def square(dtype: Any = np.float32, n: int = 4) -> Any:
     return np.zeros((n, n), dtype)
 
 
-def read_only() -> Any:
-    out = square()
+def read_only(dtype: Any = np.float32) -> Any:
+    out = square(dtype)
     out.flags.writeable = False
     return out
+
+
+def weights() -> Any:
+    return tw.packed(np.zeros((4, 8), np.uint8).T, "i4")
 
 
 MMA = tw.TiledMma(fma(tw.f32), (1, 1), (2, 1))
@@ -115,6 +124,17 @@ CALLS: dict[str, Callable[[], object]] = {
     "matmul(a, b, precision='fast')": lambda: matmul(square(), square(), precision="fast"),
     "matmul(a, b, target='gpu')": lambda: matmul(square(), square(), target="gpu"),
     "matmul(a, b, target='cuda')": lambda: matmul(square(), square(), target="cuda"),
+    "complex_matmul(a, b, out read-only)": lambda: tw.complex_matmul(
+        square(np.complex64), square(np.complex64), out=read_only(np.complex64)
+    ),
+    "complex_matmul(a, b, out (re, im read-only))": lambda: tw.complex_matmul(
+        (square(), square()), (square(), square()), out=(square(), read_only())
+    ),
+    "pack_weights(b f32)": lambda: tw.pack_weights(square()),
+    "pack_weights(b i4, group=-1)": lambda: tw.pack_weights(weights(), square(np.float16), group=-1),
+    "scaled_mm(a, b, group=-1)": lambda: tw.scaled_mm(
+        square(np.float16), square(np.int8), scale_b=square(np.float16)[:1], group=-1
+    ),
     "matmul(masked a, b)": lambda: matmul(np.ma.masked_array(square()), square()),
     "gemm(a, b, c)": lambda: gemm(square(), square(), square()),
     "gemm(a, b, c, tiles=…)": lambda: gemm(square(), square(), square(), tiles=(8, 8, 8), mma=MMA, stages=1),

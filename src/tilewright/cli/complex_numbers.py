@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import choose, duration, reports, say, working
+from tilewright.cli.console import choose, choose_precision, duration, reports, say, working
 from tilewright.cli.matrices import check_memory, extents_of
 from tilewright.cli.notation import read_schedule
 from tilewright.dtypes import dtype as dtype_named
@@ -56,7 +56,7 @@ def complex_numbers(
     choose("dtype", dtype, SUPPORTED)
     choose("conjugate", conjugate, CONJUGATES)
     choose("method", method, METHODS)
-    choose("precision", precision, PRECISIONS)
+    choose_precision(precision, PRECISIONS, dtype)
     shape = extents_of(extents, "complex") if extents else TARGETS[target].shape
     check_memory(shape, dtype_named("f64"))
     asked = Asked(

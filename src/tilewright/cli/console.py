@@ -46,6 +46,30 @@ def choose(what: str, given: str, known: Sequence[str]) -> None:
         raise UsageError(f"unknown {what} {given!r}; {nearest}choose one of {', '.join(known)}")
 
 
+def choose_precision(given: str, known: Sequence[str], dtype: str) -> None:
+    """Check that a precision was given that says something of a dtype.
+
+    Args:
+        given: the word.
+        known: those that there are, of which ``"exact"`` is legal for every dtype.
+        dtype: of the numbers that are multiplied.
+
+    Raises:
+        UsageError: another word was given, or one that only f32 has.
+    """
+    choose("precision", given, known)
+    legal = [word for word in known if dtype in OF_PRECISION.get(word, (dtype,))]
+    if given not in legal:
+        raise UsageError(
+            f"--precision {given} says how {' or '.join(OF_PRECISION[given])} is multiplied, and these "
+            f"numbers are {dtype}; nearest: --precision {legal[-1]}"
+        )
+
+
+OF_PRECISION = {"tf32": ("f32",), "f16": ("f32",), "f32": ("f32", "f16", "bf16")}
+"""Of which dtypes a precision says something; any other one of all."""
+
+
 def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """Make a verb say what went wrong in a paragraph, and exit with 1 (wrong result) or 2 (bad request)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -54,7 +55,7 @@ def einsum(
     seen = trial.contraction
     views = [name for name, one in seen.seen if any(inner for _, inner in one.groups)]
     say("result", "x".join(map(str, given.arrays["out"].shape)))
-    say("", f"{seen.batch} dimensions index by index, views of {', '.join(views) or 'no array'}")
+    say("", f"{_counted(seen.batch)}, {_seen_through(views)}")
     say("", f"schedule: {trial.scheduled()}")
     with working("running"):
         seconds = trial.run()
@@ -66,6 +67,20 @@ def einsum(
         say("verify", str(found))
     if time:
         timed(trial)
+
+
+def _counted(batch: int) -> str:
+    """How many dimensions of the result have a product of matrices for each index."""
+    if not batch:
+        return "one product of matrices"
+    return f"a product of matrices for each index of {batch} {'dimension' if batch == 1 else 'dimensions'}"
+
+
+def _seen_through(views: Sequence[str]) -> str:
+    """Which arrays have axes that are merged although they have several strides."""
+    if not views:
+        return "all arrays as they lie"
+    return f"{' and '.join(views)} seen through a view"
 
 
 def _extents(name: str, text: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import typer
 
 from tilewright.checking.compare import Comparison
 from tilewright.checking.sample import Array, Operands
-from tilewright.cli.console import choose, duration, reports, say, working
+from tilewright.cli.console import choose, choose_precision, duration, reports, say, working
 from tilewright.cli.matrices import gather
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.npy import write
@@ -107,6 +107,7 @@ def gemm(
                 data=data,
                 seed=seed,
             )
+            choose_precision(precision, (EXACT, TF32, *GRADES), _element(made))
             trial = graded_trial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:
@@ -181,6 +182,11 @@ def _verified(found: Comparison, trial: Trial) -> str:
 def _matrix(array: Array) -> str:
     letter = "n" if array.flags.c_contiguous else "t"
     return f"{_shape(array)} {dtype(array.dtype)} ({letter})"
+
+
+def _element(made: Operands) -> str:
+    """The dtype of the matrices."""
+    return dtype(made.a.dtype).name
 
 
 def _shape(array: Array) -> str:

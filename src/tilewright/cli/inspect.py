@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import UsageError, choose, duration, reports, working
+from tilewright.cli.console import UsageError, choose, choose_precision, duration, reports, working
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LegalityError
@@ -143,7 +143,7 @@ def inspect(
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
-        choose("precision", precision, (EXACT, TF32))
+        choose_precision(precision, (EXACT, TF32), dtype)
         subject = library_gemm(dtype, shape, layout, precision, read_schedule(schedule))
     else:
         given = [*(constant or ()), *([] if schedule is None else [f"schedule={schedule}"])]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.cli.console import UsageError, choose
+from tilewright.cli.console import UsageError, choose, choose_precision
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.inspect.typed import whole
@@ -95,7 +95,7 @@ def _gemm(said: dict[str, Any], target: str) -> Gemm:
         raise UsageError(f"extents {shape}; the extents M N K must be three positive whole numbers")
     element = chosen_dtype(str(said["dtype"]))
     choose("layout", str(said["layout"]), LAYOUTS)
-    choose("precision", str(said["precision"]), (EXACT, TF32))
+    choose_precision(str(said["precision"]), (EXACT, TF32), element.name)
     m, n, k = shape
     check_memory((m, n, k), element)
     return Gemm((m, n, k), element.name, said["layout"], said["precision"], target)

@@ -68,7 +68,7 @@ def reduce(
     choose("axis", axis, tuple(AXES))
     names = tuple(name.strip() for name in of.split(","))
     for name in names:
-        choose("of", name, REDUCTIONS)
+        choose("reduction (--of)", name, REDUCTIONS)
     if activation is not None:
         choose("activation", activation, tuple(ACTIVATIONS))
     usual = SIZES.get(target, SIZES[CUDA.name])

@@ -12,6 +12,7 @@ from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.aliases import is_same
 from tilewright.runtime.arrays import ArrayInfo, overlap
 from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.binding import check_output
 from tilewright.runtime.strided import Strided
 
 INTERLEAVED = {"f16": "c32", "f32": "c64", "f64": "c128"}
@@ -125,12 +126,14 @@ def named(parts: Mapping[str, Parts]) -> dict[str, Strided]:
 
 
 def check_apart(op: str, parts: Mapping[str, Parts]) -> None:
-    """What is written must not be read in another place, nor be written twice.
+    """What is written can be, is not read in another place, and not written twice.
 
     Raises:
         LaunchError: it is; says of which array.
     """
     out = parts["out"]
+    for at, part in enumerate((out.re, out.im)):
+        check_output(op, f"out[{at}]" if out.is_planar else "out", part.info)
     _refuse(op, "out", "out", out.re.info, out.im.info)
     for name, other in parts.items():
         if name == "out":

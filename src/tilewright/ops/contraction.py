@@ -115,7 +115,7 @@ def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, 
                 what = f"axis {label!r}" if label.isalpha() else "an axis behind an ellipsis"
                 raise LaunchError(
                     f"einsum of shapes {arrays['a'].shape} and {arrays['b'].shape}: {what} has {known} and "
-                    f"{extent} elements"
+                    f"{extent} elements; nearest legal choice: {known} in both, or 1, which is broadcast"
                 )
             found[label] = extent if known == 1 else known
     return found

@@ -107,13 +107,16 @@ def pack_weights(
     """
     info = described(b, "pack_weights, argument b")
     if info.dtype not in PACKED:
-        near = "tw.packed(array, 'i4'), or scaled_mm itself"
-        raise DTypeError(f"pack_weights: b is {info.dtype}; nearest legal choice: {near}")
+        raise DTypeError(
+            f"pack_weights: b is {info.dtype}, and what is rearranged are weights of 4 bits; nearest legal "
+            f"choice: b=tw.packed(bytes, 'i4'), or {'scaled_mm' if info.dtype.bits == 8 else 'matmul'} of b "
+            "as it is"
+        )
     infos = {"b": info}
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
         if array is not None and not isinstance(array, int | float):
             infos[name] = described(array, f"pack_weights, argument {name}")
-    in_groups(infos, group)
+    in_groups(infos, group, "pack_weights")
     if len(info.shape) != 2:
         raise LaunchError(f"pack_weights: b has shape {info.shape}; nearest legal choice: (K, N)")
     depth, columns = info.shape

@@ -81,9 +81,13 @@ def _of_result(
     found = (*_letters(text, before), *(bare if dots else ()), *_letters(text, behind))
     for label in found:
         if found.count(label) > 1:
-            _refuse(text, f"{label!r} twice in the result")
+            nearest = f"->{''.join(one for at, one in enumerate(part) if one == '.' or one not in part[:at])}"
+            _refuse(text, f"{label!r} twice in the result; nearest legal choice: {nearest}")
         if not any(label in operand for operand in operands):
-            _refuse(text, f"{label!r} of the result is an axis of no operand")
+            nearest = f"->{part.replace(label, '')}"
+            _refuse(
+                text, f"{label!r} of the result is an axis of no operand; nearest legal choice: {nearest}"
+            )
     return found
 
 
