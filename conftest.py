@@ -1,6 +1,7 @@
 """A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected.
 
-The markers are `gpu` and `two_gpus`; `-m gpu` asks for those tests, and without a GPU they then fail.
+The markers are `gpu` and `two_gpus`; `-m gpu` asks for those tests, and without a GPU they then fail.  So it
+is with `disassembler`, for tests that compare what `llvm-objdump` says of a code object for AMD GPUs.
 
 In every GPU test the fixture `canaries` is in force: see `tests/canaries.py`.
 

@@ -81,20 +81,34 @@ def without(data: bytes, distances: list[int]) -> bytes:
     return bytes(made)
 
 
-def disassembler(toolchain: Toolchain) -> str:
-    """A disassembler as new as the compiler, whose instructions older ones do not all know; else empty."""
+def compiler_version(toolchain: Toolchain) -> int:
+    """The version of the LLVM that a compiler is of."""
     said = subprocess.run([*toolchain.compiler, "--version"], capture_output=True, text=True, check=True)
-    compiler = re.search(r"clang version (\d+)", said.stdout)
-    assert compiler
-    for name in ("llvm-objdump-22", "llvm-objdump-21", "llvm-objdump-20", "llvm-objdump-19", "llvm-objdump"):
+    found = re.search(r"clang version (\d+)", said.stdout)
+    assert found
+    return int(found[1])
+
+
+def disassembler(least: int) -> str:
+    """An ``llvm-objdump`` on PATH of some version or later.
+
+    Args:
+        least: of its versions, that of the compiler, whose instructions older ones do not all know.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    seen = []
+    for name in (*(f"llvm-objdump-{version}" for version in range(30, 13, -1)), "llvm-objdump"):
         where = shutil.which(name)
         if where is None:
             continue
         said = subprocess.run([where, "--version"], capture_output=True, text=True, check=False).stdout
         version = re.search(r"version (\d+)", said)
-        if version and int(version[1]) >= int(compiler[1]):
+        if version and int(version[1]) >= least:
             return where
-    return ""
+        seen.append(f"{where} of LLVM {version[1] if version else 'unknown'}")
+    raise FileNotFoundError(f"no llvm-objdump of LLVM {least} or later on PATH; there is {seen or 'none'}")
 
 
 def disassembled(data: bytes, arch: str, where: str, folder: Path) -> dict[str, list[str]]:

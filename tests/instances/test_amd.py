@@ -10,11 +10,20 @@ import pytest
 import tilewright as tw
 from tilewright.amdgcn import read_listing
 from tilewright.inspect.isa import Gates, Kind, broken, execute_listing, read_isa
+from tilewright.ops.products import plain as plain_product
 from tilewright.runtime.amdgcn import assemble, find_toolchain
 
 from .ablated import given
 from .amd import ARCH, INSTANCES, both, compiled
-from .machine_code import disassembled, disassembler, encoded, functions, plain, without
+from .machine_code import (
+    compiler_version,
+    disassembled,
+    disassembler,
+    encoded,
+    functions,
+    plain,
+    without,
+)
 
 SIZES = {"Default": (256, 512, 128), "MNKPadding": (200, 304, 136)}
 """Two tiles each way; whole ones, and ragged ones whose rows are whole vectors."""
@@ -75,10 +84,7 @@ def test_the_code_object_names_both_specializations(code_object: bytes) -> None:
 
 
 def test_its_machine_code_is_that_of_the_listing(code_object: bytes, tmp_path: Path) -> None:
-    """Byte by byte: the assembler says what each instruction of the listing encodes to.
-
-    Where a disassembler as new as the compiler is on PATH, what it writes is the listing too.
-    """
+    """Byte by byte: the assembler says what each instruction of the listing encodes to."""
     code, distances = encoded(both(), ARCH, find_toolchain(), tmp_path)
     found = functions(code_object)
     assert {*found} <= {*code}
@@ -88,11 +94,23 @@ def test_its_machine_code_is_that_of_the_listing(code_object: bytes, tmp_path: P
     changed = both().replace("v_wmma_f32_16x16x16_f16", "v_wmma_f32_16x16x16_bf16", 1)
     assert encoded(changed, ARCH, find_toolchain(), tmp_path)[0] != code
 
-    if not (where := disassembler(find_toolchain())):
-        return  # its encodings were compared
-    found, read = disassembled(code_object, ARCH, where, tmp_path), read_listing(both())
-    for name in functions(code_object):
+
+@pytest.mark.disassembler
+@pytest.mark.parametrize("arch", [ARCH, "gfx90a"])
+def test_a_disassembler_writes_the_listing(arch: str, tmp_path: Path) -> None:
+    """Of the instance one as new as the compiler; of a product for gfx90a any since LLVM 14."""
+    if arch == ARCH:
+        assembly, least = both(), compiler_version(find_toolchain())
+    else:
+        rows = tw.TensorSpec(tw.f16, 2, 1, (16, 16), (16, 1), 16, False)
+        made = plain_product(0).compile(rows, rows, rows, precision="exact", target="hip", arch=arch)
+        assembly, least = made.assembly, 14
+    data = assemble(assembly, arch)
+    found, read = disassembled(data, arch, disassembler(least), tmp_path), read_listing(assembly)
+    assert {*functions(data)} <= {*found}
+    for name in functions(data):
         listed = [plain(one.text) for one in read.kernel(name).instructions]
+        assert len(listed) > 500
         shown = zip(found[name], listed, strict=False)
         assert [one.split()[0] if "@rel32@" in known else one for one, known in shown] == [
             known.split()[0] if "@rel32@" in known else known for known in listed

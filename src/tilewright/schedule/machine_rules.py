@@ -218,8 +218,13 @@ def alternating(case: Case) -> Reasons:
         if getattr(schedule, field) != plain:
             text = f"{field}={schedule.spelled(field)} with {what}, whose groups take turns at whole tiles"
             yield field, text, f'{field}={plain}, or roles="none"', product
-    if not all(side.factor.is_plain and side.factor.scale is None for side in case.sides):
-        yield "roles", f"{what}; operands are multiplied as they lie in memory", 'roles="none"', product
+    alone = 'roles="none", groups=1 and stages=1'
+    computed = [s.label for s in case.sides if not (s.factor.is_plain and s.factor.scale is None)]
+    if computed:
+        text = (
+            f"{what}, whose groups copy operands as they lie in memory; {computed[0]} is computed on its way"
+        )
+        yield "roles", text, alone, product
     if any(isinstance(node, Reduce) for node in form.flow.walk()):
-        text = f"{what}; what is reduced is reduced by all warps at once"
-        yield "roles", text, 'roles="none"', product
+        text = f"{what}; what is reduced over a tile is reduced by all warps at once"
+        yield "roles", text, alone, product

@@ -335,6 +335,43 @@ def test_a_schedule_that_cannot_be_is_refused(field: str) -> None:
     )
 
 
+@tw.kernel(A="M K", B="K N", D="M N")
+def widened_weights(A, B, D):
+    for m, n in tw.tiles(D):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n].to(tw.f16)
+        D[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", D="M N")
+def less_the_largest(A, B, D):
+    for m, n in tw.tiles(D):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        D[m, n] = acc - acc.max(axis=1)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "weights", "says"),
+    [
+        (widened_weights, tw.f8e4m3, "copy operands as they lie in memory; B is computed on its way"),
+        (less_the_largest, tw.f16, "what is reduced over a tile is reduced by all warps at once"),
+    ],
+    ids=["decoded", "reduced"],
+)
+def test_what_takes_no_turns_is_offered_one_group(kernel: tw.Kernel, weights: tw.DType, says: str) -> None:
+    arrays = posed(150, 64, 104) | {"B": np.zeros((64, 104), weights.numpy).T}
+    with pytest.raises(tw.ScheduleError) as refused:
+        kernel.bind(schedule=SMALL).compile(**arrays, target="hip", arch="gfx942")
+    [found] = [one for one in refused.value.violations if one.rule == "roles"]
+    assert says in found.message
+    assert found.nearest == 'roles="none", groups=1 and stages=1'
+    plain_one = replace(SMALL, roles="none", groups=1, stages=1, k1=(0, 0))
+    assert kernel.bind(schedule=plain_one).compile(**arrays, target="hip", arch="gfx942").assembly
+
+
 @pytest.mark.parametrize(
     ("target", "arch", "atom"), [("hip", "gfx1151", "WMMA_F16"), ("cuda", "sm_90a", "MMA_F16")]
 )
