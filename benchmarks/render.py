@@ -367,7 +367,7 @@ TABLES = {
     "integers_cpu": integers,
     "scaled_cpu": gemm,
     "errors": errors,
-    "accurate": accurate,
+    **dict.fromkeys(("accurate", "splittings"), accurate),
     **dict.fromkeys(("epilogues", "int4", "lists", "permuted", "scaled"), timed),
     "tuning": tuned,
     "split_k": swept,
