@@ -73,7 +73,8 @@ def test_large_products(part: str, precision: str) -> None:
     there = [DeviceArray.of(one) for one in (a, b, out)]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
     product = product_of_complex(given, Asked(precision=precision))
-    assert [one.name for one in product.way.planes] == ([] if part == "f64" else ["a", "b"])
+    assert [one.name for one in product.way.planes] == (["a", "b"] if part == "f32" else [])
+    assert (product.way.doubled is not None) is (part == "f16")
     ran = product.launch()
     cuda.synchronize()
     assert product.way.rounds is (precision == "tf32")
@@ -121,6 +122,24 @@ def test_k_in_parts(
     assert schedule.split_k == split.get("split_k", schedule.split_k)
     compare_complex(a, b, found[0], how=product.way.accumulation(schedule)).raise_if_wrong()
     np.testing.assert_array_equal(found[0].view(np.uint8), found[1].view(np.uint8))
+
+
+@pytest.mark.parametrize("conjugates", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("order", ["", " transposed"])
+def test_one_product_of_pairs_again(order: str, conjugates: tuple[int, int]) -> None:
+    """Each part of B twice: the second call, on other arrays, launches what the first one made."""
+    rng = np.random.default_rng(6)
+    flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
+    for _ in range(2):
+        a = numbers(rng, (520, 1000), tw.f16, "interleaved")
+        b = numbers(rng, (1000, 776), tw.f16, "interleaved" + order)
+        there = [DeviceArray.of(one) for one in (a, b, np.zeros((520, 776), a.dtype))]
+        product = product_of_complex({"a": there[0], "b": there[1], "out": there[2]}, Asked(**flags))
+        assert product.way.doubled is not None
+        tw.complex_matmul(there[0], there[1], out=there[2], **flags)
+        cuda.synchronize()
+        how = Accumulation.of(tw.atoms.wgmma("f16", 128))
+        check(there[2].host(), a, b, None, how=how, conjugates=conjugates)
 
 
 @pytest.mark.parametrize("method", ["4m", "3m"])

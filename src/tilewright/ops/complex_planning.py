@@ -12,6 +12,7 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.ops.complex_doubled import as_matrix, product_of_doubled
 from tilewright.ops.complex_pairs import are_paired, are_together, as_pairs, with_both
 from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
 from tilewright.ops.complex_products import (
@@ -25,7 +26,7 @@ from tilewright.ops.complex_products import (
     three_products,
 )
 from tilewright.ops.complex_recalled import Ordered, are_one, in_parts, plan_of, result_of
-from tilewright.ops.complex_ways import METHODS, Way, by_halves, way_for
+from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
 from tilewright.ops.grades import F16, F32, FASTER_FROM, GRADES, is_split
 from tilewright.ops.halves import Step as Launch
 from tilewright.ops.planning import Wanted, check_splitting, of_sums
@@ -133,7 +134,10 @@ class Product:
             arrays |= step.made
             made |= {*step.made}
         # What is not added is not read, and the result stands for it.
-        names = [one if one in arrays else "out" for one in (*self.way.operands, *RESULTS)]
+        results = RESULTS if self.way.doubled is None else RESULTS[2:3]
+        names = [one if one in arrays else "out" for one in (*self.way.operands, *results)]
+        if self.way.doubled is not None:
+            arrays |= {one: as_matrix(arrays[one]) for one in ("a", "out")}
         for whole, part in zip(("c", "out"), self.pairs, strict=True):
             if part is not None:  # the array of real parts stands for both
                 arrays[whole] = as_pairs(arrays[whole])
@@ -201,7 +205,12 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
         way = by_halves(infos, problem, both=GRADES[asked.precision] == 2)
     else:
         machine = (arch_of(backend, None), backend.processors())
-        way = way_for(infos, problem, asked.method, precision, machine, asked.how, conjugates)
+        is_plain = (alpha, asked.how, asked.method, precision) == (1, None, METHODS[0], EXACT)
+        one = by_one_product(infos, problem, machine, conjugates) if is_plain and "c" not in parts else None
+        way = one or way_for(infos, problem, asked.method, precision, machine, asked.how, conjugates)
+    if way.doubled is not None:
+        kernel = product_of_doubled().bind(schedule=None)
+        return Product(parts, seen, problem, way, kernel, (), backend, fresh=fresh)
     number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
     constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts), "conjugates": conjugates}
     beside = _pairs(seen) if TARGETS[backend.name].warps else APART

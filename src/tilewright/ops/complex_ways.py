@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch import Arch
 from tilewright.checking.compare import Accumulation
-from tilewright.dataflow.nodes import TF32
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
+from tilewright.ops.complex_doubled import DOUBLED, Doubled
 from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
 from tilewright.ops.complex_plane_kernels import PLANES
 from tilewright.ops.complex_planes import UNIT_BYTES, Planes, step_of
@@ -44,15 +45,20 @@ class Way:
         method: one of `METHODS`.
         planes: the operands of which planes are written first, by one launch.
         halves: those of both operands, which are made first, by one launch; None: their parts are multiplied.
+        doubled: the second operand with each part twice, which is written first, for one real product of it
+            and of the first one as it lies; None: there are four products, or three.
     """
 
     method: str
     planes: tuple[Planes, ...] = ()
     halves: BothHalves | None = None
+    doubled: Doubled | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:
         """The arrays that the kernel multiplies."""
+        if self.doubled is not None:
+            return ("a", DOUBLED)
         if self.halves is not None:
             return (*HALVES, *UNITS)
         return OPERANDS if self.method == METHODS[0] else (*OPERANDS, *SUMS)
@@ -83,8 +89,9 @@ class Way:
         return 1 + bool(self._first)
 
     @property
-    def _first(self) -> tuple[Planes | BothHalves, ...]:
-        return self.planes if self.halves is None else (self.halves,)
+    def _first(self) -> tuple[Planes | BothHalves | Doubled, ...]:
+        made = tuple(one for one in (self.halves, self.doubled) if one is not None)
+        return made or self.planes
 
     def steps(self, arrays: Mapping[str, Strided], address: int, *, on_host: bool) -> Iterator[Step]:
         """What is launched before the product, in order.
@@ -96,10 +103,14 @@ class Way:
         """
         if self.halves is not None:
             yield self.halves.step(arrays, address)
+        elif self.doubled is not None:
+            yield self.doubled.step(arrays, address)
         elif self.planes:
             yield step_of(self.planes, arrays, address, on_host=on_host)
 
     def __str__(self) -> str:
+        if self.doubled is not None:
+            return "one real product, behind a kernel that writes each part of b twice"
         products = {"4m": "four products", "3m": "three products"}[self.method]
         if self.halves is not None:
             products = "twelve products of halves" if self.halves.both else "four products of first halves"
@@ -123,6 +134,30 @@ def by_halves(infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = 
     """
     made = (Halves.of(name, infos, problem, both=both) for name in ("a", "b"))
     return Way(METHODS[0], halves=BothHalves(*made))
+
+
+def by_one_product(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    machine: tuple[Arch, int],
+    conjugates: tuple[bool, ...],
+) -> Way | None:
+    """The way by one real product of halves side by side; None where another one is estimated to be faster.
+
+    What is written for it is twice the second operand, which alone is read; of planes both are read and
+    written.
+
+    Args:
+        infos: the arrays of the problem, by name; the result is the product, and nothing else.
+        problem: what is multiplied.
+        machine: its architecture, and how many processors there are.
+        conjugates: which operands are conjugated.
+    """
+    doubled = Doubled.of(infos, problem, conjugates) if "sm_90a" in machine[0].features else None
+    if doubled is None or not _gains(infos, problem, EXACT, machine, ["b"]):
+        return None
+    planes = sum(Planes.of(name, infos[name], PLANES[:2]).moved_bytes for name in ("a", "b"))
+    return Way(METHODS[0], doubled=doubled) if doubled.moved_bytes <= planes else None
 
 
 def way_for(

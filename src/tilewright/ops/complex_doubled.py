@@ -1,0 +1,170 @@
+"""Complex products of halves as one real product, whose second operand holds each part twice.
+
+Of numbers whose parts lie side by side A is a real matrix of twice as many columns, ``[Ar, Ai]``, and the
+result one of as many, ``[Dr, Di]``, as they lie.  What multiplies A is ``[[Br, Bi], [-Bi, Br]]``, part beside
+part: each number of B, and the number times i.  One launch writes it, which reads B alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.lang.asynchrony import let_next_begin, prior_grid_wait
+from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.launch import block_index
+from tilewright.lang.operations import copy, load
+from tilewright.lang.scalars import ceil_div
+from tilewright.ops.complex_pairs import are_paired, as_pairs
+from tilewright.ops.complex_steps import Step
+from tilewright.ops.problem import IMAGINARY, Problem
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.scratch import ALIGNMENT
+from tilewright.runtime.strided import Strided
+from tilewright.threads.distribution import raked
+
+ROWS, COLUMNS, THREADS, VECTOR = 32, 128, 128, 4
+"""Of the tile of pairs of a block, its threads, and pairs that one of these moves at once."""
+
+FEW_BLOCKS = 2048
+"""So many let the product begin beside them, as those of planes do up to as large products."""
+
+DOUBLED = "b_doubled"
+"""The name of the operand that is written."""
+
+LOW, HIGH = 0x8000, -(1 << 31)
+"""The signs of the real and of the imaginary part of a pair of halves."""
+
+UNIT = 8
+"""Halves that rows are multiples of, as bulk copies ask."""
+
+
+@lru_cache(maxsize=1)
+def doubling() -> Kernel:
+    """``first = (re, im)`` and ``second = (im, re)`` of pairs, seen as integers, with signs that are said."""
+
+    @kernel(pairs="S F", first="S F", second="S F")
+    def complex_twice(pairs: Any, first: Any, second: Any, *, signs: tuple[int, int]) -> None:
+        across = ceil_div(pairs.shape[1], COLUMNS)
+        count = across * ceil_div(pairs.shape[0], ROWS)
+        let_next_begin(count <= FEW_BLOCKS)
+        number, tile = block_index(count), (ROWS, COLUMNS)
+        at, wide = (number // across, number % across), COLUMNS // VECTOR
+        pair = load(pairs.tile(tile, at), raked(tile, (THREADS // wide, wide), VECTOR, 1))
+        turned = (pair << 16) | ((pair >> 16) & 0xFFFF)
+        copy(pair ^ signs[0], first.tile(tile, at))
+        copy(turned ^ signs[1], second.tile(tile, at))
+
+    return complex_twice
+
+
+@lru_cache(maxsize=1)
+def product_of_doubled() -> Kernel:
+    """``D = A B``, of which another launch writes B."""
+
+    @kernel(A="M K", B="K N", D="M N")
+    def gemm_of_pairs(A: Any, B: Any, D: Any) -> None:
+        for m, n in tiles(D):
+            prior_grid_wait()
+            acc = zeros()
+            for k in steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            D[m, n] = acc
+
+    return gemm_of_pairs
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """The second operand with each part twice.
+
+    Args:
+        rows: of B, along K.
+        columns: of B.
+        along_k: whether it is contiguous along K.
+        signs: of the parts of the numbers, and of the numbers times i.
+    """
+
+    rows: int
+    columns: int
+    along_k: bool
+    signs: tuple[int, int]
+
+    @staticmethod
+    def of(infos: Mapping[str, ArrayInfo], problem: Problem, conjugates: tuple[bool, ...]) -> Doubled | None:
+        """That of a product, with conjugated operands; None where its arrays are not those that it asks for.
+
+        Args:
+            infos: the arrays of the problem, by name.
+            problem: what is multiplied.
+            conjugates: which operands are conjugated.
+        """
+        pairs = {one: (infos[one], infos[one + IMAGINARY]) for one in ("a", "b", "out")}
+        beside = all(re.dtype == dtypes.f16 and are_paired(re, im) for re, im in pairs.values())
+        if problem.batch or not beside or not all(_is_matrix(infos[one]) for one in ("a", "out")):
+            return None
+        of_a, of_b = conjugates[:2]
+        step_k, step_n = infos["b"].strides
+        along_k, alike = step_k == 2 and step_n != 2, of_a == of_b
+        first = HIGH * (alike if along_k else of_b)
+        second = HIGH * of_a | LOW * (of_b if along_k else alike)
+        return Doubled(problem.k, problem.n, along_k, (first, second))
+
+    @property
+    def _fastest(self) -> tuple[int, int]:
+        """Extents of B, the one whose neighbours are neighbours in memory last."""
+        return (self.columns, self.rows) if self.along_k else (self.rows, self.columns)
+
+    @property
+    def _pitch(self) -> int:
+        """Pairs from one row to the next."""
+        return -(-2 * self._fastest[1] // UNIT) * UNIT // 2
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the memory that it takes."""
+        return -(-2 * self._fastest[0] * self._pitch * dtypes.i32.bytes // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is read and written for it."""
+        return 3 * self.rows * self.columns * dtypes.i32.bytes
+
+    def step(self, arrays: Mapping[str, Strided], address: int) -> Step:
+        """What writes it.
+
+        Args:
+            arrays: of the product, by name.
+            address: of memory for it.
+        """
+        given, pitch = as_pairs(arrays["b"], dtypes.i32), self._pitch
+        steps = given.info.strides[::-1] if self.along_k else given.info.strides
+        info = replace(given.info, shape=self._fastest, strides=steps)
+        here = replace(info, strides=(2 * pitch, 1), pointer=address, readonly=False)
+        there = replace(here, pointer=address + pitch * dtypes.i32.bytes)
+        whole = replace(
+            here,
+            dtype=dtypes.f16,
+            shape=(2 * self.rows, 2 * self.columns),
+            strides=(1, 2 * pitch) if self.along_k else (2 * pitch, 1),
+        )
+        pairs, first, second, made = (Strided(given.array, one) for one in (info, here, there, whole))
+        bound = doubling().bind(signs=self.signs)
+        return Step(bound, (pairs, first, second), ("b", "", ""), {DOUBLED: made})
+
+
+def as_matrix(re: Strided) -> Strided:
+    """Numbers whose parts lie side by side as a real matrix of twice as many columns."""
+    (rows, columns), (step, _) = re.info.shape, re.info.strides
+    return Strided(re.array, replace(re.info, shape=(rows, 2 * columns), strides=(step, 1)))
+
+
+def _is_matrix(info: ArrayInfo) -> bool:
+    """Whether pairs follow each other in rows that bulk copies carry."""
+    step, beside = info.strides
+    return beside == 2 and step % UNIT == 0 and info.pointer % (UNIT * dtypes.f16.bytes) == 0
