@@ -15,6 +15,9 @@ from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8")
 """Element types that products are chosen for."""
 
+LARGE = 96
+"""Up to here the sides of a result are more than two or three tiles of 32."""
+
 
 def tensor_core(question: Question) -> MmaAtom | None:
     """The atom of ``mma.sync`` for the operands of a product, if it keeps the accuracy that is asked for.
@@ -34,12 +37,13 @@ def tensor_core(question: Question) -> MmaAtom | None:
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """A small tile, and no other: what is executed operation by operation has no speed."""
+    """A small tile, of large results a larger one, and no other: the fewer operations, the less time."""
     known = question.dtype.name in SUPPORTED
     atom = (tensor_core(question) if known else None) or fma(question.dtype)
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)
-    small = Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)
+    rows, columns = (32 if extent <= LARGE else 64 for extent in question.shape[:2])
+    small = Schedule(atom, (max(rows, m * warps[0]), max(columns, n * warps[1]), max(32, k)), warps)
     if question.decodes:
         small = replace(small, tile=(*small.tile[:2], max(32, 2 * k)), stages=3, staging="fragments")
     summed = question.form.precision == SUMMED and atom.sum_bits is not None
