@@ -50,6 +50,8 @@ class Signature:
         self.open = bool(code.co_flags & inspect.CO_VARKEYWORDS)
         self.kinds: dict[str, Kind] | None = None
         self.checks: tuple[Callable[[Any], bool], ...] = ()
+        self.legal: dict[str, Any] = {}
+        """The last value of each keyword that was legal, and cannot change."""
 
     def resolve(self) -> None:
         """Read the annotations, which may name classes that come later in their file."""
@@ -82,9 +84,16 @@ class Signature:
             for value in args[len(self.checks) :]:
                 if not check(value):
                     return self.rest, value
+        legal = self.legal
         for name, value in kwargs.items():
-            if name in kinds and not kinds[name].holds(value):
-                return name, value
+            if legal.get(name, legal) is value:  # most fields of a record that is made from another one
+                continue
+            kind = kinds.get(name)
+            if kind is not None:
+                if not kind.holds(value):
+                    return name, value
+                if is_constant(value):
+                    legal[name] = value
         return None
 
     def refusal(self, name: str, value: Any) -> str:
@@ -105,6 +114,21 @@ class Signature:
             f"{self.called}() has no parameter {extra[0]!r}, only {', '.join(names) or 'none'}"
             f"{close_to(extra[0], names)}"
         )
+
+
+_CONSTANTS = frozenset({int, bool, float, str, bytes, type(None)})
+
+
+def is_constant(value: object) -> bool:
+    """Whether nothing can change a value: a plain number or text, or a tuple of such.
+
+    Example:
+        >>> is_constant((1, "a", (2.5, None))), is_constant(([1], 2))
+        (True, False)
+    """
+    if type(value) is tuple:
+        return all(map(is_constant, value))
+    return type(value) in _CONSTANTS
 
 
 def is_hashable(value: object) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
 
-from tilewright.calls import launches
+from tilewright.calls import is_constant, launches
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
@@ -217,9 +217,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):
-            object.__setattr__(self, name, tuple(int(extent) for extent in getattr(self, name)))
-        dealt = tuple((int(along_rows), int(along_k)) for along_rows, along_k in self.dealt)
-        object.__setattr__(self, "dealt", dealt)
+            if not is_constant(extents := getattr(self, name)):
+                object.__setattr__(self, name, tuple(int(extent) for extent in extents))
+        if not is_constant(self.dealt):
+            dealt = tuple((int(along_rows), int(along_k)) for along_rows, along_k in self.dealt)
+            object.__setattr__(self, "dealt", dealt)
         for name, value in vars(self).items():
             if type(value) is not int and is_whole(value):
                 object.__setattr__(self, name, int(value))

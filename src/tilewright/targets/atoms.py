@@ -181,9 +181,15 @@ def fma(
     if acc is None:
         acc = dtype.computed if dtype.is_float or dtype.bits > i32.bits else i32
     lanes_m, lanes_n = integers("lanes", lanes, 2, "lanes along M and N")
-    m, n = integers("each", each, 2, "rows and columns of one lane")
+    rows_and_columns = integers("each", each, 2, "rows and columns of one lane")
     if paired and (lanes_m % 2 or lanes_n % 2):
         raise LayoutError(f"{lanes_m} x {lanes_n} lanes in pairs; nearest legal choice: even numbers of both")
+    return _fma(dtype, acc, (lanes_m, lanes_n), rows_and_columns, bool(paired))
+
+
+@lru_cache(maxsize=1024)
+def _fma(dtype: DType, acc: DType, lanes: tuple[int, int], each: tuple[int, ...], paired: bool) -> MmaAtom:
+    (lanes_m, lanes_n), (m, n) = lanes, each
     shape = (lanes_m * m, lanes_n * n)
     a = Distribution((shape[0], 1), _lanes(lanes, (m, None), (0, 0), paired), (Mode(m, 0, 1),))
     b = Distribution((shape[1], 1), _lanes(lanes, (None, n), (0, 0), paired), (Mode(n, 0, 1),))

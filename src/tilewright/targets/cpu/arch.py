@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import DType, i8, i32
@@ -57,6 +58,7 @@ class MicroTile:
         return self.columns // self.lanes
 
 
+@lru_cache(maxsize=1024)
 def micro_tile(arch: Arch, rows: int, columns: int, element_bytes: int) -> MicroTile:
     """The micro-tile that divides a tile of ``rows`` x ``columns`` and loads least per multiply-add.
 
