@@ -299,6 +299,9 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         batches=draw.choice((2, 7)) if problem.program == "batched" and draw.random() < 0.3 else 1,
     )
     made = replace(made, **odd(draw)) if draw.random() < 0.05 else made
+    if made.staging == "fragments" and made.roles == "none" and draw.random() < 0.3:
+        alone = {"blocks": 0, "batches": 1, "promote": 0, "epilogue": "direct"} if draw.random() < 0.9 else {}
+        return replace(made, groups=draw.choice((2, 3, 16)), **alone)
     return replace(made, **split(draw, made)) if draw.random() < 0.25 else made
 
 

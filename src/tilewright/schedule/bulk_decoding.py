@@ -17,11 +17,12 @@ from tilewright.lang.tensors import Fragment
 from tilewright.lang.transaction_barriers import wait
 from tilewright.schedule.bulk import Bulk, Consumer
 from tilewright.schedule.factors import Product
+from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source, Sources, decoded_part
+from tilewright.schedule.rings import Source, Sources
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES, SwizzledStages
 

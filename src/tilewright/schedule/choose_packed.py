@@ -40,6 +40,9 @@ LAUNCH_US, AGAIN_US = 5.4, 3.0
 MEETING_US, PART_US = {"cluster": 0.0, "workspace": 0.6}, 0.4
 """That parts of K meet, and each of them."""
 
+GROUPS_US, MOST_COLUMNS_OF_GROUPS = 0.8, 8
+"""That the groups of a block meet; of more columns nobody has measured them."""
+
 PAIR = 2
 """Blocks of a cluster; four and more took longer than by a workspace."""
 
@@ -72,15 +75,18 @@ class Form:
         warps: that share them.
         depth: of a tile along K.
         beside: blocks that share a multiprocessor.
+        groups: that share a tile along K, each of so many warps.
     """
 
     rows: int
     warps: int
     depth: int
     beside: int
+    groups: int = 1
 
 
 FORMS = (
+    Form(16, 1, 128, 2, groups=8),
     Form(64, 4, 256, 3),
     Form(64, 4, 256, 4),
     Form(64, 4, 256, 2),
@@ -124,18 +130,33 @@ def _of_few_rows(asked: Question, swap: bool) -> Iterator[Candidate]:
             continue
         if split > 1 and (k < split * LEAST_STEPS * form.depth or form.rows > MOST_SPLIT_ROWS):
             continue
+        if form.groups > 1 and not _fits_groups(asked, form, columns, split):
+            continue
         ways = ("cluster", "workspace") if split == PAIR and asked.splitting is None else ("workspace",)
         for reduction in ways:
-            room = _room(asked, form) - (_sums_bytes(form, columns) if reduction == "cluster" else 0)
-            stages = min(room // _stage_bytes(asked, form, columns), MOST_STAGES)
+            meets = reduction == "cluster" or form.groups > 1
+            room = _room(asked, form) - (_sums_bytes(form, columns) if meets else 0)
+            stages = min(room // (_stage_bytes(asked, form, columns) * form.groups), MOST_STAGES)
             if stages < LEAST_STEPS:
                 continue
             schedule = _schedule(asked, (form.rows, columns, form.depth), (form.warps, 1), stages, swap)
             rule = f"{form.rows} packed rows by {columns}, {form.depth} deep, {form.beside} blocks at once"
             how = f", K in {split} parts" if split > 1 else ""
-            parted = replace(schedule, split_k=split, reduction=reduction)
+            how = f", {form.groups} groups that share K" if form.groups > 1 else how
+            parted = replace(schedule, split_k=split, reduction=reduction, groups=form.groups)
             parts = MEETING_US[reduction] + split * PART_US if split > 1 else 0.0
+            parts += GROUPS_US if form.groups > 1 else 0.0
             yield Candidate(parted, _time_us(asked, form, columns, split) + parts, rule + how)
+
+
+def _fits_groups(asked: Question, form: Form, columns: int, split: int) -> bool:
+    """Whether groups may share K: of few columns, with steps enough for each, where nothing else splits K."""
+    alone = split == 1 and asked.splitting is None
+    return (
+        alone
+        and columns <= MOST_COLUMNS_OF_GROUPS
+        and asked.shape[2] >= form.groups * LEAST_STEPS * form.depth
+    )
 
 
 def _of_many(asked: Question, swap: bool) -> Iterator[Candidate]:
@@ -178,8 +199,8 @@ def _spills(asked: Question, form: Form, columns: int) -> bool:
 
 
 def _sums_bytes(form: Form, columns: int) -> int:
-    """Of the sums that a block of a cluster keeps for the other one."""
-    return form.rows * (columns + 8) * 4
+    """Of the sums that a block of a cluster keeps for the other one, or its groups for the first of them."""
+    return form.groups * form.rows * (columns + 8) * 4
 
 
 def _time_us(asked: Question, form: Form, columns: int, split: int) -> float:
@@ -192,7 +213,7 @@ def _time_us(asked: Question, form: Form, columns: int, split: int) -> float:
     turns, rest = divmod(each, form.beside)
     block = form.rows * -(-k // split)
     decoding = sum(
-        blocks * block / _decoded_per_clock(form, columns, blocks * form.warps) / CLOCKS_PER_US
+        blocks * block / _decoded_per_clock(form, columns, blocks * form.warps * form.groups) / CLOCKS_PER_US
         for blocks in (*[form.beside] * turns, rest)
         if blocks
     )

@@ -19,6 +19,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
+from tilewright.schedule.along_k import GroupSums, fragments_ring
 from tilewright.schedule.batches import Batches
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.bulk_decoding import bulk_ring
@@ -27,7 +28,6 @@ from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered, is_split
 from tilewright.schedule.form import Form, extent_of, form_of
-from tilewright.schedule.fragments_ring import Fragments
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import Listed, ListedArray
@@ -56,7 +56,7 @@ RINGS: dict[str, Callable[..., Any]] = {
     "panels": Panels,
     "registers": registers_ring,
     "cp_async": CpAsync,
-    "fragments": Fragments,
+    "fragments": fragments_ring,
     "tma": bulk_ring,
 }
 """The rings, by the names that a schedule has for them."""
@@ -155,7 +155,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
         epilogue.views.shares = partition if isinstance(partition, Shares) else None
-    fixup: Fixup | ClusterSums | None = None
+    fixup: Fixup | ClusterSums | GroupSums | None = None
     if partition.split is not None:
         with made_by("reduction"):
             fixup = (
@@ -167,9 +167,15 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
         with made_by("stages"):
             ring.synchronise(partition.rank)
         ring.beside = [partial(_serve, helper, partition, form) for helper in epilogue.helpers()]
+    if schedule.along_k > 1:
+        with made_by("reduction"):
+            fixup = GroupSums(schedule)
     agents = ring.agents()
     for agent in agents:
         _run(agent, partition, fixup, epilogue, form)
+    if isinstance(fixup, GroupSums):
+        fixup.meet()
+        _finish(ring, partition, fixup, epilogue, form)
     if isinstance(fixup, ClusterSums):
         fixup.meet()
         for agent in agents:
@@ -183,7 +189,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
 def _run(
     agent: Any,
     partition: Tiles,
-    fixup: Fixup | ClusterSums | None,
+    fixup: Fixup | ClusterSums | GroupSums | None,
     epilogue: Any,
     form: Form,
 ) -> None:
@@ -194,7 +200,7 @@ def _run(
             with made_by("atom"):
                 sums = agent.begin(work)
             with made_by("tile"):
-                stores = agent.accumulation is not None and not isinstance(fixup, ClusterSums)
+                stores = agent.accumulation is not None and not isinstance(fixup, ClusterSums | GroupSums)
                 values = epilogue.slices(work) if stores else ()
 
                 def issued(work: Any = work, values: Any = values) -> None:
@@ -209,7 +215,7 @@ def _run(
                 continue
             with made_by("promote"):
                 totals = agent.accumulation.end(sums, work.steps)
-            if isinstance(fixup, ClusterSums):
+            if isinstance(fixup, ClusterSums | GroupSums):
                 fixup.keep(work, *totals)
                 continue
             if isinstance(fixup, ReduceScatter):
@@ -217,7 +223,7 @@ def _run(
                 continue
             with fixup.completed(work, *totals) if fixup else nullcontext(), made_by("epilogue", store):
                 epilogue.store(*values, totals)
-        if agent.accumulation is not None and not isinstance(fixup, ClusterSums):
+        if agent.accumulation is not None and not isinstance(fixup, ClusterSums | GroupSums):
             with made_by("epilogue", store):
                 epilogue.drain()
 
@@ -228,6 +234,15 @@ def _scatter(work: Work, total: Fragment, fixup: ReduceScatter, epilogue: Any, s
         epilogue.store_share(work, work.segment.parts, partial(fixup.total, work))
     with otherwise(), made_by("epilogue", store):
         epilogue.store(*epilogue.slices(work), (total,))
+
+
+def _finish(ring: Any, partition: Tiles, sums: GroupSums, epilogue: Any, form: Form) -> None:
+    """What the first group of warps does when all of them have their sums of a tile."""
+    store = form.stores[0]
+    with made_by("roles"), ring.role(again=True) as group:
+        for work in each_made_by("blocks", partition.items(ring.each, group), store):
+            with made_by("epilogue", store):
+                epilogue.store(*epilogue.slices(work), (sums.total(epilogue.schedule.mma.c()),))
 
 
 def _share(agent: Any, partition: Tiles, sums: ClusterSums, epilogue: Any, form: Form) -> None:
@@ -281,7 +296,8 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Til
     taken = order if ordered else None
     if schedule.batches > 1 and batch:
         return Batches(problem, taken, schedule.cluster, schedule.batches)
-    return DataParallel(problem, taken, schedule.cluster, splits, unit, clustered=clustered)
+    among = schedule.along_k
+    return DataParallel(problem, taken, schedule.cluster, splits, unit, clustered=clustered, among=among)
 
 
 def _groups(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> RowGroups | None:

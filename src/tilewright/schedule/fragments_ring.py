@@ -8,9 +8,14 @@ from typing import Any
 
 from tilewright.dtypes import i4
 from tilewright.lang import operations as tw
+from tilewright.lang.control import let
+from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.lang.tile_arithmetic import coordinates, redistribute
+from tilewright.schedule.beside import Spot
 from tilewright.schedule.factors import Product
+from tilewright.schedule.fixup import is_split
 from tilewright.schedule.lane_runs import (
     ACCESS_BYTES,
     APART,
@@ -24,7 +29,7 @@ from tilewright.schedule.lane_runs import (
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Held, Sums
-from tilewright.schedule.rings import CpAsync, Move, Source, Sources, decoded_part, of_both
+from tilewright.schedule.rings import CpAsync, Move, Source, Sources, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
 from tilewright.threads.distribution import Distribution
@@ -68,7 +73,7 @@ class Fragments(CpAsync):
         ]
         for source in sources if self.run else ():
             if source.beside is not None:
-                source.beside.stage(source.rows, schedule.block_k, schedule.stages)
+                source.beside.stage(source.rows, schedule.block_k, self.stages)
 
     def _run(self) -> int:
         """How many neighbours along K a lane has where operands are packed; 0: as instructions have them."""
@@ -103,11 +108,24 @@ class Fragments(CpAsync):
             return super()._ring(source)
         schedule, name = self.schedule, f"s{source.name}"
         behind = row_gap(source.sample.dtype, schedule.block_k)
-        return PlainStages(source.sample, source.rows, schedule.block_k, schedule.stages, name, behind=behind)
+        return PlainStages(source.sample, source.rows, schedule.block_k, self.stages, name, behind=behind)
 
     def _is_decoded_at_once(self, source: Source) -> bool:
         """Whether an operand is decoded as it is loaded from shared memory: packed it has no registers."""
         return bool(self.run) and source.sample.dtype.is_packed
+
+    def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
+        """It ends with the part of K: what lies behind is another part, and would be loaded in vain."""
+        end = work.segment.end
+        return matrix if end is None else matrix[:, :end]
+
+    def _with_end(self, work: Work) -> Work:
+        """A tile of the result, with the end of its part of K."""
+        if self.schedule.along_k == 1 and not is_split(self.schedule):
+            return work
+        end = (work.segment.begin + work.steps) * self.schedule.block_k
+        cut = let(minimum(end, self.sources[0].matrix(work).shape[1]))
+        return replace(work, segment=replace(work.segment, end=cut))
 
     @property
     def ahead(self) -> int:
@@ -125,18 +143,20 @@ class Fragments(CpAsync):
         What is decoded is loaded one part earlier than what is multiplied as it is, for its set of registers
         is free again when it is decoded, and not when it is multiplied.
         """
+        work = self._with_end(work)
         ready, load, *_ = super().verbs(work, sums)
         multiplying = self.accumulation.verbs(sums, self._held_operands)
+        fetch = partial(self._fetch, work)
         filling = [
             Verb("ready", self.ahead, ready.do, self.parts, outside=True),
-            Verb("fetch", self.ahead, partial(self._fetch, self.decodes and not self.run), outside=True),
+            Verb("fetch", self.ahead, partial(fetch, self.decodes and not self.run), outside=True),
             Verb("load", self.distance * self.parts, load.do, self.parts, outside=True),
         ]
         if self.run:
             filling.insert(2, Verb("decode", 1, partial(self._decode, work), outside=True))
         elif self.decodes:
             # Its last part is read before all meet, after which its place in the ring is filled again.
-            plain = Verb("fetch", 1, partial(self._fetch, False), outside=True)
+            plain = Verb("fetch", 1, partial(fetch, False), outside=True)
             filling = [
                 plain,
                 filling[0],
@@ -145,18 +165,18 @@ class Fragments(CpAsync):
             ]
         return [*filling, *multiplying, *self.accumulation.promoting(sums, work)]
 
-    def _fetch(self, decoded: bool, step: Step) -> None:
+    def _fetch(self, work: Work, decoded: bool, step: Step) -> None:
         """Load one part of the operands that are decoded, or of those that are not."""
         for source, ring, part, held in zip(self.sources, self.rings, self.maps, self.held, strict=True):
             if (source.decode is not None) == decoded and held:
-                stage = ring.shared[step.index % self.schedule.stages]
+                stage = ring.shared[self._stage(work, step)]
                 tw.copy(stage.tiles(part.shape)[0, step.part], held[step.part % 2])
 
     def _decode(self, work: Work, step: Step) -> None:
         every = zip(
             self.sources, self.rings, self.maps, self.multiplied, self.held, self.decoded, strict=True
         )
-        stage = step.index % self.schedule.stages
+        stage = self._stage(work, step)
         for source, ring, part, multiplied, held, decoded in every:
             if source.decode is None:
                 continue
@@ -175,7 +195,7 @@ class Fragments(CpAsync):
     def _beside(self, work: Work, step: Step) -> list[Move]:
         """What is copied of the arrays beside operands, where these lie in the ring."""
         schedule = self.schedule
-        stage, tile, found = step.index % schedule.stages, work.segment.begin + step.index, []
+        stage, tile, found = self._stage(work, step), work.segment.begin + step.index, []
         for source in self.sources if self.run else ():
             if source.beside is not None:
                 moved = source.beside.moves(work, source.row(work), tile, stage, schedule.block_k)
@@ -197,3 +217,27 @@ class Fragments(CpAsync):
             for source, decoded, part in zip(self.sources, self.decoded, self.multiplied, strict=True)
         ]
         return of_both(self.sources, parts)
+
+
+def decoded_part(
+    source: Source, held: Fragment, work: Work, step: Step, block_k: int, row: Index, stage: Index = 0
+) -> Any:
+    """What is multiplied of a part of an operand: decoded, and 0 past the edge of K.
+
+    Args:
+        source: the operand, which is decoded.
+        held: the part, as it lies in memory.
+        work: the tile of the result.
+        step: which part of which tile along K.
+        block_k: how deep a tile is.
+        row: which part of so many rows of the operand.
+        stage: the stage of the ring in which the tile is.
+    """
+    assert source.decode is not None, "there is nothing to decode"
+    depth, tile = held.shape[1], work.segment.begin + step.index
+    made = source.decode(held, Spot(work, row, tile * (block_k // depth) + step.part, stage, step.part))
+    if not source.is_cut:
+        return made
+    first = tile * block_k
+    left = source.matrix(work).shape[1] - first - step.part * depth
+    return elementwise("select", coordinates(made, 1) < left, made, 0)

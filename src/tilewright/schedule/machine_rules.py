@@ -228,3 +228,24 @@ def alternating(case: Case) -> Reasons:
     if any(isinstance(node, Reduce) for node in form.flow.walk()):
         text = f"{what}; what is reduced over a tile is reduced by all warps at once"
         yield "roles", text, alone, product
+
+
+def along_k(case: Case) -> Reasons:
+    """Groups without roles share a tile along K: each waits for itself alone, and the first one stores."""
+    schedule, product, arch = case.schedule, case.form.sum, case.arch
+    text = f"{schedule.groups} groups without roles"
+    if case.target.machine_code and not (case.target.warps and arch.named_barriers):
+        yield "groups", f"{text}; {arch.name} has no roles of warps", "groups=1", product
+    elif case.mma.threads > arch.lanes and schedule.groups > arch.named_barriers:
+        most = f"{arch.name} has {arch.named_barriers} barriers for groups of several warps"
+        yield "groups", f"{text}; {most}", f"groups={arch.named_barriers}, or warps=(1, 1)", product
+    plain = {"split_k": 1, "balanced": False, "batches": 1, "blocks": 0, "epilogue": "direct", "promote": 0}
+    for field, value in plain.items():
+        if getattr(schedule, field) != value:
+            said = f'"{value}"' if isinstance(value, str) else value
+            why = f"{text}, with {field}={schedule.spelled(field)}; each has a part of one tile's K"
+            yield field, why, f"{field}={said}, or groups=1", product
+    if len(case.form.totals) > 1:
+        yield "groups", f"{text}, of {len(case.form.totals)} totals of products", "groups=1", product
+    if any(isinstance(node, Reduce) for node in case.form.flow.walk()):
+        yield "groups", f"{text}; what is reduced is reduced by all warps at once", "groups=1", product

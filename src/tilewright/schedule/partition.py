@@ -28,6 +28,7 @@ class Segment:
         part: its number among the parts of the tile.
         parts: how many there are.
         slot: part -> where among all parts of all tiles it is kept.
+        end: the first k behind it; None: nobody asks.
     """
 
     begin: Index = 0
@@ -35,6 +36,7 @@ class Segment:
     part: Index = 0
     parts: Index = 1
     slot: Callable[[Index], Index] = lambda part: part
+    end: Index | None = None
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,7 @@ class DataParallel(Partition):
         splits: parts of K; 0: all of K is one.
         unit: steps of which parts are multiples, but for the last one.
         clustered: whether the blocks of a tile's parts are a cluster; of a number of parts that is known.
+        among: groups of warps of a block that have a part of K each; with one part for each block.
     """
 
     def __init__(
@@ -214,10 +217,11 @@ class DataParallel(Partition):
         unit: int = 1,
         *,
         clustered: bool = False,
+        among: int = 1,
     ) -> None:
         super().__init__(problem, order, cluster)
         self.parts = 1 if isinstance(splits, int) and splits == 0 else splits
-        self.clustered = clustered
+        self.clustered, self.among = clustered, among
         self.segment = Segment()
         if order is None:
             m, n = block_index((self.tiles_m, self.tiles_n * self.parts))
@@ -231,6 +235,8 @@ class DataParallel(Partition):
         self.batch = self._batch()
         if part is not None:
             self._split_k(part, unit)
+        elif among > 1:
+            self.each, self.more = self._shares(self.steps, among)
 
     def _batch(self) -> tuple[Index, ...]:
         """The block's index along each leading dimension."""
@@ -255,7 +261,7 @@ class DataParallel(Partition):
     def _split_k(self, part: Index, unit: int) -> None:
         """Parts that differ by a unit at most."""
         units = ceil_div(self.steps, unit)
-        each, more = (derived(natural(value)) for value in (units // self.parts, units % self.parts))
+        each, more = self._shares(units, self.parts)
         number: Index = 0
         for index, extent in zip(self.batch, self.problem.batch, strict=True):
             number = number * extent + index
@@ -269,10 +275,20 @@ class DataParallel(Partition):
         tiles = tiles_m * tiles_n * self.problem.batches
         self.split = tiles, tiles * self.parts
 
+    def _shares(self, count: Index, parts: Index) -> tuple[Index, Index]:
+        """What each part has, and how many of them have one more."""
+        each, more = (derived(natural(value)) for value in (count // parts, count % parts))
+        return each, more
+
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tile."""
+        """The block's tile; of groups that share its K each one's part."""
         m, n = self.place
-        yield self._of_group(Work(self.batch, m, n, 0, self.steps, 0, group, self.segment))
+        steps, segment = self.steps, self.segment
+        if self.among > 1:
+            begin = let(group * self.each + minimum(group, self.more))
+            steps = let(self.each + minimum(maximum(self.more - group, 0), 1))
+            segment = Segment(begin)
+        yield self._of_group(Work(self.batch, m, n, 0, steps, 0, group, segment))
 
 
 def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:

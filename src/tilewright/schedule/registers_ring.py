@@ -8,11 +8,12 @@ from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.tensors import Fragment
 from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Move, Source, Whole, decoded_part
+from tilewright.schedule.rings import Move, Source, Whole
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
 
 

@@ -143,7 +143,7 @@ class Case:
     def threads(self) -> int:
         """Threads of a block."""
         if not self.is_bulk:
-            return self.mma.threads * self.schedule.cooperating
+            return self.mma.threads * self.schedule.cooperating * self.schedule.along_k
         return self.copying + self.schedule.groups * self.mma.threads
 
     @property
@@ -252,13 +252,7 @@ class Case:
         if self.schedule.staging != "fragments":
             return 0
         taken = [
-            Taken(
-                side.dtype,
-                not side.along_rows and side.spec.unit_dim is not None,
-                side.at,
-                not side.factor.is_plain,
-                tuple(side.factor.runs),
-            )
+            Taken(side.dtype, side.along_k, side.at, not side.factor.is_plain, tuple(side.factor.runs))
             for side in self.sides
         ]
         return common_run(self.schedule.atom, self.tile[2], taken)
@@ -294,26 +288,30 @@ class Case:
     @cached_property
     def shared(self) -> tuple[Buffer, ...]:
         """Everything in shared memory, in order."""
-        epilogue = self.leaving.buffers()
         return (
             *self._ring(),
-            *epilogue,
+            *self.leaving.buffers(),
             *self._sums(),
             *self._barriers(),
             *self._tickets(),
             *self.leaving.tickets(),
         )
 
+    @property
+    def _stages(self) -> int:
+        """Of the rings of all groups that share a tile along K."""
+        return self.schedule.stages * self.schedule.along_k
+
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
-            size = self.schedule.stages * self.stage_bytes(side)
+            size = self._stages * self.stage_bytes(side)
             if together := self.together(side):
                 rows = max(side.sharing, 1) * side.rows
-                layout = together.layout(self.schedule.stages, rows, self.tile[2])
+                layout = together.layout(self._stages, rows, self.tile[2])
                 size = elems_of(layout) * self.kept(side).bytes
             elif self.run and side.dtype.is_packed:
                 pitch = self.tile[2] + row_gap(side.dtype, self.tile[2])
-                rows = self.schedule.stages * side.rows
+                rows = self._stages * side.rows
                 size = side.dtype.bytes_of((rows - 1) * pitch + self.tile[2])
             elif self.schedule.staging == "panels":
                 unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
@@ -328,22 +326,23 @@ class Case:
         for side in self.sides if self.run else ():
             for part in side.factor.beside:
                 count = groups_in(part, side.factor.depth, self.tile[2])
-                size = self.schedule.stages * side.rows * count * part.operand.dtype.bytes
+                size = self._stages * side.rows * count * part.operand.dtype.bytes
                 if count:
                     yield Buffer(f"s{part.operand.name}", RING, size)
 
     def _sums(self) -> Iterator[Buffer]:
-        """What the blocks of a cluster read of each other."""
-        if is_clustered(self.schedule):
+        """What the blocks of a cluster, or the groups of a block, read of each other."""
+        if is_clustered(self.schedule) or self.schedule.along_k > 1:
             (rows, columns, _), kind = self.mma.tile, self.schedule.atom.c_dtype
             behind = spare(kind, along_rows=False)
-            count = self.leaving.groups * rows * (columns + behind) - behind
+            groups = self.leaving.groups * self.schedule.along_k
+            count = groups * rows * (columns + behind) - behind
             yield Buffer("partial_sums", SUMS, count * kind.bytes)
 
     def _barriers(self) -> Iterator[Buffer]:
         if self.is_bulk:
-            yield Buffer("full", BARRIERS, self.schedule.stages * BARRIER_BYTES)
-            yield Buffer("empty", BARRIERS, self.schedule.stages * BARRIER_BYTES)
+            for name in ("full", "empty"):
+                yield Buffer(name, BARRIERS, self.schedule.stages * BARRIER_BYTES)
             if self.schedule.roles == "ping-pong":
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 

@@ -16,10 +16,8 @@ from tilewright.dataflow.nodes import Part
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async
-from tilewright.lang.fragments import elementwise
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.layout.layout import Layout
 from tilewright.schedule.beside import Beside, Spot
 from tilewright.schedule.factors import Product
@@ -166,6 +164,15 @@ class Whole:
 
     behind = 0
 
+    @property
+    def stages(self) -> int:
+        """Tiles that shared memory holds, of all groups that share the steps along K."""
+        return self.schedule.stages * self.schedule.along_k
+
+    def _stage(self, work: Work, step: Step) -> Index:
+        """Where the tile of a step lies."""
+        return step.index % self.schedule.stages if self.schedule.stages > 1 else 0
+
     def _rings(self) -> Iterator[Any]:
         """The ring of each operand; both numbers of pairs are in one."""
         paired: PairedStages | None = None
@@ -175,7 +182,7 @@ class Whole:
                 continue
             if source.pairs.which == 0:
                 schedule, dtype, along_rows = self.schedule, source.sample.dtype, source.pairs.along_rows
-                size = source.rows, schedule.block_k, schedule.stages
+                size = source.rows, schedule.block_k, self.stages
                 paired = PairedStages(dtype, *size, f"s{source.name}", along_rows=along_rows)
             assert paired is not None, "the first numbers come first"
             yield paired.one(source.pairs.which)
@@ -183,12 +190,10 @@ class Whole:
     def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         schedule, name = self.schedule, f"s{source.name}"
         if self.asynchronous:
-            return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
+            return SwizzledStages(source.sample, source.rows, schedule.block_k, self.stages, 0, name)
         together = Together(schedule.k1[source.side], schedule.extra_rows[source.side])
         kept = self._kept(source)
-        return PlainStages(
-            source.sample, source.rows, schedule.block_k, schedule.stages, name, together, kept
-        )
+        return PlainStages(source.sample, source.rows, schedule.block_k, self.stages, name, together, kept)
 
     def _kept(self, source: Source) -> DType:
         """The dtype of an operand in shared memory."""
@@ -234,17 +239,20 @@ class Whole:
 
     def _pairs(self, work: Work, step: Step) -> list[Move]:
         """What is copied to where for one step."""
-        stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
-        found = []
+        stage, found = self._stage(work, step), []
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
                 array = source.matrix if source.pairs is None else source.pairs.array
-                matrix, row = array(work), source.row(work)
+                matrix, row = self._part_of(array(work), work), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
             is_turned = "ab"[source.side] in self.schedule.turned and source.sample.unit_dim == 0
             found += [Move(here, there, source.part, dealing, is_turned, source) for here, there in pairs]
         return found
+
+    def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
+        """What is loaded of a matrix for a part of K."""
+        return matrix
 
     def _beside(self, work: Work, step: Step) -> list[Move]:
         """What is copied of the arrays beside operands, where these lie in the ring."""
@@ -340,12 +348,16 @@ class CpAsync(Whole):
         """How many tiles may be on their way when the next one must be there."""
         return self.distance - 1
 
+    def _arrived(self, work: Work) -> None:
+        """What is waited for has come for all who multiply it."""
+        self._meet()
+
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """A ring of stages, filled in groups."""
 
         def ready(step: Step) -> None:
             tw.async_wait(self.pending)
-            self._meet()
+            self._arrived(work)
 
         def load(step: Step) -> None:
             for move in [*self._pairs(work, step), *self._beside(work, step)]:
@@ -367,27 +379,3 @@ class CpAsync(Whole):
         if self.schedule.blocks or self.schedule.batches > 1:
             tw.async_wait(0)
             tw.barrier()
-
-
-def decoded_part(
-    source: Source, held: Fragment, work: Work, step: Step, block_k: int, row: Index, stage: Index = 0
-) -> Any:
-    """What is multiplied of a part of an operand: decoded, and 0 past the edge of K.
-
-    Args:
-        source: the operand, which is decoded.
-        held: the part, as it lies in memory.
-        work: the tile of the result.
-        step: which part of which tile along K.
-        block_k: how deep a tile is.
-        row: which part of so many rows of the operand.
-        stage: the stage of the ring in which the tile is.
-    """
-    assert source.decode is not None, "there is nothing to decode"
-    depth, tile = held.shape[1], work.segment.begin + step.index
-    made = source.decode(held, Spot(work, row, tile * (block_k // depth) + step.part, stage, step.part))
-    if not source.is_cut:
-        return made
-    first = tile * block_k
-    left = source.matrix(work).shape[1] - first - step.part * depth
-    return elementwise("select", coordinates(made, 1) < left, made, 0)

@@ -16,6 +16,7 @@ from tilewright.schedule.fixup import has_shares
 from tilewright.schedule.group_rules import grouped, listed
 from tilewright.schedule.machine_rules import (
     Reasons,
+    along_k,
     alternating,
     clusters,
     executed,
@@ -225,7 +226,9 @@ def _roles(case: Case) -> Reasons:
     if roles != "none" and not case.is_bulk and not schedule.alternates:
         text = f'roles="{roles}" with staging="{schedule.staging}", in which all warps copy'
         yield "roles", text, 'roles="none", or staging="tma"', product
-    if groups > 1 and roles == "none":
+    if schedule.along_k > 1:
+        yield from along_k(case)
+    elif groups > 1 and roles == "none":
         yield "groups", f"{groups} groups without roles", "groups=1", product
     if roles == "ping-pong" and groups < 2:
         yield "groups", f"{groups} group; ping-pong is played by several", "groups=2", product

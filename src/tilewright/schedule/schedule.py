@@ -120,7 +120,9 @@ class Schedule:
             ``"tma"``.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
         groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
-            ping-pong take a tile each, or with ``staging="registers"`` share one.
+            ping-pong take a tile each, or with ``staging="registers"`` share one.  Without roles, with
+            ``staging="fragments"``, they share a tile along K: each has a part of it and a ring of its own,
+            and their sums are added up in shared memory, in the order of the parts.
         balanced: whether the rows and the columns are dealt out in equal shares, a block each, as large as a
             tile at most; else all tiles but the last have the extents of ``tile``.
         blocks: of a persistent grid at most, whose blocks compute one tile after the other, and of which as
@@ -254,6 +256,11 @@ class Schedule:
     def cooperating(self) -> int:
         """Groups that share the rows of a tile."""
         return self.groups if self.roles == "cooperative" or self.alternates else 1
+
+    @property
+    def along_k(self) -> int:
+        """Groups that share the steps of a tile along K."""
+        return self.groups if self.roles == "none" and self.staging == "fragments" else 1
 
     @property
     def block_k(self) -> int:

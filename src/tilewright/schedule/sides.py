@@ -44,9 +44,13 @@ class Side:
     @property
     def kept(self) -> DType:
         """Of its elements in shared memory."""
-        along_k = not self.along_rows and self.spec.unit_dim is not None
-        widened = is_widened(self.atom, self.at, self.dtype, along_k=along_k)
+        widened = is_widened(self.atom, self.at, self.dtype, along_k=self.along_k)
         return self.factor.held if widened else self.dtype
+
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbours along K are neighbours in memory."""
+        return not self.along_rows and self.spec.unit_dim is not None
 
     @property
     def along_rows(self) -> bool:
