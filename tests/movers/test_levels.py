@@ -26,6 +26,7 @@ def compiled(name: str, target: str, arch: str | None = None):
     return BOUND[name].compile(RAGGED, RAGGED, RAGGED, target=target, arch=arch)
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", BOUND)
 def test_registers_suffice_and_shared_memory_fits_twice(name, arch) -> None:

@@ -170,6 +170,7 @@ def entered() -> Iterator[list[Any]]:
         sys.setprofile(before)
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_that_is_known_is_not_looked_at_again(name: str, forgotten: Driver) -> None:
     case = CASES[name]

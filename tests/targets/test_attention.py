@@ -234,6 +234,7 @@ def test_synchronisation_that_is_missing_is_found(at: int) -> None:
     assert on_reference("\n".join(lines), case).findings
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_text_compiles_nearly_without_spills(depth: int, causal: bool) -> None:

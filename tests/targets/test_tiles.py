@@ -177,6 +177,7 @@ MAPS = {
 }
 
 
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("function", ["sum", "max", "min"])

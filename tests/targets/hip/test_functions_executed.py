@@ -39,6 +39,7 @@ CASES = [("gfx1151", name) for name in ("f64", "f32", "i64", "i16", "u8")]
 CASES += [("gfx942", name) for name in ("f32", "bf16", "f8e4m3", "i64", "u16")]
 
 
+@pytest.mark.in_turns(2)
 @pytest.mark.parametrize(("arch", "name"), CASES)
 def test_every_function_is_executed(arch: str, name: str) -> None:
     dtype = dtype_named(name)
