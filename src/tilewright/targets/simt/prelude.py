@@ -194,14 +194,18 @@ ACTIVATIONS = activations.PIECES
 REALS = (("float", "f"), ("double", ""))
 """Types with arithmetic, and how the names of the language's functions of them end."""
 
+_SIXTEEN_BITS = ("half", "bf16")
+_OCP = ("e4m3", "e5m2")
+_FNUZ = ("e4m3fnuz", "e5m2fnuz")
+
 NEEDS: dict[str, tuple[str, ...]] = {
     "half2_t": ("half_t",),
     "remainder": ("quotient",),
     **{name: needs for name, (needs, _) in philox.PIECES.items()},
     **activations.NEEDS,
-    **{f"{name}_to_float": (f"{name}_t",) for name in ("half", "bf16")},
-    **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in ("e4m3", "e5m2")},
-    **{f"float_to_{name}": (f"{name}_t",) for name in ("half", "bf16", "e4m3", "e5m2")},
+    **{f"{name}_to_float": (f"{name}_t",) for name in _SIXTEEN_BITS + _FNUZ},
+    **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in _OCP},
+    **{f"float_to_{name}": (f"{name}_t",) for name in _SIXTEEN_BITS + _OCP + _FNUZ},
     "double_to_half": ("half_t",),
     **{f"floor_remainder_{real}": (f"fmod{end}", f"copysign{end}") for real, end in REALS},
     **{f"floor_quotient_{real}": (f"fmod{end}", f"copysign{end}", f"floor{end}") for real, end in REALS},
