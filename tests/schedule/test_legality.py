@@ -93,6 +93,8 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(BULK, split_k=2, blocks=0, reduction="cluster", cluster=(2, 1)), "cluster"),
         (replace(SYNC, batches=2), "batches"),
         (replace(WGMMA, interleaved=True), "interleaved"),
+        (replace(BULK, atom=tw.atoms.wgmma("f16", 32), epilogue="direct", promote=1), "atom"),
+        (replace(BULK, atom=tw.atoms.wgmma("f16", 32), blocks=0, split_k=2, promote=1), "atom"),
         (replace(BULK, whole="m"), "whole"),
         (replace(SYNC, balanced=True, whole="mn"), "whole"),
         (replace(SYNC, batches=2, blocks=2), "batches"),

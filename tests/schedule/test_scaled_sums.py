@@ -68,6 +68,11 @@ FORMS: dict[str, Schedule] = {
         fma("f16", lanes=(1, 1), each=(6, 16)), (24, 32, 32), staging="panels", promote=1, balanced=True
     ),
     "cooperative": replace(BULK, blocks=2),
+    "three groups": replace(BULK, atom=wgmma("f8e4m3", 64), tile=(192, 64, 128), groups=3, registers=152),
+    "slices": replace(BULK, atom=wgmma("f8e4m3", 32), tile=(128, 64, 128), blocks=2),
+    "slices of columns with numbers of their own": replace(
+        BULK, atom=wgmma("f8e4m3", 32), tile=(64, 160, 128), groups=1
+    ),
     "wide": replace(BULK, atom=wgmma("f8e4m3", 160), tile=(64, 160, 128), groups=1, epilogue="direct"),
     "ping-pong": replace(BULK, tile=(64, 128, 128), roles="ping-pong", blocks=1),
     "columns along rows": replace(BULK, atom=wgmma("f8e4m3", 16), tile=(128, 16, 128), swap_ab=True),

@@ -93,7 +93,7 @@ class DecodingConsumer(Consumer):
             Verb("fetch", ahead, partial(self._fetch, decoded, work)),
         ]
         return [
-            *self.accumulation.verbs(sums, operands),
+            *self.accumulation.verbs(sums, operands, work),
             Verb("release", -self.parts, release, self.parts),
             *([*fetching, decode] if at_once else [decode, *fetching]),
             *self.accumulation.promoting(sums, work),

@@ -150,7 +150,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
     # groups load it themselves its registers lie beside all sums, and spill.
     apart = shape.persistent and question.reads_result_sized
     made = Schedule(
-        wgmma(dtype, columns, question.b_dtype),
+        wgmma(dtype, shape.promoted_columns(question), question.b_dtype),
         (rows, columns, ROW_BYTES // dtype.bytes),
         stages=shape.stages,
         staging="tma",

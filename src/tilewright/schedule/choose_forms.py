@@ -21,6 +21,12 @@ they are to lose no more than f32.
 PROMOTED_ELEMENTS = 64 * 192
 """Of a group's tile: more do not fit into the registers twice."""
 
+SLICES = 2
+"""Of a group's columns, which are promoted from the same registers, where they do not fit there twice."""
+
+SCALED = {False: 1.2, True: 1.1}
+"""How many times as long a step takes that ends with a promotion of all sums, and of slice after slice."""
+
 BAND = 8
 """Rows of tiles that follow each other."""
 
@@ -75,7 +81,8 @@ class Shape:
         """Why it cannot compute what is asked; empty if it can."""
         rows, columns = question.covered
         elements = self.rows * self.columns
-        if promoted_every(question) and elements > PROMOTED_ELEMENTS:
+        held = elements + self.rows * self.promoted_columns(question)
+        if promoted_every(question) and held > 2 * PROMOTED_ELEMENTS:
             return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
         whole = self.roles == "ping-pong" or self.groups == 1
         if columns > self.columns:
@@ -87,6 +94,15 @@ class Shape:
                 f"{items_of(question)} batch items, and an axis of a grid has {question.arch.grid[-1]} blocks"
             )
         return ""
+
+    def promoted_columns(self, question: Question) -> int:
+        """Columns of a tile whose sums are promoted together: a slice of them where not all fit twice.
+
+        So it is where each tile along K has scales of its own, and blocks take one tile after the other.
+        """
+        fits = self.rows * self.columns <= PROMOTED_ELEMENTS
+        in_slices = self.roles == "cooperative" and self.persistent and is_scaled_by_tile(question)
+        return self.columns // SLICES if in_slices and not fits else self.columns
 
     def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
         """Estimated time of a problem.
@@ -105,6 +121,8 @@ class Shape:
         asked = rows / beside * row_us[0] + columns / across * row_us[1]
         multiply = rows / 64 * columns * COLUMN_US / 2 * len(question.form.products)
         step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
+        if is_scaled_by_tile(question):
+            step *= SCALED[self.promoted_columns(question) < columns]
         waits = (rounds * (steps * step + self.tile_us), memory_us(question) * self.memory)
         overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
         return self.fixed_us + overlapped
@@ -122,6 +140,11 @@ def promoted_every(question: Question) -> int:
     if question.dtype.name in FP8:
         return PROMOTED_EVERY
     return SUMMED_EVERY if question.form.precision == SUMMED else 0
+
+
+def is_scaled_by_tile(question: Question) -> bool:
+    """Whether each 128 bytes along K have scales of their own, by which their sums are multiplied."""
+    return question.form.scaled_every * question.dtype.bytes == ROW_BYTES
 
 
 def items_of(question: Question) -> int:

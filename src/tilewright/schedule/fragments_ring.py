@@ -145,7 +145,7 @@ class Fragments(CpAsync):
         """
         work = self._with_end(work)
         ready, load, *_ = super().verbs(work, sums)
-        multiplying = self.accumulation.verbs(sums, self._held_operands)
+        multiplying = self.accumulation.verbs(sums, self._held_operands, work)
         fetch = partial(self._fetch, work)
         filling = [
             Verb("ready", self.ahead, ready.do, self.parts, outside=True),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.errors import TraceError
 from tilewright.ir.mma import MmaAtom, TiledMma
@@ -26,6 +27,9 @@ Held = Sequence[Tensor | Fragment]
 
 Operands = Callable[[Step], tuple[Held, Held]]
 """Where the operands along M and those along N of a step are, when its turn has come."""
+
+Turn = Callable[[Step, int, int], AbstractContextManager[None]]
+"""Within which products are begun whose sums are promoted next: of a step those of one turn of so many."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,19 @@ class Accumulation:
     parts: int = 1
 
     @property
+    def totals(self) -> int:
+        """How many sums a tile has."""
+        return len({one.total for one in self.products})
+
+    @property
+    def slices(self) -> int:
+        """Of a tile's columns, each of which is multiplied and promoted in a turn of its own."""
+        return slices(self.mma, self.promote)
+
+    @property
     def takes_turns(self) -> bool:
-        """Whether all totals are promoted from the same sums, one after the other."""
-        return takes_turns(self.mma.atom, len({one.total for one in self.products}), self.promote)
+        """Whether all totals, and all slices of one, are promoted from the same sums, one after the other."""
+        return takes_turns(self.mma.atom, self.totals * self.slices, self.promote)
 
     @property
     def behind(self) -> int:
@@ -80,16 +94,30 @@ class Accumulation:
 
     def begin(self) -> Sums:
         """Clear the sums; those that are promoted begin afresh with a product where the atom can do so."""
-        count, fill = {one.total for one in self.products}, None if self.refreshes else 0
+        count, fill = range(self.totals * self.slices), None if self.refreshes else 0
+        mma = slice_of(self.mma, self.slices)
         if self.takes_turns:
-            acc = (tw.accumulator(self.mma, fill=fill),) * len(count)
+            acc = (tw.accumulator(mma, fill=fill),) * len(count)
         else:
-            acc = tuple(tw.accumulator(self.mma, fill=fill) for _ in count)
-        total = tuple(tw.accumulator(self.mma) for _ in count) if self.promote else acc
+            acc = tuple(tw.accumulator(mma, fill=fill) for _ in count)
+        total = tuple(tw.accumulator(mma) for _ in count) if self.promote else acc
         return Sums(acc, total, self.scales.begin())
 
-    def verbs(self, sums: Sums, operands: Operands) -> list[Verb]:
-        """Multiply a step; wait for the one that is known to be complete then."""
+    def verbs(
+        self,
+        sums: Sums,
+        operands: Operands,
+        work: Work,
+        turn: Turn = lambda *_: nullcontext(),
+    ) -> list[Verb]:
+        """Multiply a step; wait for the one that is known to be complete then.
+
+        Args:
+            sums: of the tile.
+            operands: where they are.
+            work: the tile.
+            turn: within which products are begun whose sums are promoted next.
+        """
 
         def multiply(step: Step) -> None:
             of_m, of_n = operands(step)
@@ -98,7 +126,7 @@ class Accumulation:
                     tw.mma(of_m[one.a], of_n[one.b], sums.acc[one.total], negative=one.negative)
                 return
             if self.takes_turns:
-                self._in_turns(step, sums, of_m, of_n)
+                self._in_turns(step, sums, of_m, of_n, work, turn)
                 return
             mma_fence()
             self._begin(self.products, step, sums, of_m, of_n)
@@ -109,18 +137,28 @@ class Accumulation:
             found.append(Verb("retire", -self.behind, lambda step: mma_wait(step.behind), outside=True))
         return found
 
-    def _in_turns(self, step: Step, sums: Sums, of_m: Held, of_n: Held) -> None:
-        """For one total after the other its products of a step, of which the sums are added to it.
+    def _in_turns(self, step: Step, sums: Sums, of_m: Held, of_n: Held, work: Work, turn: Turn) -> None:
+        """One turn after the other its products of a step, of which the sums are promoted.
 
-        While one group of warps waits and adds, the matrix unit works for another one.
+        While one group of warps waits and adds, the matrix unit works for another one.  The last sums are
+        promoted by a verb of their own, when the stage has been released.
         """
-        for number, total in enumerate(sums.total):
-            mma_fence()
-            self._begin([one for one in self.products if one.total == number], step, sums, of_m, of_n)
-            mma_commit()
+        count = len(sums.total)
+        for number in range(count):
+            total, at = divmod(number, self.slices)
+            products = [one for one in self.products if one.total == total]
+            with turn(step, number, count):
+                mma_fence()
+                self._begin(products, step, sums, of_m, [_columns(b, at, self.slices) for b in of_n])
+                mma_commit()
+            if number == 0 and self._asks_early:
+                with made_by("promote"):
+                    step.shared["factors"] = self.scales.factors(sums.scales)
+                    self.scales.load(sums.scales, work, step.index + 1)
             mma_wait(0)
-            with made_by("promote"):
-                total.assign(total + sums.acc[number])
+            if number + 1 < count:
+                with made_by("promote"):
+                    self._promote_one(sums, number, step)
 
     def _begin(self, products: Sequence[Product], step: Step, sums: Sums, of_m: Held, of_n: Held) -> None:
         """Products of a step, in the background; the first one of a total may begin it afresh."""
@@ -151,24 +189,98 @@ class Accumulation:
             with when(step.index % self.promote == 0):
                 self.scales.load(sums.scales, work, step.index)
 
-        if not self.promote or self.takes_turns:
+        if not self.promote:
             return []
         found = [Verb("promote", 1 - self.parts, promote, self.parts)]
+        if self.takes_turns:
+            found = [Verb("promote", 0, lambda step: self._promote_one(sums, len(sums.total) - 1, step))]
+        if self._asks_early:
+            with made_by("promote"):
+                self.scales.load(sums.scales, work, 0)
+            return found
         return [*found, Verb("scale", 1, scale, self.parts, outside=True)] if self.scales else found
 
     def _promote(self, sums: Sums, *, again: bool) -> None:
         """Add the sums to those that keep all bits, and clear them if they are added to again."""
-        for total, acc in zip(sums.total, sums.acc, strict=True):
-            total.assign(self.scales.scaled(acc, total, sums.scales) if self.scales else total + acc)
+        for number, acc in enumerate(sums.acc):
+            self._promote_one(sums, number)
             if again and not self.refreshes:
                 tw.fill(acc, 0)
+
+    @property
+    def _asks_early(self) -> bool:
+        """Whether the next scales are asked for while products are added up, and not when they have been."""
+        return self.takes_turns and self.parts == 1 and self.scales.have_factors
+
+    def _promote_one(self, sums: Sums, number: int, step: Step | None = None) -> None:
+        """Add the sums of one total, or of a slice of it, to those that keep all bits."""
+        total, acc = sums.total[number], sums.acc[number]
+        if self.scales:
+            factors = None if step is None else step.shared.get("factors")
+            part = number % self.slices, self.slices
+            made = self.scales.scaled(acc, total, sums.scales, part, factors)
+        else:
+            made = total + acc
+        total.assign(made)
 
     def end(self, sums: Sums, steps: Index) -> tuple[Fragment, ...]:
         """The sums, when all steps are done."""
         if self.promote > 1:
             with when(steps % self.promote != 0):
                 self._promote(sums, again=False)
-        return sums.total
+        if self.slices == 1:
+            return sums.total
+        each = range(0, len(sums.total), self.slices)
+        return tuple(Slices(sums.total[at : at + self.slices]) for at in each)
+
+
+class Slices(Fragment):
+    """The sums of a tile whose columns were added up slice by slice, which are never in one fragment.
+
+    Args:
+        parts: the sums of one slice of the columns after the other.
+    """
+
+    def __init__(self, parts: Sequence[Fragment]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tile."""
+        rows, columns = self.parts[0].shape
+        return rows, columns * len(self.parts)
+
+    def __getitem__(self, index: Any) -> Fragment:
+        """All rows of some columns, which lie in one slice."""
+        _, columns = index
+        at, first = divmod(int(columns.start), self.parts[0].shape[1])
+        return self.parts[at][:, first : first + columns.stop - columns.start]
+
+
+def _columns(b: Tensor | Fragment, at: int, slices: int) -> Tensor | Fragment:
+    """The rows of B that are columns of a slice of a tile."""
+    if slices == 1 or not isinstance(b, Tensor):
+        return b
+    rows, depth = b.shape
+    part: Tensor = b.tiles((rows // slices, depth))[at, 0]
+    return part
+
+
+def slices(mma: TiledMma, promote: int) -> int:
+    """Of a group's columns, which are promoted one after the other from the same registers: its atoms'.
+
+    Args:
+        mma: the tiled MMA of the group.
+        promote: as `Accumulation` has it.
+    """
+    alone = mma.warps[1] == 1 and promote == 1 and mma.atom.asynchronous
+    return mma.repeats[1] if alone else 1
+
+
+def slice_of(mma: TiledMma, count: int) -> TiledMma:
+    """The tiled MMA of one of so many slices of the columns."""
+    rows, columns = mma.repeats
+    return mma if count == 1 else TiledMma(mma.atom, mma.warps, (rows, columns // count))
 
 
 def takes_turns(atom: MmaAtom, totals: int, promote: int) -> bool:
@@ -182,6 +294,19 @@ def takes_turns(atom: MmaAtom, totals: int, promote: int) -> bool:
         promote: as `Accumulation` has it.
     """
     return promote == 1 and atom.asynchronous and totals > 1
+
+
+def values_of_sums(mma: TiledMma, totals: int, promote: int) -> int:
+    """How many values a thread holds of its sums, and of those that are promoted to them.
+
+    Args:
+        mma: the tiled MMA of the group.
+        totals: how many are added up.
+        promote: as `Accumulation` has it.
+    """
+    count, each = slices(mma, promote), mma.c().size_values
+    in_turns = takes_turns(mma.atom, totals * count, promote)
+    return each * totals + (each // count if in_turns else each * totals * bool(promote))
 
 
 class Scaled(Protocol):

@@ -1,8 +1,10 @@
-"""The rules of scales of sums: a sum is multiplied once, so that all of its products have them in common."""
+"""The rules of promoted sums, and of their scales: a sum is multiplied once, by what its products share."""
 
 from __future__ import annotations
 
+from tilewright.schedule.form import has_slices
 from tilewright.schedule.machine_rules import Reasons
+from tilewright.schedule.plans import slices
 from tilewright.schedule.resources import Case
 
 
@@ -25,3 +27,20 @@ def scaled(case: Case) -> Reasons:
     elif schedule.promote > 1 and schedule.split_k == "stream":
         text = f'split_k="stream" of sums of {schedule.promote} tiles, which shares of the steps would cut'
         yield "split_k", text, 'split_k="auto"', product
+
+
+def sliced(case: Case) -> Reasons:
+    """Sums that are promoted slice by slice are stored so: those of a row are never in one fragment."""
+    schedule, columns = case.schedule, case.mma.tile[1]
+    count = slices(case.mma, schedule.promote)
+    if count == 1:
+        return
+    buffered = schedule.stores_by_groups and schedule.epilogue != "direct" and schedule.split_k == 1
+    if buffered and has_slices(case.form) and columns // count % case.leaving.columns == 0:
+        return
+    text = (
+        f"{count} slices of {columns // count} columns, the atom's, which are promoted one after the other "
+        "and must be stored so"
+    )
+    near = f'an atom of {columns} columns, or promote=2, or roles, epilogue="staged" and split_k=1'
+    yield "atom", text, near, case.form.sum

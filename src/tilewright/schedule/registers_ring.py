@@ -50,7 +50,7 @@ class Registers(Whole):
         return [
             Verb("put", 0, put),
             Verb("fetch", 1, fetch, outside=True),
-            *self.accumulation.verbs(sums, self._operands),
+            *self.accumulation.verbs(sums, self._operands, work),
             *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
             *self.accumulation.promoting(sums, work),
         ]

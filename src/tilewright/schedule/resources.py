@@ -17,7 +17,7 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.beside import groups_in
-from tilewright.schedule.bulk import COPYING_WARPS
+from tilewright.schedule.bulk import COPYING_WARPS, in_order
 from tilewright.schedule.bulk_decoding import SETS, part_depth
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.epilogue.buffers import spare
@@ -35,7 +35,7 @@ from tilewright.schedule.epilogue_resources import (
 from tilewright.schedule.fixup import is_clustered, is_flat, is_split
 from tilewright.schedule.form import Form
 from tilewright.schedule.lane_runs import Taken, common_run, lanes_along_k, row_gap
-from tilewright.schedule.plans import takes_turns
+from tilewright.schedule.plans import values_of_sums
 from tilewright.schedule.scaled_sums import ScaledTile
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import Side
@@ -183,9 +183,7 @@ class Case:
     @property
     def accumulators(self) -> int:
         """Registers of a thread that hold sums."""
-        totals, promote = len(self.form.totals), self.schedule.promote
-        promoted = 1 if takes_turns(self.schedule.atom, totals, promote) else totals * bool(promote)
-        values = self.mma.c().size_values * (totals + promoted)
+        values = values_of_sums(self.mma, len(self.form.totals), self.schedule.promote)
         return -(-values * self.schedule.atom.c_dtype.bytes // 4) + self._of_scales
 
     @property
@@ -343,7 +341,7 @@ class Case:
         if self.is_bulk:
             for name in ("full", "empty"):
                 yield Buffer(name, BARRIERS, self.schedule.stages * BARRIER_BYTES)
-            if self.schedule.roles == "ping-pong":
+            if self.schedule.roles == "ping-pong" or in_order(self.schedule, self.mma):
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 
     def _tickets(self) -> Iterator[Buffer]:

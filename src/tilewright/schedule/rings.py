@@ -290,7 +290,7 @@ class Direct(Whole):
 
         return [
             Verb("load", 0, load),
-            *self.accumulation.verbs(sums, self._operands),
+            *self.accumulation.verbs(sums, self._operands, work),
             Verb("release", 0, lambda step: tw.barrier()),
             *self.accumulation.promoting(sums, work),
         ]
@@ -325,7 +325,7 @@ class Panels(Whole):
 
         return [
             Verb("load", 0, load),
-            *self.accumulation.verbs(sums, operands),
+            *self.accumulation.verbs(sums, operands, work),
             *self.accumulation.promoting(sums, work),
         ]
 
@@ -370,7 +370,7 @@ class CpAsync(Whole):
         return [
             Verb("ready", 0, ready),
             Verb("load", self.distance, load, outside=True),
-            *self.accumulation.verbs(sums, self._operands),
+            *self.accumulation.verbs(sums, self._operands, work),
             *self.accumulation.promoting(sums, work),
         ]
 

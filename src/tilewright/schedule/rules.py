@@ -30,7 +30,7 @@ from tilewright.schedule.machine_rules import (
     threads,
 )
 from tilewright.schedule.placement_rules import dealt, interleaved, together, turned, whole
-from tilewright.schedule.promotion_rules import scaled
+from tilewright.schedule.promotion_rules import scaled, sliced
 from tilewright.schedule.reduction_rules import reduced, reduced_across
 from tilewright.schedule.resources import Case
 
@@ -77,6 +77,7 @@ def _exactness(case: Case) -> Reasons:
         text = f"{atom} keeps {atom.sum_bits} bits of its sums; the kernel asks for sums as f32 adds them"
         yield "promote", text, "promote=2", product
     yield from scaled(case)
+    yield from sliced(case)
     if atom.precision is not None and case.form.precision != TF32:
         text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all"
         yield "atom", text, fitting(case), product

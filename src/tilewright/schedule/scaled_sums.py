@@ -129,17 +129,42 @@ class Scales:
                     for at, fragment in enumerate(fragments):
                         tw.copy(whole.tile((1, 1), (work.n * columns + at * width, place)), fragment)
 
-    def scaled(self, acc: Fragment, total: Fragment, held: HeldScales) -> Any:
-        """What is added up and a sum, which is multiplied by the scale of its row and that of its column."""
+    @property
+    def have_factors(self) -> bool:
+        """Whether a row has few products of its scale and those of columns: one for each part of a tile."""
+        return len(self.sources) > 1 and self.tile.parts(self.sources[1][1].scale) > 0
+
+    def factors(self, held: HeldScales) -> tuple[Fragment, ...]:
+        """Of each part of the columns the products of a row's scale and that of the part."""
+        [by_row], by_column = held
+        return tuple(elementwise("mul", by_row, one) for one in by_column)
+
+    def scaled(
+        self,
+        acc: Fragment,
+        total: Fragment,
+        held: HeldScales,
+        part: tuple[int, int] = (0, 1),
+        factors: tuple[Fragment, ...] | None = None,
+    ) -> Any:
+        """What is added up and a sum, which is multiplied by the scale of its row and that of its column.
+
+        Args:
+            acc: the sum.
+            total: what is added up.
+            held: the scales of a tile.
+            part: which slice of its columns these are, of how many.
+            factors: as `factors` made them.
+        """
         found = {side: fragments for (side, _), fragments in zip(self.sources, held, strict=True)}
         by_row = found[0][0] if 0 in found else None
         if 1 not in found:
             return elementwise("fma", acc, by_row, total)
-        by_column = found[1]
+        if factors is None and self.have_factors:
+            factors = self.factors(held)
+        by_column = _of_slice(factors or found[1], *part)
         if len(by_column) == 1 and by_column[0].shape[1] > 1 and by_row is not None:
             return elementwise("fma", elementwise("mul", acc, by_row), by_column[0], total)
-        if by_row is not None:
-            by_column = tuple(elementwise("mul", by_row, one) for one in by_column)
         return elementwise("fma", acc, self._of_columns(by_column, acc), total)
 
     def _of_columns(self, factors: Sequence[Any], acc: Fragment) -> Any:
@@ -148,3 +173,15 @@ class Scales:
         for at in range(len(factors) - 2, -1, -1):
             made = elementwise("select", coordinates(acc, 1) < (at + 1) * width, factors[at], made)
         return made
+
+
+def _of_slice(by_column: tuple[Fragment, ...], at: int, slices: int) -> tuple[Fragment, ...]:
+    """The scales of a slice of a tile's columns: of each column, or of each part of them."""
+    if slices == 1:
+        return by_column
+    width = by_column[0].shape[1]
+    if width > 1:
+        return (by_column[0][:, at * width // slices : (at + 1) * width // slices],)
+    count = len(by_column)
+    first = at * count // slices
+    return by_column[first : max((at + 1) * count // slices, first + 1)]

@@ -130,7 +130,9 @@ class Schedule:
         cluster: blocks along M, which share B, and along N, which share A, by copies to all of them.
         group_m: rows of tiles that follow each other column by column; 0: the grid's own order.
         group_n: columns of tiles that follow each other row by row, instead.
-        promote: tiles along K after which sums are added to others that keep all bits; 0: never.
+        promote: tiles along K after which sums are added to others that keep all bits; 0: never.  With 1,
+            atoms that multiply in the background have the columns of a tile one slice after the other where
+            they have fewer, and all slices are added up in the same registers before they are promoted.
         epilogue: one of ``"direct"``, ``"staged"``, ``"overlapped"``.
         buffers: of each group, through which a staged or overlapped epilogue writes.
         registers: of each thread that multiplies, where another role copies; 0: as the compiler finds.

@@ -91,7 +91,7 @@ class Turns(Registers):
             Verb("fetch", 2, fetch, outside=True),
             Verb("read", 0, read),
             Verb("turn", 1, turn, outside=True),
-            *self.accumulation.verbs(sums, operands),
+            *self.accumulation.verbs(sums, operands, work),
             *self.accumulation.promoting(sums, work),
             Verb("turn", 0, lambda step: self._meet()),
         ]
