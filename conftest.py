@@ -14,7 +14,6 @@ import difflib
 import gc
 import os
 from collections.abc import Callable, Generator, Iterable
-from datetime import date
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,10 +80,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _fuzz_seed(config: pytest.Config) -> int:
-    given = config.getoption("--fuzz-seed")
-    if given is None:  # the processes of one session agree, also at midnight
-        given = getattr(config, "workerinput", {}).get("day", date.today().toordinal())
-    return int(given)
+    return int(import_module("tests.turns").day_of(config))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -109,8 +105,9 @@ def fuzz_seed(request: pytest.FixtureRequest) -> int:
 def turns(request: pytest.FixtureRequest) -> Any:
     """Which mutants are tried today: see `tests/turns.py`."""
     every = any(request.config.getoption(option) for option in ("--every-mutant", "--update-golden"))
-    family, day = request.node.nodeid.removeprefix("tests/"), _fuzz_seed(request.config)
-    return import_module("tests.turns").Turns(family, every, day)
+    found = import_module("tests.turns")
+    number = found.turn_of(request.node, _fuzz_seed(request.config))
+    return found.Turns(request.node.nodeid.removeprefix("tests/"), every, number)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -35,7 +36,7 @@ class Turns:
     Args:
         family: what the mutants are called together, in the record.
         every: whether all of them are tried.
-        day: the day's number.
+        day: the day's number; of a test that takes turns itself, the number of its turn.
     """
 
     family: str
@@ -62,6 +63,24 @@ class Turns:
             known[self.family] = f"{found.total()} tried: {counts}"
             file.truncate(0)
             file.write("".join(f"{family} -> {told}\n" for family, told in sorted(known.items())))
+
+
+def day_of(config: Any) -> int:
+    """The number of the session's day, on which its processes agree, also at midnight."""
+    given = config.getoption("--fuzz-seed")
+    return int(
+        getattr(config, "workerinput", {}).get("day", date.today().toordinal()) if given is None else given
+    )
+
+
+def turn_of(item: Any, day: int) -> int:
+    """How often a test has had its turn by some day, which counts without gaps.
+
+    What such a test tries a part of goes by this number.  Days would not do: of those on which it runs, each
+    has the same remainder.
+    """
+    mark = item.get_closest_marker("in_turns")
+    return day if mark is None else day // int(mark.args[0])
 
 
 def waiting(items: Iterable[Any], day: int, needs_gpu: Callable[[Any], bool]) -> dict[int, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.turns import DAYS, Turns, waiting
+from tests.turns import DAYS, Turns, turn_of, waiting
 
+TESTS = Path(__file__).parents[1]
 DAY = 739_579
 
 
@@ -52,3 +55,32 @@ def test_each_mutant_has_its_day(count: int) -> None:
         assert set().union(*found) == {*names}
         assert all(found) or not names
     assert Turns("one", True, DAY).among(names) == {*names}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("days", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [2, 3, 6, 12])
+def test_each_part_of_a_case_has_its_turn(count: int, days: int, parts: int) -> None:
+    """Days on which a case runs have one remainder; what it tries a part of must not go by that."""
+    items = [case(f"tests/t.py::test[{number}]", days) for number in range(count)]
+    tried: dict[str, set[str]] = {item.nodeid: set() for item in items}
+    for day in range(DAY, DAY + days * parts):
+        for item in items:
+            if item.nodeid in of_day(items, day):
+                tried[item.nodeid] |= Turns("one", False, turn_of(item, day)).among("abcdefghijklmn", parts)
+    assert all(found == {*"abcdefghijklmn"} for found in tried.values())
+
+
+def test_nothing_goes_by_the_day_that_runs_on_some_days() -> None:
+    """A test in turns that asks for a part of something takes the fixture `turns`, which counts its turns."""
+    twice, clocks = [], []
+    for path in sorted(TESTS.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "date.today()" in text and path.name not in ("turns.py", Path(__file__).name):
+            clocks.append(path.name)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and "fuzz_seed" in {one.arg for one in node.args.args}:
+                marks = [ast.unparse(one) for one in node.decorator_list]
+                twice += [node.name for mark in marks if mark.startswith("pytest.mark.in_turns")]
+    assert twice == []
+    assert clocks == []

@@ -13,10 +13,10 @@ from __future__ import annotations
 import fcntl
 import subprocess
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 
 import pytest
+from tests.turns import day_of
 
 import tilewright as tw
 
@@ -47,8 +47,6 @@ SECOND = {
 RECORD = Path(__file__).with_name("every_case.txt")
 """Those of them that went well when all were tried, and when that was."""
 
-TODAY = date.today().toordinal()
-
 ENDLESS = {"list"}
 """Cases that the reference takes a minute for: it looks through the memory that a list may lie in."""
 
@@ -71,20 +69,20 @@ def test_every_case(case: Case, arch: str) -> None:
     assert EXECUTED, "nothing was executed"
 
 
-def of_today() -> list[str]:
+def of_day(day: int) -> list[str]:
     """One case of each operation and example by the older compiler and by the reference, others each day."""
     found = []
     for group, cases in GROUPS.items():
         names = [name for name in cases if name not in ENDLESS]
-        name = names[TODAY % len(names)]
-        found += [f"{target}, {group}: {name}" for target in (f"{ARCHS[TODAY // 7 % 2]} older", REFERENCE)]
+        name = names[day % len(names)]
+        found += [f"{target}, {group}: {name}" for target in (f"{ARCHS[day // 7 % 2]} older", REFERENCE)]
     return found
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "again" in metafunc.fixturenames:
         every = metafunc.config.getoption("--every-compiler")
-        metafunc.parametrize("again", [*SECOND] if every else of_today())
+        metafunc.parametrize("again", [*SECOND] if every else of_day(day_of(metafunc.config)))
 
 
 def test_the_older_compiler_and_the_reference_with_64_lanes(
