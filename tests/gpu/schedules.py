@@ -214,6 +214,8 @@ def forms() -> Iterator[Form]:
     )
     for kind in ("f8e4m3", "f8e5m2"):
         yield Form(f"promoted {kind}", hopper(kind, promote=2), kind, "bf16", layouts=("nt",))
+    deep = hopper("f8e4m3", 64, tile=(128, 128, 256), stages=2, promote=1)
+    yield Form("promoted slices of deep tiles", deep, "f8e4m3", "bf16", layouts=("nt",))
     yield Form("swapped cp_async f16", replace(ring, swap_ab=True, epilogue="staged"), "f16", "f16", residual)
     yield Form("swapped decoded f16", replace(ring, staging="fragments", swap_ab=True), "f16", "f16", decoded)
     for columns in (8, 16, 32, 64):

@@ -259,6 +259,25 @@ def test_both_kinds_of_fp8_are_multiplied_as_they_are_on_hopper(a: str, b: str, 
     assert "serialized_wgmma" not in made.resources
 
 
+@pytest.mark.parametrize(
+    ("out", "tile", "promote"), [("bf16", (128, 256, 256), 1), ("f8e4m3", (128, 128, 128), 4)]
+)
+def test_many_rows_of_fp8_promote_slices_of_deep_tiles(
+    out: str, tile: tuple[int, int, int], promote: int
+) -> None:
+    """Of fp8 a whole slice would be stored at once, which spills."""
+    m, n, k = 1024, 4096, 4096
+    terms = frozenset({"scale_a", "scale_b", "bias"})
+    kernel = scaled(0).bind(multiplied=tw.f8e4m3, terms=terms, activation=None)
+    given = [tw.like("f8e4m3", m, k), tw.like("f8e4m3", k, n, order="F")]
+    given += [*(tw.like("f32", extent) for extent in (m, n, n)), tw.like(out, m, n)]
+    made = kernel.compile(*given, 1.0, target="cuda", arch="sm_90a")
+    assert made.schedule is not None
+    assert (made.schedule.tile, made.schedule.promote) == (tile, promote)
+    assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+    assert "serialized_wgmma" not in made.resources
+
+
 @pytest.mark.parametrize(("rows", "wide", "narrow"), [(16, "f16", "f8e4m3"), (4096, "bf16", "i8")])
 def test_one_kernel_on_hopper_widens_in_registers(rows: int, wide: str, narrow: str) -> None:
     m, n, k = rows, 4096, 4096

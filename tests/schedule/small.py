@@ -283,7 +283,7 @@ CASES = {
     ),
     "cooperative": Case(replace(COOPERATIVE, blocks=2), tiles=(3, 2)),
     "cooperative, direct": Case(replace(COOPERATIVE, epilogue="direct"), tiles=(1, 3)),
-    "cooperative, deep steps": Case(replace(COOPERATIVE, tile=(128, 64, 128)), tiles=(1, 3)),
+    "deep slices": Case(replace(COOPERATIVE, tile=(128, 128, 128), stages=2, promote=1), tiles=(1, 3)),
     "cooperative, promoted": Case(replace(COOPERATIVE, promote=2), tiles=(1, 3)),
     "cooperative, one buffer": Case(replace(COOPERATIVE, buffers=1), residual, tiles=(1, 3)),
     "cooperative, once": Case(ONCE),

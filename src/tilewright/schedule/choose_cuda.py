@@ -32,7 +32,7 @@ from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_several import candidates as several
 from tilewright.schedule.choose_small import small
 from tilewright.schedule.choose_time import bulk_us
-from tilewright.schedule.choose_waiting import without_waiting
+from tilewright.schedule.choose_waiting import is_carried, without_waiting
 from tilewright.schedule.memory import flops_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -51,6 +51,7 @@ SHAPES = (
     Shape(64, 128, 1, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.25),
     Shape(64, 64, 2, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.28),
     Shape(64, 64, 1, 8, 1, persistent=False, fixed_us=1.8, tile_us=2.5, latency_us=0.235, busy_us=0.21),
+    Shape(64, 256, 2, 2, 2, depth=2),
 )
 """Few, so that few kernels are compiled; the first of equals is taken."""
 
@@ -84,7 +85,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
         yield from small_tiles(question)
         yield from _ampere(question)
         return
-    against = {shape: shape.against(question) for shape in SHAPES}
+    against = {shape: _against(question, shape) for shape in SHAPES}
     yield from _hopper(question, [shape for shape in SHAPES if not against[shape]])
     yield next(_ampere(question))
     for shape, reason in against.items():
@@ -104,6 +105,14 @@ def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
         for rows in GROUPS_M:
             bands = f"{found.rule} in bands of {rows} rows of tiles"
             yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
+
+
+def _against(question: Question, shape: Shape) -> str:
+    """Why a form is not tried: without groups of warps, and bulk copies, no slices are promoted."""
+    said = shape.against(question)
+    if not said and shape.depth > 1 and not is_carried(question, hopper_schedule(question, shape)):
+        return "bulk copies do not carry all arrays, or sums are not stored slice by slice"
+    return said
 
 
 def _of_form(question: Question, shape: Shape) -> Candidate:
@@ -151,7 +160,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
     apart = shape.persistent and question.reads_result_sized
     made = Schedule(
         wgmma(dtype, shape.promoted_columns(question), question.b_dtype),
-        (rows, columns, ROW_BYTES // dtype.bytes),
+        (rows, columns, shape.depth * ROW_BYTES // dtype.bytes),
         stages=shape.stages,
         staging="tma",
         roles=shape.roles,
@@ -163,7 +172,8 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,
     )
-    return replace(made, promote=promoted_every(question) * dtype.bytes // ROW_BYTES)
+    every = 1 if shape.promotes_slices(question) else promoted_every(question) // made.block_k
+    return replace(made, promote=every)
 
 
 def _ampere(question: Question) -> Iterator[Candidate]:

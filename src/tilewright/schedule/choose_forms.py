@@ -24,8 +24,8 @@ PROMOTED_ELEMENTS = 64 * 192
 SLICES = 2
 """Of a group's columns, which are promoted from the same registers, where they do not fit there twice."""
 
-SCALED = {False: 1.2, True: 1.1}
-"""How many times as long a step takes that ends with a promotion of all sums, and of slice after slice."""
+PROMOTION = {False: 0.2, True: 0.1}
+"""How much longer 128 bytes along K take that end with a promotion of all sums, and of slice after slice."""
 
 BAND = 8
 """Rows of tiles that follow each other."""
@@ -48,11 +48,12 @@ class Shape:
         rows: of one group's tile.
         columns: of a tile.
         groups: that multiply.
-        stages: of the ring, in units of 128 bytes of K.
+        stages: of the ring.
         buffers: of each group's epilogue, of 128 bytes a row.
         roles: how the groups share the work.
         persistent: whether a block takes tile after tile.
         cluster: blocks that share operands.
+        depth: of a tile along K, in units of 128 bytes; more than 1 for sums that each tile promotes.
         fixed_us: what a launch takes besides its steps.
         tile_us: what a tile takes besides its steps.
         latency_us: of a step of a block that has a multiprocessor to itself.
@@ -67,6 +68,7 @@ class Shape:
     roles: str = "cooperative"
     persistent: bool = True
     cluster: tuple[int, int] = (1, 1)
+    depth: int = 1
     fixed_us: float = 5.0
     tile_us: float = 1.0
     latency_us: float = 0.0
@@ -80,6 +82,8 @@ class Shape:
     def against(self, question: Question) -> str:
         """Why it cannot compute what is asked; empty if it can."""
         rows, columns = question.covered
+        if self.depth > 1 and not self.promotes_slices(question):
+            return "its tiles are deep for sums of 8-bit floats, which it promotes and stores slice by slice"
         elements = self.rows * self.columns
         held = elements + self.rows * self.promoted_columns(question)
         if promoted_every(question) and held > 2 * PROMOTED_ELEMENTS:
@@ -95,14 +99,20 @@ class Shape:
             )
         return ""
 
-    def promoted_columns(self, question: Question) -> int:
-        """Columns of a tile whose sums are promoted together: a slice of them where not all fit twice.
+    def promotes_slices(self, question: Question) -> bool:
+        """Whether each tile along K promotes one slice of its columns after the other, in the same registers.
 
-        So it is where each tile along K has scales of its own, and blocks take one tile after the other.
+        So it is where not all sums fit there twice and blocks take one tile after the other: if 128 bytes
+        along K have scales of their own, and for other sums of 8-bit floats if tiles are deep.
         """
-        fits = self.rows * self.columns <= PROMOTED_ELEMENTS
-        in_slices = self.roles == "cooperative" and self.persistent and is_scaled_by_tile(question)
-        return self.columns // SLICES if in_slices and not fits else self.columns
+        is_wide = self.rows * self.columns > PROMOTED_ELEMENTS
+        if not (is_wide and self.persistent and self.roles == "cooperative"):
+            return False
+        return is_scaled_by_tile(question) if self.depth == 1 else _is_promoted_plain(question)
+
+    def promoted_columns(self, question: Question) -> int:
+        """Columns of a tile whose sums are promoted together."""
+        return self.columns // (SLICES if self.promotes_slices(question) else 1)
 
     def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
         """Estimated time of a problem.
@@ -117,12 +127,13 @@ class Shape:
         tiles *= items_of(question)
         processors = question.processors // (across * beside) * across * beside
         rounds = max(-(-tiles // processors), 1)
-        steps = -(-k * question.dtype.bytes // ROW_BYTES)
+        steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth)) * self.depth
         asked = rows / beside * row_us[0] + columns / across * row_us[1]
         multiply = rows / 64 * columns * COLUMN_US / 2 * len(question.form.products)
         step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
-        if is_scaled_by_tile(question):
-            step *= SCALED[self.promoted_columns(question) < columns]
+        in_slices = self.promotes_slices(question)
+        if in_slices or is_scaled_by_tile(question):
+            step *= 1 + PROMOTION[in_slices] / self.depth
         waits = (rounds * (steps * step + self.tile_us), memory_us(question) * self.memory)
         overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
         return self.fixed_us + overlapped
@@ -145,6 +156,17 @@ def promoted_every(question: Question) -> int:
 def is_scaled_by_tile(question: Question) -> bool:
     """Whether each 128 bytes along K have scales of their own, by which their sums are multiplied."""
     return question.form.scaled_every * question.dtype.bytes == ROW_BYTES
+
+
+def _is_promoted_plain(question: Question) -> bool:
+    """Whether sums of 8-bit floats have no scales of their own, and nothing large is read beside them.
+
+    Results of one byte fill a buffer with a whole slice at once, which spills beside both slices' sums.
+    """
+    form = question.form
+    is_plain = question.dtype.name in FP8 and not form.scaled_every and form.flow.grouped is None
+    is_small = any(store.operand.dtype.bytes == 1 for store in form.stores)
+    return is_plain and not is_small and not question.reads_result_sized
 
 
 def items_of(question: Question) -> int:
