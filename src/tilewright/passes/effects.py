@@ -7,7 +7,7 @@ so is which thread touches which element; else every thread may touch every elem
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from tilewright.ir.copies import Copy, is_in_background
@@ -127,10 +127,12 @@ class Integers:
         named: the value of each integer that has a name (`Let`), over those that have none.
         read: of those that are read where an operation stands (variables, integers in memory), the identity
             of the block that it stands in.
+        over: what was answered already of all names over some places: many pairs of operations ask it.
     """
 
     named: dict[Sym, Int]
     read: dict[Sym, int]
+    over: dict[frozenset[tuple[Sym, Int]], dict[Sym, Int]] = field(default_factory=dict)
 
     @staticmethod
     def of(kernel: Kernel) -> Integers:
@@ -145,7 +147,11 @@ class Integers:
 
     def all_placed(self, places: Mapping[Sym, Int]) -> dict[Sym, Int]:
         """What stands for symbols, and for the integers with names that are made of them."""
-        return {**places, **{sym: substitute(value, places) for sym, value in self.named.items()}}
+        key = frozenset(places.items())
+        if key not in self.over:
+            named = {sym: substitute(value, places) for sym, value in self.named.items()}
+            self.over[key] = {**places, **named}
+        return self.over[key]
 
     def _add(self, block: Block) -> None:
         for op in block.ops:

@@ -72,6 +72,18 @@ def others() -> tuple[str, ...]:
     return ("older", "system") if system else ("older",)
 
 
+def listings(made: Executable) -> Iterator[str]:
+    """What is compiled of a kernel's text: its own listing, and that of each other compiler.
+
+    Args:
+        made: the kernel.
+    """
+    assert made.arch is not None
+    yield made.assembly
+    for other in others():
+        yield amdgcn.compile_text(made.source, made.arch, made.kernel.name, toolchain(other))
+
+
 class Machine(HipBackend):
     """An AMD GPU whose kernels NumPy executes from what one of the compilers wrote."""
 

@@ -1,4 +1,7 @@
-"""The main loops of products for AMD GPUs pass their gates, and kernels that are made worse do not."""
+"""The main loops of products for AMD GPUs pass their gates, and kernels that are made worse do not.
+
+Compilers give them other registers: they pass as the older one and the system's write them, too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from tilewright.ops.products import plain, scaled
 from tilewright.runtime.amdgcn import compile_text
 from tilewright.runtime.executable import Executable
 
-ARCHS = ("gfx942", "gfx1151")
+from .machine import ARCHS, listings
+
 WARPS = {"gfx942": 3, "gfx1151": 6}
 """What a SIMD should execute in turns, of 128 x 128 by 256 threads."""
 
@@ -45,22 +49,30 @@ def test_the_main_loop_passes_its_gates(arch: str, order: str) -> None:
     made = good(arch, order)
     assert made.schedule is not None
     assert made.schedule.tile == (128, 128, 32)
-    isa = read_isa(made.assembly)
-    assert broken(isa, gates(arch, order)) == ()
     products = {"gfx942": "v_mfma_f32_32x32x8_f16", "gfx1151": "v_wmma_f32_16x16x16_f16"}[arch]
-    assert isa.main.mnemonics[products] == isa.main.mix[Kind.MATRIX] == 16
     reads = {"gfx942": 8, "gfx1151": 24}[arch]
-    assert isa.main.widths(Kind.SHARED_LOAD) == {16: reads}, "a lane reads 16 bytes of K at once"
-    assert isa.resources == made.resources
-    assert isa.resources["warps_per_simd"] == min(isa.limits.values())
+    found = [read_isa(listing) for listing in listings(made)]
+    for isa in found:
+        assert broken(isa, gates(arch, order)) == ()
+        assert isa.main.mnemonics[products] == isa.main.mix[Kind.MATRIX] == 16
+        assert isa.main.widths(Kind.SHARED_LOAD) == {16: reads}, "a lane reads 16 bytes of K at once"
+        assert isa.resources["warps_per_simd"] == min(isa.limits.values())
+    assert found[0].resources == made.resources
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("dtype", "order"), [("bf16", "nn"), ("i8", "nt"), ("fp8", "nt")])
+OTHERS = (
+    *((arch, dtype, order) for arch in ARCHS for dtype, order in (("bf16", "nn"), ("i8", "nt"))),
+    *(("gfx942", dtype, "nt") for dtype in ("f8e4m3fnuz", "f32", "f64")),
+)
+"""On gfx1151 there are no matrix instructions of the last three."""
+
+
+@pytest.mark.parametrize(("arch", "dtype", "order"), OTHERS)
 def test_other_dtypes_pass_the_same_gates(arch: str, dtype: str, order: str) -> None:
-    if dtype == "fp8":
-        arch, dtype = "gfx942", {"gfx942": "f8e4m3fnuz", "gfx1151": "f8e5m2fnuz"}[arch]
-    assert broken(read_isa(whole(arch, dtype, order).assembly), gates(arch, order)) == ()
+    """Tiles of f64 are 128 x 64 or smaller: half as many loads."""
+    asked = replace(gates(arch, order), loads=2) if dtype == "f64" else gates(arch, order)
+    for listing in listings(whole(arch, dtype, order)):
+        assert broken(read_isa(listing), asked) == ()
 
 
 @pytest.mark.parametrize(
@@ -244,12 +256,14 @@ def test_weights_are_widened_on_their_way_to_shared_memory(arch: str, order: str
     made = scaled(0).bind(multiplied=tw.f16, **terms).compile(**arrays, target="hip", arch=arch)
     assert made.schedule is not None
     assert (made.schedule.staging, made.schedule.tile) == ("registers", (128, 128, 32))
-    isa = read_isa(made.assembly)
     narrow = {"nn": {"global_bytes": 8, "shared_store_bytes": 4}, "nt": {}}[order]
-    # On gfx942 bytes of the next weights are taken apart at once, under the products of this turn.
-    waits = {"gfx942": {"nn": 2, "nt": 1}[order], "gfx1151": 0}[arch]
+    # On gfx942 bytes of the next weights are taken apart at once, under the products of this turn; LLVM 19
+    # does so on gfx1151 too.
+    waits = {"gfx942": {"nn": 2, "nt": 1}, "gfx1151": {"nn": 0, "nt": 1}}[arch][order]
     gates = Gates(loads={"nn": 4, "nt": 3}[order], warps=3, waits_for_loads=waits, **narrow)
-    assert broken(isa, gates) == ()
-    assert made.resources["spilled_scalar_registers"] == 0
-    assert isa.main.mnemonics["v_pk_fma_f16"] == 8, "16 numbers of each thread, once"
-    assert isa.main.mix[Kind.VECTOR] <= 8 * 16
+    for listing in listings(made):
+        isa = read_isa(listing)
+        assert broken(isa, gates) == ()
+        assert isa.resources["spilled_scalar_registers"] == 0
+        assert isa.main.mnemonics["v_pk_fma_f16"] == 8, "16 numbers of each thread, once"
+        assert isa.main.mix[Kind.VECTOR] <= 8 * 16

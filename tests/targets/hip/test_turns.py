@@ -23,7 +23,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
 
 from .executed import launched
-from .machine import toolchain
+from .machine import listings, toolchain
 
 # ---------------------------------------------------------------- roles and barriers, by hand
 
@@ -269,6 +269,14 @@ def test_one_group_multiplies_while_the_other_one_loads(arch: str, products: int
     assert isa.main.widths(Kind.SHARED_LOAD) == {16: 12}
     assert isa.resources["registers"] <= 256
     assert isa.resources["spilled_scalar_registers"] == isa.resources["stack_bytes"] == 0
+
+
+def test_other_compilers_leave_it_so() -> None:
+    for listing in listings(whole("gfx942")):
+        isa = read_isa(listing)
+        assert takes_turns(listing)
+        assert broken(isa, Gates(loads=4, matrix_per_load=8, warps=2)) == ()
+        assert isa.resources["spilled_scalar_registers"] == isa.resources["stack_bytes"] == 0
 
 
 def test_results_leave_in_whole_rows_through_the_memory_of_the_ring() -> None:
