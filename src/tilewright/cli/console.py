@@ -16,6 +16,8 @@ import typer
 
 from tilewright.cli import INTERRUPTED
 from tilewright.cli.interrupts import raised
+from tilewright.dtypes import DType, f32
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
 from tilewright.targets.target import MEANT
 
@@ -55,18 +57,23 @@ def choose_precision(given: str, known: Sequence[str], dtype: str) -> None:
         dtype: of the numbers that are multiplied.
 
     Raises:
-        UsageError: another word was given, or one that only f32 has.
+        UsageError: another word was given, or one that says nothing of this dtype.
     """
     choose("precision", given, known)
-    legal = [word for word in known if dtype in OF_PRECISION.get(word, (dtype,))]
+    element = dtype_named(dtype)
+    legal = [word for word in known if word not in OF_PRECISION or OF_PRECISION[word][1](element)]
     if given not in legal:
         raise UsageError(
-            f"--precision {given} says how {' or '.join(OF_PRECISION[given])} is multiplied, and these "
-            f"numbers are {dtype}; nearest: --precision {legal[-1]}"
+            f"--precision {given} says how {OF_PRECISION[given][0]} multiplied, and these numbers are "
+            f"{dtype}; nearest: --precision {legal[-1]}"
         )
 
 
-OF_PRECISION = {"tf32": ("f32",), "f16": ("f32",), "f32": ("f32", "f16", "bf16")}
+OF_PRECISION: dict[str, tuple[str, Callable[[DType], bool]]] = {
+    "tf32": ("f32 is", lambda dtype: dtype == f32),
+    "f16": ("f32 is", lambda dtype: dtype == f32),
+    "f32": ("floats of up to 32 bits are", lambda dtype: dtype.is_float and dtype.bits <= f32.bits),
+}
 """Of which dtypes a precision says something; any other one of all."""
 
 
