@@ -1,4 +1,4 @@
-"""Listings made wrong in one instruction on purpose, of a product in plain HIP and of `tw.matmul`.
+"""Listings made wrong in one instruction on purpose, of products in plain HIP and of the library.
 
 All of them, written to `mutants.json` beside this file: ``python -m tests.amdgcn.mutants``.
 """
@@ -19,6 +19,8 @@ from unittest.mock import patch
 
 import numpy as np
 from tests.amdgcn.compiled import ARCHS, listing_text, typed
+from tests.targets.hip.test_background import ring
+from tests.targets.hip.test_turns import SMALL
 
 import tilewright as tw
 from tilewright.amdgcn import ListingError, execute
@@ -38,6 +40,15 @@ SHAPES = ((136, 200, 40), (70, 144, 8), (133, 216, 8), (70, 176, 8), (3, 3, 0))
 
 SHAPES_OF_OURS = ((70, 144, 8), (136, 200, 72), (133, 216, 40), (70, 176, 8), (3, 8, 0))
 """Whose rows of B are whole runs of 16 bytes; the first has a ragged tile, and finds most."""
+
+SMALLER_SHAPES = ((70, 72, 104), (130, 80, 40), (133, 56, 8), (3, 8, 0))
+"""Of tiles of 64 and of 128 rows."""
+
+RINGS: dict[str, tw.Schedule] = {
+    "ping-pong": SMALL,
+    "loads into LDS": ring(tw.f16, 3, "staged").schedule,
+}
+"""Forms of the main loop that nobody chooses unasked."""
 
 IDLE = "nothing on its way"
 """What is said of a wait that never had anything to wait for: without it the listing is as good."""
@@ -102,11 +113,13 @@ def plain_hip(text: str, shape: Shape) -> bool:
     return is_product(a, b.T, c)
 
 
-def ours(made: Executable, text: str, shape: Shape) -> bool:
-    """Whether a listing of `tw.matmul` does."""
+def ours(made: Executable, order: str, text: str, shape: Shape) -> bool:
+    """Whether a listing of the library's does; rows lie apart, so that none is read beyond its end."""
     m, n, k = shape
     random = np.random.default_rng(4)
-    a, b = (random.standard_normal(extents).astype(np.float16) for extents in ((m, k), (k, n)))
+    extents = (m, k), (n, k) if order == "nt" else (k, n)
+    a, b = (random.standard_normal((rows, row + 8)).astype(np.float16)[:, :row] for rows, row in extents)
+    b = b.T if order == "nt" else b
     d = np.full((m, n), np.nan, np.float32)
     execute_listing(replace(made, assembly=text), {"A": a, "B": b, "D": d}, stores_once=True)
     return is_product(a, b, d)
@@ -162,15 +175,23 @@ class Subject(NamedTuple):
 
 @functools.cache
 def subject(name: str, arch: str) -> Subject:
-    """The program in plain HIP, ``"gemm.hip"``, or ``"tw.matmul"`` of f16 with 128 x 128 for 256 threads."""
+    """The program in plain HIP, ``"gemm.hip"``; ``"tw.matmul"`` of f16, 128 x 128 by 256 threads; a ring."""
     if name == "gemm.hip":
         return Subject(listing_text("gemm", arch), plain_hip, SHAPES)
     a, b, d = (tw.TensorSpec(dtype, 2, 1, (1, 8), (8, 1), 16, False) for dtype in (tw.f16, tw.f16, tw.f32))
-    made = plain(0).compile(a, b, d, precision="exact", target="hip", arch=arch)
-    return Subject(made.assembly, functools.partial(ours, made), SHAPES_OF_OURS)
+    if name == "tw.matmul":
+        made = plain(0).compile(a, b, d, precision="exact", target="hip", arch=arch)
+        return Subject(made.assembly, functools.partial(ours, made, "nn"), SHAPES_OF_OURS)
+    b = tw.TensorSpec(tw.f16, 2, 0, (8, 1), (1, 8), 16, False)
+    bound = plain(0).bind(precision="exact", schedule=RINGS[name])
+    made = bound.compile(a, b, d, target="hip", arch=arch)
+    return Subject(made.assembly, functools.partial(ours, made, "nt"), SMALLER_SHAPES)
 
 
-SUBJECTS = [(name, arch) for name in ("gemm.hip", "tw.matmul") for arch in ARCHS]
+SUBJECTS = [
+    *((name, arch) for name in ("gemm.hip", "tw.matmul") for arch in ARCHS),
+    *((name, "gfx942") for name in RINGS),
+]
 
 
 def instructions(text: str) -> str:

@@ -12,6 +12,7 @@ from tilewright.amdgcn import (
     LdsRaceError,
     ListingError,
     ListingParseError,
+    MissedBarrierError,
     MissingWaitError,
     OutOfBoundsError,
     UninitialisedError,
@@ -271,6 +272,17 @@ def test_a_wmma_whose_halves_differ_or_without_all_lanes() -> None:
 def test_waves_that_never_end() -> None:
     with pytest.raises(DeadlockError, match="5000 instructions were executed"):
         old(".LBB0_1:", "s_sleep 1", "s_branch .LBB0_1", most=5000)
+
+
+def test_a_barrier_that_some_waves_end_without() -> None:
+    """Hardware does not count them; whoever says that all come is told."""
+    first = ("v_readfirstlane_b32 s4, v0", "s_cmp_eq_u32 s4, 0", "s_cbranch_scc1 .LBB0_1")
+    body = (*first, "s_barrier", ".LBB0_1:")
+    old(*body, threads=256)
+    with pytest.raises(MissedBarrierError, match="3 waves wait at a barrier that 1 others") as found:
+        old(*body, threads=256, all_meet=True)
+    assert found.value.text == "s_barrier"
+    old("s_barrier", *first, "s_nop 0", ".LBB0_1:", threads=256, all_meet=True)
 
 
 def test_waves_that_wait_in_a_loop_starve_no_others() -> None:

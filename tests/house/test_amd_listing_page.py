@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.amdgcn.mutants import RECORD
+from tests.amdgcn.mutants import RECORD, RINGS
 from tests.amdgcn.test_by_hand import CASES
 from tests.targets.hip.members import MEMBERS
 
@@ -52,6 +52,8 @@ def test_mutants_are_counted_as_they_are_recorded() -> None:
     )
     assert "all are found, {} on gfx1151 and {} on gfx942".format(*small) in words
     assert "all {} are found on gfx1151, and on gfx942 all {} but".format(*ours) in words
+    turns, into_lds = (counts[f"{name} gfx942"] for name in RINGS)
+    assert f"all {turns} of eight waves that take turns are found, and all {into_lds} of loads" in words
 
 
 def test_every_operation_stands_in_the_table_of_what_is_executed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import tilewright as tw
@@ -50,6 +52,13 @@ def test_matrix_units_of_cdna_work_beside_vector_units() -> None:
     assert found.whole.shared == 2 * 8 * 4, "16 bytes of 64 lanes take 8 passes"
     assert found.overlapped == 64
     assert found.alone == 32 + 64
+
+
+def test_groups_that_take_turns_are_each_in_another_phase() -> None:
+    """Half of the warps load while the other half multiplies, and the other way around."""
+    found = cost_of(isa(GFX942), replace(TURN, groups=2))
+    assert found.phases == cost_of(isa(GFX942), TURN).phases
+    assert found.alone == 2 * max(64 / 2, 64 / 2) == found.overlapped == 64
 
 
 def test_conflicts_and_memory_are_counted() -> None:

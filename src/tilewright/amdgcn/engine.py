@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.amdgcn.faults import DeadlockError
+from tilewright.amdgcn.faults import DeadlockError, MissedBarrierError
 from tilewright.amdgcn.flow import Barrier, Branch
 from tilewright.amdgcn.state import Array, Waves, register_name
 from tilewright.amdgcn.steps import Step
@@ -22,10 +22,11 @@ class Engine:
         waves: before their first instruction.
         steps: the kernel.
         block_of: the block of each wave.
+        all_meet: whether a barrier that some waves of a block ended without is refused.
     """
 
-    def __init__(self, waves: Waves, steps: list[Step], block_of: Array) -> None:
-        self.waves, self.steps, self.block_of = waves, steps, block_of
+    def __init__(self, waves: Waves, steps: list[Step], block_of: Array, *, all_meet: bool = False) -> None:
+        self.waves, self.steps, self.block_of, self.all_meet = waves, steps, block_of, all_meet
         self.at = np.zeros(waves.count, np.int64)
         self.state = np.zeros(waves.count, np.int64)
         self.turn = np.zeros(waves.count, np.int64)
@@ -109,4 +110,20 @@ class Engine:
             self.state[chosen] = DONE
         blocks = int(self.block_of.max()) + 1
         busy = np.bincount(self.block_of[self.state == RUNNING], minlength=blocks)
-        self.state[(self.state == WAITING) & (busy[self.block_of] == 0)] = RUNNING
+        free = (self.state == WAITING) & (busy[self.block_of] == 0)
+        if self.all_meet and free.any() and (self.state == DONE).any():
+            self._refuse_absent(free)
+        self.state[free] = RUNNING
+
+    def _refuse_absent(self, free: Array) -> None:
+        """Refuses that waves go on from a barrier at which others of their block can no longer arrive."""
+        ended = np.isin(self.block_of, self.block_of[free]) & (self.state == DONE)
+        if ended.any():
+            among = np.isin(self.block_of, self.block_of[ended])
+            first = self.steps[int(self.at[free & among].min()) - 1]
+            raise MissedBarrierError(
+                f"{int((free & among).sum())} waves wait at a barrier that {int(ended.sum())} others of "
+                "their block ended without",
+                first.line,
+                first.text,
+            )

@@ -56,6 +56,10 @@ class UnreplicatedLanesError(ListingError):
     """A WMMA whose operand differs between the halves of a wave, or without all lanes."""
 
 
+class MissedBarrierError(ListingError):
+    """A wave waits at a barrier when others of its block have ended, though the launch says that all come."""
+
+
 class DeadlockError(ListingError):
     """Waves that wait for each other, or that take more instructions than they were given."""
 

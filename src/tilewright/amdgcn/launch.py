@@ -52,6 +52,7 @@ def execute(
     together: int = 64,
     most: int = 20_000_000,
     stores_once: bool = False,
+    all_meet: bool = False,
     watch: Watch | None = None,
 ) -> Execution:
     """Executes a grid of a kernel from its listing; what it stores is in the arrays then.
@@ -71,6 +72,8 @@ def execute(
         together: waves that are executed at once.
         most: instructions of all waves after which it is given up.
         stores_once: no byte of an array is stored to twice but by atomics: lanes that do are refused.
+        all_meet: all waves of a block come to as many barriers: one at which a wave waits when others have
+            ended, whom hardware does not count, is refused.
         watch: is told of each access to LDS: its line, bytes of a lane, and the offset of each wave's lanes,
             -1 for those that take no part.
 
@@ -83,6 +86,7 @@ def execute(
         LdsRaceError: accesses to LDS with no barrier between.
         OutOfBoundsError: an access beyond the arrays, LDS or scratch memory.
         StoredTwiceError: two lanes store to the same bytes, under `stores_once`.
+        MissedBarrierError: waves wait where others have ended, under `all_meet`.
         UninitialisedError: a result, an address or a branch depends on what was never written.
         UnreplicatedLanesError: a WMMA whose halves of a wave differ, or without all lanes.
         DeadlockError: waves wait for each other, or `most` was reached.
@@ -127,7 +131,7 @@ def execute(
     left = most
     with np.errstate(all="ignore"):
         for first in range(0, blocks, at_once):
-            engine = launch.engine(range(first, min(first + at_once, blocks)), waves_of_block)
+            engine = launch.engine(range(first, min(first + at_once, blocks)), waves_of_block, all_meet)
             engine.waves.lds.watch = watch
             left = engine.run(left)
             done.waves += engine.waves.count
@@ -216,7 +220,7 @@ class _Launch:
                 return known[kind]
         return 3 if kind == "hidden_grid_dims" else 0
 
-    def engine(self, blocks: range, waves_of_block: int) -> Engine:
+    def engine(self, blocks: range, waves_of_block: int, all_meet: bool) -> Engine:
         """Some blocks' waves before their first instruction."""
         used = {register for step in self.steps for register in step.touched if register < SGPR}
         waves = Waves(self.family, len(blocks) * waves_of_block, sorted(used | {0}))
@@ -228,7 +232,7 @@ class _Launch:
         waves.scratch, waves.scratch_unknown = Space(size), unknown_space(size)
         self._threads(waves, np.tile(np.arange(waves_of_block), len(blocks)))
         self._scalars(waves, np.array(blocks)[block_of])
-        return Engine(waves, self.steps, block_of)
+        return Engine(waves, self.steps, block_of, all_meet=all_meet)
 
     def _threads(self, waves: Waves, wave_in_block: Array) -> None:
         x, y, _ = self.block

@@ -157,7 +157,8 @@ class Prepared:
                 given.append(self.memory[name])
         grid = (*self.binding.grid, 1, 1)[:3]
         if 0 not in grid:
-            made = execute(read(executable.assembly), given, grid, (kernel.threads, 1, 1), most=MOST)
+            block = (kernel.threads, 1, 1)
+            made = execute(read(executable.assembly), given, grid, block, most=MOST, all_meet=True)
             EXECUTED.update(made.mnemonics)
 
 

@@ -17,13 +17,14 @@ and divides by what that part does in one clock:
 On gfx11 and gfx12 the vector unit executes matrix instructions too, so that both add up; on gfx9 they go on
 beside each other.  Barriers cut a turn into phases.  A block that is alone on its multiprocessor goes through
 them one by one, each as long as its slowest part; where other blocks fill the gaps, a turn takes as long as
-its slowest part in all.  Waits for memory, latencies, clocks below the highest, and what stands before and
-behind the loop are left out: the shares of the peak are upper bounds.
+its slowest part in all.  Groups of warps that take turns are each in another phase.  Waits for memory,
+latencies, clocks below the highest, and what stands before and behind the loop are left out: the shares of
+the peak are upper bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.arch import Arch, Rates
@@ -51,6 +52,7 @@ class Turn:
         bytes: of an element of A and of B in memory.
         warps: of the block.
         band: rows of tiles that follow each other column by column.
+        groups: of the block's warps that take turns, each one phase behind the one before.
     """
 
     tile: tuple[int, int, int]
@@ -58,6 +60,7 @@ class Turn:
     bytes: tuple[int, int]
     warps: int
     band: int = 8
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -84,27 +87,37 @@ class Phase:
         units = max(self.matrix, self.vector) if self.beside else self.matrix + self.vector
         return max(units, self.other, self.shared)
 
+    @staticmethod
+    def together(phases: Sequence[Phase], share: float = 1.0) -> Phase:
+        """A share of each of some phases, at once.
+
+        Args:
+            phases: one or more.
+            share: of the warps that each has.
+        """
+        names = ("matrix", "vector", "other", "shared")
+        total = {name: share * sum(getattr(one, name) for one in phases) for name in names}
+        return Phase(**total, beside=phases[0].beside)
+
 
 @dataclass(frozen=True)
 class Cost:
     """What a turn takes.
 
     Args:
-        phases: between barriers.
+        phases: between barriers, of all warps.
         memory: clocks in which A and B come from memory.
+        groups: of warps that take turns.
     """
 
     phases: tuple[Phase, ...]
     memory: float
+    groups: int = 1
 
     @property
     def whole(self) -> Phase:
         """The turn as if there were no barriers."""
-        total = {
-            name: sum(getattr(one, name) for one in self.phases)
-            for name in ("matrix", "vector", "other", "shared")
-        }
-        return Phase(**total, beside=self.phases[0].beside)
+        return Phase.together(self.phases)
 
     @property
     def overlapped(self) -> float:
@@ -114,7 +127,11 @@ class Cost:
     @property
     def alone(self) -> float:
         """Clocks of a turn of a block that is alone on its multiprocessor."""
-        return max(sum(one.clocks for one in self.phases), self.memory)
+        around = self.phases * 2
+        each = [
+            Phase.together(around[at : at + self.groups], 1 / self.groups) for at in range(len(self.phases))
+        ]
+        return max(sum(one.clocks for one in each), self.memory)
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -145,7 +162,7 @@ def cost_of(isa: Isa, turn: Turn, conflicts: Mapping[int, Conflicts] | None = No
         _phase(lines, arch, arch.rates, turn, matrix / products, conflicts or {})
         for lines in _between_barriers(isa.main.turn)
     )
-    return Cost(phases, _memory(arch.rates, turn))
+    return Cost(phases, _memory(arch.rates, turn), turn.groups)
 
 
 def _between_barriers(lines: Iterable[IsaLine]) -> list[list[IsaLine]]:

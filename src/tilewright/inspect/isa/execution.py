@@ -56,6 +56,8 @@ def execute_listing(
 ) -> Execution:
     """Execute a kernel from the listing that it was compiled to for an AMD GPU, as it would be launched.
 
+    All waves of a block have to come to as many barriers, as those of kernels that were verified do.
+
     Args:
         made: the kernel, compiled for a class to which the arrays belong.
         arrays: those of the kernel, by parameter; results are stored in them.
@@ -84,7 +86,15 @@ def execute_listing(
         else:
             given.append(np.zeros(binding.workspaces[param.value.name], param.value.dtype.numpy))
     grid = (*binding.grid, 1, 1)[:3]
-    return execute(made.assembly, given, grid, (kernel.threads, 1, 1), watch=watch, stores_once=stores_once)
+    return execute(
+        made.assembly,
+        given,
+        grid,
+        (kernel.threads, 1, 1),
+        watch=watch,
+        stores_once=stores_once,
+        all_meet=True,
+    )
 
 
 class BankCounter:
