@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -11,11 +12,14 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.checking.flows import compare_flow
+from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.runtime.cuda import synchronize
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F16, fma, wgmma
+
+from .mutants import labelled, outcomes
 
 FP8 = ml_dtypes.float8_e4m3fn
 DIMS = {"A": "M K", "B": "K N", "SA": "M G", "SB": "G R", "bias": "N", "C": "M N"}
@@ -70,6 +74,9 @@ FORMS: dict[str, Schedule] = {
     "cooperative": replace(BULK, blocks=2),
     "three groups": replace(BULK, atom=wgmma("f8e4m3", 64), tile=(192, 64, 128), groups=3, registers=152),
     "slices": replace(BULK, atom=wgmma("f8e4m3", 32), tile=(128, 64, 128), blocks=2),
+    "slices in a cluster": replace(
+        BULK, atom=wgmma("f8e4m3", 32), tile=(64, 64, 128), groups=1, cluster=(2, 2), blocks=4
+    ),
     "slices of columns with numbers of their own": replace(
         BULK, atom=wgmma("f8e4m3", 32), tile=(64, 160, 128), groups=1
     ),
@@ -79,13 +86,20 @@ FORMS: dict[str, Schedule] = {
 }
 
 
-def drawn(kind: Any, shape: tuple[int, int, int], run: int, seed: int = 0) -> dict[str, Any]:
-    """Random operands, scales of which none is like the next, and a result that holds NaN."""
+def drawn(
+    kind: Any, shape: tuple[int, int, int], run: int, seed: int = 0, *, in_columns: bool = False
+) -> dict[str, Any]:
+    """Random operands, scales of which none is like the next, and a result that holds NaN.
+
+    Bulk copies bring scales that lie in columns, in rows of multiples of 16 bytes.
+    """
     (m, n, k), rng = shape, np.random.default_rng(seed)
     blocks = -(-k // run)
     made = {"A": rng.standard_normal((m, k)).astype(kind), "B": rng.standard_normal((n, k)).astype(kind).T}
     falling = np.float32(4) ** -np.arange(blocks, dtype=np.float32)
     made["SA"] = rng.uniform(0.5, 2, (m, blocks)).astype(np.float32) * falling
+    if in_columns:
+        made["SA"] = made["SA"].T.copy().T
     made["SB"] = rng.uniform(-2, 2, (blocks, -(-n // 32))).astype(np.float32)
     made["bias"] = rng.standard_normal(n).astype(np.float32)
     made["C"] = np.full((m, n + 8), np.nan, np.float32)[:, :n]
@@ -143,7 +157,14 @@ def test_forms(form: str, target: str) -> None:
     kind, run = (FP8, 128) if bulk else (np.float16, 32)
     shape = (72, 144, 272) if bulk else (40, 72, 80)
     bound = by_blocks.bind(run=run, schedule=schedule)
-    assert compared(bound, drawn(kind, shape, run), target) == schedule
+    assert compared(bound, drawn(kind, shape, run, in_columns=bulk), target) == schedule
+
+
+@ON
+@pytest.mark.parametrize(("rows", "in_columns"), [(72, False), (71, True)])
+def test_scales_that_bulk_copies_do_not_carry(rows: int, in_columns: bool, target: str) -> None:
+    given = drawn(FP8, (rows, 144, 272), 128, in_columns=in_columns)
+    assert compared(by_blocks.bind(run=128, schedule=FORMS["slices"]), given, target) == FORMS["slices"]
 
 
 DECODED = replace(BULK, atom=wgmma("f16", 16), tile=(128, 16, 128), swap_ab=True)
@@ -241,3 +262,66 @@ def test_text_without_spills(form: str) -> None:
     made = bound.compile(*given.values(), target="cuda", arch="sm_90a" if bulk else "sm_80")
     assert made.schedule == schedule
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_columns", "rides"), [(72, True, True), (72, False, False), (71, True, False)]
+)
+def test_what_is_said_of_shared_memory_is_what_is_taken(rows: int, in_columns: bool, rides: bool) -> None:
+    given = drawn(FP8, (rows, 144, 272), 128, in_columns=in_columns)
+    made = by_blocks.bind(run=128, schedule=FORMS["slices"]).compile(
+        *given.values(), target="cuda", arch="sm_90a"
+    )
+    asked = by_blocks.bind(run=128).question(*given.values(), target="cuda", arch="sm_90a")
+    assert asked is not None
+    case = Case(FORMS["slices"], asked.form, asked.specs, asked.arch)
+    assert any(buffer.name == "sSA" for buffer in case.shared) == rides == ("sSA" in made.source)
+    assert made.resources["shared_bytes"] == case.shared_bytes
+
+
+@dataclass(frozen=True)
+class Small:
+    """A ring of scales and operands that comes round twice, as `outcomes` takes it."""
+
+    counts: tuple[int, ...] = (5,)
+
+    @property
+    def bound(self) -> Any:
+        """The kernel."""
+        atom, tile = wgmma("f8e4m3", 32), (64, 64, 128)
+        return by_blocks.bind(
+            run=128, schedule=replace(BULK, atom=atom, tile=tile, groups=1, stages=2, blocks=1)
+        )
+
+    def shape(self, steps: int) -> tuple[int, int, int]:
+        """Two tiles, the last of each axis cut."""
+        return 72, 48, steps * 128 - 16
+
+    def arrays(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """Random."""
+        return drawn(FP8, shape, 128, in_columns=True)
+
+    def compare(self, arrays: Mapping[str, Any]) -> StoredComparison:
+        """Whether what was stored is right."""
+        kept = {name: array for name, array in arrays.items() if name != "C"}
+        how = Accumulation.of(BULK.atom, 128)
+        return compare_flow(by_blocks.bind(run=128).flow(*arrays.values()), {"C": arrays["C"]}, kept, how=how)
+
+
+WRONG = (
+    *("wait(full) by stages: removed", "arrive(empty) by stages: removed", "wait(empty) by staging: removed"),
+    *("tma_load(SA, sSA, full) by staging: removed", "arrive(full) by staging: bytes -16"),
+    *("view(sSA) by staging: slice 0 one around", "view(sSA) by promote: slice 0 one around"),
+)
+
+
+def test_mutants_of_the_ring_of_scales_are_found() -> None:
+    case: Any = Small()
+    arrays = case.arrays(case.shape(5))
+    assert case.bound.check(*arrays.values()).is_clean
+    kernel = case.bound.trace(*arrays.values())
+    labels = labelled(kernel)
+    assert set(WRONG) <= {*labels.values()}, sorted({*labels.values()})
+    found = [*outcomes(case, kernel, {name: label for name, label in labels.items() if label in WRONG})]
+    assert {label for label, _ in found} == set(WRONG)
+    assert not [label for label, shown in found if shown == "survived"]

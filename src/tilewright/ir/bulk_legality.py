@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tilewright.arch import BULK
 from tilewright.errors import Violation
@@ -10,6 +11,7 @@ from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_order
 from tilewright.views.questions import stride
 
@@ -33,6 +35,9 @@ def box_of(op: Copy) -> Box | NoBox:
     """The box of the tensor in global memory that a bulk copy walks, or why there is none."""
     tensor, tile = op.ends
     order = swizzled_order(tile.tensor.view, tile.dtype.bytes)
+    if order is None and (row := _order_of_row(tile)) is not None and tile is op.target:
+        found = find_box(tensor.tensor.view, tensor.array.shape, row)
+        return replace(found, is_swizzled=False) if isinstance(found, Box) else found
     if order is None:
         shape, columns = tile.tensor.shape, ROW_BYTES // tile.dtype.bytes
         return NoBox(
@@ -40,6 +45,19 @@ def box_of(op: Copy) -> Box | NoBox:
             f"tw.shared((..., rows, {columns}), {tile.dtype}, swizzle=128)",
         )
     return find_box(tensor.tensor.view, tensor.array.shape, order)
+
+
+def _order_of_row(tile: Value) -> tuple[int, ...] | None:
+    """The dimensions of a tile in shared memory, slowest first, if its elements follow each other in one row.
+
+    It begins at a multiple of `ROW_BYTES`.
+    """
+    view, size = tile.tensor.view, tile.dtype.bytes
+    long = [dim for dim, extent in enumerate(view.shape) if extent != 1]
+    begins = substitute(view.offset, dict.fromkeys(view.coords, 0))
+    if len(long) != 1 or stride(view, long[0]) != 1 or divisor(begins) * size % ROW_BYTES:
+        return None
+    return *(dim for dim in range(view.rank) if dim not in long), *long
 
 
 def known_box(op: Copy) -> Box:
@@ -106,8 +124,12 @@ def _verify_array(op: Copy, tensor: Value) -> Iterator[Violation]:
 
 
 def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
-    row, columns = box.sides[box.inner], ROW_BYTES // array.dtype.bytes
-    if row != columns:
+    row, columns, unit = box.sides[box.inner], ROW_BYTES // array.dtype.bytes, UNIT_BYTES // array.dtype.bytes
+    if not box.is_swizzled:
+        if row % unit:
+            text = f"a row of {row} elements of {array}; bulk copies move multiples of {UNIT_BYTES} bytes"
+            yield op.violation("tma", text, f"a row of {-(-row // unit) * unit} elements")
+    elif row != columns:
         # Under the swizzle of 128 bytes, hardware begins a row of shared memory for every row of a box.
         text = f"rows of the tile are pieces of {row} elements of dimension {box.inner} of {array}"
         nearest = f"rows of {columns} elements of that dimension, {ROW_BYTES} bytes, or tw.copy"
@@ -199,7 +221,7 @@ def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
         if held is None or not isinstance(box, Box):
             continue
         known = forms.setdefault((held.table.buffer.name, held.column), box)
-        if (known.spans, known.order) != (box.spans, box.order):
+        if (known.spans, known.order, known.is_swizzled) != (box.spans, box.order, box.is_swizzled):
             text = f"boxes that reach over {known.spans} and over {box.spans} elements by one tensor map"
             yield op.violation("tensor map", text, "a map for each, in columns of its own")
         if set(box.steps) != {1}:

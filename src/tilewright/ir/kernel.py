@@ -105,6 +105,7 @@ class TensorMap:
         dtype: element type.
         order: the tensor's dimensions as the box lies in shared memory, from the slowest to the fastest.
         steps: every how many-th element of each dimension it takes.
+        is_swizzled: whether the box lies in rows of 128 bytes under the swizzle, and not as one row.
     """
 
     name: str
@@ -113,11 +114,12 @@ class TensorMap:
     dtype: DType
     order: tuple[int, ...]
     steps: tuple[int, ...]
+    is_swizzled: bool = True
 
     @property
-    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
         """What tells it from others: the tensor, and the form of the box."""
-        return self.tensor, self.box, self.order, self.steps
+        return self.tensor, self.box, self.order, self.steps, self.is_swizzled
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,8 @@ def wanted_maps(kernel: Kernel) -> tuple[Wanted, ...]:
         assert source.tensor.map is not None, "by_maps gives no other copies"
         name, column = source.tensor.map.table.buffer.name, source.tensor.map.column
         box = known_box(op)
-        form = TensorMap(
-            f"{source.buffer}_map", source.buffer.name, box.spans, source.dtype, box.order, box.steps
-        )
+        of = source.buffer.name
+        form = TensorMap(f"{of}_map", of, box.spans, source.dtype, box.order, box.steps, box.is_swizzled)
         found.setdefault((name, column), Wanted(name, column, form))
     return tuple(found.values())
 

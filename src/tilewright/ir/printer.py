@@ -63,6 +63,7 @@ class _Printer:
             head.append(f"{member.sym.name} = cluster({member.axis}, {member.extent})")
         for made in kernel.tensor_maps:
             form = f"{made.box}, {made.dtype}, {made.order}, {made.steps}"
+            form += "" if made.is_swizzled else ", False"
             head.append(f"{made.name} = tensor_map({made.tensor!r}, {form})")
         for guard in kernel.guards:
             named = "".join(f", {self.show(value)}" for value in guard.values)

@@ -37,7 +37,8 @@ def tma_load(
         source: a tile of a tensor parameter, or another view of one (a slice, permuted, padded, of an im2col
             view the part under one tap) that is a box of it, cut at its edges alone: what else it is that TMA
             cannot walk is said before anything is compiled.
-        target: a tile in shared memory, of the same shape, in rows of 128 bytes under ``swizzle=128``.
+        target: a tile in shared memory, of the same shape, in rows of 128 bytes under ``swizzle=128``; or one
+            row, of up to 256 elements, that begins at a multiple of 128 bytes.
         barrier: one stage of `mbarrier`.
         multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
             at the same place of their shared memory, and its bytes count at their own barriers.

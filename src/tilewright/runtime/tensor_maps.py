@@ -96,7 +96,7 @@ def encoded(
     box = [driver.cuuint32_t(tensor_map.box[dim]) for dim in inwards]
     steps = [driver.cuuint32_t(tensor_map.steps[dim]) for dim in inwards]
 
-    data_type, *fixed = _choices(kind)
+    data_type, *fixed = _choices(kind, is_swizzled=tensor_map.is_swizzled)
     asked = (data_type, rank, address, extents, steps_bytes, box, steps, *fixed)
     with cuda.Current(index):
         made = cuda.call("cuTensorMapEncodeTiled", *asked)
@@ -104,13 +104,13 @@ def encoded(
 
 
 @lru_cache(maxsize=16)
-def _choices(kind: str) -> tuple[Any, ...]:
+def _choices(kind: str, *, is_swizzled: bool) -> tuple[Any, ...]:
     """What is the same for all maps of a type: the type, how boxes lie, and what lies outside of arrays."""
     driver = cuda.driver()
     names = (
         ("DataType", f"DATA_TYPE_{kind}"),
         ("Interleave", "INTERLEAVE_NONE"),
-        ("Swizzle", "SWIZZLE_128B"),
+        ("Swizzle", "SWIZZLE_128B" if is_swizzled else "SWIZZLE_NONE"),
         ("L2promotion", "L2_PROMOTION_L2_256B"),
         ("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
     )

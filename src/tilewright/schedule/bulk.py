@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import acquire_map, tma_load
 from tilewright.lang.clusters import cluster_barrier
 from tilewright.lang.control import let, unroll, when
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import Barriers, arrive, mbarrier, wait
 from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Held, Sums, accumulation, slices
+from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.rings import Source, Sources, of_both
+from tilewright.schedule.scaled_sums import ScaleRing
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
 
@@ -42,8 +43,8 @@ class Bulk:
         """What is recorded of the other warps of the group whose first one copies."""
         self.stages = schedule.stages
         self.pingpong = schedule.roles == "ping-pong"
-        self.in_order = in_order(schedule, schedule.mma)
         self.rings = tuple(self._ring(source) for source in sources)
+        self.scales = ScaleRing.of([source.scales for source in sources], schedule)
 
     def _ring(self, source: Source) -> SwizzledStages:
         """Groups that do not play ping-pong share the rows of A, and take the same ones of B."""
@@ -84,18 +85,17 @@ class Bulk:
             arrive(self.empty[stage], each="warp")
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
-        relaxed = self.schedule.atom.asynchronous and not self.is_read_by_threads
+        relaxed = self.schedule.atom.asynchronous and not self.is_read_by_threads and not self.scales
         for i in unroll(across):
             arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
         for j in unroll(beside - 1):
             arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=relaxed)
 
     def _turns(self, warps: int) -> Barriers | None:
-        """For each group that takes turns a barrier that says that it leaves the multiplying to the next."""
-        if not self.pingpong and not self.in_order:
+        """For each group that plays ping-pong a barrier that says that it has multiplied."""
+        if not self.pingpong:
             return None
-        turn = mbarrier(self.schedule.groups, arrivals=warps)
-        return turn  # noqa: RET504 the kernel's barriers are named after it
+        return mbarrier(self.schedule.groups, arrivals=warps)
 
     def agents(self) -> list[Producer | Consumer]:
         """Those who copy, and those who multiply; where no registers are given away, one warp copies alone.
@@ -118,21 +118,6 @@ class Bulk:
         step = let(work.first + at.index)
         at.shared["number"] = step
         return step
-
-
-def in_order(schedule: Schedule, mma: TiledMma) -> bool:
-    """Whether groups that multiply a tile together begin their products one after the other.
-
-    They do so where each of them waits for the products of one slice of its columns, and promotes their sums,
-    before it begins those of the next.  Otherwise all of them would add at the same time, while the matrix
-    unit has nothing to do; in this order it has the products of one group while another one adds.
-
-    Args:
-        schedule: how all of it is computed.
-        mma: the tiled MMA of a group.
-    """
-    together = schedule.roles == "cooperative" and schedule.groups > 1
-    return together and slices(mma, schedule.promote) > 1
 
 
 class Producer:
@@ -177,7 +162,10 @@ class Producer:
             number = ring.number(work, step)
             stage = let(number % ring.stages)
             wait(ring.empty[stage], 1 - number // ring.stages % 2)
-            arrive(ring.full[stage], expect_bytes=sum(held.bytes for held in ring.rings))
+            sizes = [held.bytes for held in ring.rings] + [one.bytes for one in ring.scales]
+            arrive(ring.full[stage], expect_bytes=sum(sizes))
+            for one in ring.scales:
+                one.load(work, step.index, stage, ring.full[stage])
             for source, held in zip(ring.sources, ring.rings, strict=True):
                 with made_by(node=source.part):
                     matrix, row, share = source.matrix(work), source.row(work), ring.shares[source.side]
@@ -212,26 +200,17 @@ class Consumer:
     def begin(self, work: Work) -> Sums:
         """Clear the sums; groups that play ping-pong wait for their turn to multiply."""
         sums = self.accumulation.begin()
-        if self.ring.pingpong:
-            self._wait_for_turn(work, work.item)
+        ring, groups = self.ring, self.ring.schedule.groups
+        if ring.turn is not None:
+            before = (work.group + groups - 1) % groups
+            # Parity 1 of a fresh barrier passes at once: nobody multiplies before the first group.
+            wait(ring.turn[before], (work.item + 1 - minimum(work.group, 1)) % 2)
         return sums
 
     def issued(self, work: Work) -> None:
         """Groups that play ping-pong leave the multiplying to the next one."""
-        if self.ring.pingpong:
-            self._pass_turn(work)
-
-    def _wait_for_turn(self, work: Work, number: Index) -> None:
-        """Wait until the group before this one has had this turn, or before the first one the turn before."""
-        turns, groups = self.ring.turn, self.ring.schedule.groups
-        assert turns is not None, "groups take turns"
-        # Parity 1 of a fresh barrier passes at once: nobody multiplies before the first group.
-        wait(turns[(work.group + groups - 1) % groups], (number + 1 - minimum(work.group, 1)) % 2)
-
-    def _pass_turn(self, work: Work) -> None:
-        """Leave the multiplying to the next group."""
-        assert self.ring.turn is not None, "groups take turns"
-        arrive(self.ring.turn[work.group], each="warp")
+        if self.ring.turn is not None:
+            arrive(self.ring.turn[work.group], each="warp")
 
     def end(self, work: Work) -> None:
         """Behind the steps of a tile: nothing."""
@@ -251,23 +230,16 @@ class Consumer:
             pairs = zip(ring.rings, ring.sources, strict=True)
             return of_both(ring.sources, [held.operand(stage, groups[source.side]) for held, source in pairs])
 
-        @contextmanager
-        def turn(step: Step, number: int, count: int) -> Iterator[None]:
-            if not ring.in_order:
-                yield
-                return
-            with made_by("roles"):
-                self._wait_for_turn(work, ring.number(work, step) * count + number)
-            yield
-            with made_by("roles"):
-                self._pass_turn(work)
+        def column(step: Step) -> Tensor:
+            [scales] = ring.scales
+            return scales.column(step.shared["stage"], 0 if ring.pingpong else work.group)
 
         def release(step: Step) -> None:
             ring.release(ring.number(work, step) % ring.stages)
 
         return [
             Verb("acquire", 0, acquire),
-            *self.accumulation.verbs(sums, operands, work, turn),
+            *self.accumulation.verbs(sums, operands, work, column),
             Verb("release", -self.accumulation.behind, release),
             *self.accumulation.promoting(sums, work),
         ]

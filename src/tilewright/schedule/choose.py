@@ -222,9 +222,12 @@ def _of_scales(question: Question, found: Iterator[Candidate]) -> Iterator[Candi
         if made.group_m:
             made = replace(made, group_m=SCALED_BAND)
         asked = question.form, question.specs, question.arch
-        if made not in seen and not reasons(settle(made, *asked)[0], *asked):
-            seen.add(made)
-            yield replace(one, schedule=made)
+        # Scales that come with their operand may leave room for one stage less.
+        fewer = replace(made, stages=max(made.stages - 1, 1)) if made.staging == "tma" else made
+        legal = (tried for tried in (made, fewer) if not reasons(settle(tried, *asked)[0], *asked))
+        if (fitting := next(legal, None)) is not None and fitting not in seen:
+            seen.add(fitting)
+            yield replace(one, schedule=fitting)
 
 
 def choose(question: Question) -> Schedule:

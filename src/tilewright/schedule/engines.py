@@ -47,6 +47,22 @@ def against_bulk(tensor: Tensor, dtype: DType, *, stored: bool) -> tuple[str, ..
     if int(columns) * dtype.bytes != ROW_BYTES:
         return (f"rows of {columns} {dtype} are not {ROW_BYTES} bytes",)
     held = tw.shared(tuple(int(extent) for extent in tensor.shape), dtype, swizzle=ROW_BYTES, name="held")
+    return _against(tensor, held, stored=stored)
+
+
+def against_row(tensor: Tensor) -> tuple[str, ...]:
+    """Why no bulk copy brings a tile of one row in global memory to neighbours in shared memory.
+
+    Call it within `aside`.
+
+    Args:
+        tensor: the tile, of which one extent is not 1.
+    """
+    held = tw.shared(tuple(int(extent) for extent in tensor.shape), tensor.dtype, name="held")
+    return _against(tensor, held, stored=False)
+
+
+def _against(tensor: Tensor, held: Tensor, *, stored: bool) -> tuple[str, ...]:
     source, target = (held, tensor) if stored else (tensor, held)
     copy = Copy(source.value, target.value, engine="bulk", completion="group" if stored else "barrier")
     return tuple(violation.message for violation in verify_bulk_copy(copy))

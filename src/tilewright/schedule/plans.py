@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,8 +27,8 @@ Held = Sequence[Tensor | Fragment]
 Operands = Callable[[Step], tuple[Held, Held]]
 """Where the operands along M and those along N of a step are, when its turn has come."""
 
-Turn = Callable[[Step, int, int], AbstractContextManager[None]]
-"""Within which products are begun whose sums are promoted next: of a step those of one turn of so many."""
+Column = Callable[[Step], Tensor]
+"""Where the scales of rows of a step are, (rows, 1) in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Accumulation:
         sums: Sums,
         operands: Operands,
         work: Work,
-        turn: Turn = lambda *_: nullcontext(),
+        column: Column | None = None,
     ) -> list[Verb]:
         """Multiply a step; wait for the one that is known to be complete then.
 
@@ -116,7 +115,7 @@ class Accumulation:
             sums: of the tile.
             operands: where they are.
             work: the tile.
-            turn: within which products are begun whose sums are promoted next.
+            column: where scales of rows are that come with the operands.
         """
 
         def multiply(step: Step) -> None:
@@ -126,18 +125,28 @@ class Accumulation:
                     tw.mma(of_m[one.a], of_n[one.b], sums.acc[one.total], negative=one.negative)
                 return
             if self.takes_turns:
-                self._in_turns(step, sums, of_m, of_n, work, turn)
+                self._in_turns(step, sums, of_m, of_n, work, column)
                 return
             mma_fence()
             self._begin(self.products, step, sums, of_m, of_n)
             mma_commit()
+            self._read_scales(step, sums, column)
 
         found = [Verb("multiply", 0, multiply)]
         if self.mma.atom.asynchronous and not self.takes_turns:
             found.append(Verb("retire", -self.behind, lambda step: mma_wait(step.behind), outside=True))
         return found
 
-    def _in_turns(self, step: Step, sums: Sums, of_m: Held, of_n: Held, work: Work, turn: Turn) -> None:
+    def _read_scales(self, step: Step, sums: Sums, column: Column | None) -> None:
+        """Read the scales of rows that came with a step, while its products are added up."""
+        if self.scales.come_with_tiles:
+            assert column is not None, "they are where the operands are"
+            with made_by("promote"):
+                self.scales.read(sums.scales, column(step))
+
+    def _in_turns(
+        self, step: Step, sums: Sums, of_m: Held, of_n: Held, work: Work, column: Column | None
+    ) -> None:
         """One turn after the other its products of a step, of which the sums are promoted.
 
         While one group of warps waits and adds, the matrix unit works for another one.  The last sums are
@@ -147,10 +156,11 @@ class Accumulation:
         for number in range(count):
             total, at = divmod(number, self.slices)
             products = [one for one in self.products if one.total == total]
-            with turn(step, number, count):
-                mma_fence()
-                self._begin(products, step, sums, of_m, [_columns(b, at, self.slices) for b in of_n])
-                mma_commit()
+            mma_fence()
+            self._begin(products, step, sums, of_m, [_columns(b, at, self.slices) for b in of_n])
+            mma_commit()
+            if number == 0:
+                self._read_scales(step, sums, column)
             if number == 0 and self._asks_early:
                 with made_by("promote"):
                     step.shared["factors"] = self.scales.factors(sums.scales)

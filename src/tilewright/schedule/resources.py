@@ -17,7 +17,7 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.beside import groups_in
-from tilewright.schedule.bulk import COPYING_WARPS, in_order
+from tilewright.schedule.bulk import COPYING_WARPS
 from tilewright.schedule.bulk_decoding import SETS, part_depth
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.epilogue.buffers import spare
@@ -36,7 +36,7 @@ from tilewright.schedule.fixup import is_clustered, is_flat, is_split
 from tilewright.schedule.form import Form
 from tilewright.schedule.lane_runs import Taken, common_run, lanes_along_k, row_gap
 from tilewright.schedule.plans import values_of_sums
-from tilewright.schedule.scaled_sums import ScaledTile
+from tilewright.schedule.scaled_sums import ScaledTile, brought
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import Side
 from tilewright.schedule.stages import (
@@ -321,6 +321,8 @@ class Case:
             if not self.goes_past(side):
                 yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
 
+        for part, size in brought(self.schedule, self.form, self.specs):
+            yield Buffer(f"s{part.operand.name}", RING, size)
         for side in self.sides if self.run else ():
             for part in side.factor.beside:
                 count = groups_in(part, side.factor.depth, self.tile[2])
@@ -341,7 +343,7 @@ class Case:
         if self.is_bulk:
             for name in ("full", "empty"):
                 yield Buffer(name, BARRIERS, self.schedule.stages * BARRIER_BYTES)
-            if self.schedule.roles == "ping-pong" or in_order(self.schedule, self.mma):
+            if self.schedule.roles == "ping-pong":
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 
     def _tickets(self) -> Iterator[Buffer]:

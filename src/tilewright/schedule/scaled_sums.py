@@ -2,12 +2,13 @@
 
 All products of a run of places along K have their scales in common.  They are added up first, and the sum is
 multiplied once, by the scale of its row times that of its column.  Threads load the scales of the next sum
-behind the one that is added, into registers, so that they come under its multiplications.
+behind the one that is added, into registers, so that they come under its multiplications; those of rows come
+to shared memory with the operand where bulk copies bring both, and are read while a tile is multiplied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeAlias
@@ -16,14 +17,21 @@ from tilewright.dataflow.nodes import Part
 from tilewright.dtypes import f32
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import tma_load
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.scalars import Index
+from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
-from tilewright.schedule.factors import Scale
+from tilewright.lang.transaction_barriers import BarrierStage
+from tilewright.schedule.bulk_arrays import against_array
+from tilewright.schedule.factors import Factor, Scale
+from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.shared_elements import run_along, without_repeats
+from tilewright.schedule.stages import MOST_ROWS, PlainStages, Share
 from tilewright.threads.distribution import Distribution
 
 HeldScales: TypeAlias = tuple[tuple[Fragment, ...], ...]
@@ -34,21 +42,112 @@ FEW = 4
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Scales of rows in global memory, a column for each tile along K.
+
+    Args:
+        matrix: (rows, tiles), for a tile of the result.
+        sample: the same, of any tile.
+    """
+
+    matrix: Callable[[Work], Tensor]
+    sample: Tensor
+
+
+@dataclass(frozen=True)
 class ScaleSource:
     """Where the scales of an operand are.
 
     Args:
         matrix: (rows, K) in global memory, for a tile of the result.
         scale: what the graph says of them.
+        columns: the same, if bulk copies bring them with the operand.
     """
 
     matrix: Callable[[Work], Tensor]
     scale: Scale
+    columns: Columns | None = None
 
     @property
     def part(self) -> Part:
         """The value of the graph."""
         return self.scale.part
+
+
+def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> Part | None:
+    """Scales of rows of which bulk copies may bring a column with each tile of the operand; None of others.
+
+    Args:
+        schedule: how all of it is computed.
+        form: what is computed, as the schedule multiplies it.
+        factor: the operand.
+
+    Returns:
+        The array, without the repetitions along K.
+    """
+    scale, along_rows = factor.scale, factor.row == form.m and form.flow.grouped is None and not form.lists
+    is_copied = schedule.staging == "tma" and schedule.atom.asynchronous and factor.is_plain
+    if scale is None or not is_copied or not along_rows or schedule.promote != 1:
+        return None
+    is_row = scale.rows == 1 and scale.view is scale.part and factor.row in scale.part.at
+    if not is_row or run_along(scale.part, factor.depth) != schedule.block_k:
+        return None
+    part = without_repeats(scale.part)
+    return None if part.operand.transforms or part.operand.dtype != f32 else part
+
+
+def brought(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec]) -> Iterator[tuple[Part, int]]:
+    """The scales of rows that bulk copies bring with their operand, and the bytes of their ring.
+
+    Args:
+        schedule: how all of it is computed.
+        form: what is computed, as the schedule multiplies it.
+        specs: the classes of the arrays.
+    """
+    for factor in form.rows_m:
+        if (part := beside_tiles(schedule, form, factor)) is None:
+            continue
+        spec, rows = specs[part.operand.name], schedule.tile[0]
+        is_along = spec.unit_dim is not None and part.at[spec.unit_dim] == factor.row
+        if is_along and rows <= MOST_ROWS and not any(against_array(part.operand.name, spec)):
+            yield part, schedule.stages * rows * f32.bytes
+
+
+class ScaleRing:
+    """A ring in shared memory of scales of rows: in each stage those of one tile of the operand.
+
+    Args:
+        source: where they are.
+        columns: where they come from.
+        schedule: how all of it is computed.
+    """
+
+    def __init__(self, source: ScaleSource, columns: Columns, schedule: Schedule) -> None:
+        self.columns, self.part, self.rows = columns, source.part, schedule.mma.tile[0]
+        name = f"s{source.part.operand.name}"
+        self.stages = PlainStages(columns.sample, schedule.tile[0], 1, schedule.stages, name)
+
+    @staticmethod
+    def of(sources: Sequence[ScaleSource | None], schedule: Schedule) -> tuple[ScaleRing, ...]:
+        """A ring for each operand of which bulk copies bring the scales."""
+        return tuple(ScaleRing(one, one.columns, schedule) for one in sources if one and one.columns)
+
+    @property
+    def bytes(self) -> int:
+        """Of one stage."""
+        return self.stages.shape[0] * f32.bytes
+
+    def load(self, work: Work, step: Index, stage: Index, barrier: BarrierStage) -> None:
+        """Copy those of a step."""
+        at = work.segment.begin + step
+        with made_by(node=self.part):
+            for column, target in self.stages.pairs(self.columns.matrix(work), work.m, at, stage, Share()):
+                tma_load(column, target, barrier)
+
+    def column(self, stage: Index, group: Index) -> Tensor:
+        """(rows, 1): those of one group."""
+        tile: Tensor = self.stages.shared[stage].tile((self.rows, 1), (group, 0))
+        return tile
 
 
 @dataclass(frozen=True)
@@ -112,11 +211,28 @@ class Scales:
             for side, one in self.sources
         )
 
+    @property
+    def come_with_tiles(self) -> bool:
+        """Whether those of rows come to shared memory with the operand."""
+        return any(one.columns is not None for _, one in self.sources)
+
+    def read(self, held: HeldScales, column: Tensor) -> None:
+        """Read the scales of rows that came with a step.
+
+        Args:
+            held: where the scales of a sum are.
+            column: (rows, 1) in shared memory.
+        """
+        with made_by(node=self.sources[0][1].part):
+            tw.copy(column, held[0][0])
+
     def load(self, held: HeldScales, work: Work, step: Index) -> None:
-        """Ask for the scales of the products of a step; past the edge they are 0."""
+        """Ask for the scales of the products of a step that do not come with it; past the edge they are 0."""
         place = (work.segment.begin + step) * self.tile.depth
         rows, columns, _ = self.tile.mma.tile
         for (side, one), fragments in zip(self.sources, held, strict=True):
+            if one.columns is not None:
+                continue
             with made_by(node=one.part):
                 whole = one.matrix(work)
                 if side == 0:

@@ -13,6 +13,7 @@ from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.beside import Beside, Spot
+from tilewright.schedule.engines import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.factors import Factor, matrix
 from tilewright.schedule.form import Form, array
@@ -21,7 +22,7 @@ from tilewright.schedule.memory import MOST_STREAMED
 from tilewright.schedule.partition import DataParallel, Persistent, Work
 from tilewright.schedule.replay import replay
 from tilewright.schedule.rings import Pairs, Source
-from tilewright.schedule.scaled_sums import ScaleSource
+from tilewright.schedule.scaled_sums import Columns, ScaleSource, beside_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shared_elements import run_along, without_repeats
 from tilewright.schedule.shares import Shares
@@ -69,12 +70,32 @@ def sources_of(
                 not factor.keeps_zero or not _ends_with_groups(form, factor),
                 0 if schedule.staging != "tma" else _readers(form, partition, factor, along),
                 factor.held,
-                None if (scale := factor.scale) is None else ScaleSource(view(scale.part), scale),
+                _scales(form, schedule, factor, view, first),
                 beside,
                 _pairs(form, schedule, factor, arguments, partition),
             )
         )
     return tuple(made)
+
+
+def _scales(
+    form: Form,
+    schedule: Schedule,
+    factor: Factor,
+    view: Callable[[Part], Callable[[Work], Tensor]],
+    first: Work,
+) -> ScaleSource | None:
+    """The scales of an operand."""
+    if (scale := factor.scale) is None:
+        return None
+    if (part := beside_tiles(schedule, form, factor)) is not None:
+        columns = Columns(view(part), view(part)(first))
+        with aside():
+            tile = columns.sample.tile((schedule.tile[0], 1), (anywhere("row"), anywhere()))
+            reasons = against_row(tile)
+        if not reasons:
+            return ScaleSource(view(scale.part), scale, columns)
+    return ScaleSource(view(scale.part), scale)
 
 
 def _pairs(

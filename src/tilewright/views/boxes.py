@@ -44,12 +44,14 @@ class Box:
         sides: how many elements it takes there.
         steps: the distance between two of them, in elements of the dimension.
         order: the tensor's dimensions as the box lies in shared memory, from the slowest to the fastest.
+        is_swizzled: whether it lies there in rows of 128 bytes under the swizzle, and not as one row.
     """
 
     starts: tuple[Int, ...]
     sides: tuple[int, ...]
     steps: tuple[int, ...]
     order: tuple[int, ...]
+    is_swizzled: bool = True
 
     @property
     def inner(self) -> int:

@@ -13,6 +13,7 @@ from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
 from tilewright.layout.layout import row_major
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
+from tilewright.targets.target import CUDA
 from tilewright.views.transforms import Merge, Permute, Swizzle
 from tilewright.views.view import View
 
@@ -102,3 +103,62 @@ def test_what_tma_copies() -> None:
         spec = tw.TensorSpec(element, 3, 2, (16,) * 3, (16, 16, 1), 16, False)
         found = [violation.message for violation in verify.violations(a_box_of_three.trace(spec))]
         assert found == ([f"TMA moves no {element}"] if refused else [])
+
+
+@tw.kernel(X="M N", Y="M N")
+def rows_moved(X, Y, *, width, stored):
+    """Y = X, one row after the other, in two stages without a swizzle."""
+    m = tw.block_index(X.shape[0])
+    held = tw.shared((2, 1, width), X.dtype)
+    full = tw.hopper.mbarrier(1, arrivals=1)
+    tw.barrier()
+    tw.hopper.arrive(full[0], expect_bytes=width * X.dtype.bytes)
+    tw.hopper.tma_load(X.tile((1, width), (m, 0)), held[1], full[0])
+    tw.hopper.wait(full[0], 0)
+    if stored:
+        tw.hopper.tma_store(held[1], Y.tile((1, width), (m, 0)))
+    tw.copy(held[1], Y.tile((1, width), (m, 0)), threads=32)
+
+
+def test_tma_brings_a_row_that_no_swizzle_scatters() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 84)).astype(np.float32)
+    y = np.full_like(x, np.nan)
+    bound = rows_moved.bind(width=96, stored=False)
+    assert bound.check(x, y).is_clean
+    assert bound(x, y, target="reference").target == "reference"
+    assert (y == x).all()
+    spec = tw.TensorSpec(tw.f32, 2, 1, (1, 4), (4, 1), 16, False)
+    arch = CUDA.architecture("sm_90a")
+    kernel, _ = cuda.lowering.lower(bound.trace(spec, spec), arch)
+    [made] = kernel.tensor_maps
+    assert (made.box, made.is_swizzled) == ((1, 96), False)
+    text = tw.ir.print_kernel(kernel)
+    assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("width", "stored", "message"),
+    [
+        (34, False, "is not laid out in rows of 128 bytes"),  # the second stage begins off such a multiple
+        (288, False, "reaches over 288 elements of dimension 1 of X; at most 256"),
+        (96, True, "is not laid out in rows of 128 bytes"),
+    ],
+)
+def test_rows_that_tma_does_not_bring(width: int, stored: bool, message: str) -> None:
+    spec = tw.TensorSpec(tw.f32, 2, 1, (1, 4), (4, 1), 16, False)
+    found = verify.violations(rows_moved.bind(width=width, stored=stored).trace(spec, spec))
+    assert [violation for violation in found if message in violation.message]
+
+
+@tw.kernel(X="M N")
+def a_piece(X, *, width):
+    m = tw.block_index(X.shape[0])
+    full = tw.hopper.mbarrier(1, arrivals=1)
+    tw.hopper.tma_load(X.tile((1, width), (m, 0)), tw.shared((1, width), X.dtype), full[0])
+
+
+def test_rows_of_whole_units() -> None:
+    spec = tw.TensorSpec(tw.f32, 2, 1, (1, 4), (4, 1), 16, False)
+    [broken] = verify.violations(a_piece.bind(width=6).trace(spec))
+    assert broken.message == "a row of 6 elements of X; bulk copies move multiples of 16 bytes"
+    assert broken.nearest == "a row of 8 elements"

@@ -9,7 +9,7 @@ from tilewright.ir.bulk_legality import known_box
 from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.kernel import Kernel, TensorMap
 
-Key: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+Key: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]
 
 
 def derive_tensor_maps(kernel: Kernel) -> Kernel:
@@ -18,10 +18,10 @@ def derive_tensor_maps(kernel: Kernel) -> Kernel:
     for op in kernel.walk():
         if not is_bulk(op) or op.ends[0].tensor.map is not None or (key := _key(op)) in maps:
             continue
-        tensor, box, order, steps = key
+        tensor, box, order, steps, is_swizzled = key
         same = sum(1 for known in maps if known[0] == tensor)
         name = f"{tensor}_map" + (f"_{same}" if same else "")
-        maps[key] = TensorMap(name, tensor, box, op.source.dtype, order, steps)
+        maps[key] = TensorMap(name, tensor, box, op.source.dtype, order, steps, is_swizzled)
     return replace(kernel, tensor_maps=tuple(maps.values())) if maps else kernel
 
 
@@ -32,4 +32,4 @@ def map_of(kernel: Kernel, op: Copy) -> TensorMap:
 
 def _key(op: Copy) -> Key:
     box = known_box(op)
-    return op.ends[0].buffer.name, box.spans, box.order, box.steps
+    return op.ends[0].buffer.name, box.spans, box.order, box.steps, box.is_swizzled

@@ -27,8 +27,8 @@ from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 from tilewright.views.boxes import Box
 
-ALIGNMENT = 1024
-"""Bytes that the address of a swizzled box in shared memory must be a multiple of: 8 rows of 128."""
+ALIGNMENT = {True: 1024, False: 128}
+"""Bytes: a box in shared memory begins at a multiple of 8 rows of 128 under the swizzle, or else of one."""
 
 STORE_BYTES = 16
 """What a bulk store writes as a whole, from the beginning of a row on."""
@@ -176,15 +176,17 @@ def finish_stores(machine: Machine, warp: Warp, pending: int) -> None:
     warp.agent.learn_time(Scope.LANE, warp.stores.slot, done)
 
 
-def _usable(machine: Machine, agent: Agent, op: Op, value: Value, buffer: Buffer, tile: Array) -> Array:
+def _usable(machine: Machine, agent: Agent, op: Copy, value: Value, buffer: Buffer, tile: Array) -> Array:
     """Which elements of a box lie in the allocation; the others are found."""
     outside = buffer.outside(tile.ravel()).reshape(tile.shape)
     if not machine.check:
         return np.asarray(~outside)
     site = machine.checker.site(op, value, "read" if is_bulk_store(op) else "write")
     start = buffer.address + int(tile.flat[0]) * value.dtype.bytes
-    if start % ALIGNMENT:
-        reason = f"a box in shared memory starts at a multiple of {ALIGNMENT} bytes; this one at byte {start}"
+    box = box_of(op)
+    unit = ALIGNMENT[not isinstance(box, Box) or box.is_swizzled]
+    if start % unit:
+        reason = f"a box in shared memory starts at a multiple of {unit} bytes; this one at byte {start}"
         lanes = np.zeros(1, np.int16)
         machine.checker.defect(Kind.MISALIGNED, agent, site, buffer, tile.ravel()[:1], lanes, reason)
     if outside.any():
