@@ -24,9 +24,11 @@ MIXTURES = [
     *(("f16", narrow) for narrow in ("f8e4m3", "f8e5m2", "i8", "f16")),
     *(("bf16", "f8e4m3"), ("bf16", "i8"), ("f8e5m2", "f16"), ("f32", "i8")),
     *(("f8e4m3", "f8e4m3"), ("f8e4m3", "f8e5m2"), ("i8", "i8"), ("f8e5m2", "i8")),
+    *(("f16", "f8e4m3fnuz"), ("f8e5m2fnuz", "f8e5m2fnuz"), ("f8e4m3fnuz", "f8e4m3")),
 ]
-ON_CPU = [("f16", "f8e4m3"), ("bf16", "i8"), ("f8e4m3", "f8e5m2"), ("i8", "i8")]
+ON_CPU = [("f16", "f8e4m3"), ("bf16", "i8"), ("f8e4m3", "f8e5m2"), ("i8", "i8"), ("f8e4m3fnuz", "f16")]
 """Few, for each is compiled."""
+FP8 = ("f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 Array = np.ndarray[Any, Any]
 
 
@@ -120,7 +122,7 @@ def test_vectors_and_batches_follow_numpy(target: str) -> None:
 
 @pytest.mark.in_turns(3)
 @ON_ALL
-@pytest.mark.parametrize("kind", ["f8e4m3", "f8e5m2", "i8"])
+@pytest.mark.parametrize("kind", ["f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8"])
 @pytest.mark.parametrize("wide", ["f16", "bf16"])
 def test_every_code_is_multiplied_as_what_it_is(kind: str, wide: str, target: str) -> None:
     codes = np.arange(256, dtype=np.uint8).view(tw.dtype(kind).numpy)
@@ -145,9 +147,9 @@ def test_results_of_8_bits_saturate_and_nan_is_what_it_can_be(target: str) -> No
     one = on(target, np.ones((1, 1), np.float16))
     made = {
         kind: back(tw.scaled_mm(one, on(target, given), out_dtype=kind, target=target)).astype(np.float32)[0]
-        for kind in ("f8e4m3", "f8e5m2", "i8", "f16")
+        for kind in (*FP8, "i8", "f16")
     }
-    ends = {kind: float(ml_dtypes.finfo(tw.dtype(kind).numpy).max) for kind in ("f8e4m3", "f8e5m2")}
+    ends = {kind: float(ml_dtypes.finfo(tw.dtype(kind).numpy).max) for kind in FP8}
     for kind, most in ends.items():
         inside = given[0, 5:].astype(tw.dtype(kind).numpy).astype(np.float32)
         expected = [min(1000, most) if most < 1000 else 1024, 0, most, -most, np.nan]
@@ -240,6 +242,8 @@ def test_fp8_is_widened_where_a_gpu_multiplies_it_badly() -> None:
         assert multiplied_on(a, other, gpu, gpu.architecture(arch)) == tw.dtype(expected)
         assert multiplied_on(half, b, gpu, gpu.architecture(arch)) == tw.f16
         assert multiplied_on(a, b, host, host.architecture("x86-64-v3")) == tw.f8e4m3
+        unknown = [replace(one, dtype=tw.f8e4m3fnuz) for one in (a, b)]  # to NVIDIA's GPUs
+        assert multiplied_on(*unknown, gpu, gpu.architecture(arch)) == tw.f16
 
 
 @pytest.mark.parametrize("rows", [16, 512])

@@ -20,6 +20,7 @@ from tilewright.dtypes import dtype
 from tilewright.ops.grades import GRADES
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
+from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.halves_trial import graded_trial
 from tilewright.tune.measure import QUICK
@@ -48,7 +49,7 @@ def gemm(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="Element type: f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8; files are converted to it. "
+            help=f"Element type: {', '.join(SUPPORTED)}; files are converted to it. "
             "Default: f32, or what the files hold.",
             show_default=False,
         ),

@@ -33,7 +33,7 @@ def scaled(
             show_default=False,
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of A: f32, f16, bf16, f8e4m3, f8e5m2 or i8.")] = "f16",
+    dtype: Annotated[str, typer.Option(help=f"Of A: {', '.join(map(str, OPERANDS))}.")] = "f16",
     weights: Annotated[str, typer.Option(help="Dtype of B, one of these, i4 or f4e2m1.")] = "f8e4m3",
     group: Annotated[
         int, typer.Option(min=0, help="Neighbours along K that have a scale of B in common; 0: all.")

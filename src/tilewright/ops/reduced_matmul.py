@@ -124,7 +124,7 @@ def reduced_matmul(
     are reduced across tiles, in an order that is the same at every run.
 
     Args:
-        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3 or f8e5m2, of any strides.
+        a: array (..., M, K) of f64, f32, f16, bf16 or fp8, of any strides.
         b: array (..., K, N) of the same dtype. Leading dimensions are broadcast as in `matmul`.
         reduce: ``"sum"``, ``"max"``, ``"min"``, or ``"logsumexp"``, the logarithm of the sum of exponentials,
             by which a softmax is ``exp(x - logsumexp)``; or a tuple of some of them.

@@ -102,12 +102,14 @@ def scaled_mm(
     NaN, whether it is among the operands, the scales or the bias, gives NaN; in integers, which have none, 0.
 
     Args:
-        a: array (..., M, K) of f32, f16, bf16, f8e4m3, f8e5m2 or i8, or a vector (K,); of any strides.
+        a: array (..., M, K) of f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
+            (K,); of any strides.
         b: array (..., K, N) of one of these, or a vector (K,); of any strides; or `packed` numbers of 4 bits,
             i4 or f4e2m1, of two dimensions, best contiguous along K.  Two dtypes are multiplied as
-            the wider one, i8 and fp8 as f16.  Two of fp8 are multiplied as they are on Hopper, if both are
-            contiguous along K; elsewhere one of each kind is multiplied as f16, and so are two of the same
-            kind on other GPUs.  f16 and bf16 are not mixed.  Shapes follow NumPy's rules, as in `matmul`.
+            the wider one, i8 and fp8 as f16.  Two of f8e4m3 and f8e5m2 are multiplied as they are on Hopper,
+            if both are contiguous along K; elsewhere two kinds of fp8 are multiplied as f16, and so are two
+            of the same kind on other GPUs.  f16 and bf16 are not mixed.  Shapes follow NumPy's rules, as in
+            `matmul`.
         out: array to write; default: a new array of the framework of ``a``.
         scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
             ``a``: of the shape of ``a`` without K, or with 1 in the place of K; or with one for each row and
@@ -120,8 +122,8 @@ def scaled_mm(
         group: how many neighbours along K have a scale in common; a divisor of K.
         bias: array (N,) of f32, f16 or bf16, added to each row.
         activation: as in `matmul`.
-        out_dtype: dtype of a new result: f32, f16, bf16, f8e4m3, f8e5m2 or i8; default: the dtype in which
-            operands are multiplied, f16 for fp8, and f32 for two i8.
+        out_dtype: dtype of a new result, one of those of ``a``; default: the dtype in which operands are
+            multiplied, f16 for fp8, and f32 for two i8.
         prepass: whether a pass of its own widens ``b`` in memory before the product, in twice the bytes of
             ``b``; default: where that was measured to be faster, for thousands of rows on Hopper.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.

@@ -14,14 +14,13 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.integer_sums import MOST_IN_I32
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.targets.atoms import wgmma
+from tilewright.targets.atoms import WGMMA
 from tilewright.targets.target import Target
 
 SCALES = ("scale_a", "scale_b")
 WIDE = (dtypes.f32, dtypes.f16, dtypes.bf16)
-NARROW = (dtypes.f8e4m3, dtypes.f8e5m2, dtypes.i8)
-FP8 = (dtypes.f8e4m3, dtypes.f8e5m2)
-OPERANDS = (*WIDE, *NARROW)
+FP8 = (dtypes.f8e4m3, dtypes.f8e5m2, dtypes.f8e4m3fnuz, dtypes.f8e5m2fnuz)
+OPERANDS = (*WIDE, *FP8, dtypes.i8)
 """Dtypes of operands, and of results; scales and biases are wide."""
 
 PACKED = (dtypes.i4, dtypes.f4e2m1)
@@ -29,9 +28,6 @@ PACKED = (dtypes.i4, dtypes.f4e2m1)
 
 ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
 """Dtypes of zero points."""
-
-NARROWEST = 8
-"""Columns of an atom, of which those of one dtype have the same feature."""
 
 
 def multiplied_as(a: DType, b: DType) -> DType:
@@ -66,10 +62,10 @@ def multiplied_as(a: DType, b: DType) -> DType:
 def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DType:
     """The dtype in which two operands are multiplied on a machine.
 
-    It is that of `multiplied_as`; but two of fp8 are multiplied as they are where a GPU sums them well: on
-    Hopper, if both are contiguous along K, also one of each kind.  Elsewhere they are widened to f16,
-    exactly, where a GPU would add up their products with 13 bits or without tensor cores; so are two i8,
-    which are added up in f32 then, where sums of so many products need not fit i32.
+    It is that of `multiplied_as`; but two of fp8 are multiplied as they are where a GPU sums them well: those
+    that Hopper has, there, if both are contiguous along K, also one of each kind.  Elsewhere they are widened
+    to f16, exactly, where a GPU would add up their products with 13 bits or without tensor cores; so are two
+    i8, which are added up in f32 then, where sums of so many products need not fit i32.
 
     Args:
         a: the operand on the left.
@@ -83,7 +79,8 @@ def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DTy
     if not target.warps or not {a.dtype, b.dtype} <= {*FP8}:
         return found
     along_k = a.strides[-1] == 1 and b.strides[-2 if len(b.shape) > 1 else -1] == 1
-    is_there = wgmma(a.dtype, NARROWEST, b.dtype).feature in arch.features
+    rows = (row for row in WGMMA if (row.a, row.b) == (a.dtype, b.dtype))
+    is_there = any(row.feature in arch.features for row in rows)
     return a.dtype if along_k and is_there else dtypes.f16
 
 

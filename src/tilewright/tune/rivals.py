@@ -26,7 +26,13 @@ _MULTIPLIED = {
 }
 """Dtypes that PyTorch multiplies by themselves, and what it calls them."""
 
-TORCH_NAMES = {**_MULTIPLIED, "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+TORCH_NAMES = {
+    **_MULTIPLIED,
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2fnuz": "float8_e5m2fnuz",
+}
 """All that arrays are seen as, and what PyTorch calls it."""
 
 

@@ -251,6 +251,7 @@ MEMBERS: dict[str, dict[str, Case]] = {
     },
     "scaled_mm": {
         "f16 by fp8": with_scales(("f16", "f8e4m3"), RAGGED, layout="nn", activation="gelu"),
+        "f16 by fp8 of gfx942": with_scales(("f16", "f8e4m3fnuz"), RAGGED),
         "bf16 by i8": with_scales(("bf16", "i8"), RAGGED, activation="tanh"),
         "i8 by i8": with_scales(("i8", "i8"), RAGGED),
         "blocks": with_scales(("f8e4m3", "f8e4m3"), (40, 40, 200), blocks=(1, 128)),
