@@ -35,7 +35,7 @@ MEMBERS = {
     ("fp16 × int4, groups of 128, M ≤ 16", "cuBLAS fp16 alone"): "f16 by weights of 4 bits, up to 16 rows",
     ("fp16 × fp8 + scale + bias, M ≤ 64", "cuBLAS fp16 alone"): "f16 by weights of fp8, up to 64 rows",
     ("fp8 × fp8 by block", "torch._scaled_mm"): "fp8 by fp8, scales of blocks",
-    ("complex64, f32 grade", "cuBLAS CGEMM"): "complex64 on tensor cores, no less exact",
+    ("complex64, f32 grade", "cuBLAS CGEMM"): 'complex64 on tensor cores, `precision="f32"`',
     ("complex128", "cuBLAS ZGEMM"): "complex128",
     ("complex half", "six launches"): "complex numbers of f16",
     ("fp32-accurate real", "cuBLAS SGEMM"): 'f32 on tensor cores, `precision="f32"`',
@@ -45,6 +45,12 @@ MEMBERS = {
     ("attention, D = 96, 192, 256", "cuDNN, FlashAttention"): "attention, heads of 96, 192, 256",
 }
 """Rows of `benchmarks/members.py` that the README quotes, in its words."""
+
+PEERS = {
+    "six launches": "our four real products and two sums of them",
+    "two steps": "PyTorch's product with bias, then a permuted copy",
+}
+"""What those words stand for, where a page does not say it."""
 
 TABLE = re.compile(r"(<!-- measured: [^\n]* -->\n(?:\|[^\n]*\n){2}).*?(<!-- end -->)", re.DOTALL)
 OF_MEMBERS = re.compile(r"(<!-- members: [^\n]* -->\n(?:\|[^\n]*\n){2}).*?(<!-- end -->)", re.DOTALL)
@@ -75,7 +81,7 @@ def with_table(text: str, rows: list[dict[str, Any]]) -> str:
 
 
 def with_members(text: str) -> str:
-    """A page whose table has the members of the family beside their peers: mean, least and most."""
+    """A page whose table has the members of the family beside their peers: geometric mean, least and most."""
     sys.path.append(str(ROOT / "benchmarks"))
     lines = []
     for work in runpy.run_path(str(ROOT / "benchmarks" / "members.py"))["ASKED"]:
@@ -83,7 +89,8 @@ def with_members(text: str) -> str:
         if values and (work.name, work.peer) in MEMBERS:
             mean = math.exp(sum(map(math.log, values)) / len(values))
             reach = f"{mean:.2f} | {min(values):.2f} to {max(values):.2f}"
-            lines.append(f"| {MEMBERS[work.name, work.peer]} | {work.peer} | {reach} |\n")
+            beside = PEERS.get(work.peer, work.peer)
+            lines.append(f"| {MEMBERS[work.name, work.peer]} | {beside} | {reach} |\n")
     assert len(lines) == len(MEMBERS), "a row that the README quotes was not measured"
     return OF_MEMBERS.sub(lambda match: match[1] + "".join(lines) + match[2], text)
 

@@ -31,7 +31,7 @@ def test_it_drops_elements() -> None:
         (("ij,jk", "2x3", "4x5"), "axis 'j' has 3 and 4 elements"),
         (("ij,jk", "2,3", "3x5"), "integers with x between them"),
         (("ij,jk", "2x3", "3x5", "--dtype", "f12"), "unknown dtype"),
-        (("ij,jk", "2x3", "3x5", "--dropout", "1"), "nearest legal choice: a probability below 1"),
+        (("ij,jk", "2x3", "3x5", "--dropout", "1"), "nearest legal choice: from 0 on and below 1"),
         (("ij,jk", "2x3", "3x5", "--activation", "rely"), "relu"),
     ],
     ids=str,

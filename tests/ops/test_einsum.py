@@ -178,7 +178,8 @@ def test_the_comparison_rejects_other_elements() -> None:
 @pytest.mark.parametrize(
     ("subscripts", "shapes", "message"),
     [
-        ("ij,jk,kl", ((2, 3), (3, 4)), "3 operands"),
+        ("ij,jk,kl", ((2, 3), (3, 4)), "3 operands.*choice: two of them, and the result with the next one"),
+        ("ij->ij", ((2, 3), (3, 4)), "1 operands.*choice: ij,jk->ik"),
         (
             "ij,jk->il",
             ((2, 3), (3, 4)),

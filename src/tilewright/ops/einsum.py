@@ -66,7 +66,7 @@ class Dropout(NamedTuple):
         """
         if not 0 <= self.probability < 1:
             raise LaunchError(
-                f"einsum: dropout={shown(self.probability)}; nearest legal choice: a probability below 1"
+                f"einsum: dropout={shown(self.probability)}; nearest legal choice: from 0 on and below 1"
             )
         for name in ("seed", "offset"):
             if (given := getattr(self, name)) < 0:

@@ -58,10 +58,8 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
     left, arrow, right = whole.partition("->")
     operands = left.split(",")
     if len(operands) != 2:
-        _refuse(
-            text,
-            f"{len(operands)} operands, and einsum multiplies two; nearest legal choice: one after another",
-        )
+        near = "two of them, and the result with the next one" if len(operands) > 2 else "ij,jk->ik"
+        _refuse(text, f"{len(operands)} operands, where two are multiplied; nearest legal choice: {near}")
     if arrow and "," in right:
         _refuse(text, "a comma in the result, which is one array")
     a, b = (_labels(text, part, rank) for part, rank in zip(operands, ranks, strict=True))
