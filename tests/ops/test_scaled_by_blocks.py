@@ -72,6 +72,16 @@ def test_shapes_say_what_scales_belong_to(scale_a: Any, scale_b: Any, target: st
     assert np.array_equal(made, wanted)
 
 
+@pytest.mark.parametrize("scale_a", [(20, 0), (1, 0)], ids=str)
+@pytest.mark.parametrize("scale_b", [(0, 2), (0, 136)], ids=str)
+def test_without_k_there_are_no_blocks(scale_a: Any, scale_b: Any) -> None:
+    a, b = np.zeros((20, 0), tw.f8e4m3.numpy), np.zeros((0, 136), tw.f8e4m3.numpy)
+    scales = {"scale_a": np.zeros(scale_a, np.float32), "scale_b": np.zeros(scale_b, np.float32)}
+    bias = np.arange(136, dtype=np.float32)
+    made = multiplied(a, b, "reference", **scales, bias=bias, out_dtype="f32")
+    assert np.array_equal(made, np.broadcast_to(bias, (20, 136)))
+
+
 @ON_ALL
 @pytest.mark.parametrize(
     ("kind", "other"), [(np.float16, FP8), (np.float16, np.int8), (np.int8, np.int8)], ids=str

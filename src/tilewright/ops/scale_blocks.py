@@ -52,7 +52,7 @@ def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
     if row is None:
         return int(batches)
     if info.shape[row] == shape[row]:
-        return int(batches and blocks > 1)  # else it is a scale for each row, of all of K
+        return int(batches and blocks != 1)  # else it is a scale for each row, of all of K
     return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
 
 
