@@ -90,9 +90,10 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def _runs_every_case(config: pytest.Config) -> bool:
-    """Whether no test takes turns: it was asked for, or cases were asked for by name."""
+    """Whether no test takes turns: as was asked for, or for cases that are named, or that have failed."""
+    failed = config.getoption("lf", False) or config.getoption("failedfirst", False)
     named = config.getoption("keyword") or any("::" in argument for argument in config.args)
-    return bool(named) or any(map(config.getoption, ("--every-case", "--update-golden")))
+    return bool(named or failed) or any(map(config.getoption, ("--every-case", "--update-golden")))
 
 
 @pytest.fixture(scope="session")

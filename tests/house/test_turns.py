@@ -84,3 +84,28 @@ def test_nothing_goes_by_the_day_that_runs_on_some_days() -> None:
                 twice += [node.name for mark in marks if mark.startswith("pytest.mark.in_turns")]
     assert twice == []
     assert clocks == []
+
+
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        *(([], False), (["tests/ops"], False), (["--fuzz-seed=1"], False), (["--every-case"], True)),
+        *((["tests/ops/test_matmul.py::test_one"], True), (["-k", "one"], True)),
+        *((["--lf"], True), (["--ff"], True), (["--update-golden"], True)),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_by_name_or_has_failed_runs_on_any_day(
+    words: list[str], every: bool, request: pytest.FixtureRequest
+) -> None:
+    root = request.config.pluginmanager.get_plugin(str(TESTS.parent / "conftest.py"))
+    assert root is not None
+    given = request.config._parser.parse_known_args(words)
+    files = getattr(given, "file_or_dir", [])
+    config = SimpleNamespace(args=files, getoption=lambda name, default=None: option(given, name, default))
+    assert root._runs_every_case(config) is every
+
+
+def option(given: Any, name: str, default: Any) -> Any:
+    """As `pytest.Config.getoption` reads it."""
+    return getattr(given, name.removeprefix("--").replace("-", "_"), default)
