@@ -16,7 +16,7 @@ from tilewright.ops.products import scaled
 from tilewright.ops.scales import OPERANDS, multiplied_as, multiplied_on
 from tilewright.runtime.arrays import describe as described
 from tilewright.schedule.choose import proposals
-from tilewright.targets.target import CPU, CUDA
+from tilewright.targets.target import CPU, CUDA, HIP
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -244,6 +244,24 @@ def test_fp8_is_widened_where_a_gpu_multiplies_it_badly() -> None:
         assert multiplied_on(a, b, host, host.architecture("x86-64-v3")) == tw.f8e4m3
         unknown = [replace(one, dtype=tw.f8e4m3fnuz) for one in (a, b)]  # to NVIDIA's GPUs
         assert multiplied_on(*unknown, gpu, gpu.architecture(arch)) == tw.f16
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind", "other", "multiplied"),
+    [
+        ("gfx942", "f8e4m3fnuz", "f8e4m3fnuz", "f8e4m3fnuz"),
+        ("gfx942", "f8e4m3fnuz", "f8e5m2fnuz", "f16"),
+        ("gfx942", "f8e4m3", "f8e4m3", "f16"),
+        ("gfx950", "f8e5m2", "f8e5m2", "f8e5m2"),
+        ("gfx1151", "f8e4m3fnuz", "f8e4m3fnuz", "f16"),
+    ],
+)
+def test_amd_multiplies_two_of_fp8_as_they_are_where_it_can(
+    arch: str, kind: str, other: str, multiplied: str
+) -> None:
+    """However they lie: what does not lie along K is turned around on its way."""
+    a, b = (described(np.ones((8, 8), tw.dtype(name).numpy)) for name in (kind, other))
+    assert multiplied_on(a, b, HIP, HIP.architecture(arch)) == tw.dtype(multiplied)
 
 
 @pytest.mark.parametrize("rows", [16, 512])

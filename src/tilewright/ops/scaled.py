@@ -107,9 +107,9 @@ def scaled_mm(
         b: array (..., K, N) of one of these, or a vector (K,); of any strides; or `packed` numbers of 4 bits,
             i4 or f4e2m1, of two dimensions, best contiguous along K.  Two dtypes are multiplied as
             the wider one, i8 and fp8 as f16.  Two of f8e4m3 and f8e5m2 are multiplied as they are on Hopper,
-            if both are contiguous along K; elsewhere two kinds of fp8 are multiplied as f16, and so are two
-            of the same kind on other GPUs.  f16 and bf16 are not mixed.  Shapes follow NumPy's rules, as in
-            `matmul`.
+            if both are contiguous along K, and two of one kind on AMD's GPUs that have matrix cores for it;
+            elsewhere two kinds of fp8 are multiplied as f16, and so are two of the same kind on other GPUs.
+            f16 and bf16 are not mixed.  Shapes follow NumPy's rules, as in `matmul`.
         out: array to write; default: a new array of the framework of ``a``.
         scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
             ``a``: of the shape of ``a`` without K, or with 1 in the place of K; or with one for each row and

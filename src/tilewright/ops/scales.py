@@ -15,6 +15,7 @@ from tilewright.ops.integer_sums import MOST_IN_I32
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import WGMMA
+from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import Target
 
 SCALES = ("scale_a", "scale_b")
@@ -63,9 +64,10 @@ def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DTy
     """The dtype in which two operands are multiplied on a machine.
 
     It is that of `multiplied_as`; but two of fp8 are multiplied as they are where a GPU sums them well: those
-    that Hopper has, there, if both are contiguous along K, also one of each kind.  Elsewhere they are widened
-    to f16, exactly, where a GPU would add up their products with 13 bits or without tensor cores; so are two
-    i8, which are added up in f32 then, where sums of so many products need not fit i32.
+    that Hopper has, there, if both are contiguous along K, also one of each kind; two of one kind that AMD's
+    matrix cores have, there.  Elsewhere they are widened to f16, exactly, where a GPU would add up their
+    products with 13 bits or without tensor cores; so are two i8, which are added up in f32 then, where sums
+    of so many products need not fit i32.
 
     Args:
         a: the operand on the left.
@@ -78,6 +80,8 @@ def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DTy
         return dtypes.f16
     if not target.warps or not {a.dtype, b.dtype} <= {*FP8}:
         return found
+    if a.dtype == b.dtype and nearest(a.dtype, dtypes.f32, arch.features):
+        return a.dtype
     along_k = a.strides[-1] == 1 and b.strides[-2 if len(b.shape) > 1 else -1] == 1
     rows = (row for row in WGMMA if (row.a, row.b) == (a.dtype, b.dtype))
     is_there = any(row.feature in arch.features for row in rows)

@@ -157,8 +157,11 @@ def with_scales(kinds: tuple[str, str], shape: tuple[int, int, int], **words: An
         trial.run()
         found = trial.verify()
         assert found.ok, f"{trial.name}: {found}"
-        if kinds[0] in ("f16", "bf16") and not target.endswith("reference"):
-            assert any(name.startswith(("v_mfma_", "v_wmma_")) for name in machine.EXECUTED), "widened"
+        if a.is_float and not target.endswith("reference"):
+            products = {name for name in machine.EXECUTED if name.startswith(("v_mfma_", "v_wmma_"))}
+            as_it_is = "gfx942" in target and kinds == ("f8e4m3fnuz",) * 2
+            assert products, "widened"
+            assert as_it_is == any("fp8_fp8" in name for name in products)
 
     return run
 
@@ -251,6 +254,7 @@ MEMBERS: dict[str, dict[str, Case]] = {
     },
     "scaled_mm": {
         "f16 by fp8": with_scales(("f16", "f8e4m3"), RAGGED, layout="nn", activation="gelu"),
+        "fp8 of gfx942": with_scales(("f8e4m3fnuz", "f8e4m3fnuz"), RAGGED),
         "f16 by fp8 of gfx942": with_scales(("f16", "f8e4m3fnuz"), RAGGED),
         "bf16 by i8": with_scales(("bf16", "i8"), RAGGED, activation="tanh"),
         "i8 by i8": with_scales(("i8", "i8"), RAGGED),
