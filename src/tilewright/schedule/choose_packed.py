@@ -40,8 +40,8 @@ LAUNCH_US, AGAIN_US = 5.4, 3.0
 MEETING_US, PART_US = {"cluster": 0.0, "workspace": 0.6}, 0.4
 """That parts of K meet, and each of them."""
 
-GROUPS_US, MOST_COLUMNS_OF_GROUPS = 0.8, 8
-"""That the groups of a block meet; of more columns nobody has measured them."""
+GROUPS_US = 0.8
+"""That the groups of a block meet."""
 
 PAIR = 2
 """Blocks of a cluster; four and more took longer than by a workspace."""
@@ -76,6 +76,7 @@ class Form:
         depth: of a tile along K.
         beside: blocks that share a multiprocessor.
         groups: that share a tile along K, each of so many warps.
+        columns: rows of the other operand for which it was measured; 0: any.
     """
 
     rows: int
@@ -83,10 +84,13 @@ class Form:
     depth: int
     beside: int
     groups: int = 1
+    columns: int = 0
 
 
 FORMS = (
-    Form(16, 1, 128, 2, groups=8),
+    Form(16, 1, 128, 2, groups=8, columns=8),
+    Form(32, 2, 256, 1, groups=4, columns=16),
+    Form(64, 2, 128, 1, groups=4, columns=16),
     Form(64, 4, 256, 3),
     Form(64, 4, 256, 4),
     Form(64, 4, 256, 2),
@@ -130,7 +134,7 @@ def _of_few_rows(asked: Question, swap: bool) -> Iterator[Candidate]:
             continue
         if split > 1 and (k < split * LEAST_STEPS * form.depth or form.rows > MOST_SPLIT_ROWS):
             continue
-        if form.groups > 1 and not _fits_groups(asked, form, columns, split):
+        if form.columns not in (0, columns) or not _fits_groups(asked, form, split):
             continue
         ways = ("cluster", "workspace") if split == PAIR and asked.splitting is None else ("workspace",)
         for reduction in ways:
@@ -149,14 +153,10 @@ def _of_few_rows(asked: Question, swap: bool) -> Iterator[Candidate]:
             yield Candidate(parted, _time_us(asked, form, columns, split) + parts, rule + how)
 
 
-def _fits_groups(asked: Question, form: Form, columns: int, split: int) -> bool:
-    """Whether groups may share K: of few columns, with steps enough for each, where nothing else splits K."""
+def _fits_groups(asked: Question, form: Form, split: int) -> bool:
+    """Whether groups may share K: with steps enough for each, where nothing else splits K."""
     alone = split == 1 and asked.splitting is None
-    return (
-        alone
-        and columns <= MOST_COLUMNS_OF_GROUPS
-        and asked.shape[2] >= form.groups * LEAST_STEPS * form.depth
-    )
+    return form.groups == 1 or (alone and asked.shape[2] >= form.groups * LEAST_STEPS * form.depth)
 
 
 def _of_many(asked: Question, swap: bool) -> Iterator[Candidate]:
@@ -195,7 +195,8 @@ def _stage_bytes(asked: Question, form: Form, columns: int) -> int:
 
 def _spills(asked: Question, form: Form, columns: int) -> bool:
     """Whether zero points do not fit into registers beside the scales, as seen with NVRTC 13."""
-    return len(asked.form.a.beside) > 1 and columns > COLUMNS[0] and form.rows > MOST_SPLIT_ROWS
+    many = form.rows > MOST_SPLIT_ROWS or form.groups > 1
+    return len(asked.form.a.beside) > 1 and columns > COLUMNS[0] and many
 
 
 def _sums_bytes(form: Form, columns: int) -> int:
