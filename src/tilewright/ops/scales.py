@@ -21,7 +21,8 @@ from tilewright.targets.target import Target
 SCALES = ("scale_a", "scale_b")
 WIDE = (dtypes.f32, dtypes.f16, dtypes.bf16)
 FP8 = (dtypes.f8e4m3, dtypes.f8e5m2, dtypes.f8e4m3fnuz, dtypes.f8e5m2fnuz)
-OPERANDS = (*WIDE, *FP8, dtypes.i8)
+NARROW = (*FP8, dtypes.i8)
+OPERANDS = (*WIDE, *NARROW)
 """Dtypes of operands, and of results; scales and biases are wide."""
 
 PACKED = (dtypes.i4, dtypes.f4e2m1)
