@@ -18,6 +18,13 @@ def test_it_contracts_verifies_and_times() -> None:
     assert result.output.splitlines()[-1].endswith("einsum<reference, f16, bsk,khd->bhsd>")
 
 
+def test_a_result_without_axes_is_one_number() -> None:
+    given = ("einsum", "i,i->", "5", "5", "--target", "reference", "--no-time")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[0].split(maxsplit=1) == ["result", "one number"]
+
+
 def test_it_drops_elements() -> None:
     given = ("einsum", "bsk,khd->bhsd", "2x5x6", "6x3x4", "--dropout", "0.5", "--target", "reference")
     result = CliRunner().invoke(app, given)

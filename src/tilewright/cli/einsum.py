@@ -54,7 +54,7 @@ def einsum(
         trial = EinsumTrial(given, target, activation, read_schedule(schedule), dropped=dropped)
     seen = trial.contraction
     views = [name for name, one in seen.seen if any(inner for _, inner in one.groups)]
-    say("result", "x".join(map(str, given.arrays["out"].shape)))
+    say("result", "x".join(map(str, given.arrays["out"].shape)) or "one number")
     say("", f"{_counted(seen.batch)}, {_seen_through(views)}")
     say("", f"schedule: {trial.scheduled()}")
     with working("running"):
