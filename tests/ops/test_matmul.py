@@ -83,8 +83,14 @@ def test_an_output_that_shares_memory_with_an_operand() -> None:
 
 def test_an_output_that_cannot_hold_the_product() -> None:
     x = np.ones((4, 4), np.float32)
-    with pytest.raises(tw.DTypeError, match="out is i32, a @ b is f32: the fractions would be lost"):
+    with pytest.raises(
+        tw.DTypeError, match=r"out is i32, a @ b is f32: the fractions would be lost; .*: f32"
+    ):
         tw.matmul(x, x, np.zeros((4, 4), np.int32))
+    with pytest.raises(tw.DTypeError, match="is c64, a @ b is f32: there are no imaginary parts"):
+        tw.matmul(x, x, out_dtype="c64", target="reference")
+    with pytest.raises(tw.LaunchError, match="stream=7 is for GPUs; the reference target runs before"):
+        tw.matmul(x, x, stream=7, target="reference")
     with pytest.raises(tw.LaunchError, match=r"out: builtins.list is not an array"):
         tw.matmul(x, x, [1.0])
 
@@ -157,7 +163,7 @@ def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:
         tw.matmul(a, a, out, precision="fast")
     with pytest.raises(tw.LaunchError, match="cannot reach arrays in host memory"):
         tw.matmul(a, a, out, target="cuda")
-    with pytest.raises(tw.LaunchError, match="stream= is for"):
+    with pytest.raises(tw.LaunchError, match="stream=3 is for GPUs"):
         tw.matmul(a, a, out, stream=3)
     out.flags.writeable = False
     with pytest.raises(tw.LaunchError, match="read-only"):

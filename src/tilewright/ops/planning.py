@@ -346,7 +346,8 @@ def result_dtype(
         _check_integers(infos, made, natural, wanted)
     if made.components > 1 or (natural.is_float and not made.is_float and not saturate):
         what = "out" if "out" in infos else "out_dtype"
-        raise DTypeError(f"{what} is {made}, a @ b is {natural}: the fractions would be lost")
+        why = "there are no imaginary parts" if made.components > 1 else "the fractions would be lost"
+        raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
     return made
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, Stride
 from tilewright.ir.types import Value
 from tilewright.runtime.arrays import ArrayInfo
@@ -126,6 +126,23 @@ def _check_cluster(kernel: Kernel, grid: Sequence[int]) -> None:
                 f"kernel {kernel.name}: {grid[member.axis]} blocks along axis {member.axis} are no multiple "
                 f"of the cluster's {member.extent}"
             )
+
+
+def check_no_stream(stream: Any, target: str) -> None:
+    """Check that no stream is given to a target that has none.
+
+    Args:
+        stream: what the caller gave.
+        target: its name, as errors have it.
+
+    Raises:
+        LaunchError: one was given.
+    """
+    if stream is not None:
+        raise LaunchError(
+            f"stream={shown(stream)} is for GPUs; the {target} target runs before it returns; nearest legal "
+            "choice: stream=None"
+        )
 
 
 def check_output(writer: str, name: str, info: ArrayInfo) -> None:

@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding
+from tilewright.runtime.binding import Binding, check_no_stream
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import settings
 from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
@@ -151,8 +151,7 @@ class PreparedCpu:
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Run on these arguments and return when they are done."""
-        if stream is not None:
-            raise LaunchError("stream= is for the cuda target; the cpu target runs before it returns")
+        check_no_stream(stream, CPU.name)
         self._used[0] = 1
         try:
             packed = self._idle.pop()

@@ -14,7 +14,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
-from tilewright.runtime.binding import Binding
+from tilewright.runtime.binding import Binding, check_no_stream
 from tilewright.runtime.check_arguments import WORK, Blocks, asked_blocks, check_lanes
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.trials import check_sizes
@@ -87,8 +87,10 @@ class PreparedReference:
         """Run on these arguments, in place.
 
         Raises:
+            LaunchError: a stream, which this target has not.
             HazardError: the checker found hazards.
         """
+        check_no_stream(stream, REFERENCE.name)
         self.recent = True
         self.run(arguments).raise_if_any()
 
