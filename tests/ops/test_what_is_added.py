@@ -139,7 +139,7 @@ def test_a_known_call_is_refused_what_an_unknown_one_is() -> None:
         tw.matmul(a, b, out, c=c)
     with pytest.raises(tw.LaunchError, match="out and c share memory"):
         tw.matmul(a, b, out, c=memory[:, 4:11])
-    with pytest.raises(tw.LaunchError, match="stream= is for"):
+    with pytest.raises(tw.LaunchError, match="stream=3 is for GPUs"):
         tw.matmul(a, b, out, c=c, stream=3)
     small = np.ones((4, 4), np.int8)
     assert (tw.matmul(small, small, alpha=2.0) == 8).all()
