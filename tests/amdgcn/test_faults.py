@@ -138,6 +138,13 @@ def test_undefined_bits_that_nothing_depends_on_are_no_fault() -> None:
         "global_store_dword v1, v2, s[2:3]",
     )
     assert not old(LOADED[0], *half).any()
+    added = (
+        "v_and_b32_e32 v2, 0xffff0000, v7",
+        "v_mad_u32_u24 v2, v0, 3, v2",
+        "v_and_b32_e32 v2, 0xffff, v2",
+        "global_store_dword v1, v2, s[2:3]",
+    )
+    assert np.array_equal(old(LOADED[0], *added), 3 * np.arange(64))
     chosen = (
         "v_cmp_gt_u32_e32 vcc, 32, v0",
         "s_and_saveexec_b64 s[4:5], vcc",

@@ -16,7 +16,7 @@ from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups, for_warps
 from tilewright.runtime.arrays import describe
-from tilewright.targets.target import CUDA, REFERENCE
+from tilewright.targets.target import CUDA, HIP, REFERENCE
 
 from .attending import Problem
 
@@ -335,9 +335,9 @@ def test_which_kernel_serves() -> None:
         assert answer.kernel.program.function.__module__.endswith(name)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1151", "gfx1201"])
 def test_tiles_fit_every_machine(arch: str) -> None:
-    machine = CUDA.architecture(arch)
+    machine = (CUDA if arch.startswith("sm_") else HIP).architecture(arch)
     for depth in range(1, 257, 5):
         for width in (1, 16, 64, depth, 200, 256):
             for element in (tw.f16, tw.f32):

@@ -36,6 +36,10 @@ class Partly:
     def __invert__(self) -> Partly:
         return Partly(~self.value, self.unknown)
 
+    def lower(self, bits: int) -> Partly:
+        """Of which nothing but so many lower bits is used."""
+        return Partly(self.value, self.unknown & self.unknown.dtype.type((1 << bits) - 1))
+
     def moved(self, move: Callable[[Any, Any], Any], by: Partly) -> Partly:
         """Bits moved by an amount; all are undefined where the amount is."""
         unknown = move(self.unknown, by.value)

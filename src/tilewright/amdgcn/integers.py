@@ -147,6 +147,7 @@ _THREE: dict[str, Any] = {
 }
 _MOVED = tracked(lambda a: a)
 _SUM = tracked(upward)
+_SUM_OF_24_BITS = tracked(lambda a, b, *more: upward(a.lower(24), b.lower(24), *more))
 _SAME = tracked(lambda a, b: a.moved(right, b))
 
 
@@ -199,25 +200,33 @@ def _rows() -> dict[str, Row]:
         "v_mul_hi_i32": row(
             "i32 = i32 i32", lambda a, b: (a.astype(np.int64) * b.astype(np.int64) >> 32).astype(np.int32)
         ),
-        "v_mul_u32_u24": row("u32 = u32 u32", lambda a, b: (_low24(a) * _low24(b)).astype(np.uint32)),
-        "v_mul_i32_i24": row("i32 = i32 i32", lambda a, b: (_low24(a) * _low24(b)).astype(np.int32)),
+        "v_mul_u32_u24": row(
+            "u32 = u32 u32", lambda a, b: (_low24(a) * _low24(b)).astype(np.uint32), _SUM_OF_24_BITS
+        ),
+        "v_mul_i32_i24": row(
+            "i32 = i32 i32", lambda a, b: (_low24(a) * _low24(b)).astype(np.int32), _SUM_OF_24_BITS
+        ),
         "v_mul_hi_u32_u24": row(
             "u32 = u32 u32", lambda a, b: (_low24(a) * _low24(b) >> 32).astype(np.uint32)
         ),
         "v_mul_hi_i32_i24": row("i32 = i32 i32", lambda a, b: (_low24(a) * _low24(b) >> 32).astype(np.int32)),
         "v_mad_u32_u24": row(
-            "u32 = u32 u32 u32", lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.uint32)
+            "u32 = u32 u32 u32",
+            lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.uint32),
+            _SUM_OF_24_BITS,
         ),
         "v_mad_i32_i24": row(
-            "i32 = i32 i32 i32", lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.int32)
+            "i32 = i32 i32 i32",
+            lambda a, b, c: (_low24(a) * _low24(b) + c).astype(np.int32),
+            _SUM_OF_24_BITS,
         ),
         "v_mad_u64_u32": row("u64 mask = u32 u32 u64", _mad_wide, _wide_sum),
         "v_mad_i64_i32": row("i64 mask = i32 i32 i64", _mad_wide, _wide_sum),
         "v_mad_u32_u16": row(
-            "u32 = u16 u16 u32", lambda a, b, c: a.astype(np.uint32) * b.astype(np.uint32) + c
+            "u32 = u16 u16 u32", lambda a, b, c: a.astype(np.uint32) * b.astype(np.uint32) + c, _SUM
         ),
         "v_mad_i32_i16": row(
-            "i32 = i16 i16 i32", lambda a, b, c: a.astype(np.int32) * b.astype(np.int32) + c
+            "i32 = i16 i16 i32", lambda a, b, c: a.astype(np.int32) * b.astype(np.int32) + c, _SUM
         ),
         "v_mad_u16": row("u16 = u16 u16 u16", lambda a, b, c: a * b + c, keeps=True, track=_SUM),
         "v_add_i32": row("i32 = i32 i32", np.add, track=_SUM),

@@ -283,3 +283,6 @@ MEMBERS: dict[str, dict[str, Case]] = {
     "convolution": {"f16": convolved},
 }
 """By the operation's name in the library, and what is particular of a case."""
+
+DEEP = {"attention: f32, deep": attended("f32", (136, 16), (20, 20))}
+"""What has the smallest tiles; on gfx942 its listing takes long to execute."""

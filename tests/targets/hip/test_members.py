@@ -22,7 +22,7 @@ import tilewright as tw
 
 from .lessons import LESSONS, TRAITS
 from .machine import ARCHS, COMPILED, EXECUTED, OLDER_VERSION, machines, others, toolchain
-from .members import MEMBERS, Case
+from .members import DEEP, MEMBERS, Case
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +34,7 @@ EACH: dict[str, tuple[Case, str]] = {
     for name, case in cases.items()
 }
 EACH |= {f"gfx942, {name}": (case, "gfx942") for name, case in TRAITS.items()}
+EACH |= {f"gfx1151, {name}": (case, "gfx1151") for name, case in DEEP.items()}
 
 REFERENCE = "gfx942 reference"
 SECOND = {

@@ -147,7 +147,8 @@ def for_warps(
         """Rows, keys and warps, the best first."""
         if element == f32:
             least = atom.shape[0]  # rows of a warp
-            yield from ((rows, keys, rows // least) for rows, keys in ((64, 32), (64, 16), (32, 16)))
+            every = (64, 32), (64, 16), (32, 16), (16, 16), (16, 8)
+            yield from ((rows, keys, rows // least) for rows, keys in every)
         elif max(depth, width) <= 64:
             yield (128, 64, 4)
         elif max(depth, width) <= 128:
@@ -155,14 +156,23 @@ def for_warps(
         else:
             yield from ((128, 32, 8), (64, 32, 4), (32, 16, 2))
 
-    made = (WarpTiles(rows, keys, depth, width, warps, atom, keys_by_column) for rows, keys, warps in sizes())
+    made = (
+        WarpTiles(rows, keys, depth, width, warps, _atom(element, arch, keys), keys_by_column)
+        for rows, keys, warps in sizes()
+    )
     return next(tiles for tiles in made if _fits(tiles.shared_bytes, arch))
 
 
-def _atom(element: DType, arch: Arch) -> MmaAtom:
-    """What multiplies: of f32 multiply-adds, else matrix units, of which the narrow ones leave warps rows."""
+def _atom(element: DType, arch: Arch, keys: int = 16) -> MmaAtom:
+    """What multiplies: of f32 multiply-adds, else matrix units, of which the narrow ones leave warps rows.
+
+    Args:
+        element: f16, bf16 or f32.
+        arch: the machine.
+        keys: rows of a tile of keys; of 8 each lane has one.
+    """
     if element == f32:
-        return fma(f32, lanes=(arch.lanes // 8, 8), each=(2, 2))
+        return fma(f32, lanes=(arch.lanes // 8, 8), each=(2, min(keys // 8, 2)))
     return nearest(element, f32, arch.features, most=(16, 16)) or TENSOR_CORE[element.name]
 
 
