@@ -24,6 +24,7 @@ from tilewright.lang.launch import block_index, require
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
+from tilewright.lang.tracer import current
 from tilewright.ops.grades import MOST_RANK
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
@@ -178,7 +179,8 @@ def _split(arrays: tuple[Tensor, ...], number: Index, tiling: Tiling, both: bool
         for k in traced_range(turns):
             largest.assign(maximum(largest, _finite(tw.load(x.tile(tile, (r, k)), spread))))
     # Of a row that several warps hold, they tell each other.
-    told = tw.shared((tiling.rows, tiling.threads // LANES), dtypes.f32) if tiling.along_rows else None
+    warps = tiling.threads // current().lanes
+    told = tw.shared((tiling.rows, warps), dtypes.f32) if tiling.along_rows else None
     scale, one = units_of(reduce_max(largest, 1, scratch=told))
     tw.copy(one, unit.tile((tiling.rows,), (r,)).unmerge(0, (tiling.rows, 1)))
 

@@ -16,7 +16,7 @@ from tilewright.schedule.split_refusal import refusal
 
 Doubts: TypeAlias = tuple[bool, bool, bool]
 
-INSTRUCTIONS = ("wgmma", "mma", "fma")
+INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma")
 """What multiplies, the fastest first."""
 
 SHARED = ("reduce-scatter", "cluster")
