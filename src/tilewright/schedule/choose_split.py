@@ -41,7 +41,7 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     if first is None:
         raise refusal(question)
     if wanted.batch_invariant:
-        yield from _of_one_instruction([first, *found])
+        yield from _in_one_order([first, *found])
     else:
         yield first
         yield from found
@@ -79,12 +79,12 @@ def _doubts(question: Question, schedule: Schedule) -> Doubts:
     return spills(question, schedule), is_copied, is_guessed
 
 
-def _of_one_instruction(found: list[Candidate]) -> list[Candidate]:
-    """Those whose products are added up by the same instruction, whatever the number of rows."""
+def _in_one_order(found: list[Candidate]) -> list[Candidate]:
+    """Those whose sums one instruction adds up and promotes as often, whatever the number of rows."""
 
-    def instruction(one: Candidate) -> tuple[int, int]:
-        atom = one.schedule.atom
-        return INSTRUCTIONS.index(atom.instruction.partition(".")[0]), -atom.shape[2]
+    def order(one: Candidate) -> tuple[int, int, int]:
+        atom, period = one.schedule.atom, one.schedule.promote * one.schedule.block_k
+        return INSTRUCTIONS.index(atom.instruction.partition(".")[0]), -atom.shape[2], -period
 
-    best = min(map(instruction, found), default=None)
-    return [one for one in found if instruction(one) == best]
+    best = min(map(order, found), default=None)
+    return [one for one in found if order(one) == best]
