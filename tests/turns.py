@@ -4,7 +4,8 @@ Mutants: ``pytest --every-mutant tests/hazards tests/schedule/test_mutants.py`` 
 found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
 
 Cases: those of a parametrized test with the marker `in_turns` go one way through the library, with other
-numbers.  ``pytest --every-case`` runs all of them, and so does whoever names a test.
+numbers.  In a file with the marker all tests take turns that have none of their own.  ``pytest --every-case``
+runs all of them, and so does whoever names a test.
 """
 
 from __future__ import annotations
@@ -87,15 +88,17 @@ def waiting(items: Iterable[Any], day: int, needs_gpu: Callable[[Any], bool]) ->
     """The collected tests whose turn is on another day, by their `id`.
 
     Those of a function come one after the other in an order that has nothing to do with their parameters, so
-    that every value of each parameter is tried on most days.  Tests that need a GPU run seldom, and take no
-    turns.
+    that every value of each parameter is tried on most days.  Functions without parameters take turns with
+    others of their file.  Tests that need a GPU run seldom, and take no turns.
     """
     families: dict[tuple[str, int], list[Any]] = {}
     for item in items:
         mark = item.get_closest_marker("in_turns")
         if mark is not None and not needs_gpu(item):
             [days] = mark.args
-            families.setdefault((item.nodeid.partition("[")[0], days), []).append(item)
+            function, bracket, _ = item.nodeid.partition("[")
+            family = function if bracket else function.partition("::")[0]
+            families.setdefault((family, days), []).append(item)
     found: dict[int, Any] = {}
     for (_, days), family in families.items():
         family.sort(key=lambda item: (crc32(item.nodeid.encode()), item.nodeid))

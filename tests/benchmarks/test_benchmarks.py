@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from tests.canaries import Canaries
 from tests.programs import run_here
+from tests.turns import Turns
 
 from tilewright.runtime.native import processor_flags
+
+pytestmark = pytest.mark.in_turns(3)
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "benchmarks"
@@ -224,12 +227,12 @@ print(_found(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 w
 
 WATCHED = [("gemms", 51), ("movers", 60), ("clusters", 7), ("blocks", 10)]
 DAYS = 3
-"""After so many days each kernel that the sanitizers watch has been compiled and run here."""
+"""After so many turns each kernel that the sanitizers watch has been compiled and run here."""
 
 
 @pytest.mark.parametrize(("kernels", "count"), WATCHED)
-def test_what_the_sanitizers_watch_compiles_and_is_right(kernels: str, count: int, fuzz_seed: int) -> None:
-    part = (fuzz_seed % DAYS, DAYS)
+def test_what_the_sanitizers_watch_compiles_and_is_right(kernels: str, count: int, turns: Turns) -> None:
+    part = (turns.day % DAYS, DAYS)
     expected = len(range(part[0], count, DAYS))
     assert run("sanitize.py", kernels, "--compile", "--part", *part).count(" compiled\n") == expected
     target = "cpu" if kernels == "gemms" else "reference"

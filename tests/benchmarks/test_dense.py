@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .test_benchmarks import HERE, run
+
+pytestmark = pytest.mark.in_turns(3)
 
 
 def test_one_kernel_of_each_group_compiles_without_a_gpu(tmp_path: Path) -> None:

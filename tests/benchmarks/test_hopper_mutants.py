@@ -23,6 +23,8 @@ import hopper_mutants as mutants
 from tests.runtime.fake_gpu import Driver
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
+pytestmark = pytest.mark.in_turns(3)
+
 TEXT = """prelude
 extern "C" __global__ void f() {
   if (tid < 32) {

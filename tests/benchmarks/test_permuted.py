@@ -19,6 +19,8 @@ from tilewright.schedule.choose import choose
 
 from .test_benchmarks import HERE, run
 
+pytestmark = pytest.mark.in_turns(3)
+
 PROCESSORS = 132
 """Of an H200."""
 

@@ -12,6 +12,8 @@ import pytest
 
 from .test_benchmarks import HERE, run
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @pytest.mark.parametrize(
     ("script", "words", "count"), [("split_k.py", (), 3), ("dense.py", ("--rows", "grouped"), 4)]

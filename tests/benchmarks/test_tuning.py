@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from .test_benchmarks import run
+
+pytestmark = pytest.mark.in_turns(3)
 
 
 def test_a_table_is_made_and_serves_a_shape_that_nobody_tuned(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ from tilewright.targets.reference.residues import (
 from tilewright.testing import compare_algebra, residues
 from tilewright.views.transforms import Tile
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXTENTS = (70, 40, 72)
 """M, N and K: two tiles and a ragged one; rows of whole 16 bytes, which bulk copies carry."""
 

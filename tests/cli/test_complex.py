@@ -15,6 +15,8 @@ from tilewright.ops.complex_planning import Asked
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.trial import OURS
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 def test_it_multiplies_verifies_and_says_what_is_launched() -> None:
     given = ("complex", "5", "8", "40", "--method", "3m", "--conjugate", "a", "--target", "reference")

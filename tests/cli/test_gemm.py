@@ -22,6 +22,8 @@ from tilewright.cli.verbs import app
 from tilewright.tune.halves_trial import HalvesTrial, graded_trial
 from tilewright.tune.trial import Trial
 
+pytestmark = pytest.mark.in_turns(3)
+
 PERF = re.compile(r"^Perf: \S+ ms, \S+ TFlops, \S+ GB/s, (gemm<.+>)$", re.MULTILINE)
 QUICK = ("--target", "reference", "--no-time")
 

@@ -9,6 +9,8 @@ from tests.programs import CliRunner
 
 from tilewright.cli.verbs import app
 
+pytestmark = pytest.mark.in_turns(3)
+
 GEMM = ("inspect", "--isa", "--target", "hip", "--dtype", "f16", "--shape", "512x512x512")
 
 

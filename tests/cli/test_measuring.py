@@ -29,6 +29,8 @@ from tilewright.tune.measure import Effort
 from tilewright.tune.profiling import Row, profile
 from tilewright.tune.roofline import Roofs
 
+pytestmark = pytest.mark.in_turns(3)
+
 GEMM = Gemm((40, 50, 60), "f32", "nn", "exact", "cpu")
 QUICK = ("--seconds", "0", "--processes", "1")
 

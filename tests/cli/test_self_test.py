@@ -20,6 +20,8 @@ from tilewright.cli.verbs import app
 from tilewright.runtime import shared_objects
 from tilewright.tune.self_test import COLUMNS, ROWS, STEPS, Fenced, Outcome, cases, tried
 
+pytestmark = pytest.mark.in_turns(3)
+
 CASES = [case.name for case in cases()]
 COPY = cases()[0]
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.in_turns(3)
+
 COMMAND = f"{shlex.quote(sys.executable)} -m tilewright"
 GEMM = "gemm 8 8 8 --target reference --no-time"
 ASCII = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -40,6 +40,13 @@ def test_others_run_every_day() -> None:
     assert of_day([*free, *on_gpu], DAY) == {item.nodeid for item in (*free, *on_gpu)}
 
 
+def test_functions_without_parameters_take_turns_with_others_of_their_file() -> None:
+    items = [case(f"tests/{name}.py::test_{number}", 3) for name in "ab" for number in range(4)]
+    found = [of_day(items, DAY + day) for day in range(3)]
+    assert sorted(name for names in found for name in names) == sorted(item.nodeid for item in items)
+    assert all({name[:8] for name in names} == {"tests/a.", "tests/b."} for names in found)
+
+
 def test_values_of_every_parameter_are_mixed() -> None:
     """Of 4 x 3 cases no day has those of one value alone, as every third in order would."""
     items = [case(f"tests/t.py::test[{a}-{b}]", 3) for a in "wxyz" for b in "123"]
@@ -78,10 +85,12 @@ def test_nothing_goes_by_the_day_that_runs_on_some_days() -> None:
         text = path.read_text(encoding="utf-8")
         if "date.today()" in text and path.name not in ("turns.py", Path(__file__).name):
             clocks.append(path.name)
+        marked = "pytestmark = pytest.mark.in_turns" in text
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef) and "fuzz_seed" in {one.arg for one in node.args.args}:
                 marks = [ast.unparse(one) for one in node.decorator_list]
-                twice += [node.name for mark in marks if mark.startswith("pytest.mark.in_turns")]
+                if marked or any(mark.startswith("pytest.mark.in_turns") for mark in marks):
+                    twice.append(node.name)
     assert twice == []
     assert clocks == []
 

@@ -12,6 +12,8 @@ from tests.programs import run_here
 
 import tilewright as tw
 
+pytestmark = pytest.mark.in_turns(3)
+
 PLACE = Path(__file__).parents[2] / "docs" / "tutorial"
 STEPS = sorted(PLACE.glob("*.py"))
 

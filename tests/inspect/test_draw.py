@@ -39,6 +39,8 @@ from tilewright.views.view import View
 
 from .pictures import check_picture
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_layouts.py"
 
 SWIZZLED = "(64,64):(64,1) | Swizzle(3,3,3)"

@@ -25,6 +25,8 @@ from tilewright.inspect.predicted import SharedTraffic, predicted_traffic
 from tilewright.inspect.subject import Subject
 from tilewright.targets.simt.banks import Requests
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHAPE = "512x384x320"
 

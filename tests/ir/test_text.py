@@ -30,6 +30,8 @@ from tilewright.symbolic.expr import less
 from . import asynchronous
 from .kernels import EACH, kernels, launch, trace
 
+pytestmark = pytest.mark.in_turns(3)
+
 LOWERED = {"as_bytes", "pack", "unpack"}
 """Operations that no author says."""
 

@@ -16,6 +16,8 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.types import Memory
 from tilewright.views.questions import stride
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -29,6 +29,8 @@ from tilewright.layout.tuples import flat
 from tilewright.symbolic.expr import Sym
 from tilewright.symbolic.rebuilding import substitute
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXTENTS = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 

@@ -14,6 +14,8 @@ from tilewright.errors import LegalityError
 from tilewright.inspect.report import resources
 from tilewright.tune.trial import Trial
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WARP_TILES = runpy.run_path(str(EXAMPLES / "06_warp_tiles_gemm.py"))
 LEVELS = runpy.run_path(str(EXAMPLES / "07_three_levels_gemm.py"))

@@ -11,6 +11,8 @@ import tilewright as tw
 from tilewright.errors import LayoutError
 from tilewright.threads.distribution import Mode
 
+pytestmark = pytest.mark.in_turns(3)
+
 LANES = 32
 BASE_16 = tw.Distribution(
     (16, 16), (Mode(4, 1, 2), Mode(8, 0, 1)), (Mode(2, 1, 1), Mode(2, 1, 8), Mode(2, 0, 8))

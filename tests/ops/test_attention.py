@@ -20,6 +20,8 @@ from tilewright.targets.target import CUDA, HIP, REFERENCE
 
 from .attending import Problem
 
+pytestmark = pytest.mark.in_turns(2)
+
 PROBLEMS = [
     Problem((1, 2, 2), (70, 90), (64, 64)),
     Problem((2, 4, 2), (33, 130), (64, 64), tw.bf16, diagonal=97),

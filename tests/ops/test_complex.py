@@ -24,6 +24,8 @@ from tilewright.targets.target import CUDA
 
 from .complex_cases import CASES, check, made, numbers
 
+pytestmark = pytest.mark.in_turns(2)
+
 
 @pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", "cpu"])

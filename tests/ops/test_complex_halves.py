@@ -25,6 +25,8 @@ from tilewright.schedule.resources import Case
 
 from .complex_cases import poisoned
 
+pytestmark = pytest.mark.in_turns(2)
+
 BULK = tw.Schedule(
     tw.atoms.wgmma("f16", 64),
     (128, 64, 32),

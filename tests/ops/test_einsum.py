@@ -22,6 +22,8 @@ from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.strided import Strided
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
+pytestmark = pytest.mark.in_turns(2)
+
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 Array = np.ndarray[Any, Any]
 

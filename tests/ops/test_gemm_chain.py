@@ -21,6 +21,8 @@ from tilewright.targets.target import CUDA, REFERENCE
 
 from .attending import beyond
 
+pytestmark = pytest.mark.in_turns(2)
+
 FUNCTIONS = (None, "relu", "silu", "sigmoid")
 """Activations that are tried."""
 

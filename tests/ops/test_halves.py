@@ -24,6 +24,8 @@ from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.schedule.choose import choose
 
+pytestmark = pytest.mark.in_turns(2)
+
 BULK = tw.Schedule(
     tw.atoms.wgmma("f16", 64),
     (128, 64, 64),

@@ -13,6 +13,8 @@ import tilewright as tw
 from tilewright.ops.problem import Problem, describe, result_shape
 from tilewright.runtime import arrays
 
+pytestmark = pytest.mark.in_turns(2)
+
 Array = np.ndarray[Any, Any]
 EXTENTS = st.sampled_from([0, 1, 1, 2, 2, 3])
 SHAPES = st.lists(EXTENTS, max_size=5).map(tuple)

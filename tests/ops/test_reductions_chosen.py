@@ -16,6 +16,8 @@ from tilewright.schedule.choose_split import split_candidates
 
 from .test_products import drawn
 
+pytestmark = pytest.mark.in_turns(2)
+
 
 def refused_on_a_gpu(kind: str, shape: tuple[int, ...], asked: Splitting, arch: str = "sm_90a") -> str:
     """Why a way to split K is refused; empty if there is a schedule."""

@@ -18,6 +18,8 @@ from tilewright.runtime.arrays import describe as described
 from tilewright.schedule.choose import proposals
 from tilewright.targets.target import CPU, CUDA, HIP
 
+pytestmark = pytest.mark.in_turns(2)
+
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 MIXTURES = [

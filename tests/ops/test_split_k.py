@@ -21,6 +21,8 @@ from tilewright.schedule.partition import parts_of_k
 
 from .test_products import bound, drawn, nothing_else_written, within
 
+pytestmark = pytest.mark.in_turns(2)
+
 WAYS: dict[str, dict[str, Any]] = {
     "3": {"split_k": 3},
     "auto": {"split_k": "auto"},

@@ -13,6 +13,8 @@ from tilewright.targets import cuda
 from tilewright.targets.atoms import fma
 from tilewright.targets.simt.banks import passes_per_access
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def gemm(A, B, C):

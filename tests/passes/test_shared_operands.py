@@ -27,6 +27,8 @@ from tilewright.targets.reference.residues import PRIME, Residues
 from .several_products import BARRIER, COMPLEX, traced
 from .test_passes import sound
 
+pytestmark = pytest.mark.in_turns(3)
+
 FMA = tw.TiledMma(fma("f32"), (2, 2), tile=(32, 32))
 M, N, K = 40, 24, 20
 """Two ragged tiles along M and one along N; three steps, of which the last one is half full."""

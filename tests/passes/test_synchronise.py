@@ -27,6 +27,8 @@ from tilewright.targets.reference import Kind, run
 
 from .small_programs import ELEMS, Small, Step, build, random_program
 
+pytestmark = pytest.mark.in_turns(3)
+
 PLACED = (Barrier, AsyncCommit, AsyncWait)
 RACES = {
     Kind.WRITE_WRITE,

@@ -16,6 +16,8 @@ import pytest
 import tilewright as tw
 from tilewright.runtime import host
 
+pytestmark = pytest.mark.in_turns(3)
+
 PROGRAM = """
 import json, sys, time
 from pathlib import Path

@@ -17,6 +17,8 @@ from tilewright.errors import LaunchError
 from tilewright.runtime import dlpack
 from tilewright.runtime.arrays import describe, exact_key, locate
 
+pytestmark = pytest.mark.in_turns(3)
+
 NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )

@@ -27,6 +27,8 @@ from tilewright.runtime.workers import Launcher
 
 from .fake_gpu import Driver, OnGpu
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @tw.kernel(X="N", Y="N")
 def double(X, Y, *, tile=64, seed=0):

@@ -23,6 +23,8 @@ from tilewright.runtime.workers import Scratch
 from .cached import KEY, built
 from .exact import Product
 
+pytestmark = pytest.mark.in_turns(3)
+
 TEXT = 'extern "C" __attribute__((visibility("default"))) void nothing() {}\n'
 
 

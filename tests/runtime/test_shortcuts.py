@@ -18,6 +18,8 @@ from tilewright.ops import matmul
 from tilewright.runtime import shortcut_table, shortcuts, workers
 from tilewright.runtime.shortcuts import Shortcuts
 
+pytestmark = pytest.mark.in_turns(3)
+
 Array = np.ndarray[Any, Any]
 
 

@@ -13,6 +13,8 @@ import tilewright as tw
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cpu, cuda
 
+pytestmark = pytest.mark.in_turns(3)
+
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 Array = np.ndarray[Any, Any]
 

@@ -18,6 +18,8 @@ from tilewright.schedule.choose import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import Entry, OtherVersionError, Table, TableError, Version, class_of
 
+pytestmark = pytest.mark.in_turns(3)
+
 SHAPE = (40, 50, 60)
 
 

@@ -18,6 +18,8 @@ from tilewright.targets.target import CUDA
 
 from .small import CASES
 
+pytestmark = pytest.mark.in_turns(2)
+
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 Array = np.ndarray[Any, Any]
 

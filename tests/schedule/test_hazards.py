@@ -12,6 +12,8 @@ from tilewright.targets.reference.coverage import ShortLoop
 
 from .small import CASES, batched
 
+pytestmark = pytest.mark.in_turns(2)
+
 SIZES = ("registers", "cp_async", "fragments", "wgmma, cp_async", "cooperative", "ping-pong")
 """Forms that are tried at the sizes that the checker finds by itself."""
 

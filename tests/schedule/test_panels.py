@@ -22,6 +22,8 @@ from tilewright.schedule.resources import Case
 from .drawing import compare, problem_for
 from .forms import flow_of, specs
 
+pytestmark = pytest.mark.in_turns(2)
+
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def gemm(A, B, C):

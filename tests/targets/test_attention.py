@@ -33,6 +33,8 @@ from tilewright.targets import cuda
 from tilewright.targets.reference import run
 from tilewright.testing import softmax_attention
 
+pytestmark = pytest.mark.in_turns(2)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ATTENTION: dict[str, Any] = runpy.run_path(str(EXAMPLES / "09_attention.py"))
 FUSED: dict[str, Any] = runpy.run_path(str(EXAMPLES / "08_fused_gemms.py"))

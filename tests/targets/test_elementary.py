@@ -21,6 +21,8 @@ from tilewright.dtypes import DType
 from tilewright.functions.table import FUNCTIONS
 from tilewright.targets.reference.numerics import elementwise
 
+pytestmark = pytest.mark.in_turns(2)
+
 DTYPES = [tw.f32, tw.f64]
 OWN = ("sigmoid", "silu", "gelu", "gelu_tanh")
 """Functions that C's mathematics library does not have."""

@@ -28,6 +28,8 @@ from tilewright.tune.keeping import Kept
 from tilewright.tune.measure import Effort
 from tilewright.tune.tuner import Tuned, Tuner
 
+pytestmark = pytest.mark.in_turns(3)
+
 GEMM = Gemm((40, 50, 60), "f32", "nn", "exact", "cpu")
 LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
 

@@ -16,7 +16,7 @@ from tilewright.targets.listing import Listing
 Machine = Callable[..., Listing]
 
 # Casting what does not fit is what these tests do.
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(2)]
 
 NARROW = [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.f8e4m3fnuz, tw.f8e5m2fnuz]
 FLOATS = [tw.f64, tw.f32, *NARROW]

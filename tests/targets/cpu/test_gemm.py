@@ -13,6 +13,8 @@ from tilewright.dtypes import DType
 from tilewright.runtime import native
 from tilewright.targets.listing import Listing
 
+pytestmark = pytest.mark.in_turns(2)
+
 Machine = Callable[..., Listing]
 
 RAGGED = [(129, 129, 67), (127, 61, 131), (1, 1, 1), (64, 96, 32), (65, 97, 33), (2, 200, 300), (200, 2, 17)]

@@ -11,6 +11,8 @@ import tilewright as tw
 from tilewright.targets import cpu
 from tilewright.targets.listing import Listing
 
+pytestmark = pytest.mark.in_turns(2)
+
 Machine = Callable[..., Listing]
 
 MMA = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 1), repeats=(2, 4))

@@ -16,7 +16,7 @@ from tilewright.targets.listing import Listing
 from tilewright.targets.reference import numerics
 
 Machine = Callable[..., Listing]
-pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(2)]
 
 TILE = 1024
 BOUNDS = {"exp": 1.1, "exp2": 1.1, "log": 1.1, "tanh": 2.5, "sqrt": 0.5, "rsqrt": 1.5}

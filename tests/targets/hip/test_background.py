@@ -27,6 +27,8 @@ from tilewright.targets.matrix_cores import nearest
 from .examples import KERNELS
 from .executed import launched
 
+pytestmark = pytest.mark.in_turns(2)
+
 
 @functools.cache
 def ring(dtype: tw.DType, stages: int, epilogue: str = "direct", **more: Any) -> Bound:

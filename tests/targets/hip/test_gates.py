@@ -20,6 +20,8 @@ from tilewright.runtime.executable import Executable
 
 from .machine import ARCHS, listings
 
+pytestmark = pytest.mark.in_turns(2)
+
 WARPS = {"gfx942": 3, "gfx1151": 6}
 """What a SIMD should execute in turns, of 128 x 128 by 256 threads."""
 
