@@ -30,14 +30,8 @@ from .small_programs import ELEMS, Small, Step, build, random_program
 pytestmark = pytest.mark.in_turns(3)
 
 PLACED = (Barrier, AsyncCommit, AsyncWait)
-RACES = {
-    Kind.WRITE_WRITE,
-    Kind.WRITE_READ,
-    Kind.READ_WRITE,
-    Kind.IN_FLIGHT,
-    Kind.DIVERGENCE,
-    Kind.DEADLOCK,
-}
+ORDERS = {Kind.WRITE_WRITE, Kind.WRITE_READ, Kind.READ_WRITE}
+RACES = {*ORDERS, Kind.IN_FLIGHT, Kind.DIVERGENCE, Kind.DEADLOCK}
 HAND_WRITTEN = ("basic_gemm", "optimized_gemm", "serial", "buffered", "prefetched", "pipelined_gemm")
 
 
