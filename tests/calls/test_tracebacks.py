@@ -171,7 +171,7 @@ def functions(said: list[str]) -> list[str]:
     return [line.rsplit(" in ", 1)[1] for line in said if line.startswith("  File ")]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_prints_the_users_frames_and_the_message(name: str, tmp_path: Path) -> None:
     script, frames, message = SCRIPTS[name]

@@ -99,7 +99,7 @@ def product() -> Any:
     return exact(held["A"]) @ exact(held["B"]) % PRIME
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_partition_is_the_product(name: str) -> None:
     found = residues(kernels.product.bind(schedule=SCHEDULES[name]), *arrays(), given=given())

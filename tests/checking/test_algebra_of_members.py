@@ -40,7 +40,7 @@ def made(name: str) -> tuple[Member, dict[str, Any]]:
     return member, member.polynomial()
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_every_way_is_the_polynomial_of_the_member(name: str) -> None:
     member, want = made(name)
@@ -123,7 +123,7 @@ def _with(kernel: Kernel, number: int, change: Change) -> Kernel:
     return made
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_every_mutant_is_another_polynomial(name: str) -> None:
     member, want = made(name)

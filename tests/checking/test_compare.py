@@ -72,7 +72,7 @@ def problem(shape, inputs: DType, data):
     return data(rng, (m, k)).astype(inputs.numpy), data(rng, (k, n)).astype(inputs.numpy)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("shape", SIZES, ids=lambda s: "x".join(map(str, s)))
 @pytest.mark.parametrize(
     ("case", "data"),

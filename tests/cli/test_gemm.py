@@ -58,7 +58,7 @@ def test_each_step_is_said_and_one_line_is_perf() -> None:
     assert "NumPy" in output
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", ["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8"])
 @pytest.mark.parametrize("target", ["cpu", "reference"])
 def test_dtypes(name: str, target: str) -> None:

@@ -16,6 +16,8 @@ from tilewright.cli.verbs import app
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.tune.trial import Trial
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_basic_gemm.py"
 
 

@@ -18,6 +18,8 @@ from .random_flows import flows
 from .test_evaluate import attention
 from .test_recording import DIMS, linear
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @settings(max_examples=400, deadline=None)
 @given(flows())

@@ -52,14 +52,14 @@ def checked(shape, cluster, **changes):
         assert not arrays["C"].astype(float).any()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("shape", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("cluster", SHAPES, ids=str)
 def test_the_kernel_is_right_and_clean(shape, cluster) -> None:
     checked(shape, cluster)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(
     ("cluster", "changes"),
     [

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from tilewright.targets.reference import Kind, run
 from tilewright.views.view import View
 
 from .test_happens_before import ELEMS, LANES, SPREADS, THREADS
+
+pytestmark = pytest.mark.in_turns(3)
 
 Step = tuple[str, ...] | tuple[str, int]
 

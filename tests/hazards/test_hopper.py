@@ -17,6 +17,8 @@ from tilewright.targets.reference import Kind, run
 
 from .hopper import EXAMPLE, PATH, constants, operands, trace
 
+pytestmark = pytest.mark.in_turns(3)
+
 SIZES = {
     "one tile": (128, 64, 64),
     "nothing to sum": (136, 70, 0),

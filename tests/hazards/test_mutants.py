@@ -18,6 +18,8 @@ from .kernels import gemm_arrays
 from .ladder import example, traced
 from .mutate import Mutant, mutants
 
+pytestmark = pytest.mark.in_turns(3)
+
 LADDER_05 = example("05_im2col.py")
 MMA = tw.TiledMma(fma(tw.f32, each=(2, 2)), warps=(2, 1), repeats=(2, 2))
 TENSOR = tw.TiledMma(MMA_F16, warps=(2, 1), repeats=(1, 4))
@@ -187,7 +189,7 @@ def test_the_kernel_itself_is_clean(name) -> None:
     assert is_right(name, arrays)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("name", CASES)
 def test_every_mutant_is_found_or_equivalent_for_a_named_reason(name) -> None:
     outcomes = {mutant.name: outcome(name, mutant) for mutant in every_mutant(name)}

@@ -14,6 +14,8 @@ from tilewright.targets import cuda
 
 from .peers import BARRIERS, MMA, THREADS, WAYS, arguments, check, exchange, operands, split_k
 
+pytestmark = pytest.mark.in_turns(3)
+
 CLUSTERS = pytest.mark.parametrize("across", [2, 4])
 
 
@@ -50,7 +52,7 @@ def test_the_text_compiles(way: str, across: int) -> None:
     assert compile_text(text, "sm_90a").resources["spill_store_bytes"] == 0
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @CLUSTERS
 @pytest.mark.parametrize("shape", [(64, 64, 160), (70, 90, 5 * 32 + 7), (33, 40, 20)])
 def test_split_k_adds_up_in_one_block(shape: tuple[int, int, int], across: int) -> None:

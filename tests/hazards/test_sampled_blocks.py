@@ -64,7 +64,7 @@ def kinds(report) -> set[str]:
     return {finding.kind.value for finding in report.findings}
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_the_same_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     moved, arrays = kernel(seed)

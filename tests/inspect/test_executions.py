@@ -25,6 +25,8 @@ from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder
 from tilewright.targets.reference.run import run
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COUNTED = (ops.Copy, ops.Mma, async_ops.MmaAsync)
 

@@ -26,6 +26,8 @@ from tilewright.targets.target import HIP
 
 from .test_isa import NESTED
 
+pytestmark = pytest.mark.in_turns(3)
+
 ARCHS = ("gfx1151", "gfx942")
 
 

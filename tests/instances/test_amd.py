@@ -26,6 +26,8 @@ from .machine_code import (
     without,
 )
 
+pytestmark = pytest.mark.in_turns(3)
+
 SIZES = {"Default": (256, 512, 128), "MNKPadding": (200, 304, 136)}
 """Two tiles each way; whole ones, and ragged ones whose rows are whole vectors."""
 

@@ -79,7 +79,7 @@ def random_matrix(rng: np.random.Generator, rows: int, columns: int, kind: tw.DT
     return made.array
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("name", RUN)
 def test_an_instance_computes_ragged_products(name: str, target: str) -> None:

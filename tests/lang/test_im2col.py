@@ -18,6 +18,8 @@ from tilewright.runtime.backends import backend_named
 from tilewright.runtime.specialise import spec_of
 from tilewright.targets.atoms import fma
 
+pytestmark = pytest.mark.in_turns(3)
+
 MMA = tw.TiledMma(fma(tw.f32), warps=(1, 1), repeats=(4, 4))
 TILE_M, TILE_N, _ = MMA.tile
 TILE_K = 16

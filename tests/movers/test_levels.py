@@ -11,6 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.runtime.native import host_arch
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WARP_TILES = runpy.run_path(str(EXAMPLES / "06_warp_tiles_gemm.py"))
 LEVELS = runpy.run_path(str(EXAMPLES / "07_three_levels_gemm.py"))
@@ -26,7 +28,7 @@ def compiled(name: str, target: str, arch: str | None = None):
     return BOUND[name].compile(RAGGED, RAGGED, RAGGED, target=target, arch=arch)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", BOUND)
 def test_registers_suffice_and_shared_memory_fits_twice(name, arch) -> None:

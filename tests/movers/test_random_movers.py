@@ -31,13 +31,13 @@ def sample(count: int, start: int = 0) -> range:
     return range(start, COUNT, COUNT // count)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("number", range(COUNT))
 def test_on_the_reference(number: int) -> None:
     assert drawn(number).moves_every_bit("reference"), drawn(number)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("number", range(COUNT))
 def test_on_the_cpu(number: int) -> None:
     assert drawn(number).moves_every_bit("cpu"), drawn(number)
@@ -53,7 +53,7 @@ def test_other_movers_every_day(target: str, fuzz_seed: int) -> None:
         assert made.moves_every_bit(target), f"{made}; again: --fuzz-seed={fuzz_seed}"
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("number", sample(15, start=5))
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_text_compiles(number: int, arch: str) -> None:

@@ -89,7 +89,7 @@ BOUND = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", BOUND)
 @pytest.mark.parametrize("shape", [(40, 24, 1000), (129, 65, 31), (1, 1, 1)])
 def test_a_ragged_k_is_never_truncated(name, shape) -> None:

@@ -20,7 +20,7 @@ from tilewright.targets.target import CUDA, HIP, REFERENCE
 
 from .attending import Problem
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 PROBLEMS = [
     Problem((1, 2, 2), (70, 90), (64, 64)),
@@ -50,7 +50,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("problem", "target", "kernel"), WAYS, ids=named)
 def test_random_data(problem: Problem, target: str, kernel: str) -> None:
     out = poisoned(problem)
@@ -116,7 +116,7 @@ STRIDED = [
 ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("how", "target", "kernel"), STRIDED)
 def test_any_strides(how: str, target: str, kernel: str | None) -> None:
     problem = Problem((2, 4, 2), (35, 40), (32, 48), diagonal=3)
@@ -133,7 +133,7 @@ def test_any_strides(how: str, target: str, kernel: str | None) -> None:
     problem.check(out)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("blocks", "band"), [(1, 1), (3, 2), (5, 3), (100, 2)])
 @pytest.mark.parametrize("diagonal", [None, 30])
 def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int) -> None:

@@ -22,7 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_product_is_the_same(way: str) -> None:
     a, b = drawn(1, 37, 1500, dtype=np.float16), drawn(2, 45, 1500, dtype=np.float16).T

@@ -24,10 +24,10 @@ from tilewright.targets.target import CUDA
 
 from .complex_cases import CASES, check, made, numbers
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize(
     ("name", "method"),

@@ -25,7 +25,7 @@ from tilewright.schedule.resources import Case
 
 from .complex_cases import poisoned
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 BULK = tw.Schedule(
     tw.atoms.wgmma("f16", 64),
@@ -101,7 +101,7 @@ def test_both_operands_are_split_as_near_as_they_say(order: str, packed: bool) -
             assert (low[~seen] == 0).all()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("kind", "order", "conjugates", "schedule"),
     [

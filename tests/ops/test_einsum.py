@@ -22,7 +22,7 @@ from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.strided import Strided
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 Array = np.ndarray[Any, Any]

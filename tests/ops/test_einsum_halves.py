@@ -36,7 +36,7 @@ def in_rows(made: Any) -> Any:
     return made.transpose(0, 2, 1, 3).reshape(b * s, h * d)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("kind", "layout"), [("normal", "nn"), ("wide", "nt"), ("wide", "tn")])
 def test_the_reference_contracts_halves(kind: str, layout: str) -> None:
     rows, columns, x, w = drawn(kind, layout, "reference")

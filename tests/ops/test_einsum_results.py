@@ -13,6 +13,8 @@ from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 from .test_einsum import HEADS, whole
 
+pytestmark = pytest.mark.in_turns(3)
+
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 ALL_TARGETS = pytest.mark.parametrize("target", ["reference", "cpu", GPU])
 
@@ -70,7 +72,7 @@ def test_sums_of_integers_are_scaled_to_bytes(target: str) -> None:
     assert np.array_equal(called(target, a, b, out_dtype="i8", saturate=True), np.clip(exact, -128, 127))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @ALL_TARGETS
 @pytest.mark.parametrize("split_k", [3, "auto", "stream"])
 def test_parts_of_k_are_added_up_behind_views(split_k: int | str, target: str) -> None:

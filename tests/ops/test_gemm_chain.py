@@ -21,7 +21,7 @@ from tilewright.targets.target import CUDA, REFERENCE
 
 from .attending import beyond
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 FUNCTIONS = (None, "relu", "silu", "sigmoid")
 """Activations that are tried."""

@@ -16,6 +16,8 @@ from tilewright.ops.products import grouped
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.schedule import Schedule
 
+pytestmark = pytest.mark.in_turns(3)
+
 TARGETS = ("reference", "cpu")
 ENDS = {
     "uneven": [3, 3, 45, 46, 100, 100, 130],
@@ -81,7 +83,7 @@ def test_every_row_of_every_group(name: str, target: str) -> None:
     assert np.isnan(whole[:, 53:]).all()
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("kind", "out"), [("f16", "f16"), ("bf16", "f32"), ("i8", "i32"), ("f64", "f64")])
 @pytest.mark.parametrize("target", TARGETS)
 def test_dtypes_and_orders(kind: str, out: str, target: str) -> None:
@@ -242,7 +244,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_is_machine_code(name: str) -> None:
     case = CASES[name]

@@ -24,7 +24,7 @@ from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.schedule.choose import choose
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 BULK = tw.Schedule(
     tw.atoms.wgmma("f16", 64),
@@ -80,7 +80,7 @@ def wild(rng: np.random.Generator, shape: tuple[int, int, int], along: str) -> l
     return [*made, np.full(shape[:2], np.nan, np.float32)]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("along", [("k", "rows"), ("rows", "k")])
 @pytest.mark.parametrize("depth", [700, SHALLOW + 3])
 @pytest.mark.parametrize("both", [True, False])
@@ -135,7 +135,7 @@ def test_factors_that_are_huge_where_the_other_one_is_tiny() -> None:
     assert off[1] < 2e-7
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
 def test_the_reference_multiplies_halves(kind: str, layout: str) -> None:

@@ -22,6 +22,8 @@ from tilewright.targets.target import CUDA
 
 from .test_lists import check, check_around, operands, poisoned
 
+pytestmark = pytest.mark.in_turns(3)
+
 UNEVEN = [(16, 64, 32), (0, 32, 64), (40, 100, 72), (5, 0, 16), (3, 8, 0), (1, 33, 200), (70, 130, 65)]
 WGMMA = tw.Schedule(
     tw.atoms.wgmma("f16", 64), (64, 64, 64), stages=3, staging="tma", roles="cooperative", blocks=3

@@ -18,6 +18,8 @@ from tilewright.runtime.kernel import Bound
 from tilewright.schedule import lists as in_kernels
 from tilewright.targets.target import CUDA
 
+pytestmark = pytest.mark.in_turns(3)
+
 TARGETS = ("reference", "cpu")
 MIXED = [(5, 7, 9), (0, 4, 4), (70, 33, 40), (3, 0, 5), (3, 8, 0), (64, 64, 64), (1, 90, 17)]
 ALIGNED = [(16, 64, 32), (0, 32, 64), (40, 96, 64), (33, 32, 32)]
@@ -88,7 +90,7 @@ def check_around(out: list[Any], whole: list[Any]) -> None:
         assert np.array_equal(outer, np.full_like(outer, before), equal_nan=before != before)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("orders", [(0,), (2,), (1, 2, 3), (4, 0)], ids=str)
 @pytest.mark.parametrize("target", TARGETS)
 def test_products_of_any_extents(target: str, orders: tuple[int, ...]) -> None:
@@ -100,7 +102,7 @@ def test_products_of_any_extents(target: str, orders: tuple[int, ...]) -> None:
     check_around(out, whole)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize(("kind", "to"), [("f16", "f16"), ("bf16", "f32"), ("i8", "i32"), ("f64", "f64")])
 @pytest.mark.parametrize("target", TARGETS)
 def test_dtypes(target: str, kind: str, to: str) -> None:

@@ -16,6 +16,8 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.choose_reference import SUPPORTED
 
+pytestmark = pytest.mark.in_turns(3)
+
 TARGETS = ("reference", "cpu")
 SHAPES = [(1, 1, 1), (129, 129, 67), (1, 70, 33), (65, 1, 3), (33, 31, 0), (0, 5, 4), (5, 0, 4)]
 
@@ -34,7 +36,7 @@ def check(a: Any, b: Any, target: str, out: Any = None) -> None:
     compare_gemm(a, b, c, accumulation(a, b, c, target)).raise_if_wrong()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_dtypes_and_shapes(name: str, target: str) -> None:

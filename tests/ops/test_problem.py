@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.ops.problem import Problem, describe, result_shape
 from tilewright.runtime import arrays
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 Array = np.ndarray[Any, Any]
 EXTENTS = st.sampled_from([0, 1, 1, 2, 2, 3])

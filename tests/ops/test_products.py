@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.ops.products import ACTIVATIONS, plain
 
+pytestmark = pytest.mark.in_turns(3)
+
 Array = np.ndarray[Any, Any]
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 
@@ -71,7 +73,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @TARGETS
 @pytest.mark.parametrize(("a", "b"), SHAPES)
 def test_numpys_shapes(a: tuple[int, ...], b: tuple[int, ...], target: str) -> None:
@@ -102,7 +104,7 @@ def test_views_of_any_strides(data: st.DataObject) -> None:
     assert (np.abs(out - a.astype(np.float64) @ b) <= bound(a, b)).all()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @TARGETS
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_what_is_done_to_the_sums(activation: str | None, target: str) -> None:

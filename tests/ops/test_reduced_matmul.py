@@ -17,6 +17,8 @@ from tilewright.ops.planning import Wanted
 from tilewright.ops.reduced_matmul import REDUCTIONS, bound_for
 from tilewright.runtime.arrays import describe
 
+pytestmark = pytest.mark.in_turns(3)
+
 Array = np.ndarray[Any, Any]
 ALL_TARGETS = pytest.mark.parametrize(
     "target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -60,7 +62,7 @@ def verified(given: dict[str, Array], axis: int, words: dict[str, Any], schedule
 FMA = tw.atoms.fma("f32")
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @ALL_TARGETS
 @pytest.mark.parametrize(
     ("lead", "m", "n", "axis", "activation"),

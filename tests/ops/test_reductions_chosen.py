@@ -16,7 +16,7 @@ from tilewright.schedule.choose_split import split_candidates
 
 from .test_products import drawn
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 
 def refused_on_a_gpu(kind: str, shape: tuple[int, ...], asked: Splitting, arch: str = "sm_90a") -> str:

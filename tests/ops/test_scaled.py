@@ -18,7 +18,7 @@ from tilewright.runtime.arrays import describe as described
 from tilewright.schedule.choose import proposals
 from tilewright.targets.target import CPU, CUDA, HIP
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -55,7 +55,7 @@ def back(array: Any) -> Array:
     return found
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(
     ("kind", "other", "target"),
     [*((*pair, "reference") for pair in MIXTURES), *((*pair, "cpu") for pair in ON_CPU)],
@@ -122,7 +122,7 @@ def test_vectors_and_batches_follow_numpy(target: str) -> None:
     assert np.array_equal(made, a.astype(float) @ b[0, :, 0].astype(float) * rows)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize("kind", ["f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8"])
 @pytest.mark.parametrize("wide", ["f16", "bf16"])

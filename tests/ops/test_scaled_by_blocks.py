@@ -46,7 +46,7 @@ def multiplied(a: Array, b: Array, target: str, **named: Any) -> Array:
     return found
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize(
     ("scale_a", "scale_b"),

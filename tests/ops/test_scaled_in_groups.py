@@ -18,6 +18,8 @@ from tilewright.ops.widening_groups import widening_of
 from tilewright.runtime.arrays import describe as described
 from tilewright.targets.target import CPU, CUDA
 
+pytestmark = pytest.mark.in_turns(3)
+
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 Array = np.ndarray[Any, Any]
 CODES = np.arange(16, dtype=np.uint8)
@@ -66,7 +68,7 @@ def test_every_code_is_multiplied_as_what_it_is(kind: Any, wide: str, target: st
     assert np.array_equal(back(made), scaled.astype(np.float32))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize(
     ("extents", "group", "wide", "along"),
@@ -109,7 +111,7 @@ FEW_ROWS = tw.Schedule(
 )
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize(
     ("extents", "group", "change"),
@@ -193,7 +195,7 @@ def test_batches_of_rows_share_the_weights() -> None:
     assert np.array_equal(tw.scaled_mm(strided, b, scale_b=scales, group=64, target="reference"), apart)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize(("given", "group"), [(("scale_b", "zero_b"), 32), (("zero_b",), 64)], ids=str)
 def test_a_pass_of_its_own_widens_weights_to_the_same_numbers(

@@ -102,7 +102,7 @@ def test_other_targets_have_no_tensor_cores(target: str) -> None:
     assert (tw.matmul(a, a, target=target).astype(float) == 8).all()
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_every_dtype_on_every_architecture(name: str, arch: str) -> None:

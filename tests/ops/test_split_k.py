@@ -21,7 +21,7 @@ from tilewright.schedule.partition import parts_of_k
 
 from .test_products import bound, drawn, nothing_else_written, within
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 WAYS: dict[str, dict[str, Any]] = {
     "3": {"split_k": 3},
@@ -42,7 +42,7 @@ def deep(way: str, target: str) -> int:
     return 1203 if "batch" in way or target == "cpu" else 603
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @TARGETS
 @WAY
 def test_the_product_is_the_same(way: str, target: str) -> None:
@@ -54,7 +54,7 @@ def test_the_product_is_the_same(way: str, target: str) -> None:
     assert nothing_else_written(out)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @TARGETS
 @WAY
 def test_what_is_done_with_the_sums_is_done_once(way: str, target: str) -> None:
@@ -78,7 +78,7 @@ def test_what_is_done_with_the_sums_is_done_once(way: str, target: str) -> None:
     assert nothing_else_written(out)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @TARGETS
 @pytest.mark.parametrize("depth", [0, 1, 5, 255, 257])
 def test_any_depth(depth: int, target: str) -> None:
@@ -97,7 +97,7 @@ def test_a_result_without_elements(way: str, target: str) -> None:
         assert nothing_else_written(out)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @TARGETS
 @IN_ORDER
 def test_the_bits_are_those_of_every_run(way: str, target: str) -> None:
@@ -156,7 +156,7 @@ def test_a_row_has_its_bits_whatever_the_number_of_tiles(way: str, k: int) -> No
         assert (tw.matmul(a[:rows], b, target="cpu", **WAYS[way]) == whole[:rows]).all(), rows
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("kind", ["f16", "f32", "f8e4m3"])
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_split_or_not_the_order_is_that_of_the_periods() -> None:
 SHAPES = [(1, 4096, 4096), (64, 64, 65536), (512, 512, 32768), (300, 200, 5000)]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @WAY

@@ -35,7 +35,7 @@ def odd(array: Array, along_k: bool) -> Array:
     return there
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize("along_k", [True, False])
 @pytest.mark.parametrize(("wide", "narrow"), [("f16", "f8e4m3"), ("bf16", "i8")])

@@ -80,7 +80,7 @@ def test_numbers_that_a_dtype_does_not_hold(dtype: tw.DType, number: Any, messag
         scaled_by(dtype)(np.ones(64), number, target=target)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 33, 65), (2, 0, 5), (0, 4, 4), (2, 64, 31)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.complex128, np.bool_], ids=lambda d: d.__name__)

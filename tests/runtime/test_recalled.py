@@ -31,6 +31,8 @@ from tilewright.runtime.kernel import Bound
 
 from .fake_gpu import Driver
 
+pytestmark = pytest.mark.in_turns(3)
+
 STREAM = 77
 LIBRARY = str(Path(tw.__file__).parent)
 OPERATIONS = (attention, complex_planning, einsum, gemm_chain, grouped, matmul, reduced_matmul, scaled)
@@ -170,7 +172,7 @@ def entered() -> Iterator[list[Any]]:
         sys.setprofile(before)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_that_is_known_is_not_looked_at_again(name: str, forgotten: Driver) -> None:
     case = CASES[name]

@@ -18,7 +18,7 @@ from tilewright.targets.target import CUDA
 
 from .small import CASES
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 Array = np.ndarray[Any, Any]

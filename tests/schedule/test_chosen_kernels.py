@@ -39,7 +39,7 @@ def shapes(count: int) -> list[tuple[int, int, int]]:
     return [(extent(), extent(), extent()) for _ in range(count)]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("target", "arch", "processors"), MACHINES, ids=[arch for _, arch, _ in MACHINES])
 @pytest.mark.parametrize(
     ("name", "precision"), [*((name, "exact") for name in SUPPORTED if name != "f8e5m2fnuz"), ("f32", "tf32")]

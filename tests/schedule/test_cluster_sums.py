@@ -20,6 +20,8 @@ from tilewright.targets.target import TARGETS
 from .mutants import labelled, outcome
 from .small import CP_ASYNC, FEW_ROWS, ONCE, SYNC, Case, batched, product, residual, row_sums, two_results
 
+pytestmark = pytest.mark.in_turns(3)
+
 HOPPER = TARGETS["cuda"].architecture("sm_90a")
 
 
@@ -50,7 +52,7 @@ CASES = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_no_hazard_and_every_element_right(name: str) -> None:
     case = CASES[name]

@@ -14,6 +14,8 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.schedule.form import form_of
 
+pytestmark = pytest.mark.in_turns(3)
+
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 DIMS: dict[str, Any] = {"A": "M K", "B": "K N", "C": "M N"}
 EDGES = [(70, 50, 45), (33, 9, 2), (3, 4, 0)]

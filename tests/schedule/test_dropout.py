@@ -22,7 +22,7 @@ HOPPER = [
 SEED, OFFSET, SHARE = (1 << 62) + 977, (3 << 33) + 5, 0.4
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", [*EVERYWHERE, *HOPPER])
 def test_every_schedule_drops_the_same(name: str, target: str) -> None:

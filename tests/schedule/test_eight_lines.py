@@ -44,7 +44,7 @@ def within(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     return larger[tuple(slice(1, 1 + extent) for extent in shape)]
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 @pytest.mark.parametrize("shape", [(136, 200, 72), (1, 70, 33), (65, 1, 128), (7, 5, 0)])

@@ -30,6 +30,8 @@ from .epilogues import (
     run,
 )
 
+pytestmark = pytest.mark.in_turns(3)
+
 LEAVES = ("acc", "acc", "bias", "scale", "R", "S", "alpha")
 DIMS = {"A": "M K", "B": "N K", "bias": "N", "scale": "M", "R": "M N", "S": "N M", "alpha": tw.f32}
 SHAPES = ((136, 136, 72), (70, 61, 40), (130, 8, 136), (1, 144, 64), (128, 256, 16))
@@ -95,14 +97,14 @@ def assert_random_flow(kind: str, seed: int, target: str) -> None:
     problem.assert_canaries()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_values(kind: str, seed: int) -> None:
     assert_random_flow(kind, seed, "reference")
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", WITHOUT_ROLES)
 def test_random_values_on_the_cpu(kind: str, seed: int) -> None:
@@ -123,7 +125,7 @@ def batched(A, W, scale, bias, R, C, u, v):
         v[b, m] = scale[b]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_and_what_does_not_depend_on_sums(kind: str) -> None:
     problem = Problem(np.random.default_rng(5), (136, 72, 64), batch=3)
@@ -151,7 +153,7 @@ def repeated(A, B, bias, scale, alpha, C, D, E, F):
         F[m, n] = alpha
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_repeated_along_what_they_lack(kind: str) -> None:
     problem = Problem(np.random.default_rng(4), (136, 136, 32))
@@ -176,7 +178,7 @@ def scaled(A, B, C, beta):
         C[m, n] = tw.where(beta == 0, acc, acc + beta * C[m, n])
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("beta", [0.0, 0.75])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_there_counts_unless_beta_is_0(kind: str, beta: float) -> None:
@@ -230,7 +232,7 @@ def assert_softmax(schedule: tw.Schedule, target: str, shape: tuple[int, int, in
     problem.assert_canaries()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("shape", [(50, 56, 72), (33, 64, 40), (64, 1, 16)])
 @pytest.mark.parametrize("kind", REDUCING)
 def test_reductions(kind: str, shape: tuple[int, int, int]) -> None:
@@ -289,7 +291,7 @@ def bulk_copies(kernel: Kernel) -> tuple[int, int]:
     return tuple(sum(op.ends[0].buffer.name == name for op in copies) for name in ("R", "C"))  # type: ignore[return-value]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_kind_has_hazards(kind: str) -> None:
     arrays = arrays_of((136, 392, 40))

@@ -24,6 +24,8 @@ from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.simt.banks import passes_per_access
 
+pytestmark = pytest.mark.in_turns(3)
+
 SQUARES = {n: (n, n, n) for n in (256, 1024, 4096, 8192)}
 
 

@@ -24,7 +24,7 @@ def gemm(A, B, C):
         C[m, n] = acc
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(
     ("target", "arch", "processors", "most"), [("cuda", "sm_90a", 132, 54), ("cpu", "x86-64-v3", 2, 10)]
 )

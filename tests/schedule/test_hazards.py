@@ -12,7 +12,7 @@ from tilewright.targets.reference.coverage import ShortLoop
 
 from .small import CASES, batched
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 SIZES = ("registers", "cp_async", "fragments", "wgmma, cp_async", "cooperative", "ping-pong")
 """Forms that are tried at the sizes that the checker finds by itself."""

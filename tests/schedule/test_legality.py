@@ -21,7 +21,7 @@ from .small_flows import product
 CHUNKS, EACH = 4, 30
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_formulas_say_what_expanded_kernels_say(chunk: int) -> None:
     found = [compared(random.Random(seed)) for seed in range(chunk * EACH, (chunk + 1) * EACH)]

@@ -22,7 +22,7 @@ from tilewright.schedule.resources import Case
 from .drawing import compare, problem_for
 from .forms import flow_of, specs
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -59,7 +59,7 @@ def operands(shape: tuple[int, int, int], layout: str, dtype: Any) -> tuple[Any,
     return a, b, np.full((m + 2, n + 3), np.nan, np.float32)[1 : 1 + m, 1 : 1 + n]
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", [(48, 64, 32), (29, 33, 45), (1, 70, 17), (31, 1, 16), (25, 40, 0)])

@@ -129,7 +129,7 @@ def compared(kernel: Any, given: dict[str, Any], target: str) -> Schedule:
     return schedule
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("shape", [(37, 70, 130), (33, 9, 2), (3, 4, 0), (32, 64, 128)], ids=str)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_every_element(target: str, shape: tuple[int, int, int]) -> None:
@@ -142,7 +142,7 @@ def test_every_element(target: str, shape: tuple[int, int, int]) -> None:
 ON = pytest.mark.parametrize("target", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     ("form", "target"),
     [

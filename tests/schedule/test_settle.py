@@ -79,7 +79,7 @@ def test_a_machine_without_bulk_copies_refuses_them() -> None:
     assert settle(BULK, form_of(flow_of(arrays)), arrays, AMPERE) == (BULK, ())
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("form", ["cooperative", "ping-pong"])
 @pytest.mark.parametrize(("pad", "start"), [(4, 0), (2, 2), (1, 1), (8, 4)])
 def test_odd_strides_and_starts_are_multiplied_right(form: str, pad: int, start: int) -> None:

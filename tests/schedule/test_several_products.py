@@ -20,6 +20,8 @@ from tilewright.schedule.resources import Case
 
 from .forms import FORMS, HOPPER
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @tw.kernel(Ar="M K", Ai="M K", Br="N K", Bi="N K", Cr="M N", Ci="M N")
 def planar(Ar, Ai, Br, Bi, Cr, Ci):
@@ -127,7 +129,7 @@ def test_operands_are_loaded_once_and_totals_added_up_together(name):
     assert [(one.b, one.a, one.total, one.negative) for one in turned.products] == found
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_reference_computes_them_under_every_form(name, schedule):

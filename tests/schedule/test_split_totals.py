@@ -32,13 +32,13 @@ SHAPE = (70, 40, 200)
 of_each_split = pytest.mark.parametrize("name", SPLITS)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @of_each_split
 def test_the_reference_computes_all_totals(name: str) -> None:
     computed("gated" if name == "turns" else "planar", SPLITS[name], SHAPE, "reference")
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @of_each_split
 def test_parts_are_the_same_polynomials_as_the_whole(name: str) -> None:
     given = [tw.like(tw.f16, array.shape) for array in arrays("planar", SHAPE, np.float16).values()]

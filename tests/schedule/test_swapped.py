@@ -40,7 +40,7 @@ def test_a_form_is_arranged_once_and_back() -> None:
     assert other.arranged(False) == form
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("rows", [1, 7, 8, 16, 33, 64])
 @pytest.mark.parametrize(
     ("target", "schedule"),

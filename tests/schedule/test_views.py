@@ -111,7 +111,7 @@ def compared(name: str, given: dict[str, Any], schedule: Schedule) -> StoredComp
     return compare_flow(flow, {"C": given["C"]}, kept, how=Accumulation.of(schedule.atom))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", ["f16", "f32"])
 @pytest.mark.parametrize("name", SHAPES)

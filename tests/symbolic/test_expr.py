@@ -45,6 +45,8 @@ from tilewright.symbolic.expr import (
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.views.transforms import Swizzle
 
+pytestmark = pytest.mark.in_turns(3)
+
 Env: TypeAlias = dict[Sym, int]
 Plain: TypeAlias = Callable[[Env], int]
 

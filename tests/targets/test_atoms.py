@@ -48,7 +48,7 @@ def test_lanes_that_hold_copies(from_registers: bool) -> None:
     assert WMMA_LIKE.a.copies == 2
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("made", PRODUCTS, ids=str)
 def test_every_row_is_right_on_the_reference_and_compiles(made: Product) -> None:
     a, b, c = made.arrays((70, 48, 320 // made.atom.a_dtype.bytes))

@@ -33,7 +33,7 @@ from tilewright.targets import cuda
 from tilewright.targets.reference import run
 from tilewright.testing import softmax_attention
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ATTENTION: dict[str, Any] = runpy.run_path(str(EXAMPLES / "09_attention.py"))
@@ -107,7 +107,7 @@ RAGGED = [
 ]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", RAGGED, ids=str)
@@ -116,7 +116,7 @@ def test_random_data(shape: tuple[int, ...], element: tw.DType, target: str) -> 
     case.check(case.run(target))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shift", [0, 70, -40, -500])
 @pytest.mark.parametrize("shape", [(1, 2, 150, 220, 64), (1, 1, 140, 100, 128)], ids=str)
@@ -236,7 +236,7 @@ def test_synchronisation_that_is_missing_is_found(at: int) -> None:
     assert on_reference("\n".join(lines), case).findings
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_text_compiles_nearly_without_spills(depth: int, causal: bool) -> None:
@@ -301,7 +301,7 @@ class FusedCase:
         assert (error <= self.room()).all(), f"{(error / self.room()).max()} of the bound"
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("element", DTYPES, ids=str)
 @pytest.mark.parametrize(

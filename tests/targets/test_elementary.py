@@ -21,7 +21,7 @@ from tilewright.dtypes import DType
 from tilewright.functions.table import FUNCTIONS
 from tilewright.targets.reference.numerics import elementwise
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 DTYPES = [tw.f32, tw.f64]
 OWN = ("sigmoid", "silu", "gelu", "gelu_tanh")
@@ -37,7 +37,7 @@ def test_functions_are_within_their_bounds(target: str, dtype: DType) -> None:
     check(dtype, x, y)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_text_for_cuda_compiles_and_calls_its_library(arch: str, dtype: DType) -> None:
@@ -48,7 +48,7 @@ def test_the_text_for_cuda_compiles_and_calls_its_library(arch: str, dtype: DTyp
         assert f"{FUNCTIONS[name].c_name(dtype)}(" in built.source, name
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2], ids=str)
 @np.errstate(all="ignore")
 def test_narrow_floats_compute_in_f32_and_round_once(dtype: DType) -> None:

@@ -14,7 +14,7 @@ from tilewright.targets import cuda
 from .fresh_sums import CASES, bind, fresh_gemm, out_of
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("poison", [None, 1000])
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_multiplies_and_finds_no_hazard(name: str, poison: int | None) -> None:

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 WAYS = ("shared", "async", "registers")

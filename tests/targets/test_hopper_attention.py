@@ -16,6 +16,8 @@ from tilewright.targets import cuda
 
 from .test_attention import HUGE, Case
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLE: dict[str, Any] = runpy.run_path(
     str(Path(__file__).parents[2] / "examples" / "10_hopper_attention.py")
 )
@@ -76,7 +78,7 @@ def test_any_scale(scale: float, target: str) -> None:
     made.check(made.run(target))
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_it_compiles_without_warnings_and_nearly_without_spills(depth: int, causal: bool) -> None:

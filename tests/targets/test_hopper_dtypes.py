@@ -16,7 +16,7 @@ from tilewright.ir import verify
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"))
 CASES = [

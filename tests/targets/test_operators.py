@@ -9,7 +9,7 @@ from tilewright.dtypes import DType
 from .operators import FLOATS, INTEGERS, compare, kernel_of, operands, outputs
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
 def test_operators_are_numpys(dtype: DType, target: str) -> None:

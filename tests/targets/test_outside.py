@@ -70,7 +70,7 @@ def same(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), expected.view(f"u{found.itemsize}"))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", OTHERS, ids=str)
@@ -112,7 +112,7 @@ def test_the_text_for_cuda_reads_other_outside(dtype: DType, way: str, texts: An
     same(given["Y"], wanted(given["X"], given["Y"].shape, dtype, OTHERS[dtype]))
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", OTHERS, ids=str)
 def test_the_text_for_cuda_compiles(dtype: DType, texts: Any) -> None:
     for way in WAYS:

@@ -16,7 +16,7 @@ from tilewright.runtime.device_array import DeviceArray
 
 from .poisoned import TARGETS, Poisoned
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 KINDS = [tw.i4, tw.f4e2m1]
 SHAPES = [(64, 128), (45, 74), (3, 2), (33, 62)]

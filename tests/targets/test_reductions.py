@@ -13,7 +13,7 @@ from .reductions import COMBINED, EVERY, expected, into_one_row, over_rows, valu
 TARGETS = ("reference", "cpu")
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_blocks_reduce_into_one_tile(kind, name, target) -> None:

@@ -18,6 +18,8 @@ from tilewright.targets.reference import run
 
 from .poisoned import Poisoned, attempt
 
+pytestmark = pytest.mark.in_turns(3)
+
 SPREAD = tw.TiledMma(tw.atoms.MMA_F16, (1, 4), (2, 2)).c()  # four warps along N
 OTHER = tw.raked((32, 64), (4, 32), 2, 1)  # four warps along M
 WARPS = 4

@@ -127,7 +127,7 @@ def compare(x: np.ndarray, source: DType, found: list[np.ndarray]) -> None:
         assert not wrong.size, f"{source} to {kind}: {wrong.size} of {x.size}; (x, found, wanted) {told}"
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", NUMBERS, ids=str)
 def test_any_number_becomes_any_other(source: DType, target: str) -> None:

@@ -15,6 +15,8 @@ from tilewright.errors import LaunchError, LegalityError
 from . import signals
 from .poisoned import Poisoned
 
+pytestmark = pytest.mark.in_turns(3)
+
 TARGETS = ("reference", "cpu")
 
 rng = np.random.default_rng(11)

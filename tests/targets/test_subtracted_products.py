@@ -13,6 +13,8 @@ from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @tw.kernel(A="M K", B="N K", C="M N", D="M N")
 def subtracted(A, B, C, D, *, mma, depth):

@@ -20,6 +20,8 @@ from tilewright.threads.distribution import registers
 
 from .poisoned import TARGETS, Poisoned, attempt
 
+pytestmark = pytest.mark.in_turns(3)
+
 DTYPES = [tw.f64, tw.f32, tw.f16, tw.bf16, tw.i32, tw.i16, tw.i8, tw.u8]
 
 
@@ -177,7 +179,7 @@ MAPS = {
 }
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("function", ["sum", "max", "min"])

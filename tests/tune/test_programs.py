@@ -10,6 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.testing import do_bench, operands, parse_args, run_attention, run_gemm, softmax_attention
 
+pytestmark = pytest.mark.in_turns(3)
+
 MMA = tw.TiledMma(tw.atoms.fma(tw.f32), tile=(32, 32))
 
 

@@ -33,6 +33,8 @@ from tilewright.views.transforms import (
 )
 from tilewright.views.view import View
 
+pytestmark = pytest.mark.in_turns(3)
+
 Array: TypeAlias = np.ndarray[Any, Any]
 Step: TypeAlias = tuple[Transform, Callable[[Array], Array]]
 

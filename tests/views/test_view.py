@@ -32,6 +32,8 @@ from tilewright.views.transforms import (
 )
 from tilewright.views.view import View, coordinates
 
+pytestmark = pytest.mark.in_turns(3)
+
 M, N, K = Sym("M", 1), Sym("N", 4, divisor=4), Sym("K", 16, divisor=16)
 SIZES = [{M: m, N: n, K: k} for m, n, k in [(1, 4, 16), (3, 12, 32), (17, 8, 48), (33, 20, 16)]]
 

@@ -16,7 +16,7 @@ from tilewright.targets.listing import Listing
 Machine = Callable[..., Listing]
 
 # Casting what does not fit is what these tests do.
-pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(2)]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(3)]
 
 NARROW = [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.f8e4m3fnuz, tw.f8e5m2fnuz]
 FLOATS = [tw.f64, tw.f32, *NARROW]
@@ -179,7 +179,7 @@ def test_floats_become_integers_truncated_and_saturated(machine: Machine, source
         assert np.array_equal(y, conversions.convert(x, source, target)), target
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("source", INTEGERS, ids=str)
 def test_integers_become_floats_rounded_once(machine: Machine, source: DType) -> None:
     ends = np.iinfo(source.numpy)

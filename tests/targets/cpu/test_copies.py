@@ -13,6 +13,8 @@ import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.targets.listing import Listing
 
+pytestmark = pytest.mark.in_turns(3)
+
 Machine = Callable[..., Listing]
 SHAPES = [(65, 31), (1, 1), (16, 32), (37, 50), (64, 96)]
 """The first one tells nothing that would not hold of the others."""
@@ -100,7 +102,7 @@ def test_transpose(machine: Machine, dtype: DType) -> None:
         assert np.array_equal(X.T, Y)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f64, tw.i32], ids=str)
 def test_transposition_in_registers_on_every_architecture(machine: Machine, arch: str, dtype: DType) -> None:
     X, Y = values((70, 90), dtype), blank((90, 70), dtype)
@@ -239,7 +241,7 @@ def test_clusters_and_workspaces(machine: Machine) -> None:
     assert np.array_equal(X + 1000 * first, Y)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f16], ids=str)
 def test_pipelines(machine: Machine, dtype: DType, stages: int) -> None:

@@ -13,7 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.runtime import native
 from tilewright.targets.listing import Listing
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 Machine = Callable[..., Listing]
 
@@ -82,7 +82,7 @@ def output(shape: tuple[int, int], dtype: DType, layout: str = "row") -> np.ndar
     return made
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", [*FLOATS, tw.i8], ids=str)
 def test_ragged_shapes(machine: Machine, dtype: DType) -> None:
     """One text for arrays of any extents runs on all of them."""
@@ -104,7 +104,7 @@ def test_what_is_known_of_extents_shapes_the_text(machine: Machine, shape: tuple
     check(C, A, B, tw.f32, tw.f32)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(
     "layouts",
     [
@@ -121,7 +121,7 @@ def test_layouts(machine: Machine, layouts: str) -> None:
     check(C, A, B, tw.f32, tw.f32)
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", [tw.f16, tw.i8, tw.f64], ids=str)
 @pytest.mark.parametrize("layout", ["column", "strided"])
 def test_layouts_of_other_dtypes(machine: Machine, dtype: DType, layout: str) -> None:
@@ -141,7 +141,7 @@ def test_the_result_is_rounded_once(machine: Machine, out: DType) -> None:
     check(C, A, B, tw.f32, out)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [tw.f32, tw.i8], ids=str)
 def test_every_architectures_text(machine: Machine, arch: str, dtype: DType) -> None:
     """The text names no instruction, so this processor runs all but that of bytes in 512 bits."""

@@ -16,7 +16,7 @@ from .ladder import NAMES, case
 Machine = Callable[..., Listing]
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_ragged_shapes(machine: Machine, name: str) -> None:
     for extent in (131, 35):
@@ -25,7 +25,7 @@ def test_ragged_shapes(machine: Machine, name: str) -> None:
         made.check()
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("name", ["optimized_gemm", "warp_tiles_gemm", "serial", "attention 64"])
 def test_every_architectures_text(machine: Machine, arch: str, name: str) -> None:
     made = case(name, 69)

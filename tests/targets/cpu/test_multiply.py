@@ -147,7 +147,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(
     ("name", "shape"),
     # The last copies its first tile of B whether there is one or not.

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.targets import cpu
 from tilewright.targets.listing import Listing
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 Machine = Callable[..., Listing]
 
@@ -90,7 +90,7 @@ def doubled_depth(A, B, C):
 CASES = {split_depth: (1, 0), slices: (1, 2), also_stored: (3, 2), doubled_depth: (2, 2)}
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("kernel", CASES, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("shape", [(64, 32, 64), (70, 45, 67)], ids=str)
 def test_operands(machine: Machine, kernel: tw.Kernel, shape: tuple[int, int, int]) -> None:

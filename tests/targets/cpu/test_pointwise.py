@@ -16,7 +16,7 @@ from tilewright.targets.listing import Listing
 from tilewright.targets.reference import numerics
 
 Machine = Callable[..., Listing]
-pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(2)]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(3)]
 
 TILE = 1024
 BOUNDS = {"exp": 1.1, "exp2": 1.1, "log": 1.1, "tanh": 2.5, "sqrt": 0.5, "rsqrt": 1.5}
@@ -153,7 +153,7 @@ def test_narrow_types_compute_in_f32_and_round_once(machine: Machine, dtype: DTy
 INTEGERS = [tw.i64, tw.i32, tw.i8, tw.u8, tw.u32, tw.u64]
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("dtype", [tw.f64, tw.f32, tw.f16, tw.bf16, tw.f8e5m2, *INTEGERS], ids=str)
 def test_arithmetic_is_the_references(machine: Machine, dtype: DType) -> None:
     drawn = np.random.default_rng(4)

@@ -26,6 +26,8 @@ from tilewright.targets import cpu
 
 from .test_vector_code import WIDEST
 
+pytestmark = pytest.mark.in_turns(3)
+
 TRIPLES = {
     "x86-64-v4": native.Triple("x86_64-linux-gnu", "x86-64-v4"),
     "x86-64-v3": native.Triple("x86_64-linux-gnu", "x86-64-v3"),
@@ -121,7 +123,7 @@ def compiled(
     return (folder / "kernel.s").read_text()
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("case", CASES)
 def test_no_compiler_warns(toolchain: native.Toolchain, case: str, tmp_path: Path) -> None:
     compiled(toolchain, cpu.emit(CASES[case](), native.host_arch()).text, tmp_path, *STRICT)

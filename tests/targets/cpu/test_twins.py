@@ -14,6 +14,8 @@ from tilewright.runtime import native
 
 from .test_vector_code import loops, vectorised
 
+pytestmark = pytest.mark.in_turns(3)
+
 M, N, K = 37, 50, 41
 
 

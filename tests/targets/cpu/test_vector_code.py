@@ -87,7 +87,7 @@ def is_left_to_the_library(body: str, toolchain: native.Toolchain) -> bool:
     return not reads or (moves and toolchain.name != "gcc")
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", [*NAMES, "im2col"])
 def test_each_loop_over_elements_is_vector_code(
     toolchain: native.Toolchain, name: str, tmp_path: Path
@@ -101,7 +101,7 @@ def test_each_loop_over_elements_is_vector_code(
     assert [body for body in scalar if not is_left_to_the_library(body, toolchain)] == []
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize("extent", [512, 131])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_multiply_is_micro_kernels(

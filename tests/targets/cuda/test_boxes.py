@@ -19,13 +19,13 @@ from tilewright.targets.reference import Kind, run
 from .boxes import LEGAL, NAMES, REFUSED, Case, store_boxes
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(("made", "kernel"), LEGAL)
 def test_on_the_reference(made: Case, kernel: Any) -> None:
     assert made.is_right(kernel, "reference")
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(("made", "kernel"), LEGAL)
 def test_the_text_compiles(made: Case, kernel: Any) -> None:
     traced = made.trace(kernel)
@@ -57,7 +57,7 @@ def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
         case.is_right(store_boxes, "reference")
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_reference_finds_what_is_stored_behind_rows(name: str) -> None:
     """Also without legality: as many elements behind each row as lie in the unit that it ends in."""

@@ -41,7 +41,7 @@ COMPILED = [
 """All clusters of the widest tile, which has no register to spare; of narrower ones the largest and none."""
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 @pytest.mark.parametrize(("columns", "stages", "divisor", "cluster"), COMPILED, ids=str)
 def test_it_compiles_without_spills_or_warnings(cluster, columns, stages, divisor) -> None:
     kernel = trace(cluster, columns, stages, divisor)

@@ -103,7 +103,7 @@ def arguments(kernel: Kernel, arrays: dict[str, Any], env: dict[Any, int]) -> tu
     return packed, kept
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @np.errstate(all="ignore")
 def test_text_computes_what_the_reference_says(
     case: str, kernel: Kernel, emulator: Any, emulation: dict[str, Any]

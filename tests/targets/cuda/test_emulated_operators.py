@@ -29,7 +29,7 @@ def emulator(emulation: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
     return made, listings
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operators_are_numpys(dtype: DType, emulator: Any) -> None:
     machine, listings = emulator
@@ -47,7 +47,7 @@ def test_operators_are_numpys(dtype: DType, emulator: Any) -> None:
     compare(dtype, x, y, made)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_text_compiles(dtype: DType, emulator: Any) -> None:
     listing = emulator[1][str(dtype)]

@@ -26,7 +26,7 @@ def emulator(emulation: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
     return made, listings
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("source", NUMBERS, ids=str)
 def test_any_number_becomes_any_other(source: DType, emulator: Any) -> None:
     machine, listings = emulator

@@ -18,6 +18,8 @@ from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda
 from tilewright.targets.target import CUDA
 
+pytestmark = pytest.mark.in_turns(3)
+
 M, N, K, GROUP = 5, 72, 320, 64
 FEW_ROWS = tw.Schedule(
     tw.atoms.MMA_F16, (64, 8, 128), (4, 1), stages=3, staging="fragments", swap_ab=True, epilogue="direct"

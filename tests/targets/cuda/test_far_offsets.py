@@ -85,7 +85,7 @@ def is_far(size: SizeParam, given: dict[str, Any]) -> bool:
     return isinstance(size.source, Stride) and given[size.source.tensor].ndim > 1
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", BULK)
 def test_bulk_copies_take_strides_of_any_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements are found by their coordinates; what threads read and store besides, by offsets."""
@@ -98,7 +98,7 @@ def test_bulk_copies_take_strides_of_any_size(name: str, monkeypatch: pytest.Mon
     assert found.ok, found
 
 
-@pytest.mark.in_turns(2)
+@pytest.mark.in_turns(3)
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 @pytest.mark.parametrize("kernel", [small.residual, small.batched, small.two_results], ids=lambda k: k.name)
 def test_processors_find_them(kernel: Any, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def trace(dtype=tw.bf16, columns=256, divisor=256, **choices):
     return EXAMPLE["bind"](dtype, columns=columns, **choices).trace(spec, spec, spec)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("dtype", [tw.bf16, tw.f16], ids=str)
 @pytest.mark.parametrize("columns", EXAMPLE["STAGES"])
 @pytest.mark.parametrize("divisor", [256, 8])

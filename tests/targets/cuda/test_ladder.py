@@ -16,6 +16,8 @@ from tilewright.targets import cuda
 from tilewright.threads.banks import bank_conflicts
 from tilewright.views.transforms import Merge, Permute, Tile
 
+pytestmark = pytest.mark.in_turns(3)
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 IM2COL = runpy.run_path(str(EXAMPLES / "05_im2col.py"))
 OPTIMIZED = runpy.run_path(str(EXAMPLES / "04_optimized_gemm.py"))

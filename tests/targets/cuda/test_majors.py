@@ -26,7 +26,7 @@ def stored(rng: np.random.Generator, rows: int, depth: int, along: bool) -> tupl
     return (np.ascontiguousarray(made.T) if along else made), made
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_multiplies_and_finds_no_hazard(name: str) -> None:
     rng, along = np.random.default_rng(7), CASES[name]["along"]
@@ -39,7 +39,7 @@ def test_the_reference_multiplies_and_finds_no_hazard(name: str) -> None:
     compare_gemm(left, right.T, c, Accumulation.of(bound.constants["mma"].atom)).raise_if_wrong()
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("name", CASES)
 def test_it_compiles_without_spills_or_warnings(name: str) -> None:
     spec = tw.TensorSpec(tw.bf16, 2, 1, (8, 8), (8, 1), 16, False)

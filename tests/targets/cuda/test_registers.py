@@ -43,7 +43,7 @@ def trace(dtype, columns, through, **tile):
     return bound(dtype, columns, through, **tile).trace(spec, spec, spec)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("through", ["global", "shared"])
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize(("dtype", "columns"), [(tw.bf16, 32), (tw.f16, 128)], ids=str)

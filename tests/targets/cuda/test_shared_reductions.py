@@ -32,7 +32,7 @@ def reduced(X, Y, *, clustered):
             tw.copy(held, Y.tile((64,), (block,)), threads=32)
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize("clustered", [False, True])
 @pytest.mark.parametrize("dtype", sorted({name for names in REDUCTIONS.values() for name in names}))
 def test_every_reduction_into_shared_memory_compiles(dtype: str, clustered: bool) -> None:

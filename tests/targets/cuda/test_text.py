@@ -18,6 +18,8 @@ from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda, reference
 from tilewright.targets.statements import COLUMNS
 
+pytestmark = pytest.mark.in_turns(3)
+
 GOLDEN = (
     "basic_gemm_f16",
     "padded_gemm_f32",
@@ -45,7 +47,7 @@ def test_every_operation_occurs_in_a_case(cases: Cases) -> None:
     assert set(OPS) - set(ASYNC_OPS) - used == set()
 
 
-@pytest.mark.in_turns(4)
+@pytest.mark.in_turns(5)
 def test_text_compiles_without_spills(case: str, kernel: Kernel, archs: Callable[[str], list[str]]) -> None:
     for arch in archs(case):
         assert cuda.violations(kernel, arch) == []

@@ -27,7 +27,7 @@ from tilewright.targets.matrix_cores import nearest
 from .examples import KERNELS
 from .executed import launched
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 
 @functools.cache

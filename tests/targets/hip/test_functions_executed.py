@@ -15,6 +15,8 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.functions.table import FUNCTIONS
 from tilewright.lang.fragments import elementwise
 
+pytestmark = pytest.mark.in_turns(3)
+
 
 @tw.kernel(X="N", Z="N", Y="M")
 def combined(X, Z, Y, *, names):

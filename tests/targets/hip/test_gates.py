@@ -20,7 +20,7 @@ from tilewright.runtime.executable import Executable
 
 from .machine import ARCHS, listings
 
-pytestmark = pytest.mark.in_turns(2)
+pytestmark = pytest.mark.in_turns(3)
 
 WARPS = {"gfx942": 3, "gfx1151": 6}
 """What a SIMD should execute in turns, of 128 x 128 by 256 threads."""

@@ -31,6 +31,8 @@ from tilewright.tune.trial import gemm_trial
 
 from .standin import FAILED, NO_DEVICE, OUT_OF_MEMORY, StandIn, library_bytes, standing_in
 
+pytestmark = pytest.mark.in_turns(3)
+
 ARCH = "gfx1151"
 N = 300
 

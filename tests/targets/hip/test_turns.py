@@ -25,6 +25,8 @@ from tilewright.runtime.kernel import Bound
 from .executed import launched
 from .machine import listings, toolchain
 
+pytestmark = pytest.mark.in_turns(3)
+
 # ---------------------------------------------------------------- roles and barriers, by hand
 
 

@@ -91,7 +91,7 @@ def tiled(name, lanes):
     return tw.TiledMma(atom, warps, (64 // (m * warps[0]), 64 // (n * warps[1])))
 
 
-@pytest.mark.in_turns(3)
+@pytest.mark.in_turns(4)
 @pytest.mark.parametrize(("name", "lanes"), CASES)
 @pytest.mark.parametrize("shape", [(129, 129, 67), (64, 64, 96), (7, 1, 33), (65, 130, 1)], ids=str)
 def test_products_are_right_and_clean(name, lanes, shape) -> None:
