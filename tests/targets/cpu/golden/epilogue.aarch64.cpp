@@ -76,7 +76,7 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
   f16* const b = (f16*)(scratch + 4672);
   float* const active = (float*)(scratch + 6720);
   bf16* const staged = (bf16*)(scratch + 11392);
-  // test_text.py:59: x = X_part
+  // test_text.py:61: x = X_part
   {
     const Index inside0 = within(-32*m + M, 32);
     const Index inside1 = within(-32*n + N, 32);
@@ -101,7 +101,7 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
       }
     }
   }
-  // test_text.py:60: b = bias.tile((32,), (n,)).broadcast(0, 32)
+  // test_text.py:62: b = bias.tile((32,), (n,)).broadcast(0, 32)
   {
     const Index inside1 = within(-32*n + N, 32);
     if (inside1 < 32) {
@@ -121,13 +121,13 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
       }
     }
   }
-  // test_text.py:61: mul = mul(x, alpha)
-  // test_text.py:61: convert = convert(b, f32)
-  // test_text.py:61: scaled = add(mul, convert)
-  // test_text.py:62: less = less(scaled, 0)
-  // test_text.py:62: exp = exp(scaled)
-  // test_text.py:62: sub = sub(exp, 1.0)
-  // test_text.py:62: active = select(less, sub, scaled)
+  // test_text.py:63: mul = mul(x, alpha)
+  // test_text.py:63: convert = convert(b, f32)
+  // test_text.py:63: scaled = add(mul, convert)
+  // test_text.py:64: less = less(scaled, 0)
+  // test_text.py:64: exp = exp(scaled)
+  // test_text.py:64: sub = sub(exp, 1.0)
+  // test_text.py:64: active = select(less, sub, scaled)
   INDEPENDENT
   for (Index e = 0; e < 1024; ++e) {
     const float mul_e = x[e] * alpha;
@@ -139,12 +139,12 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
     const float active_e = less_e ? sub_e : scaled_e;
     active[e] = active_e;
   }
-  // test_text.py:64: staged = active
+  // test_text.py:66: staged = active
   {
     INDEPENDENT
     for (Index i0 = 0; i0 < 1024; ++i0) staged[i0] = bf16_of_f32(active[i0]);
   }
-  // test_text.py:66: Y.tile((32, 32), (n, m)) = staged.permute(1, 0)
+  // test_text.py:68: Y.tile((32, 32), (n, m)) = staged.permute(1, 0)
   {
     const Index limit0 = within(-32*n + N, 32);
     const Index limit1 = within(-32*m + M, 32);

@@ -134,7 +134,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   float* const sB = (float*)(scratch + 6720);
   float* const acc = (float*)(scratch + 11392);
   if ((K + 28) / 32 < 1) {
-    // test_text.py:44: acc = 0
+    // test_text.py:46: acc = 0
     for (Index e1 = 0; e1 < within(-2*n + ((N + 24) / 32), 2); ++e1) {
       INDEPENDENT
       for (Index e = 0; e < 384 * within(-4*m + ((M + 8) / 12), 4); ++e) {
@@ -145,7 +145,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 28) / 32;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:46: sA = A.tile((48, 32), (m, k))
+    // test_text.py:48: sA = A.tile((48, 32), (m, k))
     {
       const Index limit0 = within(-48*m + 12*((M + 8) / 12), 48);
       const Index limit1 = within(-32*k + K, 32);
@@ -177,7 +177,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:51: acc += sA * sB
+    // test_text.py:53: acc += sA * sB
     {
       const Index m_needed = within(-48*m + M, 48);
       const Index m_panels = (m_needed + 11) / 12;
@@ -186,7 +186,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index depth = within(-32*k + K, 32);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         {
-          // test_text.py:47: a panel of sB = B.tile((64, 32), (n, k))
+          // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
           {
             const Index limit1 = within(-32*k + K, 32);
             const Index inside0 = within(-64*n - 32*n_panel + N, 32);
@@ -248,7 +248,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:53: C.tile((48, 64), (m, n)) = acc
+  // test_text.py:55: C.tile((48, 64), (m, n)) = acc
   {
     const Index limit0 = within(-48*m + M, 48);
     const Index limit1 = within(-64*n + N, 64);

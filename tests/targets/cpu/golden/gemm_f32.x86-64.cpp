@@ -104,7 +104,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   float* const sB = (float*)(scratch + 6720);
   float* const acc = (float*)(scratch + 7744);
   if ((K + 28) / 32 < 1) {
-    // test_text.py:44: acc = 0
+    // test_text.py:46: acc = 0
     for (Index e1 = 0; e1 < within(-8*n + (N / 8), 8); ++e1) {
       INDEPENDENT
       for (Index e = 0; e < 48 * within(-8*m + ((M + 4) / 6), 8); ++e) {
@@ -115,7 +115,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 28) / 32;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:46: sA = A.tile((48, 32), (m, k))
+    // test_text.py:48: sA = A.tile((48, 32), (m, k))
     {
       const Index limit0 = within(-48*m + 6*((M + 4) / 6), 48);
       const Index limit1 = within(-32*k + K, 32);
@@ -147,7 +147,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:51: acc += sA * sB
+    // test_text.py:53: acc += sA * sB
     {
       const Index m_needed = within(-48*m + M, 48);
       const Index m_panels = (m_needed + 5) / 6;
@@ -156,7 +156,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index depth = within(-32*k + K, 32);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         {
-          // test_text.py:47: a panel of sB = B.tile((64, 32), (n, k))
+          // test_text.py:49: a panel of sB = B.tile((64, 32), (n, k))
           {
             const Index limit1 = within(-32*k + K, 32);
             const Index inside0 = within(-64*n - 8*n_panel + N, 8);
@@ -220,7 +220,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:53: C.tile((48, 64), (m, n)) = acc
+  // test_text.py:55: C.tile((48, 64), (m, n)) = acc
   {
     const Index limit0 = within(-48*m + M, 48);
     const Index limit1 = within(-64*n + N, 64);

@@ -177,7 +177,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   signed char* const sB = (signed char*)(scratch + 128);
   int* const acc = (int*)(scratch + 320);
   if ((K + 4) / 8 < 1) {
-    // test_text.py:44: acc = 0
+    // test_text.py:46: acc = 0
     INDEPENDENT
     for (Index e = 0; e < 96 * within(-4*m + (M / 4), 4); ++e) {
       const int acc_e = 0;
@@ -186,7 +186,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 4) / 8;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:46: sA = A.tile((16, 8), (m, k))
+    // test_text.py:48: sA = A.tile((16, 8), (m, k))
     {
       const Index limit0 = within(-16*m + M, 16);
       const Index limit1 = within(-8*k + K, 8);
@@ -205,7 +205,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:51: acc += sA * sB
+    // test_text.py:53: acc += sA * sB
     {
       const Index m_needed = within(-16*m + M, 16);
       const Index m_panels = (m_needed + 3) / 4;
@@ -217,7 +217,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       sum_rows(row_sums, sA + 0, m_panels * 4, depth);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         {
-          // test_text.py:47: a panel of sB = B.tile((24, 8), (n, k))
+          // test_text.py:49: a panel of sB = B.tile((24, 8), (n, k))
           {
             const Index limit1 = within(-8*k + K, 8);
             const Index inside0 = within(-24*n - 24*n_panel + N, 24);
@@ -297,7 +297,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:53: C.tile((16, 24), (m, n)) = acc
+  // test_text.py:55: C.tile((16, 24), (m, n)) = acc
   {
     const Index limit0 = within(-16*m + M, 16);
     const Index limit1 = within(-24*n + N, 24);
