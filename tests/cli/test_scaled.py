@@ -19,9 +19,10 @@ def test_it_multiplies_verifies_and_times() -> None:
 
 def test_scales_of_one_block_along_k() -> None:
     given = ("scaled", "5", "8", "100", "--dtype", "f8e4m3", "--blocks", "1x128", "--target", "reference")
-    result = CliRunner().invoke(app, (*given, "--no-time"))
+    result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
     assert "correct: 40 elements" in result.output
+    assert result.output.splitlines()[-1].startswith("Perf: ")
 
 
 def test_scales_of_blocks() -> None:
@@ -46,6 +47,7 @@ def test_weights_of_4_bits_in_groups() -> None:
         (("4", "8", "96", "--weights", "i4", "--group", "64"), "does not divide K, 96; nearest: 48"),
         (("4", "8", "96", "--weights", "i4", "--zeros"), "nearest: --group 96"),
         (("--blocks", "64x128"), "choose one of 1x128"),
+        (("4", "8", "96", "--blocks", "1x128", "--group", "32"), "one or the other"),
         (("--weights", "f64"), "choose one of f32"),
         (("--dtype", "f12"), "--dtype"),
         (("--dtype", "bf16", "--weights", "f16"), "convert one of them first"),

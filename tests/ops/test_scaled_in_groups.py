@@ -279,8 +279,8 @@ def test_what_does_not_fit_is_refused_in_its_terms(change: dict[str, Any], error
 def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
     b = described(tw.packed(np.empty((4096, 2048), np.uint8).T, tw.i4))
     for rows, features, expected in (
-        (192, {"sm_90a"}, True),
-        (191, {"sm_90a"}, False),
+        (257, {"sm_90a"}, True),
+        (256, {"sm_90a"}, False),
         (512, {"sm_80"}, False),
     ):
         infos = {"a": described(np.empty((rows, 4096), np.float16)), "b": b}

@@ -81,6 +81,8 @@ def scaled(
     shape = extents_of(extents, "scaled") if extents else (ROWS, *TARGETS[target].shape[1:])
     check_memory(shape, kinds[0])
     _check_groups(shape, group, zeros=zeros)
+    if group and blocks is not None:
+        raise UsageError(f"--group {group} and --blocks {blocks}: scales of B belong to one or the other")
     with working("making the matrices"):
         shared = None if blocks is None else _blocks(blocks)
         words: dict[str, Any] = {"blocks": shared, "group": group or None, "zeros": zeros}

@@ -92,8 +92,8 @@ def scaled_mm(
 
     It is one kernel.  The narrower operand is widened on its way to the multiplication, exactly: on Hopper in
     registers, behind bulk copies that brought it as narrow as it is.  For thousands of rows of ``a`` there a
-    pass of its own that widens ``b`` in memory takes less time, and is taken; so it is for hundreds of rows
-    by weights of 4 bits in groups; see ``prepass``.
+    pass of its own that widens ``b`` in memory takes less time, and is taken; so it is for more than
+    256 rows by weights of 4 bits in groups, and for any number of them on processors; see ``prepass``.
 
     Sums are in f32 (of two i8 in i32); the rest is computed in f32 and rounded once.
 

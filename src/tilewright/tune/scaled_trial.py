@@ -263,13 +263,17 @@ class ScaledTrial:
 
     def three_passes(self) -> dict[str, Callable[[], object]]:
         """What is done without such a kernel, by name; nothing where the library is not installed."""
-        if self.activation is not None:
-            return {}  # it would be another pass
-        if self.target == CUDA.name and self.operands.group is not None:
-            return {}  # PyTorch has no conversion of them
-        if self.target == CUDA.name and self.shared is None:
-            return torch_passes(self._there, self.multiplied)
-        return {} if self.shared is not None else numpy_passes(self.operands)
+        made = self.operands
+        in_blocks = made.group is None and any(
+            x is not None and x.ndim > 1 for x in (made.scale_a, made.scale_b)
+        )
+        if self.activation is not None or in_blocks:
+            return {}  # it would be another pass, or many
+        if self.target != CUDA.name:
+            return numpy_passes(made)
+        if made.group is not None or dtypes.dtype(made.b.dtype).is_packed:
+            return {}  # PyTorch converts neither
+        return torch_passes(self._there, self.multiplied)
 
     @property
     def flops(self) -> int:
