@@ -152,7 +152,7 @@ class _Block:
             count = self.count(item)
             # The places of keys and values are free before those of queries: these wait for the last
             # product with keys, or, where results leave by the same place, for the last store.
-            for j in traced_range(count):
+            for j in traced_range(count, provenance="mainloop"):
                 stage, parity = self.place(loaded, j)
                 for held, full, empty in rings:
                     wait(empty[stage], 1 - parity)
