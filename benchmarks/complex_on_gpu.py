@@ -17,12 +17,12 @@ from schedules import read
 
 import tilewright as tw
 from tilewright.checking.complex_products import compare_complex
+from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.ops.grades import GRADES
 from tilewright.tune.complex_trial import SIX
 from tilewright.tune.measure import measure, measure_calls
-from tilewright.tune.rivals import TORCH_NAMES
 from tilewright.tune.six_launches import LAUNCHES, SixLaunches, bytes_moved
 from tilewright.tune.trial import OURS
 
@@ -52,7 +52,7 @@ class Problem:
     def __init__(self, side: int, dtype: str, planar: bool, asked: Asked, kind: str = "normal") -> None:
         torch.manual_seed(side)
         draw, self.planar, self.asked = torch.rand if kind == "positive" else torch.randn, planar, asked
-        element = getattr(torch, TORCH_NAMES[dtype])
+        element = getattr(torch, IN_TORCH[dtype])
 
         def parts() -> Parts:
             made = [draw((side, side), device="cuda").to(element) for _ in range(2)]

@@ -2,12 +2,17 @@
 
 A complex number is two components of a real type; `DType.component` gives that type, and tensors can be
 recast between a complex element and two real ones.
+
+A float of 8 bits is one line of this file: what its codes stand for is read off its NumPy dtype (`encoding`),
+and targets write their conversions of that.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -116,6 +121,12 @@ class DType:
 ALL: dict[str, DType] = {}
 """Every element type by its name."""
 
+IN_TORCH: dict[str, str] = {}
+"""What PyTorch calls each."""
+
+IN_DLPACK: dict[str, int] = {}
+"""DLPack's codes of kinds that are neither all integers, all unsigned ones, all floats nor truth values."""
+
 _NUMPY: dict[str, np.dtype[Any]] = {}
 _ALIASES: dict[str, DType] = {}
 _MEANT = {
@@ -142,6 +153,7 @@ def _record(
     *aliases: str,
     components: int = 1,
     mantissa: int = 0,
+    dlpack: int | None = None,
 ) -> DType:
     """A type, listed: all that is known of it stands here, what a target calls it follows from kind and bits.
 
@@ -150,25 +162,29 @@ def _record(
         bits: width of the whole element.
         kind: of each component.
         numpy: the NumPy dtype of its numbers.
-        aliases: what others call it.
+        aliases: what others call it, PyTorch first; none: as NumPy calls it, like PyTorch.
         components: 2 for complex types.
         mantissa: stored fraction bits of a float component.
+        dlpack: DLPack's code of its kind, where that is not the one of all integers or floats.
     """
     made = ALL[name] = DType(name, bits, kind, components, mantissa)
     _NUMPY[name] = np.dtype(numpy)
-    _ALIASES.update(dict.fromkeys(aliases, made))
+    IN_TORCH[name], *others = aliases or (_NUMPY[name].name,)
+    if dlpack is not None:
+        IN_DLPACK[name] = dlpack
+    _ALIASES.update(dict.fromkeys((IN_TORCH[name], *others), made))
     return made
 
 
 f64 = _record("f64", 64, "float", np.float64, "float64", "double", mantissa=52)
 f32 = _record("f32", 32, "float", np.float32, "float32", "float", mantissa=23)
 f16 = _record("f16", 16, "float", np.float16, "float16", "half", mantissa=10)
-bf16 = _record("bf16", 16, "float", ml_dtypes.bfloat16, "bfloat16", mantissa=7)
-f8e4m3 = _record("f8e4m3", 8, "float", ml_dtypes.float8_e4m3fn, "float8_e4m3fn", mantissa=3)
-f8e5m2 = _record("f8e5m2", 8, "float", ml_dtypes.float8_e5m2, "float8_e5m2", mantissa=2)
-f8e4m3fnuz = _record("f8e4m3fnuz", 8, "float", ml_dtypes.float8_e4m3fnuz, "float8_e4m3fnuz", mantissa=3)
-f8e5m2fnuz = _record("f8e5m2fnuz", 8, "float", ml_dtypes.float8_e5m2fnuz, "float8_e5m2fnuz", mantissa=2)
-f4e2m1 = _record("f4e2m1", 4, "float", ml_dtypes.float4_e2m1fn, "float4_e2m1fn", mantissa=1)
+bf16 = _record("bf16", 16, "float", ml_dtypes.bfloat16, "bfloat16", mantissa=7, dlpack=4)
+f8e4m3 = _record("f8e4m3", 8, "float", ml_dtypes.float8_e4m3fn, mantissa=3, dlpack=10)
+f8e5m2 = _record("f8e5m2", 8, "float", ml_dtypes.float8_e5m2, mantissa=2, dlpack=12)
+f8e4m3fnuz = _record("f8e4m3fnuz", 8, "float", ml_dtypes.float8_e4m3fnuz, mantissa=3, dlpack=11)
+f8e5m2fnuz = _record("f8e5m2fnuz", 8, "float", ml_dtypes.float8_e5m2fnuz, mantissa=2, dlpack=13)
+f4e2m1 = _record("f4e2m1", 4, "float", ml_dtypes.float4_e2m1fn, mantissa=1)
 i64 = _record("i64", 64, "int", np.int64, "int64")
 i32 = _record("i32", 32, "int", np.int32, "int32")
 i16 = _record("i16", 16, "int", np.int16, "int16")
@@ -179,9 +195,15 @@ u32 = _record("u32", 32, "uint", np.uint32, "uint32")
 u16 = _record("u16", 16, "uint", np.uint16, "uint16")
 u8 = _record("u8", 8, "uint", np.uint8, "uint8")
 boolean = _record("boolean", 8, "bool", np.bool_, "bool")
-c128 = _record("c128", 128, "float", np.complex128, "complex128", components=2, mantissa=52)
-c64 = _record("c64", 64, "float", np.complex64, "complex64", components=2, mantissa=23)
-c32 = _record("c32", 32, "float", _PAIR_OF_HALVES, components=2, mantissa=10)
+c128 = _record("c128", 128, "float", np.complex128, "complex128", components=2, mantissa=52, dlpack=5)
+c64 = _record("c64", 64, "float", np.complex64, "complex64", components=2, mantissa=23, dlpack=5)
+c32 = _record("c32", 32, "float", _PAIR_OF_HALVES, "complex32", components=2, mantissa=10, dlpack=5)
+
+FP8 = tuple(made for made in ALL.values() if made.is_float and made.bits == 8)
+"""Floats of 8 bits."""
+
+PACKED = tuple(made for made in ALL.values() if made.is_packed)
+"""Types of which several elements lie in a byte."""
 
 _BY_NUMPY = {numpy_dtype: ALL[name] for name, numpy_dtype in _NUMPY.items()}
 
@@ -208,6 +230,55 @@ def has_infinity(kind: DType) -> bool:
         (True, False, False)
     """
     return kind.is_float and bool(np.isinf(np.array(np.inf, np.float32).astype(kind.component.numbers)))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What the bits of a float of at most 16 bits stand for.
+
+    Args:
+        fraction: stored fraction bits.
+        bias: of the exponent.
+        sign: the sign bit.
+        nan: the pattern of NaN.
+        top: the largest positive pattern that is no NaN: infinity, or the largest number.
+        past: what overflow gives.
+    """
+
+    fraction: int
+    bias: int
+    sign: int
+    nan: int
+    top: int
+    past: int
+
+    @property
+    def has_infinity(self) -> bool:
+        """Whether overflow gives infinity, and not NaN."""
+        return self.past == self.top
+
+    @property
+    def has_one_zero(self) -> bool:
+        """Whether what would be the negative zero is NaN, the only one."""
+        return self.nan == self.sign
+
+
+@cache
+def encoding(kind: DType) -> Encoding:
+    """How a float of at most 16 bits is encoded, as its NumPy dtype says.
+
+    Example:
+        >>> encoding(f8e4m3)
+        Encoding(fraction=3, bias=7, sign=128, nan=127, top=126, past=127)
+        >>> encoding(f8e5m2).has_infinity, encoding(f8e4m3fnuz).has_one_zero
+        (True, True)
+    """
+    word = np.dtype(f"u{kind.bytes}")
+    positive = np.arange(1 << kind.bits - 1, dtype=word).view(kind.numbers).astype(np.float64)
+    nan, past = (int(np.array(one, np.float32).astype(kind.numbers).view(word)) for one in (np.nan, np.inf))
+    bias = 1 - round(math.log2(positive[1 << kind.mantissa]))
+    top = int(np.flatnonzero(~np.isnan(positive))[-1])
+    return Encoding(kind.mantissa, bias, 1 << kind.bits - 1, nan, top, past)
 
 
 def holds(wide: DType, narrow: DType) -> bool:

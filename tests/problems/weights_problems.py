@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright import dtypes
+from tilewright.dtypes import PACKED
 from tilewright.ops.products import ACTIVATIONS
-from tilewright.ops.scales import PACKED
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 
 from .scaled_problems import compared

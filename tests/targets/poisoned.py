@@ -27,7 +27,7 @@ class Poisoned:
         inside = tuple(slice(3, -3) for _ in self.around.shape)
         left = self.around.copy()
         left[inside] = POISON
-        return bool((left == np.asarray(POISON, left.dtype)).all())
+        return left.tobytes() == np.full_like(left, POISON).tobytes()
 
 
 def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = None) -> None:

@@ -10,12 +10,12 @@ from tilewright.cli.console import UsageError, choose, duration, reports, say, w
 from tilewright.cli.matrices import LAYOUTS, check_memory, extents_of
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.perf import timed
-from tilewright.dtypes import DType
+from tilewright.dtypes import PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
 from tilewright.layout.counts import divisor_at_most
 from tilewright.ops.products import ACTIVATIONS, BLOCK
-from tilewright.ops.scales import OPERANDS, PACKED
+from tilewright.ops.scales import OPERANDS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.calls import launches
-from tilewright.dtypes import DType
+from tilewright.dtypes import PACKED, DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.scale_groups import in_groups
-from tilewright.ops.scales import PACKED
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.fresh import fresh

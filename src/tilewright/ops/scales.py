@@ -8,7 +8,7 @@ from math import prod
 
 from tilewright import dtypes
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.integer_sums import MOST_IN_I32
@@ -20,13 +20,9 @@ from tilewright.targets.target import Target
 
 SCALES = ("scale_a", "scale_b")
 WIDE = (dtypes.f32, dtypes.f16, dtypes.bf16)
-FP8 = (dtypes.f8e4m3, dtypes.f8e5m2, dtypes.f8e4m3fnuz, dtypes.f8e5m2fnuz)
 NARROW = (*FP8, dtypes.i8)
 OPERANDS = (*WIDE, *NARROW)
 """Dtypes of operands, and of results; scales and biases are wide."""
-
-PACKED = (dtypes.i4, dtypes.f4e2m1)
-"""Dtypes of weights, of which two lie in a byte."""
 
 ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
 """Dtypes of zero points."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import ALL, DType
+from tilewright.dtypes import ALL, IN_DLPACK, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime import dlpack
 from tilewright.targets.target import AMD_GPU, GPU, HOST
@@ -301,15 +301,7 @@ def cupy_subclass(base: type) -> Family:
 # DLPack.
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-_OWN_CODES = {
-    "bf16": 4,
-    "f8e4m3": 10,
-    "f8e4m3fnuz": 11,
-    "f8e5m2": 12,
-    "f8e5m2fnuz": 13,
-    **dict.fromkeys(("c32", "c64", "c128"), 5),
-}
-_BY_DLPACK = {(_OWN_CODES.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values() if not t.is_packed}
+_BY_DLPACK = {(IN_DLPACK.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values() if not t.is_packed}
 
 _MEMORIES = {
     **dict.fromkeys((dlpack.CPU, dlpack.CUDA_HOST, dlpack.ROCM_HOST), HOST),

@@ -12,28 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import IN_TORCH, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.arrays import locate
-
-_TORCH = {
-    "bf16": "bfloat16",
-    "c32": "complex32",
-    "c64": "complex64",
-    "c128": "complex128",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e4m3fnuz": "float8_e4m3fnuz",
-    "f8e5m2": "float8_e5m2",
-    "f8e5m2fnuz": "float8_e5m2fnuz",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "u8": "uint8",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +52,12 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
     library: Any = sys.modules.get(type(like).__module__.partition(".")[0])
     name = getattr(library, "__name__", "")
     if name == "torch":
-        if dtype.name not in _TORCH:
+        element = None if dtype.is_packed else getattr(library, IN_TORCH[dtype.name], None)
+        if element is None:
             raise LaunchError(f"PyTorch has no tensors of {dtype}; pass out=, or another out_dtype=")
         strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
         # Of all that makes a tensor this looks at its arguments in the shortest time.
-        none = library.empty(0, dtype=getattr(library, _TORCH[dtype.name]), device=like.device)
+        none = library.empty(0, dtype=element, device=like.device)
         return Fresh(partial(none.new_empty_strided, shape, strides), methodcaller("data_ptr"))
     if name == "tilewright":
         where = like.memory.index, like.memory.driver

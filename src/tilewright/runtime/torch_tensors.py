@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dtypes import DType, c32, dtype
+from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.runtime.frameworks import (
     ArrayInfo,
@@ -31,7 +31,7 @@ def _element(given: object) -> DType:
     if found is None:
         name = str(given).removeprefix("torch.")
         try:
-            found = _BY_TORCH[given] = c32 if name == "complex32" else dtype(name)
+            found = _BY_TORCH[given] = dtype(name)
         except DTypeError:
             raise unsupported(given) from None
     return found

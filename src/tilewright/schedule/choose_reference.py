@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.dataflow.nodes import SUMMED
+from tilewright.dtypes import FP8
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 
-SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8")
+SUPPORTED = ("f64", "f32", "f16", "bf16", *(made.name for made in FP8), "i8")
 """Element types that products are chosen for."""
 
 LARGE = 96

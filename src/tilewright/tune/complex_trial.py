@@ -16,14 +16,14 @@ from tilewright import dtypes
 from tilewright.checking.compare import Comparison
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
-from tilewright.dtypes import DType
+from tilewright.dtypes import IN_TORCH, DType
 from tilewright.ops.complex_planning import Asked, Product, product_of_complex
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS, part
 from tilewright.tune.measure import Effort, measure
-from tilewright.tune.rivals import TORCH_NAMES, as_tensor
+from tilewright.tune.rivals import as_tensor
 from tilewright.tune.six_launches import SixLaunches, bytes_moved
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
@@ -187,7 +187,7 @@ def _torch(trial: ComplexTrial) -> dict[str, Callable[[], object]]:
         tuple(as_tensor(device_put(np.ascontiguousarray(x), trial.target)) for x in planes(one))
         for one in (trial.a, trial.b)
     ]
-    kind = getattr(torch, TORCH_NAMES[trial.dtype.name])
+    kind = getattr(torch, IN_TORCH[trial.dtype.name])
     (a_re, a_im), (b_re, b_im) = tensors
     made = [torch.empty(a_re.shape[0], b_re.shape[1], dtype=kind, device=a_re.device) for _ in range(4)]
     pairs = ((a_re, b_re), (a_im, b_im), (a_re, b_im), (a_im, b_re))

@@ -10,30 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, dtype
+from tilewright.dtypes import IN_TORCH, DType, dtype
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.targets.target import GPU, part, target_named
 
 Calls = dict[str, Callable[[], object]]
 
-_MULTIPLIED = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "i8": "int8",
-    "i32": "int32",
-}
-"""Dtypes that PyTorch multiplies by themselves, and what it calls them."""
-
-TORCH_NAMES = {
-    **_MULTIPLIED,
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "f8e4m3fnuz": "float8_e4m3fnuz",
-    "f8e5m2fnuz": "float8_e5m2fnuz",
-}
-"""All that arrays are seen as, and what PyTorch calls it."""
+_MULTIPLIED = ("f64", "f32", "f16", "bf16", "i8", "i32")
+"""Dtypes that PyTorch multiplies by themselves."""
 
 
 def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
@@ -94,7 +78,7 @@ def as_tensor(array: DeviceArray) -> Any:
 
     element: DType = dtype(array.dtype)
     raw = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}[element.bytes]
-    return torch.as_tensor(_Raw(array, raw), device=GPU).view(getattr(torch, TORCH_NAMES[element.name]))
+    return torch.as_tensor(_Raw(array, raw), device=GPU).view(getattr(torch, IN_TORCH[element.name]))
 
 
 class _Raw:

@@ -16,7 +16,7 @@ from tilewright import dtypes
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
-from tilewright.dtypes import DType, limits
+from tilewright.dtypes import IN_TORCH, DType, limits
 from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.scale_blocks import shared_rows
 from tilewright.ops.scaled import scaled_mm
@@ -37,7 +37,7 @@ from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS, part
 from tilewright.tune.measure import Effort, measure
-from tilewright.tune.rivals import TORCH_NAMES, as_tensor
+from tilewright.tune.rivals import as_tensor
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
 
@@ -334,7 +334,7 @@ def torch_passes(there: dict[str, Any], multiplied: DType) -> dict[str, Callable
 
     if multiplied.name not in ("f16", "bf16", "f32"):
         return {}
-    kind = getattr(torch, TORCH_NAMES[multiplied.name])
+    kind = getattr(torch, IN_TORCH[multiplied.name])
     tensors = {name: as_tensor(array) for name, array in there.items()}
     one = torch.ones(1, device=tensors["a"].device)
     ones = {"scale_a": one, "scale_b": one}

@@ -7,22 +7,17 @@ infinity (e4m3); floats become integers truncated and saturated, NaN as 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from tilewright.dtypes import ALL, DType, boolean, f32, f64, i4, i32
+from tilewright.dtypes import FP8, PACKED, DType, bf16, boolean, encoding, f16, f32, f64, i32
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, integer_type, suffix
+
+_STORED = {made.name: f"unsigned {'short' if made.bits == 16 else 'char'}" for made in (f16, bf16, *FP8)}
 
 STORAGE = {
     "f64": "double",
     "f32": "float",
-    "f16": "f16",
-    "bf16": "bf16",
-    "f8e4m3": "f8e4m3",
-    "f8e5m2": "f8e5m2",
-    "f8e4m3fnuz": "f8e4m3fnuz",
-    "f8e5m2fnuz": "f8e5m2fnuz",
+    **{name: name for name in _STORED},
     **INTEGER_TYPES,
-    **{made.name: "unsigned char" for made in ALL.values() if made.is_packed},
+    **{made.name: "unsigned char" for made in PACKED},
     "boolean": "bool",
     "c128": "c128",
     "c64": "c64",
@@ -31,54 +26,13 @@ STORAGE = {
 """The C++ storage type of each dtype."""
 
 TYPEDEFS = {
-    "f16": "typedef unsigned short f16;",
-    "bf16": "typedef unsigned short bf16;",
-    "f8e4m3": "typedef unsigned char f8e4m3;",
-    "f8e5m2": "typedef unsigned char f8e5m2;",
-    "f8e4m3fnuz": "typedef unsigned char f8e4m3fnuz;",
-    "f8e5m2fnuz": "typedef unsigned char f8e5m2fnuz;",
+    **{name: f"typedef {held} {name};" for name, held in _STORED.items()},
     # Complex numbers are moved, not computed with.
     "c128": "typedef unsigned __int128 c128;",
     "c64": "typedef unsigned long long c64;",
     "c32": "typedef unsigned c32;",
 }
 """What declares the storage types that C++ lacks."""
-
-
-@dataclass(frozen=True)
-class _Narrow:
-    """A float format of at most 16 bits.
-
-    Args:
-        name: of the dtype.
-        fraction: stored fraction bits.
-        bias: of the exponent.
-        sign: the sign bit.
-        nan: the pattern of NaN.
-        top: the largest pattern that is no NaN: infinity, or the largest number.
-        past: what overflow gives.
-    """
-
-    name: str
-    fraction: int
-    bias: int
-    sign: int
-    nan: int
-    top: int
-    past: int
-
-
-_NARROW = {
-    "f16": _Narrow("f16", 10, 15, 0x8000, 0x7E00, 0x7C00, 0x7C00),
-    "f8e5m2": _Narrow("f8e5m2", 2, 15, 0x80, 0x7E, 0x7C, 0x7C),
-    "f8e4m3": _Narrow("f8e4m3", 3, 7, 0x80, 0x7F, 0x7E, 0x7F),
-}
-
-_ONE_ZERO = {
-    "f8e5m2fnuz": _Narrow("f8e5m2fnuz", 2, 16, 0x80, 0x80, 0x7F, 0x80),
-    "f8e4m3fnuz": _Narrow("f8e4m3fnuz", 3, 8, 0x80, 0x80, 0x7F, 0x80),
-}
-"""Formats without infinities or a negative zero, whose pattern is NaN."""
 
 _BITS = """\
 static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
@@ -122,11 +76,18 @@ static inline bf16 bf16_of_f32(float x) {
 }
 
 
+_PACKED_INTEGERS = tuple(made for made in PACKED if not made.is_float)
+
+
+def _of_packed(kind: DType) -> str:
+    """From the bits of a packed integer."""
+    rest = 32 - kind.bits
+    number = f"(int)(bits << {rest}) >> {rest}" if kind.kind == "int" else f"(int)(bits << {rest} >> {rest})"
+    return f"static inline int i32_of_{kind}(unsigned bits) {{ return {number}; }}"
+
+
 _HALF_BYTES = {
-    "i32_of_i4": (
-        (),
-        "static inline int i32_of_i4(unsigned bits) { return (int)(bits << 28) >> 28; }",
-    ),
+    **{f"i32_of_{kind}": ((), _of_packed(kind)) for kind in _PACKED_INTEGERS},
     "f32_of_f4e2m1": (
         ("bits",),
         """\
@@ -149,17 +110,18 @@ static inline unsigned f4e2m1_of_f32(float x) {
 }
 
 
-def _widening(narrow: _Narrow) -> str:
+def _widening(kind: DType) -> str:
     """From a narrow format to f32: shift, correct the exponent, renormalise what was subnormal."""
-    up, bits = 23 - narrow.fraction, narrow.sign.bit_length()
+    narrow = encoding(kind)
+    up = 23 - narrow.fraction
     magnitude, exponent = narrow.sign - 1, (narrow.sign - 1) >> narrow.fraction << narrow.fraction
     rebias, least = (127 - narrow.bias) << 23, (128 - narrow.bias) << 23
     special, first = "0x7fc00000u", narrow.nan
-    if narrow.past == narrow.top:  # there is an infinity: correcting again gives the largest exponent
+    if narrow.has_infinity:  # correcting again gives the largest exponent
         special, first = f"finite + 0x{rebias:x}", narrow.top
-    signed = {8: "signed char", 16: "short"}[bits]
+    signed = {8: "signed char", 16: "short"}[kind.bits]
     return f"""\
-static inline float f32_of_{narrow.name}({narrow.name} x) {{
+static inline float f32_of_{kind}({kind} x) {{
   const unsigned wide = (unsigned)(int)({signed})x << {up};  // the sign is in its place
   const unsigned normal = (wide & 0x{magnitude << up:x}) + 0x{rebias:x};
   const unsigned tiny = bits_of_f32(f32_of_bits(normal + 0x800000) - f32_of_bits(0x{least:x}));
@@ -168,12 +130,13 @@ static inline float f32_of_{narrow.name}({narrow.name} x) {{
 }}"""
 
 
-def _narrowing(narrow: _Narrow) -> str:
+def _narrowing(kind: DType) -> str:
     """From f32: add half a unit; subnormals are aligned by adding a number whose last bit is their unit.
 
     What overflows is capped at the number that would have the pattern of overflow: a nest of selections
     instead, gcc does not make into vector code.
     """
+    narrow = encoding(kind)
     down = 23 - narrow.fraction
     shift = 32 - narrow.sign.bit_length()
     rebias, least = (127 - narrow.bias) << 23, (128 - narrow.bias) << 23
@@ -181,40 +144,42 @@ def _narrowing(narrow: _Narrow) -> str:
     most = (narrow.past << down) + rebias
     nan = f" | (size > 0x7f800000 ? 0x{narrow.nan ^ narrow.past:x} : 0)" if narrow.nan != narrow.past else ""
     return f"""\
-static inline {narrow.name} {narrow.name}_of_f32(float x) {{
+static inline {kind} {kind}_of_f32(float x) {{
   const unsigned bits = bits_of_f32(x), size = bits & 0x7fffffff, sign = bits >> {shift} & 0x{narrow.sign:x};
   const unsigned capped = size < 0x{most:x} ? size : 0x{most:x};
   const unsigned half = 0x{(1 << (down - 1)) - 1:x} + (capped >> {down} & 1);
   const unsigned normal = (capped + half - 0x{rebias:x}) >> {down};
   const unsigned tiny = bits_of_f32(f32_of_bits(capped) + f32_of_bits(0x{aligner:x})) - 0x{aligner:x};
-  return ({narrow.name})(sign | (capped < 0x{least:x} ? tiny : normal){nan});
+  return ({kind})(sign | (capped < 0x{least:x} ? tiny : normal){nan});
 }}"""
 
 
-def _from_one_zero(narrow: _Narrow) -> str:
+def _from_one_zero(kind: DType) -> str:
     """From a format whose negative zero is NaN to f32."""
+    narrow = encoding(kind)
     up, most = 23 - narrow.fraction, (254 - narrow.bias) << 23
     return f"""\
-static inline float f32_of_{narrow.name}({narrow.name} x) {{
+static inline float f32_of_{kind}({kind} x) {{
   const unsigned scaled = (x & 0x80u) << 24 | (x & 0x7fu) << {up};  // its exponent is too small
   const float finite = f32_of_bits(scaled) * f32_of_bits(0x{most:x});
   return x == 0x80 ? f32_of_bits(0x7fc00000) : finite;
 }}"""
 
 
-def _to_one_zero(narrow: _Narrow) -> str:
+def _to_one_zero(kind: DType) -> str:
     """From f32; what is beyond the largest number is NaN, and zero has no sign."""
+    narrow = encoding(kind)
     down, rebias = 23 - narrow.fraction, (127 - narrow.bias) << 23
     least, aligner = (128 - narrow.bias) << 23, (127 + 23 + 1 - narrow.bias - narrow.fraction) << 23
     past = ((0x80 << down) - (1 << (down - 1))) + rebias
     return f"""\
-static inline {narrow.name} {narrow.name}_of_f32(float x) {{
+static inline {kind} {kind}_of_f32(float x) {{
   const unsigned bits = bits_of_f32(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80;
   const unsigned half = 0x{(1 << (down - 1)) - 1:x} + (size >> {down} & 1);
   const unsigned normal = (size + half - 0x{rebias:x}) >> {down};
   const unsigned tiny = bits_of_f32(f32_of_bits(size) + f32_of_bits(0x{aligner:x})) - 0x{aligner:x};
   const unsigned made = size < 0x{least:x} ? tiny : normal;
-  return ({narrow.name})(size >= 0x{past:x} ? 0x80 : made == 0 ? 0 : sign | made);
+  return ({kind})(size >= 0x{past:x} ? 0x80 : made == 0 ? 0 : sign | made);
 }}"""
 
 
@@ -241,13 +206,11 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     for kind in (made for made in INTEGERS if made.bits == 64):
         found[f"odd_f32_of_{kind.name}"] = (("odd_f32_of_f64",), _odd_of_integer(kind))
     found |= {name: ((*needs, "bf16"), text) for name, (needs, text) in _BF16.items()}
-    for name, narrow in _NARROW.items():
-        found[f"f32_of_{name}"] = (("bits", name), _widening(narrow))
-        found[f"{name}_of_f32"] = (("bits", name), _narrowing(narrow))
-    for name, narrow in _ONE_ZERO.items():
-        found[f"f32_of_{name}"] = (("bits", name), _from_one_zero(narrow))
-        found[f"{name}_of_f32"] = (("bits", name), _to_one_zero(narrow))
-    for target in (*INTEGERS, i4):
+    for kind in (f16, *FP8):
+        there = (_from_one_zero, _to_one_zero) if encoding(kind).has_one_zero else (_widening, _narrowing)
+        names = f"f32_of_{kind}", f"{kind}_of_f32"
+        found |= {name: (("bits", kind.name), made(kind)) for name, made in zip(names, there, strict=True)}
+    for target in (*INTEGERS, *_PACKED_INTEGERS):
         for source in ("f32", "f64"):
             found[f"{target.name}_of_{source}"] = ((), _to_integer(target, source))
     return found
@@ -277,9 +240,9 @@ def convert(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ..
     """
     if source == target:
         return text, ()
-    if source == i4:
-        outer, more = convert(f"i32_of_i4({text})", i32, target)
-        return outer, ("i32_of_i4", *more)
+    if source in _PACKED_INTEGERS:
+        outer, more = convert(f"i32_of_{source}({text})", i32, target)
+        return outer, (f"i32_of_{source}", *more)
     wide = computes_in(source)
     if wide != source:
         inner, needs = f"f32_of_{source.name}({text})", (f"f32_of_{source.name}",)

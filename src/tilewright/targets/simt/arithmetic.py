@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.dtypes import DType, f32, f64, i32, i64
+from tilewright.dtypes import FP8, DType, encoding, f32, f64, i32, i64
 from tilewright.functions.conversions import clamped_in, saturation
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.ir.ops import Elementwise, Fill, Fragment
@@ -152,7 +152,7 @@ def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
     emitter.one_line((i,), Assign(element(name, i), expression(emitter, op, i)))
 
 
-SIGNED_BITS = ("f16", "bf16", "f8e4m3", "f8e5m2")
+SIGNED_BITS = ("f16", "bf16", *(made.name for made in FP8 if not encoding(made).has_one_zero))
 """Types without arithmetic of their own whose first bit is the sign."""
 
 

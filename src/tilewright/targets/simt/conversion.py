@@ -7,19 +7,17 @@ from seeing a tie.
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, boolean, f32, f64, i32, limits
+from tilewright.dtypes import FP8, DType, boolean, f32, f64, i32, limits
 from tilewright.errors import DTypeError
 from tilewright.targets.c_integers import called_in_names
+from tilewright.targets.simt.narrow_floats import spelled
 from tilewright.targets.statements import Code, call, code, named
 
 NARROW = {
     "f16": "half",
     "bf16": "bf16",
-    "f8e4m3": "e4m3",
-    "f8e5m2": "e5m2",
+    **{made.name: spelled(made) for made in FP8},
     "f4e2m1": "e2m1",
-    "f8e4m3fnuz": "e4m3fnuz",
-    "f8e5m2fnuz": "e5m2fnuz",
 }
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
 

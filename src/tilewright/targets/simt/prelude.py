@@ -8,22 +8,20 @@ reference: one rounding to nearest even.  A dialect has pieces of its own beside
 
 from __future__ import annotations
 
-from tilewright.dtypes import ALL
+from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.functions import philox
 from tilewright.targets.c_integers import INTEGER_TYPES
-from tilewright.targets.simt import activations, division
+from tilewright.targets.simt import activations, division, narrow_floats
+from tilewright.targets.simt.narrow_floats import spelled
 
 STORAGE: dict[str, str] = {
     "f64": "double",
     "f32": "float",
     "f16": "half_t",
     "bf16": "bf16_t",
-    "f8e4m3": "e4m3_t",
-    "f8e5m2": "e5m2_t",
-    "f8e4m3fnuz": "e4m3fnuz_t",
-    "f8e5m2fnuz": "e5m2fnuz_t",
+    **{made.name: f"{spelled(made)}_t" for made in FP8},
     **INTEGER_TYPES,
-    **{made.name: "unsigned char" for made in ALL.values() if made.is_packed},
+    **{made.name: "unsigned char" for made in PACKED},
     "boolean": "bool",
     "c128": "double2",
     "c64": "float2",
@@ -34,15 +32,24 @@ STORAGE: dict[str, str] = {
 TYPES = {
     "half_t": "struct half_t { unsigned short bits; };",
     "bf16_t": "struct bf16_t { unsigned short bits; };",
-    "e4m3_t": "struct e4m3_t { unsigned char bits; };",
-    "e5m2_t": "struct e5m2_t { unsigned char bits; };",
-    "e4m3fnuz_t": "struct e4m3fnuz_t { unsigned char bits; };",
-    "e5m2fnuz_t": "struct e5m2fnuz_t { unsigned char bits; };",
+    **{f"{spelled(made)}_t": f"struct {spelled(made)}_t {{ unsigned char bits; }};" for made in FP8},
     "half2_t": "struct ALIGN(4) half2_t { half_t re, im; };",
 }
 """Storage types without arithmetic."""
 
+
+def _of_packed(kind: DType) -> str:
+    """From the bits of a packed integer, whose sign is the first one."""
+    rest = 32 - kind.bits
+    number = f"(int)(bits << {rest}) >> {rest}" if kind.kind == "int" else f"(int)(bits << {rest} >> {rest})"
+    return f"""
+DEVICE int {kind}_to_int(unsigned bits) {{
+  return {number};
+}}"""
+
+
 CONVERSIONS = {
+    **narrow_floats.PIECES,
     "bf16_to_float": """
 DEVICE float bf16_to_float(bf16_t x) {
   return FLOAT_OF((unsigned)x.bits << 16);
@@ -58,78 +65,7 @@ DEVICE float e4m3_to_float(e4m3_t x) {
 DEVICE float e5m2_to_float(e5m2_t x) {
   return half_to_float(half_t{(unsigned short)(x.bits << 8)});
 }""",
-    "float_to_e4m3": """
-DEVICE e4m3_t float_to_e4m3(float x) {
-  const unsigned sign = BITS_OF(x) >> 24 & 0x80;
-  unsigned y = BITS_OF(x) & 0x7fffffff;
-  if (y > 0x43e80000) {  // beyond 464, the last number that rounds to 448
-    y = 0x7f;
-  } else if (y < 0x3c800000) {  // subnormal: adding 2**14 leaves multiples of 2**-9 in the last bits
-    y = BITS_OF(FLOAT_OF(y) + 16384.0f) - BITS_OF(16384.0f);
-  } else {
-    y = (y + 0x7ffff + (y >> 20 & 1) - (120u << 23)) >> 20;
-  }
-  return e4m3_t{(unsigned char)(sign | y)};
-}""",
-    "float_to_e5m2": """
-DEVICE e5m2_t float_to_e5m2(float x) {
-  const unsigned sign = BITS_OF(x) >> 24 & 0x80;
-  unsigned y = BITS_OF(x) & 0x7fffffff;
-  if (y > 0x7f800000) {
-    y = 0x7e;  // NaN
-  } else if (y >= 0x47700000) {
-    y = 0x7c;  // 61440 and beyond round to infinity
-  } else if (y < 0x38800000) {  // subnormal: adding 2**7 leaves multiples of 2**-16 in the last bits
-    y = BITS_OF(FLOAT_OF(y) + 128.0f) - BITS_OF(128.0f);
-  } else {
-    y = (y + 0xfffff + (y >> 21 & 1) - (112u << 23)) >> 21;
-  }
-  return e5m2_t{(unsigned char)(sign | y)};
-}""",
-    "e4m3fnuz_to_float": """
-DEVICE float e4m3fnuz_to_float(e4m3fnuz_t x) {
-  // The exponent of the f32 with these bits is 119 too small; what would be the negative zero is NaN.
-  const unsigned scaled = (unsigned)(x.bits & 0x80) << 24 | (unsigned)(x.bits & 0x7f) << 20;
-  const float y = FLOAT_OF(scaled) * FLOAT_OF(246u << 23);
-  return x.bits == 0x80 ? NOT_A_NUMBER : y;
-}""",
-    "e5m2fnuz_to_float": """
-DEVICE float e5m2fnuz_to_float(e5m2fnuz_t x) {
-  // The exponent of the f32 with these bits is 111 too small; what would be the negative zero is NaN.
-  const unsigned scaled = (unsigned)(x.bits & 0x80) << 24 | (unsigned)(x.bits & 0x7f) << 21;
-  const float y = FLOAT_OF(scaled) * FLOAT_OF(238u << 23);
-  return x.bits == 0x80 ? NOT_A_NUMBER : y;
-}""",
-    "float_to_e4m3fnuz": """
-DEVICE e4m3fnuz_t float_to_e4m3fnuz(float x) {
-  const unsigned sign = BITS_OF(x) >> 24 & 0x80;
-  unsigned y = BITS_OF(x) & 0x7fffffff;
-  if (y >= 0x43780000) {  // 248 and beyond, infinities, NaN
-    return e4m3fnuz_t{0x80};
-  } else if (y < 0x3c000000) {  // subnormal: adding 2**13 leaves multiples of 2**-10 in the last bits
-    y = BITS_OF(FLOAT_OF(y) + 8192.0f) - BITS_OF(8192.0f);
-  } else {
-    y = (y + 0x7ffff + (y >> 20 & 1) - (119u << 23)) >> 20;
-  }
-  return e4m3fnuz_t{(unsigned char)(y ? sign | y : 0)};
-}""",
-    "float_to_e5m2fnuz": """
-DEVICE e5m2fnuz_t float_to_e5m2fnuz(float x) {
-  const unsigned sign = BITS_OF(x) >> 24 & 0x80;
-  unsigned y = BITS_OF(x) & 0x7fffffff;
-  if (y >= 0x47700000) {  // 61440 and beyond, infinities, NaN
-    return e5m2fnuz_t{0x80};
-  } else if (y < 0x38000000) {  // subnormal: adding 2**6 leaves multiples of 2**-17 in the last bits
-    y = BITS_OF(FLOAT_OF(y) + 64.0f) - BITS_OF(64.0f);
-  } else {
-    y = (y + 0xfffff + (y >> 21 & 1) - (111u << 23)) >> 21;
-  }
-  return e5m2fnuz_t{(unsigned char)(y ? sign | y : 0)};
-}""",
-    "i4_to_int": """
-DEVICE int i4_to_int(unsigned bits) {
-  return (int)(bits << 28) >> 28;
-}""",
+    **{f"{made}_to_int": _of_packed(made) for made in PACKED if not made.is_float},
     "e2m1_to_float": """
 DEVICE float e2m1_to_float(unsigned bits) {
   // The exponent of the f32 with these bits is 126 too small.
@@ -155,7 +91,7 @@ DEVICE T clamp(T x, T low, T high) {
   return x < low ? low : x > high ? high : x;  // NaN stays
 }""",
 }
-"""Between those and ``float``, given ``half_to_float``."""
+"""Between those and ``float``, given ``half_to_float``, by which two floats of 8 bits are widened."""
 
 MOVES = {
     "load_if": """
@@ -195,17 +131,17 @@ REALS = (("float", "f"), ("double", ""))
 """Types with arithmetic, and how the names of the language's functions of them end."""
 
 _SIXTEEN_BITS = ("half", "bf16")
-_OCP = ("e4m3", "e5m2")
-_FNUZ = ("e4m3fnuz", "e5m2fnuz")
+_BY_HALVES = ("e4m3", "e5m2")
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "half2_t": ("half_t",),
     "remainder": ("quotient",),
     **{name: needs for name, (needs, _) in philox.PIECES.items()},
     **activations.NEEDS,
-    **{f"{name}_to_float": (f"{name}_t",) for name in _SIXTEEN_BITS + _FNUZ},
-    **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in _OCP},
-    **{f"float_to_{name}": (f"{name}_t",) for name in _SIXTEEN_BITS + _OCP + _FNUZ},
+    **narrow_floats.NEEDS,
+    **{f"{name}_to_float": (f"{name}_t",) for name in _SIXTEEN_BITS},
+    **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in _BY_HALVES},
+    **{f"float_to_{name}": (f"{name}_t",) for name in _SIXTEEN_BITS},
     "double_to_half": ("half_t",),
     **{f"floor_remainder_{real}": (f"fmod{end}", f"copysign{end}") for real, end in REALS},
     **{f"floor_quotient_{real}": (f"fmod{end}", f"copysign{end}", f"floor{end}") for real, end in REALS},
