@@ -34,7 +34,7 @@ whole text of an operation; what they become is in [coverage.txt](../tests/targe
 `reference` executes everything. `cuda` executes everything on `sm_90a`; on `sm_80`, `sm_86` and `sm_89` all
 that does not say `sm_90a` here. `cpu` executes all that has nothing under "on `cpu`, instead"; it moves
 complex numbers, but does not compute with them. `hip` compiles for AMD GPUs what does not run in the
-background, and launches nothing yet.
+background, and launches where it finds ROCm; nothing has run on AMD hardware.
 """
 
 SECTIONS = {

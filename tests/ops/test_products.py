@@ -230,6 +230,7 @@ A, B = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
             "out is f32, and out_dtype=f16",
         ),
         (lambda: tw.matmul(A, B.astype(np.float16)), "matmul of f32 and f16: convert one of them first"),
+        (lambda: tw.matmul(A, B.astype(np.int8)), "matmul of f32 and i8; nearest legal choice: tw.scaled_mm"),
         (lambda: tw.matmul(A, B, bias=np.ones(4, np.float32)), r"bias has shape \(4,\)"),
         (
             lambda: tw.matmul(A, B, c=np.ones((5, 4), np.float32)),

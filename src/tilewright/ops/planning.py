@@ -11,7 +11,7 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.grades import GRADES, is_split
@@ -327,7 +327,10 @@ def result_dtype(
         DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
     """
     if (a := infos["a"].dtype) != (b := infos["b"].dtype):
-        raise DTypeError(f"{op} of {a} and {b}: convert one of them first")
+        narrow = {*FP8, *PACKED, dtypes.i8}
+        is_scaled = narrow & {a, b} and {a, b} <= narrow | {dtypes.f32, dtypes.f16, dtypes.bf16}
+        nearest = "; nearest legal choice: tw.scaled_mm" if is_scaled else ": convert one of them first"
+        raise DTypeError(f"{op} of {a} and {b}{nearest}")
     if a.name not in SUPPORTED:
         raise DTypeError(f"no {op} of {a} yet; nearest: {', '.join(SUPPORTED)}")
     _check_added(infos)
