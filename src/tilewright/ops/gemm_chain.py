@@ -83,7 +83,8 @@ def gemm_chain(
     most ``(e + w |h|) @ |c| + 2 (N + 1) u |h| @ |c| + w |out|``, and by what the activation itself is off.
 
     Args:
-        a: array (M, K), or with one or two leading dimensions, which are batches; of f16, bf16 or f32.
+        a: array (M, K), or with one or two leading dimensions, which are batches; of f16, bf16 or f32,
+            or of f64, whose chain is two products in f64.
         b: array (K, N), or with the leading dimensions of ``a``; of the same dtype.
         c: array (N, P), likewise.
         activation: as in `matmul`.
