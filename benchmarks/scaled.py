@@ -5,13 +5,14 @@
 Each call is compared with f64 first. "three passes" is the flow without such a kernel: weights are converted
 to fp16, multiplied by cuBLAS, and the product is scaled and biased. "cuBLAS fp16 alone" multiplies weights
 that were fp16 all along, and does nothing else. fp8 by fp8 stands beside `torch._scaled_mm`, by tensor, by
-row, and by blocks of (1, 128) of A and (128, 128) of B where that takes them. Device time, in turns, with a
-cold second-level cache.
+row, and by blocks of (1, 128) of A and (128, 128) of B where that takes them, there beside DeepGEMM too if it
+is installed (`import deep_gemm`). Device time, in turns, with a cold second-level cache.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from tilewright.schedule.choose import proposals
 from tilewright.tune.measure import measure
 
 OURS, PASSES, ALONE, TORCH = "tw.scaled_mm", "three passes", "cuBLAS fp16 alone", "torch._scaled_mm"
+DEEPGEMM = "DeepGEMM"
 FEW = [(m, n, k) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336)) for m in (1, 16, 64)]
 MANY = [(256, 4096, 4096), (1024, 4096, 4096), (4096, 4096, 4096), (8192, 8192, 8192)]
 SQUARE = [(1024, 4096, 4096), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192)]
@@ -157,6 +159,10 @@ def by_blocks(m: int, n: int, k: int, asked: Any) -> dict[str, Callable[[], Any]
             name = f"{one_form.rule}: {one_form.schedule}"
             schedule = one_form.schedule
             calls[name] = functools.partial(tw.scaled_mm, a, b, out, **scales, schedule=schedule)
+    try:
+        calls[DEEPGEMM] = by_deepgemm(a, b, scale_a, scale_b, out)
+    except (ImportError, AssertionError, RuntimeError) as error:
+        print(f"{DEEPGEMM}: {error}")
     for name in list(calls):
         try:
             out.fill_(float("nan"))
@@ -168,6 +174,28 @@ def by_blocks(m: int, n: int, k: int, asked: Any) -> dict[str, Callable[[], Any]
         torch.cuda.synchronize()
         check(made, *wide, one, torch.zeros(1, device="cuda"), name)
     return calls
+
+
+def by_deepgemm(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """DeepGEMM's product of the same arrays; what it wants of A's scales is made before, not in each call.
+
+    Those lie column by column, each column in whole units of 16 bytes; B and its scales it takes transposed.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    import deep_gemm
+
+    of_a = a, deep_gemm.get_mn_major_tma_aligned_tensor(scale_a)
+    of_b = b.T, scale_b.T
+
+    def call() -> torch.Tensor:
+        deep_gemm.fp8_gemm_nt(of_a, of_b, out)
+        return out
+
+    return call
 
 
 def main() -> None:
@@ -196,7 +224,9 @@ def main() -> None:
             us = taken[call].us.median
             speed = "" if call == OURS else f"{taken.speed(OURS, call)}"
             lines.append((name, call, f"{us:.1f}", f"{flops / us / 1e6:.0f}", speed))
-            rows.append({"problem": name, "call": call, "us": us, "speed": speed})
+            row = {"problem": name, "call": call, "us": us, "speed": speed}
+            version = {"version": sys.modules["deep_gemm"].__version__} if call == DEEPGEMM else {}
+            rows.append(row | version)
         keep(asked, "scaled", "cuda", rows)
     head = ("problem", "call", "us", "TFlops", f"{OURS} is faster by [95 %]")
     print(table(head, lines))
