@@ -107,6 +107,41 @@ def test_the_readme_lists_every_example() -> None:
     )
 
 
+COMMAND = re.compile(r"(?<!`)`((?:python -m )?tilewright [^`]+)`")
+PROGRAMS = [
+    *(ROOT / "examples").rglob("*.py"),
+    *(ROOT / "src").rglob("*.py"),
+    *(ROOT / "benchmarks").glob("*.py"),
+]
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+def unquoted_arrows(text: str) -> list[str]:
+    """Commands of shell blocks and of code spans whose `->` a shell would take for a redirection."""
+    blocks = [fence["body"] for fence in FENCE.finditer(text) if fence["language"] in ("sh", "bash", "shell")]
+    lines = [line for block in blocks for line in block.splitlines()]
+    commands = [*lines, *COMMAND.findall(text)]
+    return [command for command in commands if "->" in QUOTED.sub("", command)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_shells_see_no_redirection_in_commands(document: Path) -> None:
+    assert unquoted_arrows(document.read_text()) == []
+
+
+def test_shells_see_no_redirection_in_the_commands_of_docstrings() -> None:
+    assert [found for path in PROGRAMS for found in unquoted_arrows(path.read_text())] == []
+
+
+def test_an_unquoted_arrow_is_found() -> None:
+    text = "| `tilewright einsum ij,jk->ik 2x3 3x4` |\n```sh\ntilewright einsum i,i-> 5 5  # all\n```\n"
+    assert unquoted_arrows(text) == [
+        "tilewright einsum i,i-> 5 5  # all",
+        "tilewright einsum ij,jk->ik 2x3 3x4",
+    ]
+    assert unquoted_arrows("`tilewright einsum 'ij,jk->ik' 2x3 3x4`") == []
+
+
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_in_documents(document: Path) -> None:

@@ -19,7 +19,9 @@ from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 @reports
 def einsum(
-    subscripts: Annotated[str, typer.Argument(help="Axes of A, of B and of the result: bsk,khd->bhsd.")],
+    subscripts: Annotated[
+        str, typer.Argument(help="Axes of A, of B and of the result, in quotes: 'bsk,khd->bhsd'.")
+    ],
     a: Annotated[str, typer.Argument(metavar="A", help="Extents of A: 2x128x64.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Extents of B: 64x4x32.")],
     dtype: Annotated[str, typer.Option(help="Of A and of B.")] = "f32",
