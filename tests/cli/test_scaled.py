@@ -14,6 +14,9 @@ def test_it_multiplies_verifies_and_times() -> None:
     assert result.exit_code == 0, result.output
     assert "A of f16, B of i8, multiplied as f16" in result.output
     assert "correct: 40 elements" in result.output
+    assert "tilewright: 1 launch, " in result.output
+    assert "convert, GEMM, scale and bias (tilewright): 3 launches, " in result.output
+    assert "convert, GEMM, scale and bias (tilewright): correct: 40 elements" in result.output
     assert result.output.splitlines()[-1].endswith("scaled_mm<reference, f16 x i8 -> f8e4m3>")
 
 

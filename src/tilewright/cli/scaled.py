@@ -17,7 +17,7 @@ from tilewright.layout.counts import divisor_at_most
 from tilewright.ops.products import ACTIVATIONS, BLOCK
 from tilewright.ops.scales import OPERANDS
 from tilewright.targets.target import CPU, TARGETS
-from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
+from tilewright.tune.scaled_trial import OUR_PASSES, ScaledOperands, ScaledTrial
 
 ROWS = 16
 """Of A where no extents are given: what few rows by many columns take is the bytes of the weights."""
@@ -58,7 +58,7 @@ def scaled(
     ] = None,
     target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare every element under a bound for each.")] = True,
-    time: Annotated[bool, typer.Option(help="Time it beside the three passes that it replaces.")] = True,
+    time: Annotated[bool, typer.Option(help="Time it beside the passes that it replaces.")] = True,
     schedule: Annotated[
         str | None,
         typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
@@ -67,8 +67,10 @@ def scaled(
 ) -> None:
     """Multiply operands of different widths, scale rows and columns, verify every element, and time it.
 
-    D = activation(scale_a * (A @ B) * scale_b + bias), in one kernel.  Ends with one line `Perf: <ms> ms,
-    <x> TFlops, <y> GB/s, <name>`, where the bytes are those of every array once.
+    D = activation(scale_a * (A @ B) * scale_b + bias), in one kernel.  Beside it stands the flow that it
+    replaces: kernels that convert operands, multiply, and scale and add the bias, with their launches and the
+    bytes that they move.  Ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where the bytes
+    are those of every array once.
 
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
@@ -94,14 +96,21 @@ def scaled(
         say("", "B is widened in memory first, by a pass of its own")
     else:
         say("", f"schedule: {trial.scheduled()}")
+    for name, count in trial.launches.items():
+        many = "launches" if count > 1 else "launch"
+        say("", f"{name}: {count} {many}, {trial.moved[name] / 1e6:.4g} MB moved")
     with working("running"):
         seconds = trial.run()
     say("run", f"on {target}: {duration(seconds)} for the first call")
     if verify:
         with working("verifying"):
             found = trial.verify()
+            own = None if trial.own_passes is None else trial.own_passes.verified()
         found.raise_if_wrong()
         say("verify", str(found))
+        if own is not None:
+            own.raise_if_wrong()
+            say("", f"{OUR_PASSES}: {own}")
     if time:
         timed(trial)
 

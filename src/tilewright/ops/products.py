@@ -214,7 +214,7 @@ def scaled(rank: int) -> Kernel:
                 value = value + bias[n].to(dtypes.f32)
             if activation is not None:
                 value = ACTIVATIONS[activation](value)
-            D[(*batch, m, n)] = _saturated(value, D.dtype)
+            D[(*batch, m, n)] = saturated(value, D.dtype)
 
     return gemm_scaled
 
@@ -264,7 +264,7 @@ def scaled_in_groups(rank: int) -> Kernel:
             if "scale_a" in terms:
                 value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
             value = _finished(value, terms - {"c", "residual"}, activation, alpha, 0, 0, bias[n], 0)
-            D[(*batch, m, n)] = _saturated(value, D.dtype)
+            D[(*batch, m, n)] = saturated(value, D.dtype)
 
     return gemm_scaled_in_groups
 
@@ -311,7 +311,7 @@ def scaled_by_blocks(rank: int) -> Kernel:
                 by_column = scale_b[(*batch, k // BLOCK, n // columns)] if "scale_b" in terms else None
                 acc += a.matmul(b, scales=(by_row, by_column))
             value = _finished(acc, terms - {"c", "residual"}, activation, alpha, 0, 0, bias[n], 0)
-            D[(*batch, m, n)] = _saturated(value, D.dtype)
+            D[(*batch, m, n)] = saturated(value, D.dtype)
 
     return gemm_scaled_by_blocks
 
@@ -322,7 +322,7 @@ def _widened(value: Any, dtype: DType) -> Any:
     return value if as_it_is else value.to(dtype)
 
 
-def _saturated(value: Any, dtype: DType) -> Any:
+def saturated(value: Any, dtype: DType) -> Any:
     """A result of 8 bits is the nearest number that there is; of wider ones infinity is among them."""
     if dtype.bits > 8:
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import time
@@ -39,10 +40,14 @@ from tilewright.targets.target import CUDA, TARGETS, part
 from tilewright.tune.measure import Effort, measure
 from tilewright.tune.rivals import as_tensor
 from tilewright.tune.statistics import Measurement
+from tilewright.tune.three_launches import ThreeLaunches
 from tilewright.tune.trial import OURS
 
 THREE_PASSES = "convert, GEMM, scale and bias"
 """The flow that one kernel replaces."""
+
+OUR_PASSES = f"{THREE_PASSES} (tilewright)"
+"""The same flow by kernels of this library."""
 
 _UNWRITTEN = 0x7B
 
@@ -258,8 +263,37 @@ class ScaledTrial:
         return compare_flow(flow, {"D": stored}, given, {"alpha": 1.0}, how)
 
     def time(self, effort: Effort | None = None) -> Measurement:
-        """Measure it in turns with the three passes that it replaces, by NumPy or PyTorch."""
-        return measure({OURS: self.launch, **self.three_passes()}, self.target, effort=effort)
+        """Measure it in turns with the passes that it replaces: ours, and NumPy's or PyTorch's."""
+        own = {} if self.own_passes is None else {OUR_PASSES: self.own_passes.launch}
+        return measure({OURS: self.launch, **own, **self.three_passes()}, self.target, effort=effort)
+
+    @functools.cached_property
+    def own_passes(self) -> ThreeLaunches | None:
+        """The passes by our own kernels; None where scales of blocks would need a product for each block.
+
+        Nor are there any for groups along K whose numbers are not neighbours in memory.
+        """
+        made = self.operands
+        strided = made.group is not None and made.b.strides[0] != made.b.itemsize
+        if self.shared is not None or strided:
+            return None
+        kinds = {dtypes.dtype(array.dtype) for array in (made.a, made.b)}
+        # Two kinds of fp8 are multiplied as they are by scaled_mm alone.
+        multiplied = dtypes.f16 if len(kinds) > 1 and self.multiplied.bits == 8 else self.multiplied
+        return ThreeLaunches(self._there, multiplied, self.activation, made.group, self.target)
+
+    @property
+    def launches(self) -> dict[str, int]:
+        """How many kernels each flow starts."""
+        own = self.own_passes
+        return {OURS: 1 + self.widens} | ({} if own is None else {OUR_PASSES: own.launches})
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """What the launches of each flow read and write, every array once for each launch."""
+        own, copy = self.own_passes, 2 * math.prod(self.operands.b.shape) * self.multiplied.bytes
+        ours = {OURS: self.bytes + self.widens * copy}
+        return ours | ({} if own is None else {OUR_PASSES: own.bytes})
 
     def three_passes(self) -> dict[str, Callable[[], object]]:
         """What is done without such a kernel, by name; nothing where the library is not installed."""
