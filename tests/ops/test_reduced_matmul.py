@@ -163,6 +163,22 @@ def test_each_alone_and_any_together_are_the_same() -> None:
     assert np.array_equal(tw.reduced_matmul(a[0, 0, :, :0], b[:0], "max", target="reference"), np.zeros(5))
 
 
+@ALL_TARGETS
+@pytest.mark.parametrize("columns", [40, 2100])
+def test_a_masked_part_of_a_vocabulary_adds_nothing(columns: int, target: str) -> None:
+    """Within one tile, and where whole tiles of a row are masked; a row that is masked all over has NaN."""
+    a, b = np.ones((2, 4), np.float32), np.ones((4, columns), np.float32)
+    for seen in (slice(0, 10), slice(columns - 10, columns), slice(0, 0)):
+        bias = np.full(columns, -np.inf, np.float32)
+        bias[seen] = 0
+        there = [tw.testing.device_put(one, target) for one in (a, b, bias)]
+        made = tw.reduced_matmul(*there[:2], ("max", "logsumexp"), bias=there[2], target=target)
+        high, logarithm = (tw.testing.device_get(one) for one in made)
+        is_seen = seen.stop > seen.start
+        np.testing.assert_array_equal(high, np.full(2, 4 if is_seen else -np.inf))
+        np.testing.assert_allclose(logarithm, np.full(2, 4 + np.log(10) if is_seen else np.nan), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -107,6 +107,49 @@ def test_nothing_else_need_be_stored() -> None:
     assert np.array_equal(given["D"], before)
 
 
+@ON_ALL
+def test_stretches_of_minus_infinity_add_nothing_to_rows_that_have_more(target: str) -> None:
+    """Tiles of a vocabulary that is masked or padded: first ones, last ones, all but the end of the last."""
+    for masked in (slice(0, 260), slice(40, 300), slice(0, 299)):
+        given = arrays((1, 40, 300, 16), "f32")
+        given["bias"][masked] = -np.inf
+        there = {name: device_put(one, target) for name, one in given.items()}
+        ran = statistics.bind(stores=True)(*there.values(), target=target)
+        assert ran.schedule.across
+        with np.errstate(all="ignore"):
+            scores = given["A"][0].astype(np.float64) @ given["W"] + given["bias"]
+        seen = np.isfinite(given["bias"])
+        assert (
+            np.abs(device_get(there["total"])[0] - np.logaddexp.reduce(scores[:, seen], axis=1)).max() < 1e-4
+        )
+        assert np.abs(device_get(there["top"])[0] - scores.max(1)).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_tile_of_minus_infinity_under_every_partition(name: str) -> None:
+    schedule = replace(SCHEDULES[name], across=True, cluster=(1, 1))
+    m, n, _ = schedule.tile
+    given = arrays((1, m, 2 * n + 9, 24))
+    given["bias"][n:] = -np.inf
+    statistics.bind(schedule=schedule, stores=True)(*given.values(), target="reference")
+    scores = given["A"][0].astype(np.float64) @ given["W"][:, :n] + given["bias"][:n]
+    assert np.abs(given["total"][0] - np.logaddexp.reduce(scores, axis=1)).max() < 1e-2
+
+
+def test_the_logarithm_of_a_row_whose_maximum_is_infinite_is_nan() -> None:
+    given = arrays((1, 3, 300, 8), "f32")
+    given["bias"][100:] = -np.inf
+    given["A"][0, 0] = given["W"][0, 50] = np.inf
+    with np.errstate(all="ignore"):
+        statistics.bind(stores=True)(*given.values(), target="reference")
+        assert np.isnan(given["total"][0, 0])
+        given["bias"][:] = -np.inf
+        given["W"][0, 50] = given["A"][0, 0] = 0
+        statistics.bind(stores=True)(*given.values(), target="reference")
+    assert np.isnan(given["total"]).all()
+    assert np.isneginf(given["top"]).all()
+
+
 def test_rows_without_finite_numbers_and_without_elements() -> None:
     given = arrays((1, 5, 300, 8), "f32")
     given["A"][0, 1] = np.inf

@@ -8,6 +8,7 @@ of exp(x - max of x)``, is made of the tiles' own maxima and sums: that of a til
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tilewright.dataflow.nodes import Reduce, Store, walk
@@ -110,6 +111,8 @@ class Across:
                 # Of -inf, where nothing is finite, the difference would be NaN.
                 factor = elementwise(power, own - whole)
                 part = elementwise("select", own == whole, part, part * factor)
+                # A tile that is -inf all over has NaN, and adds nothing where another one has more.
+                part = elementwise("select", (own == -math.inf) & (whole > own), 0, part)
                 exists = coordinates(spread, self.dim) < self.parts - number * count
                 part = elementwise("select", exists, part, 0)  # NaN for rows that have NaN
             total.assign(elementwise(COMBINE[node.combine], total, part))
