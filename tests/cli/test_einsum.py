@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.programs import CliRunner
 
+import tilewright as tw
 from tilewright.cli.verbs import app
+from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 
 def test_it_contracts_verifies_and_times() -> None:
@@ -32,6 +34,27 @@ def test_it_drops_elements() -> None:
     assert "correct: 120 elements" in result.output
 
 
+@pytest.mark.parametrize(("precision", "count"), [("f32", "three products"), ("f16", "one product")])
+def test_it_contracts_halves_at_a_grade_of_precision(precision: str, count: str) -> None:
+    schedule = f"tw.Schedule(tw.atoms.MMA_F16, (32, 32, 32), warps=(2, 2), promote={int(precision == 'f32')})"
+    given = ("einsum", "bsk,khd->bhsd", "2x9x40", "40x2x5", "--precision", precision, "--activation", "gelu")
+    result = CliRunner().invoke(app, (*given, "--schedule", schedule, "--target", "reference"))
+    assert result.exit_code == 0, result.output
+    assert f"sums {count} of these" in result.output
+    assert "correct: 180 elements" in result.output
+
+
+def test_halves_are_held_to_their_own_bound() -> None:
+    """One half of each number is far beyond the bound of two, and of products of f32."""
+    made = Contracted.drawn("ik,kj->ij", ((20, 64), (64, 24)), tw.f32)
+    schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 32, 32), warps=(2, 2), promote=1)
+    trial = EinsumTrial(made, "reference", schedule=schedule, precision="f16")
+    trial.run()
+    assert trial.verify().ok
+    trial.precision = "f32"
+    assert trial.verify().wrong > 100
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -40,6 +63,8 @@ def test_it_drops_elements() -> None:
         (("ij,jk", "2x3", "3x5", "--dtype", "f12"), "unknown dtype"),
         (("ij,jk", "2x3", "3x5", "--dropout", "1"), "nearest legal choice: from 0 on and below 1"),
         (("ij,jk", "2x3", "3x5", "--activation", "rely"), "relu"),
+        (("ij,jk", "2x3", "3x5", "--precision", "f33"), "choose one of exact, tf32, f32, f16"),
+        (("ij,jk", "2x3", "3x5", "--dtype", "f16", "--precision", "tf32"), "nearest: --precision f32"),
     ],
     ids=str,
 )

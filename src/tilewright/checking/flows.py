@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.checking.halves import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.arguments import Arguments
 from tilewright.dataflow.evaluate import Evaluation
@@ -87,6 +88,7 @@ def compare_flow(
     arrays: Mapping[str, Array],
     numbers: Mapping[str, float] | None = None,
     how: Accumulation | None = None,
+    halves: int = 0,
 ) -> StoredComparison:
     """Whether a kernel stored what its flow computes.
 
@@ -97,6 +99,7 @@ def compare_flow(
             left out if the others tell their extents.
         numbers: the numbers and integers that were passed, by parameter.
         how: how the kernel adds up products; default: one multiply-add at a time.
+        halves: into how many halves operands of f32 were split before they were multiplied; 0: none were.
 
     Raises:
         LaunchError: arrays or numbers do not fit the flow.
@@ -117,7 +120,7 @@ def compare_flow(
         >>> compare_flow(flow, {"C": c}, given).ok, compare_flow(flow, {"C": c * 1.0001}, given).ok
         (True, False)
     """
-    evaluation = _Bounded(Arguments(flow, {**stored, **arrays}, numbers or {}), how)
+    evaluation = _Bounded(Arguments(flow, {**stored, **arrays}, numbers or {}), how, halves)
     found = []
     for place in evaluation.groups():
         known: dict[int, Array] = {}
@@ -177,11 +180,12 @@ class _Bounded(Evaluation):
     Args:
         given: the arguments.
         how: how products are added up; None: one multiply-add at a time.
+        halves: into how many halves operands were split; 0: none were.
     """
 
-    def __init__(self, given: Arguments, how: Accumulation | None) -> None:
+    def __init__(self, given: Arguments, how: Accumulation | None, halves: int = 0) -> None:
         super().__init__(given, None)
-        self.how = how
+        self.how, self.halves = how, halves
         self.radius: dict[int, Array] = {}
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
@@ -280,7 +284,8 @@ class _Bounded(Evaluation):
         made = np.zeros((*batches, sides[0][0].shape[-2], sides[1][0].shape[-1]))
         for index in np.ndindex(batches):
             (a, far_a), (b, far_b) = ([each[index] for each in side] for side in sides)
-            bound = gemm_bound(a, b, how, f64, twice=False)[2]
+            halves = self.halves
+            bound = halves_bound(a, b, how, halves) if halves else gemm_bound(a, b, how, f64, twice=False)[2]
             made[index] = bound
             if far_a.any() or far_b.any():
                 made[index] += far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.console import UsageError, choose, choose_precision, duration, reports, say, working
 from tilewright.cli.matrices import chosen_dtype
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.perf import timed
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.ops.einsum import Dropout
+from tilewright.ops.grades import GRADES
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
@@ -30,6 +32,7 @@ def einsum(
         str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
     ] = None,
     dropout: Annotated[float, typer.Option(help="With which probability an element is set to 0.")] = 0.0,
+    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = EXACT,
     target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare every element under a bound for each.")] = True,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy's or PyTorch's.")] = True,
@@ -49,15 +52,19 @@ def einsum(
     choose("target", target, tuple(TARGETS))
     if activation is not None:
         choose("activation", activation, tuple(ACTIVATIONS))
+    choose_precision(precision, (EXACT, TF32, *GRADES), dtype)
     kind, shapes = chosen_dtype(dtype), (_extents("A", a), _extents("B", b))
     with working("making the arrays"):
         given = Contracted.drawn(subscripts, shapes, kind, bias=bias, seed=seed)
-        dropped = Dropout(dropout, seed)
-        trial = EinsumTrial(given, target, activation, read_schedule(schedule), dropped=dropped)
+        how, dropped = read_schedule(schedule), Dropout(dropout, seed)
+        trial = EinsumTrial(given, target, activation, how, dropped=dropped, precision=precision)
     seen = trial.contraction
     views = [name for name, one in seen.seen if any(inner for _, inner in one.groups)]
     say("result", "x".join(map(str, given.arrays["out"].shape)) or "one number")
     say("", f"{_counted(seen.batch)}, {_seen_through(views)}")
+    if trial.halves:
+        of_halves = "one product" if trial.halves == 1 else "three products"
+        say("", f"a launch splits A and B in halves of f16; the next one sums {of_halves} of these")
     say("", f"schedule: {trial.scheduled()}")
     with working("running"):
         seconds = trial.run()

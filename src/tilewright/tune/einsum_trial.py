@@ -16,13 +16,19 @@ from tilewright import dtypes
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.ops.contraction import ADDED, Contraction, Posed, extents_of, posed
-from tilewright.ops.contractions import IN_KERNEL
-from tilewright.ops.einsum import Beside, Dropout, bound_for, einsum
+from tilewright.ops.contraction_halves import is_split
+from tilewright.ops.contractions import IN_KERNEL, contraction_in_halves
+from tilewright.ops.einsum import Beside, Dropout, bound_for, einsum, ending_of
+from tilewright.ops.grades import F32, GRADES
+from tilewright.ops.halves import Part, Split
 from tilewright.ops.planning import Wanted
+from tilewright.ops.problem import Matrices
 from tilewright.ops.products import output_dtype
 from tilewright.ops.subscripts import Subscripts, read_subscripts
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
@@ -118,6 +124,7 @@ class EinsumTrial:
         saturate: as `einsum` has it.
         split_k: likewise.
         reduction: likewise.
+        precision: likewise.
     """
 
     given: Contracted
@@ -130,6 +137,7 @@ class EinsumTrial:
     saturate: bool = False
     split_k: SplitK | None = None
     reduction: Reduction | None = None
+    precision: str = EXACT
     _there: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -152,6 +160,7 @@ class EinsumTrial:
             schedule=self.schedule,
             split_k=self.split_k,
             reduction=self.reduction,
+            precision=self.precision,
             target=self.target,
         )
 
@@ -177,20 +186,51 @@ class EinsumTrial:
         """How the kernel sees the arrays."""
         return self._posed.contraction
 
+    @property
+    def _wanted(self) -> Wanted:
+        """What is asked for, as `einsum` hands it on."""
+        asked = Wanted(self.alpha, None, self.activation, self.precision, schedule=self.schedule)
+        return asked._replace(split_k=self.split_k, reduction=self.reduction)
+
+    @property
+    def _besides(self) -> Beside:
+        return Beside(self.derivative, self.saturate, self.dropped)
+
+    @property
+    def halves(self) -> int:
+        """Into how many halves of f16 operands are split, which are multiplied instead; 0: they are not."""
+        return GRADES[self.precision] if is_split(self._posed, self._wanted, self.target) else 0
+
+    def _of_halves(self) -> Schedule | None:
+        """The schedule of the kernel that multiplies halves: from their extents and order in memory alone."""
+        problem, held = self._posed, {**self.given.arrays, "out": self.result()}
+        sides = []
+        for name in "ab":
+            info = problem.infos[name]
+            matrices = Matrices(info.shape, info.strides)
+            split = Split.of(held[name], info, matrices, is_turned=name == "b")
+            half, units = (_like(part) for part in (split.halves, split.units))
+            sides.append((half.swapaxes(-1, -2) if name == "b" else half, units))
+        (a, of_a), (b, of_b) = sides
+        seen = {name: _seen(held[name], info) for name, info in problem.infos.items()}
+        rest = [seen.get(name, seen["out"]) for name in IN_KERNEL[2:]]
+        infos = {name: described(array) for name, array in held.items()}
+        ending = ending_of(problem, infos, self._wanted, self._besides)
+        kernel = contraction_in_halves(problem.contraction)
+        bound = kernel.bind(both=self.halves == GRADES[F32], ending=ending, schedule=self._wanted.how)
+        numbers = self._numbers.values()
+        return bound.schedule_for(a, a, b, b, of_a, of_b, *rest, *numbers, target=self.target)
+
     def _kernel(self) -> tuple[Bound, dict[str, Array]]:
         """The kernel, and its arrays by its names, on the host, as it sees them."""
         problem = self._posed
         held = {**self.given.arrays, "out": self.result()}
         infos = {name: described(array) for name, array in held.items()}
-        wanted = Wanted(self.alpha, None, self.activation, schedule=self.schedule)
-        wanted = wanted._replace(split_k=self.split_k, reduction=self.reduction)
-        beside = Beside(self.derivative, self.saturate, self.dropped)
-        bound = bound_for(problem, infos, wanted, beside)
+        # Halves of f32 are compared with what f32 is multiplied to.
+        exact = self._wanted._replace(precision=EXACT, schedule=None) if self.halves else self._wanted
+        bound = bound_for(problem, infos, exact, self._besides)
         problem = posed(self.given.named, infos, indexed=self.dropped.probability > 0)
-        seen = {}
-        for name, info in problem.infos.items():
-            strides = [stride * held[name].itemsize for stride in info.strides]
-            seen[name] = np.lib.stride_tricks.as_strided(held[name], info.shape, strides)
+        seen = {name: _seen(held[name], info) for name, info in problem.infos.items()}
         tensors = [p.name for p in bound.program.parameters if p.kind == "tensor"]
         in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
         return bound, dict(zip(tensors, in_order, strict=True))
@@ -203,8 +243,11 @@ class EinsumTrial:
 
     def scheduled(self) -> Schedule:
         """How it is computed."""
-        bound, given = self._kernel()
-        found = bound.schedule_for(*given.values(), *self._numbers.values(), target=self.target)
+        if self.halves:
+            found = self._of_halves()
+        else:
+            bound, given = self._kernel()
+            found = bound.schedule_for(*given.values(), *self._numbers.values(), target=self.target)
         assert found is not None, "the kernel is a dataflow kernel"
         return found
 
@@ -215,7 +258,7 @@ class EinsumTrial:
         how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
         flow = bound.flow(*given.values(), *self._numbers.values())
         stored = {"D": given.pop("D")}
-        return compare_flow(flow, stored, given, self._numbers, how)
+        return compare_flow(flow, stored, given, self._numbers, how, self.halves)
 
     def time(self, effort: Effort | None = None) -> Measurement:
         """Measure it in turns with NumPy or PyTorch, in two steps: contract, then add and order."""
@@ -227,7 +270,7 @@ class EinsumTrial:
         if self.activation is not None or is_more or self.alpha != 1:
             return {}
         if self.target == CUDA.name:
-            return torch_einsum(self.given.subscripts, self._there)
+            return torch_einsum(self.given.subscripts, self._there, tf32=self.precision == TF32)
         kept = self.given.arrays
         bias = kept.get("bias", np.zeros(1, kept["out"].dtype))
         return {
@@ -253,7 +296,21 @@ class EinsumTrial:
         return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
 
 
-def torch_einsum(subscripts: str, there: dict[str, Any]) -> dict[str, Callable[[], object]]:
+def _seen(array: Array, info: ArrayInfo) -> Array:
+    """An array in host memory as a kernel sees it."""
+    strides = [stride * array.itemsize for stride in info.strides]
+    return np.lib.stride_tricks.as_strided(array, info.shape, strides)
+
+
+def _like(part: Part) -> Array:
+    """An array of a layout, of which no element is looked at."""
+    strides = [stride * part.dtype.bytes for stride in part.strides]
+    return np.lib.stride_tricks.as_strided(np.zeros(1, part.dtype.numpy), part.shape, strides)
+
+
+def torch_einsum(
+    subscripts: str, there: dict[str, Any], *, tf32: bool = False
+) -> dict[str, Callable[[], object]]:
     """PyTorch's einsum, if it is installed, and its bias added behind it, in the order of the result."""
     if "torch" not in sys.modules and find_spec("torch") is None:
         return {}
@@ -261,6 +318,7 @@ def torch_einsum(subscripts: str, there: dict[str, Any]) -> dict[str, Callable[[
 
     tensors = {name: as_tensor(array) for name, array in there.items()}
     bias = tensors.get("bias")
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
     def call() -> object:
         found = torch.einsum(subscripts, tensors["a"], tensors["b"])
