@@ -11,11 +11,11 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.ops import complex_planning, complex_ways
-from tilewright.ops.complex_plane_kernels import Writing, splitting, splitting_of_two
-from tilewright.ops.complex_planes import Planes
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.complex_ways import way_for
+from tilewright.ops.plane_kernels import Writing, splitting, splitting_of_two
+from tilewright.ops.planes import Planes
 from tilewright.ops.problem import describe
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.schedule.choose import Splitting
@@ -205,7 +205,7 @@ def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) 
         product = product_of_complex(given, Asked(**factors, **flags, target=target))
         assert [one.name for one in product.way.planes] == ["a", "b"]
         names = [executable.kernel.name for executable in product.launch()]
-        assert names == ["complex_planes_of_both", "gemm_complex"]
+        assert names == ["planes_of_both", "gemm_complex"]
         check(product.out, arrays["a"], arrays["b"], arrays["c"], conjugates=conjugates, **factors)
 
 

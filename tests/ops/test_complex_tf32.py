@@ -12,10 +12,10 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
 from tilewright.functions.conversions import keep_fraction
-from tilewright.ops import complex_plane_kernels
-from tilewright.ops.complex_plane_kernels import Writing, splitting
+from tilewright.ops import plane_kernels
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.ops.complex_ways import way_for
+from tilewright.ops.plane_kernels import Writing, splitting
 from tilewright.ops.problem import describe
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.target import CUDA
@@ -54,11 +54,11 @@ def test_planes_are_rounded(layout: str, kind: str) -> None:
 
 def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernels, but that planes hold the numbers as they are."""
-    monkeypatch.setattr(complex_plane_kernels, "_as_tf32", lambda value: value)
-    complex_plane_kernels.splitting_of_two.cache_clear()
+    monkeypatch.setattr(plane_kernels, "_as_tf32", lambda value: value)
+    plane_kernels.splitting_of_two.cache_clear()
     a, b, made = product("interleaved")
     made.launch()
-    complex_plane_kernels.splitting_of_two.cache_clear()
+    plane_kernels.splitting_of_two.cache_clear()
     found = compare_complex(a, b, made.out, how=made.way.accumulation(BULK))
     assert "parts are beyond their bound" in found.reason
     compare_complex(a, b, made.out, how=Accumulation.of(BULK.atom)).raise_if_wrong()

@@ -28,7 +28,7 @@ from tilewright.ops.complex_products import (
 from tilewright.ops.complex_recalled import Ordered, are_one, in_parts, plan_of, result_of
 from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
 from tilewright.ops.grades import F16, F32, FASTER_FROM, GRADES, is_split
-from tilewright.ops.halves import Step as Launch
+from tilewright.ops.launching import Step as Launch
 from tilewright.ops.planning import Wanted, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.recalled import Done, called

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.arch import Arch
 from tilewright.checking.compare import Accumulation
@@ -11,11 +12,12 @@ from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.ops.complex_doubled import DOUBLED, Doubled
 from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
-from tilewright.ops.complex_plane_kernels import PLANES
-from tilewright.ops.complex_planes import UNIT_BYTES, Planes, step_of
 from tilewright.ops.complex_products import HALVES, OPERANDS, SUMS
 from tilewright.ops.complex_steps import Step
-from tilewright.ops.problem import IMAGINARY, Problem
+from tilewright.ops.gains import gains
+from tilewright.ops.plane_kernels import PLANES
+from tilewright.ops.planes import Planes, is_dense, step_of
+from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
@@ -25,16 +27,9 @@ from tilewright.schedule.stages import ROW_BYTES
 METHODS = ("4m", "3m")
 """By how many products of real matrices a complex one is computed."""
 
-LAUNCH_US = 4.0
-"""What one more kernel takes before it does anything."""
-
-DENSE_SHARE = 0.7
-"""Of the highest rate, what is reached on dense operands: measured on an H200, in f16 and tf32, 0.44 to 0.52
-at 1024, where a launch counts, 0.67 to 0.78 at 2048 to 8192; by multiply-adds of f32 0.66 to 0.69."""
-
 STRIDED_SHARE = {"f16": 0.12, "bf16": 0.12, "tf32": 0.25, "f32": 0.45}
-"""The same on operands of which every other number is skipped, by what is multiplied.  That of f32 was
-measured (0.42 to 0.46); the others are estimates."""
+"""Of the highest rate, what is reached on operands of which every other number is skipped, by what is
+multiplied.  That of f32 was measured (0.42 to 0.46); the others are estimates."""
 
 
 @dataclass(frozen=True)
@@ -229,15 +224,8 @@ def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arc
 
 def _is_dense(infos: Mapping[str, ArrayInfo], name: str, major: str) -> bool:
     """Whether bulk copies carry both parts of an operand, along K or along its rows if that is said."""
-    for info in (infos[name], infos[name + IMAGINARY]):
-        unit = UNIT_BYTES // info.dtype.bytes
-        pairs = [pair for pair in zip(info.shape, info.strides, strict=True) if pair[0] > 1]
-        last = [step for extent, step in list(zip(info.shape, info.strides, strict=True))[-2:] if extent > 1]
-        if major:
-            last = [info.strides[-1 if (name == "a") == (major == "k") else -2]]
-        if 1 not in last or info.pointer % UNIT_BYTES or any(step % unit for _, step in pairs if step != 1):
-            return False
-    return True
+    along = (-1 if (name == "a") == (major == "k") else -2) if major else None
+    return all(is_dense(infos[name + end], along) for end in PLANES[:2])
 
 
 def _gains(
@@ -248,20 +236,10 @@ def _gains(
     strided: list[str],
 ) -> bool:
     """Whether planes of some operands are estimated to be paid back by the faster product."""
-    (arch, processors), dtype = machine, infos["a"].dtype
+    dtype = infos["a"].dtype
     kind = "tf32" if precision == TF32 else dtype.name
-    rates = arch.rates
-    if rates is None or not strided or kind not in STRIDED_SHARE:
+    if not strided or kind not in STRIDED_SHARE:
         return False
-    board = rates.boards[0]
-    count = processors or board.multiprocessors
-    units = rates.tensor_flops if kind in rates.tensor_flops else rates.fma_flops
-    most = units[kind] * count * board.clock_mhz
-    items = 1
-    for extent in problem.batch:
-        items *= extent
-    work = 8 * items * problem.m * problem.n * problem.k / most
+    flops = 8 * prod(problem.batch) * problem.m * problem.n * problem.k
     moved = sum(Planes.of(name, infos[name], PLANES[:2]).moved_bytes for name in strided)
-    copied = moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
-    dense = work / DENSE_SHARE + copied + LAUNCH_US
-    return dense < work / STRIDED_SHARE[kind]
+    return gains(flops, kind, moved, STRIDED_SHARE[kind], machine)

@@ -1,16 +1,21 @@
-"""How exactly f32 is multiplied on tensor cores, and from what size on operands are split for it."""
+"""How exactly f32 is multiplied on tensor cores, and from what size on operands are written anew for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
+from typing import Any
 
 from tilewright import dtypes
+from tilewright.dataflow.nodes import TF32
 from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.backends import arch_of
+from tilewright.runtime.executable import Backend
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import CUDA, TARGETS, part
 
 F32, F16 = "f32", "f16"
 GRADES = {F32: 2, F16: 1}
@@ -25,6 +30,12 @@ FASTER_FROM = 2.0**28
 
 MOST_ITEMS = 65535
 """Along a dimension of batches, of which an axis of a grid has no more."""
+
+IN_HALVES = "tilewright.ops.halves:multiply"
+"""What multiplies operands that are split; loaded when it is asked for."""
+
+TURNED, ALONG_K = "tilewright.ops.turning:turned", "tilewright.ops.turning:multiply"
+"""What says which operands are written along K, and what multiplies them; likewise."""
 
 
 def is_split(
@@ -68,3 +79,28 @@ def pays(problem: Problem, from_size: float = FASTER_FROM, *, batch_invariant: b
     if not is_flat or max(problem.batch, default=0) > MOST_ITEMS:
         return False
     return batch_invariant or prod(problem.batch) * problem.m * problem.n * problem.k >= from_size
+
+
+def multiplying(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    precision: str,
+    how: Schedule | Splitting | None,
+    backend: Backend,
+) -> Callable[..., Any] | None:
+    """What multiplies operands that are written anew first; None where they are multiplied as they lie.
+
+    Args:
+        infos: the arrays of `matmul`.
+        problem: what they pose.
+        precision: what is asked for.
+        how: what is known of the schedule.
+        backend: what serves the call.
+    """
+    if is_split(infos, problem, precision, how, backend.name):
+        made: Callable[..., Any] = part(IN_HALVES)
+        return made
+    if precision != TF32 or backend.name != CUDA.name:
+        return None
+    planes = part(TURNED)(infos, problem, how, (arch_of(backend, None), backend.processors()))
+    return partial(part(ALONG_K), planes) if planes else None

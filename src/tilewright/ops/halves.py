@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,16 +11,16 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.grades import GRADES
+from tilewright.ops.launching import Placed, Step
+from tilewright.ops.launching import launched as behind_each_other
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
-from tilewright.ops.recalled import OWN, Behind, Place, Several
+from tilewright.ops.recalled import OWN, Several
 from tilewright.ops.splitting import Tiling, splitting_of_both
-from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
-from tilewright.runtime.executable import Prepared
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.scratch import ALIGNMENT, scratch
+from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS
 
 UNIT = 8
 """Elements that rows of halves are a multiple of, as bulk copies ask."""
@@ -103,28 +103,6 @@ class Split:
         rows, depth = self.halves.shape[-2:]
         row_step, depth_step = self.halves.strides[-2:]
         return Tiling.of(rows, depth, along_rows=row_step == 1 and depth_step != 1)
-
-    @property
-    def places(self) -> tuple[int, int, int]:
-        """How many bytes behind the first of them its halves and the units begin."""
-        return 0, self.halves.bytes, 2 * self.halves.bytes
-
-
-@dataclass(frozen=True)
-class Step:
-    """One of the launches of a product."""
-
-    prepared: Prepared
-    arguments: tuple[Any, ...]
-    pointers: list[int]
-
-    @staticmethod
-    def of(kernel: Bound, arrays: Sequence[Strided], numbers: tuple[complex, ...], backend: str) -> Step:
-        """The launch of a kernel on arrays that are seen with extents of their own."""
-        names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
-        infos = {name: one.info for name, one in zip(names, arrays, strict=True)}
-        plan, pointers = kernel.planned((*arrays, *numbers), backend, infos)
-        return Step(plan.prepared, (*arrays, *numbers), pointers)
 
 
 def turned(values: tuple[int, ...], is_turned: bool) -> tuple[int, ...]:
@@ -213,25 +191,15 @@ def launched(
         stream: the CUDA stream; None: the framework's current one.
     """
     a, b = operands
-    device, given = a.given.info.device, [one.array for one in (a.given, b.given, *rest)]
-    handle = current_stream(device, given) if stream is None else stream_handle(stream)
-    with scratch(a.bytes + b.bytes, device, handle) as start:
+
+    def steps(start: int) -> Iterator[Placed]:
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
-        halves = (*of_a[:2], *(transposed(one) for one in of_b[:2]))
-        split = splitting((a, b), (of_a, of_b), both, backend)
-        product = Step.of(kernel, (*halves, of_a[2], of_b[2], *rest), numbers, backend)
-        own = stream if isinstance(device, str) else handle  # on the host there is none
-        for step in (split, product):
-            step.prepared.launch(step.arguments, step.pointers, own)
-    if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
-        return None
-    places_a, places_b = (
-        tuple(Place(OWN, start + place) for place in one.places) for one, start in ((a, 0), (b, a.bytes))
-    )
-    own = (*places_a[:2], *places_b[:2], places_a[2], places_b[2])
-    multiplying = Behind(product.prepared, (*own, *(Place(2 + at) for at in range(len(rest)))))
-    splitting_both = Behind(split.prepared, (Place(0), *places_a, Place(1), *places_b))
-    return Several((splitting_both, multiplying), device, a.bytes + b.bytes)
+        own = (OWN,) * len(of_a)
+        yield splitting((a, b), (of_a, of_b), both, backend), (0, *own, 1, *own)
+        arrays = (*of_a[:2], *(transposed(one) for one in of_b[:2]), of_a[2], of_b[2], *rest)
+        yield Step.of(kernel, arrays, numbers, backend), (*own, *own, *(2 + at for at in range(len(rest))))
+
+    return behind_each_other(steps, a.bytes + b.bytes, (a.given, b.given, *rest), backend, stream)
 
 
 def transposed(given: Strided) -> Strided:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.ops.grades import GRADES, is_split
+from tilewright.ops.grades import GRADES, multiplying
 from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
@@ -108,9 +108,6 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
         )
 
 
-IN_HALVES = "tilewright.ops.halves:multiply"
-"""What multiplies operands that are split; loaded when it is asked for."""
-
 ARRAYS = ("a", "b", "out", "c", "bias", "residual")
 """The arrays of a call."""
 
@@ -143,7 +140,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     changed = wanted.activation is not None
     check_sums("matmul", infos["a"].dtype, infos["a"].shape[-1], kind, changed=changed)
-    backend = backend_for("matmul", list(infos.items()), wanted.target).name
+    serving = backend_for("matmul", list(infos.items()), wanted.target)
+    backend = serving.name
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
@@ -154,8 +152,9 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         infos["out"] = described(arrays["out"])
     problem = describe(infos)
     check_apart(infos)
-    if is_split(infos, problem, wanted.precision, wanted.how, backend):
-        known = _in_halves(arrays, infos, problem, wanted, beta, backend, stream)
+    multiply = multiplying(infos, problem, wanted.precision, wanted.how, serving)
+    if multiply is not None:
+        known = _written_anew(multiply, arrays, infos, problem, wanted, beta, backend, stream)
         order = order_of(COMBINED, ARRAYS, given & {*arrays})
         return Done(arrays["out"], known and replace(known, order=order, fresh=made))
     product = _product(arrays, infos, problem, wanted)
@@ -247,7 +246,8 @@ def of_sums(precision: str, dtype: DType) -> str:
     return SUMMED if precision == SUMMED and dtype.is_float and dtype.bits < 32 else EXACT
 
 
-def _in_halves(
+def _written_anew(
+    multiply: Callable[..., Any],
     arrays: Mapping[str, Any],
     infos: Mapping[str, ArrayInfo],
     problem: Problem,
@@ -256,7 +256,7 @@ def _in_halves(
     backend: str,
     stream: Any,
 ) -> Plan | None:
-    """Launch what splits the operands and multiplies their halves; what does so again, if anything can."""
+    """Launch what writes operands anew, and multiplies those; what does so again, if anything can."""
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     asked = {
         "grade": wanted.precision,
@@ -266,7 +266,7 @@ def _in_halves(
         "alpha": wanted.alpha,
         "beta": beta,
     }
-    prepared = part(IN_HALVES)(_with_absent(seen), problem, asked, backend, stream)
+    prepared = multiply(_with_absent(seen), problem, asked, backend, stream)
     if prepared is None:
         return None
     out, known = COMBINED.index("out"), [infos.get(name, infos["out"]) for name in COMBINED]

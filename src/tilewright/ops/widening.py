@@ -17,7 +17,8 @@ from tilewright.lang import operations as tw
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.grades import MOST_RANK
-from tilewright.ops.halves import Part, Step, once
+from tilewright.ops.halves import Part, once
+from tilewright.ops.launching import Step
 from tilewright.ops.recalled import OWN, Behind, Place, Several
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.decorator import kernel

@@ -16,7 +16,7 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.halves import Step
+from tilewright.ops.launching import Step
 from tilewright.ops.recalled import OWN, Behind, Place, Several
 from tilewright.ops.widening import SPREAD, Wide
 from tilewright.runtime.arrays import current_stream, stream_handle

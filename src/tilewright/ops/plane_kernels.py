@@ -1,4 +1,4 @@
-"""The kernels that write planes of one operand of a complex product, or of both at once."""
+"""The kernels that write planes of one operand of a product, or of both at once."""
 
 from __future__ import annotations
 
@@ -42,8 +42,16 @@ TF32_UNIT = 1 << 13
 PLANES = ("", "_im", "_sum")
 """What ends the names of planes: of real parts, of imaginary parts, and of their sums or differences."""
 
+REAL = PLANES[:1]
+"""The planes of an operand of real numbers, which has no imaginary parts to read."""
+
 ARRAYS = ("re", "im", "first", "second", "both")
 """Of an operand: what is read, and the planes."""
+
+
+def sources_of(kept: tuple[str, ...]) -> tuple[str, ...]:
+    """What ends the names of the arrays that are read, for planes of some endings."""
+    return REAL if kept == REAL else PLANES[:2]
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,11 @@ def splitting(rank: int) -> Kernel:
     declared: dict[str, Any] = dict.fromkeys(ARRAYS, f"{lead}S F")
 
     @kernel(**declared)
-    def complex_planes(re: Any, im: Any, first: Any, second: Any, both: Any, *, how: Writing) -> None:
+    def planes(re: Any, im: Any, first: Any, second: Any, both: Any, *, how: Writing) -> None:
         let_next_begin(_blocks(first) <= FEW_BLOCKS)
         _write((re, im, first, second, both), block_index(_blocks(first)), how)
 
-    return complex_planes
+    return planes
 
 
 @lru_cache(maxsize=16)
@@ -108,7 +116,7 @@ def splitting_of_two(rank: int) -> Kernel:
         declared |= {f"{name}_{array}": f"{lead}S{name} F{name}" for array in ARRAYS}
 
     @kernel(**declared)
-    def complex_planes_of_both(
+    def planes_of_both(
         a_re: Any,
         a_im: Any,
         a_first: Any,
@@ -130,7 +138,7 @@ def splitting_of_two(rank: int) -> Kernel:
         with otherwise():
             _write((b_re, b_im, b_first, b_second, b_both), number - blocks_a, hows[1])
 
-    return complex_planes_of_both
+    return planes_of_both
 
 
 def _blocks(plane: Tensor) -> Index:
@@ -150,7 +158,7 @@ def _write(arrays: Sequence[Tensor], number: Index, how: Writing) -> None:
         places.insert(0, number % extent)
         number = number // extent
     re, im, *planes = (array[tuple(places)] if batch else array for array in arrays)
-    values = _parts(re.tile(tile, place), im.tile(tile, place), how)
+    values = _parts([part.tile(tile, place) for part in (re, im)], how)
     targets = [plane.tile(tile, place) for plane in planes]
     if how.turned:
         held = [shared(tile, how.part, layout=Layout(tile, (COLUMNS + 1, 1))) for _ in values]
@@ -173,9 +181,9 @@ def _as_tf32(value: Fragment) -> Fragment:
     return found
 
 
-def _parts(re: Tensor, im: Tensor, how: Writing) -> list[Fragment]:
-    """Real and imaginary parts of a tile."""
+def _parts(given: Sequence[Tensor], how: Writing) -> list[Fragment]:
+    """Real and imaginary parts of a tile, or what it holds of real numbers."""
     spread = how.spread((ROWS, COLUMNS))
     if how.packed:
-        return list(parted(load(re, spread), how.part))
-    return [load(re, spread), load(im, spread)]
+        return list(parted(load(given[0], spread), how.part))
+    return [load(part, spread) for part in given[: len(sources_of(how.kept))]]

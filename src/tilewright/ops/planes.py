@@ -1,7 +1,8 @@
-"""Planes of interleaved operands: real parts, imaginary parts and their sums, dense, in memory of their own.
+"""Planes of operands: real parts, imaginary parts and their sums, dense, in memory of their own.
 
-Bulk copies carry no array of which every other number is left out, and the third of three products multiplies
-sums of real and imaginary parts.  One launch writes what is wanted of one operand, or of both.
+Bulk copies carry no array of which every other number is left out, the third of three products multiplies
+sums of real and imaginary parts, and Hopper's multiply takes tf32 along K alone, also of real numbers, which
+are one plane.  One launch writes what is wanted of one operand, or of both.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ops.complex_pairs import are_paired, as_pairs
-from tilewright.ops.complex_plane_kernels import PLANES, Writing, splitting, splitting_of_two
 from tilewright.ops.complex_steps import Step
-from tilewright.ops.problem import IMAGINARY
+from tilewright.ops.plane_kernels import PLANES, Writing, sources_of, splitting, splitting_of_two
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.runtime.strided import Strided
@@ -109,7 +109,7 @@ class Planes:
     def moved_bytes(self) -> int:
         """What is read and written."""
         whole = prod(extent for dim, extent in enumerate(self.shape) if dim not in self.repeated)
-        return whole * self.item_bytes * (2 + len(self.kept))
+        return whole * self.item_bytes * (len(sources_of(self.kept)) + len(self.kept))
 
     def placed(self, like: Strided, address: int) -> dict[str, Strided]:
         """The planes at an address, by the names of the kernel's arrays.
@@ -135,7 +135,8 @@ class Planes:
             address: of memory for all of them.
             on_host: whether a block is one thread.
         """
-        re, im = (arrays[self.name + end] for end in PLANES[:2])
+        ends = sources_of(self.kept)
+        re, im = arrays[self.name + ends[0]], arrays[self.name + ends[-1]]
         packed = not on_host and are_paired(re.info, im.info)
         turned = self.source != self.target
         how = Writing(self.kept, re.info.dtype, self.negative, turned, packed, on_host, self.rounded)
@@ -144,7 +145,7 @@ class Planes:
         names = [self.name + end if self.name + end in planes else absent for end in PLANES]
         read = [as_pairs(re)] * 2 if packed else [re, im]
         given = [self._as_read(one) for one in (*read, *(planes[name] for name in names))]
-        sources = [self.name, self.name + (PLANES[0] if packed else IMAGINARY)]
+        sources = [self.name, self.name + (PLANES[0] if packed else ends[-1])]
         return how, given, [*sources, *[""] * len(names)], planes
 
     def _as_read(self, one: Strided) -> Strided:
@@ -154,6 +155,25 @@ class Planes:
         return Strided(
             one.array, replace(one.info, shape=shape, strides=tuple(one.info.strides[d] for d in dims))
         )
+
+
+def is_dense(info: ArrayInfo, along: int | None) -> bool:
+    """Whether bulk copies carry an array.
+
+    Args:
+        info: the array.
+        along: the dimension along which it must be contiguous; None: one of the last two.
+    """
+    unit = UNIT_BYTES // info.dtype.bytes
+    pairs = [pair for pair in zip(info.shape, info.strides, strict=True) if pair[0] > 1]
+    last = [step for extent, step in list(zip(info.shape, info.strides, strict=True))[-2:] if extent > 1]
+    if along is not None:
+        last = [info.strides[along]]
+    return (
+        1 in last
+        and info.pointer % UNIT_BYTES == 0
+        and all(step % unit == 0 or step == 1 for _, step in pairs)
+    )
 
 
 def step_of(planes: Sequence[Planes], arrays: Mapping[str, Strided], address: int, *, on_host: bool) -> Step:
