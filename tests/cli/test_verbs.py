@@ -50,6 +50,32 @@ def test_attention() -> None:
     assert said.endswith("attention<reference, causal f16 1x4x40x50x32>\n")
 
 
+@pytest.mark.parametrize("diagonal", [0, -5])
+def test_attention_behind_a_diagonal(diagonal: int) -> None:
+    words = ("1", "2", "20", "30", "16", "--causal", "--diagonal", str(diagonal), "--target", "reference")
+    said = good("attention", *words)
+    assert "verify    all 640 elements agree with float64; the worst has 0." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "peer"),
+    [
+        ("attention 1 2 40 50 16 --heads-of-keys 1 --causal", "NumPy, in f32"),
+        ("attention 1 2 40 40 16 --causal --diagonal 0 --dtype f32", "NumPy, in f32"),
+        ("chain 40 16 50 8 --activation relu", "NumPy, in f32"),
+        ("reduce 40 50 16 --of sum,max,min,logsumexp --activation silu", "NumPy, in f32"),
+    ],
+    ids=str,
+)
+def test_what_a_user_would_call_instead_is_timed_too(words: str, peer: str) -> None:
+    said = good(*words.split(), "--target", "cpu").splitlines()
+    times = [line for line in said if line.startswith("time")]
+    assert len(times) == 2
+    assert times[1].startswith(f"time      {peer}: ")
+    assert times[1].endswith(" times as fast")
+    assert said[-1].startswith("Perf: ")
+
+
 def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that nobody computed is found, with its exit status."""
     monkeypatch.setattr(import_module("tilewright.cli.attention"), "attend", lambda *arrays, **words: None)
@@ -65,6 +91,7 @@ def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         ("1 4 9 9 16 --heads-of-keys 3", "heads of q that are a multiple of those of k"),
         ("1 4 9 9 300", "q with 256 columns"),
         ("--dtype f64", "f16, bf16, f32"),
+        ("1 1 9 9 16 --diagonal 0", "nearest: --causal --diagonal 0"),
         ("1 1 9 9 16 --kernel warpgroups", "has no warpgroups"),
     ],
 )

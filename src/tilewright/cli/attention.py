@@ -20,6 +20,7 @@ from tilewright.ops.attending.problem import SUPPORTED
 from tilewright.ops.attention import attention as attend
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
+from tilewright.tune.op_rivals import attention_rivals
 
 SIZES = {
     REFERENCE.name: [1, 2, 100, 100, 64],
@@ -50,19 +51,27 @@ def attention(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Element type: f16, bf16 or f32.")] = "f16",
-    causal: Annotated[bool, typer.Option(help="Row i sees the keys up to i + N - M only.")] = False,
+    causal: Annotated[bool, typer.Option(help="Row i sees the keys up to i + DIAGONAL only.")] = False,
+    diagonal: Annotated[
+        int | None,
+        typer.Option(
+            help="Where the causal mask begins, as of tw.attention; 0 is PyTorch's. "
+            "Default: N - M, so that the last row sees every key.",
+            show_default=False,
+        ),
+    ] = None,
     target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
     kernel: Annotated[
         str | None,
         typer.Option(help="Which kernel: warps or warpgroups. Default: as tw.attention.", show_default=False),
     ] = None,
-    time: Annotated[bool, typer.Option(help="Time it.")] = True,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
     """Compute softmax(Q K^T / sqrt(D)) V of random arrays, verify every element, and time it.
 
-    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where half of the
-    products count behind a mask, and the bytes are those of Q, K, V and the result once each.
+    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where those products
+    count that a mask leaves, and the bytes are those of Q, K, V and the result once each.
 
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
@@ -74,6 +83,9 @@ def attention(
         raise UsageError(f"{len(sizes)} extents; nearest legal choice: five, as {usual}")
     batches, heads, rows, keys, columns = sizes
     shared = heads_of_keys or heads
+    if diagonal is not None and not causal:
+        raise UsageError(f"--diagonal {diagonal} without --causal; nearest: --causal --diagonal {diagonal}")
+    shift = (keys - rows if diagonal is None else diagonal) if causal else None
     with working("making the arrays"):
         rng, element = np.random.default_rng(seed), dtype_named(dtype).numpy
         q, k, v = (
@@ -84,7 +96,7 @@ def attention(
     say("operands", f"Q {by(q.shape)}, K and V {by(k.shape)}, {dtype}: random numbers")
     words: dict[str, Any] = {
         "causal": causal,
-        "diagonal": keys - rows if causal else 0,
+        "diagonal": shift or 0,
         "kernel": kernel,
         "target": target,
     }
@@ -95,15 +107,22 @@ def attention(
         found = device_get(arrays[3])
     say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
     with working("verifying"):
-        worst = _worst((q, k, v, found), keys - rows if causal else None)
+        worst = _worst((q, k, v, found), shift)
     say(
         "verify",
         f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound",
     )
     if time:
         name = f"attention<{target}, {'causal ' * causal}{dtype} {by(sizes)}>"
-        flops = 4 * math.prod(q.shape) * keys * (0.5 if causal else 1)
-        perf(call, target, flops, sum(array.nbytes for array in (q, k, v, found)), name)
+        pairs = math.prod(q.shape[:2]) * _seen(rows, keys, shift)
+        moved = sum(array.nbytes for array in (q, k, v, found))
+        rivals = functools.partial(attention_rivals, arrays[:3], (q, k, v), target, shift)
+        perf(call, target, 4 * columns * pairs, moved, name, rivals)
+
+
+def _seen(rows: int, keys: int, shift: int | None) -> int:
+    """How many pairs of a row of queries and a key a mask leaves."""
+    return rows * keys if shift is None else int(np.clip(np.arange(rows) + shift + 1, 0, keys).sum())
 
 
 def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> float:

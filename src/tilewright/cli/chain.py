@@ -18,6 +18,7 @@ from tilewright.ops.gemm_chain import FUSED, gemm_chain
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
+from tilewright.tune.op_rivals import chain_rivals
 
 SIZES = {
     REFERENCE.name: [100, 64, 100, 64],
@@ -48,7 +49,7 @@ def chain(
         typer.Option("--fused/--two", help="One kernel, or two that store A B. Default: as tw.gemm_chain."),
     ] = None,
     target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
-    time: Annotated[bool, typer.Option(help="Time it.")] = True,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
     """Compute activation(A B) C of random matrices, verify every element, and time it.
@@ -90,4 +91,5 @@ def chain(
     if time:
         name = f"chain<{target}, {activation + ' ' if activation else ''}{dtype} {by(sizes)}>"
         moved = sum(array.nbytes for array in (a, b, c, found))
-        perf(call, target, 2 * m * n * (k + p), moved, name)
+        rivals = functools.partial(chain_rivals, arrays[:3], (a, b, c), target, activation)
+        perf(call, target, 2 * m * n * (k + p), moved, name, rivals)

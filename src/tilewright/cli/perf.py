@@ -10,7 +10,8 @@ import typer
 
 from tilewright.cli.console import duration, say, working
 from tilewright.targets.target import TARGETS
-from tilewright.tune.measure import QUICK, Effort, do_bench
+from tilewright.tune.measure import QUICK, Effort, measure
+from tilewright.tune.rivals import Calls
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
 
@@ -37,14 +38,26 @@ def timed(trial: Timed) -> None:
         return
     with working("timing"):
         taken = trial.time(QUICK)
+    typer.echo(trial.perf(_said(taken)))
+
+
+def _said(taken: Measurement) -> float:
+    """Say what each call took, and how much faster ours is; gives back the microseconds of ours."""
     for timing in taken.timings:
         speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
         say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
-    typer.echo(trial.perf(taken[OURS].us.median))
+    return taken[OURS].us.median
 
 
-def perf(call: Callable[[], object], target: str, flops: float, moved: int, name: str) -> None:
-    """Time a call, and print the line.
+def perf(
+    call: Callable[[], object],
+    target: str,
+    flops: float,
+    moved: int,
+    name: str,
+    rivals: Callable[[], Calls],
+) -> None:
+    """Time a call in turns with those of other libraries, say each, and print the line.
 
     Args:
         call: what is timed.
@@ -52,10 +65,12 @@ def perf(call: Callable[[], object], target: str, flops: float, moved: int, name
         flops: of one call.
         moved: bytes of its arrays, once each.
         name: what it is.
+        rivals: makes the calls that stand beside it, by name.
     """
     if TARGETS[target].machine_code:
         with working("timing"):
-            ms = do_bench(call, target)
+            taken = measure({OURS: call, **rivals()}, target, effort=QUICK)
+        ms = _said(taken) / 1e3
     else:  # it executes operation by operation to find hazards; its time says nothing about a machine
         begun = time.perf_counter()
         call()

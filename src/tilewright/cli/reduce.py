@@ -20,6 +20,7 @@ from tilewright.ops.products import ACTIVATIONS
 from tilewright.ops.reduced_matmul import REDUCTIONS, reduced_matmul
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
+from tilewright.tune.op_rivals import reduce_rivals
 
 SIZES = {
     REFERENCE.name: [100, 300, 64],
@@ -53,7 +54,7 @@ def reduce(
         str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
     ] = None,
     target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
-    time: Annotated[bool, typer.Option(help="Time it.")] = True,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
     """Reduce the rows or columns of activation(A B) of random matrices, verify every number, and time it.
@@ -106,4 +107,6 @@ def reduce(
     say("verify", f"{checked}; the worst has {worst:.3g} of its bound")
     if time:
         name = f"reduce<{target}, {activation + ' ' if activation else ''}{dtype} {by(sizes)} {axis} {of}>"
-        perf(call, target, 2 * m * n * k, sum(array.nbytes for array in (a, b, *found)), name)
+        moved, asked = sum(array.nbytes for array in (a, b, *found)), (names, AXES[axis])
+        rivals = functools.partial(reduce_rivals, (a_there, b_there), (a, b), target, activation, asked)
+        perf(call, target, 2 * m * n * k, moved, name, rivals)
