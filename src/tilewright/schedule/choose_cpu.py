@@ -136,9 +136,11 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     if atom is not None:
         return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
     sums = fma(question.dtype).c_dtype
-    micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
+    form, size = question.form, sums.computed.bytes
+    together = {"factors": len(form.rows_n), "sums": len(form.totals), "products": len(form.products)}
+    micro = part(MICRO_TILE)(question.arch, rows, columns, size, **together)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
-    is_wide = sums.computed.bytes > 4 or not question.form.is_single
+    is_wide = size > 4 or not form.is_single
     depth = DEPTH // 2 if is_wide else DEPTH
     return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
 

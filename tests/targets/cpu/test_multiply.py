@@ -81,8 +81,11 @@ def apart(A, B, C):
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
-def crossed(A, B, C):
-    """Four products of two tiles of each operand, two of them in another accumulator and subtracted."""
+def crossed(A, B, C, *, again: bool = False):
+    """Four products of two tiles of each operand, two of them in another accumulator and subtracted.
+
+    With ``again`` the last tiles of one product are multiplied once more, alone.
+    """
     m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
     rows = [tw.shared((48, 32), A.dtype) for _ in range(2)]
     columns = [tw.shared((64, 32), B.dtype) for _ in range(2)]
@@ -97,6 +100,8 @@ def crossed(A, B, C):
         tw.mma(rows[0], columns[1], first)
         tw.mma(rows[1], columns[0], second, negative=True)
         tw.barrier()
+    if again:
+        tw.mma(rows[0], columns[0], first)
     tw.copy((first - second) * 0.25, C.tile(TILE[:2], (m, n)))
 
 
@@ -203,6 +208,28 @@ def test_products_of_the_same_tiles_share_their_loops() -> None:
     assert calls == ["multiply_f32_4_times<6,2>("]
     assert text.count("*(vector*)(c") == 2
     assert "inside1" not in text
+
+
+@pytest.mark.parametrize(
+    ("machine", "height", "in_parts"),
+    [("x86-64-v4", 4, False), ("x86-64-v3", 6, True), ("aarch64", 4, False)],
+)
+def test_several_sums_have_low_micro_tiles_where_registers_hold_them(
+    machine: str, height: int, in_parts: bool
+) -> None:
+    """Sixteen vectors of sums; where registers hold fewer, the tile of one product, in parts."""
+    text = text_of("crossed", machine)
+    heights = {int(rows) for rows in re.findall(r"multiply_f32_4_times<(\d+),\d+>\(", text)}
+    assert max(heights) == height
+    assert ("first < VECTORS" in text) == in_parts
+    assert max(map(int, re.findall(r"multiply_f32<(\d+),\d+>\(", text_of("plain", machine)))) > 4
+
+
+def test_sums_to_which_products_are_added_alone_keep_the_micro_tile_of_one() -> None:
+    arrays = [tw.like("f32", 100, 100)] * 3
+    texts = [cpu.emit(crossed.trace(*arrays, again=again), "x86-64-v4").text for again in (False, True)]
+    assert ["micro-tiles of 4x32" in text for text in texts] == [True, False]
+    assert "micro-tiles of 12x32" in texts[1]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,13 @@ MOST_VECTORS = 4
 # A multiply-add issues twice per cycle, as does a load: more loads than this would set the pace.
 LOADS_PER_FMA = 0.75
 
+BROADCASTS = 2
+"""Registers for elements of A, each of which is in all lanes, beside several sums."""
+
+LEAST_SUMS = 16
+"""Vectors of sums that keep multiply-adds busy: of 64 bytes one or two begin in each clock, of 16 bytes up to
+four, and each takes four or five."""
+
 GROUP, LEAST_LANES, MOST_DEPTH = 4, 4, 1024
 """Of products of bytes: neighbours along K that are multiplied at once, of which depths are multiples; the
 sums of the narrowest vector; and how deep operands are whose rows wait on the stack."""
@@ -59,13 +66,36 @@ class MicroTile:
 
 
 @lru_cache(maxsize=1024)
-def micro_tile(arch: Arch, rows: int, columns: int, element_bytes: int) -> MicroTile:
+def micro_tile(
+    arch: Arch,
+    rows: int,
+    columns: int,
+    element_bytes: int,
+    *,
+    factors: int = 1,
+    sums: int = 1,
+    products: int = 1,
+) -> MicroTile:
     """The micro-tile that divides a tile of ``rows`` x ``columns`` and loads least per multiply-add.
+
+    Of several sums and more products it has fewer rows where registers then hold all sums of all its columns,
+    and as few as keep multiply-adds busy: rows of A and a panel of B fit the first-level cache together.
+
+    Args:
+        arch: the processor.
+        rows: of the tile.
+        columns: of the tile.
+        element_bytes: of a sum.
+        factors: how many operands B products have that are computed together.
+        sums: how many sums they are added to.
+        products: how many there are.
 
     Example:
         >>> wide, narrow = ARCHITECTURES["x86-64-v4"], ARCHITECTURES["x86-64-v3"]
         >>> micro_tile(wide, 192, 256, 4), micro_tile(narrow, 192, 256, 4)
         (MicroTile(rows=12, columns=32, lanes=16), MicroTile(rows=6, columns=16, lanes=8))
+        >>> micro_tile(wide, 192, 256, 4, factors=2, sums=2, products=4)
+        MicroTile(rows=4, columns=32, lanes=16)
     """
     lanes = arch.vector_bytes // element_bytes
     while columns % lanes:
@@ -76,7 +106,17 @@ def micro_tile(arch: Arch, rows: int, columns: int, element_bytes: int) -> Micro
         for r in range(1, MOST_ROWS + 1)
         if columns % (v * lanes) == 0 and rows % r == 0 and r * v + v + 1 <= arch.vector_registers
     ]
-    return max(candidates, key=_merit)
+    alone = max(candidates, key=_merit)
+    if not 1 < sums < products:
+        return alone
+    lower = (tile for tile in candidates if tile.vectors == alone.vectors and tile.rows <= alone.rows)
+    enough = (tile for tile in lower if tile.rows * tile.vectors * sums >= LEAST_SUMS)
+    return next((tile for tile in enough if holds(arch, tile.rows, tile.vectors, factors, sums)), alone)
+
+
+def holds(arch: Arch, rows: int, vectors: int, factors: int, sums: int) -> bool:
+    """Whether registers hold several sums of so many rows and vectors, with what is multiplied."""
+    return (rows * sums + factors) * vectors + BROADCASTS <= arch.vector_registers
 
 
 def _merit(tile: MicroTile) -> tuple[bool, float, int]:

@@ -92,6 +92,15 @@ def same_place(left: Value, right: Value) -> bool:
     )
 
 
+def distinct(values: Iterable[Value]) -> list[Value]:
+    """The values that are not in the place of one before them."""
+    found = list[Value]()
+    for value in values:
+        if not any(same_place(value, other) for other in found):
+            found.append(value)
+    return found
+
+
 @dataclass(frozen=True)
 class Panels:
     """How an operand of shape (rows, depth) lies for a micro-kernel.

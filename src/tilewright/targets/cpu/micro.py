@@ -14,9 +14,10 @@ from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.ahead import Ahead
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.copies import emit_panel
+from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.dots import group_count, grouping, row_sums
 from tilewright.targets.cpu.emitter import CpuEmitter
-from tilewright.targets.cpu.linear import Panels, panels, same_place
+from tilewright.targets.cpu.linear import Panels, distinct, panels, same_place
 from tilewright.targets.cpu.micro_kernels import Form, Term, lanes_of, micro_kernel, vectors_at_once
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.sequential import depth_of
@@ -47,7 +48,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
             grouped.begin(emitter, m.count, deep)
         with emitter.turns(n.at.name, n.count):
             for packing in paired(op.packing, emitter.kernel):
-                assert isinstance(packing, Copy | Twins)
+                assert isinstance(packing, Copy | Twins | Decoding)
                 with emitter.indented():
                     emit_panel(emitter, packing, n.at, columns)
             aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in op.packing]
@@ -162,7 +163,7 @@ def _calling(
     products = [op.products[at] for at in which]
     atom = products[0].mma.atom
     rows, columns, _ = atom.shape
-    a, b, c = (_distinct(values) for values in zip(*((one.a, one.b, one.c) for one in products), strict=True))
+    a, b, c = (distinct(values) for values in zip(*((one.a, one.b, one.c) for one in products), strict=True))
     terms = tuple(Term(_at(a, one.a), _at(b, one.b), _at(c, one.c), one.negative) for one in products)
     lanes = lanes_of(emitter.arch, atom)
     vectors = columns // lanes
@@ -176,7 +177,7 @@ def _calling(
         is_narrow = atom.c_dtype != atom.c_dtype.computed
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
-    form = Form(atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width)
+    form = Form(atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors)
     kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
@@ -193,15 +194,6 @@ def _calling(
     sums = code("{} + {}", grouped.sums[0], emitter.spell(mul(m.at, rows)))
     arguments = (*at_a, grouped.groups[0], *into, depth, *adds, sums)
     return _Calling((heights, widths), kernels, arguments, grouped)
-
-
-def _distinct(values: Sequence[Value]) -> list[Value]:
-    """The values that are not in the place of one before them."""
-    found = list[Value]()
-    for value in values:
-        if not any(same_place(value, other) for other in found):
-            found.append(value)
-    return found
 
 
 def _at(found: Sequence[Value], value: Value) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
-from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.arch import adds_groups, holds
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.dots import micro_kernel as of_bytes
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
@@ -78,19 +78,16 @@ def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequenc
         1
         >>> vectors_at_once(ARCHITECTURES["x86-64-v3"], 8, (1, 2), complex_terms)
         0
+        >>> vectors_at_once(ARCHITECTURES["x86-64-v4"], 4, (1, 2), complex_terms)
+        2
     """
     b, c = (1 + max(getattr(term, side) for term in terms) for side in ("b", "c"))
     fitting = (
         width
         for width in range(max(widths), 0, -1)
-        if not any(wide % width for wide in widths)
-        and (rows * c + b) * width + BROADCASTS <= arch.vector_registers
+        if not any(wide % min(width, wide) for wide in widths) and holds(arch, rows, width, b, c)
     )
     return next(fitting, 0)
-
-
-BROADCASTS = 2
-"""Registers for elements of A, each of which is in all lanes."""
 
 
 def micro_kernel(emitter: CpuEmitter, form: Form, size: tuple[int, int]) -> Code:

@@ -7,9 +7,9 @@ asynchronous copy that is complete at once is complete when it is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.arch import Arch
 from tilewright.ir.builder import make
@@ -21,18 +21,20 @@ from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
     Barrier,
+    Block,
     Copy,
     Fragment,
     Mma,
     Op,
     Partition,
     Redistribute,
+    Reshape,
     WarpBarrier,
 )
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.targets.cpu.arch import MicroTile, micro_atom, micro_tile, operand_dtype
-from tilewright.targets.cpu.linear import slowest_first
+from tilewright.targets.cpu.linear import distinct, slowest_first
 from tilewright.threads.distribution import Distribution, Mode
 
 SYNCHRONISATION = (Barrier, WarpBarrier, AsyncCommit, AsyncWait)
@@ -60,11 +62,47 @@ def _memory_orders(kernel: Kernel) -> dict[Distribution, tuple[int, ...]]:
     return found
 
 
+class _Together(NamedTuple):
+    """How many operands B, sums and products multiplies have that follow each other."""
+
+    factors: int
+    sums: int
+    products: int
+
+
+def _together(kernel: Kernel) -> dict[Distribution, _Together]:
+    """For the distribution of each accumulator what is multiplied together; where that differs, the least."""
+    found: dict[Distribution, _Together] = {}
+    blocks = (kernel.body, *(region for op in kernel.walk() for region in op.regions))
+    for multiplies in (run for block in blocks for run in _runs(block)):
+        factors, sums = (len(distinct([getattr(op, side) for op in multiplies])) for side in "bc")
+        one = _Together(factors, sums, len(multiplies))
+        spread = multiplies[0].mma.c()
+        found[spread] = min(found.get(spread, one), one, key=lambda several: several.products)
+    return found
+
+
+def _runs(block: Block) -> Iterator[list[Mma]]:
+    """Multiplies of one kind that follow each other."""
+    run: list[Mma] = []
+    for op in block.ops:
+        if isinstance(op, (Reshape, *SYNCHRONISATION)):
+            continue
+        if run and not (isinstance(op, Mma) and op.mma == run[0].mma):
+            yield run
+            run = []
+        if isinstance(op, Mma):
+            run.append(op)
+    if run:
+        yield run
+
+
 @dataclass
 class _Sequence:
     """The one-thread distribution that stands for each distribution of the kernel."""
 
     arch: Arch
+    together: Mapping[Distribution, _Together] = field(default_factory=dict)
     tiles: dict[Distribution, MicroTile] = field(default_factory=dict)
     accumulators: dict[Distribution, Distribution] = field(default_factory=dict)
     operands: frozenset[str] = frozenset()
@@ -74,7 +112,8 @@ class _Sequence:
         spread = op.mma.c()
         if spread not in self.tiles:
             rows, columns = spread.shape
-            self.tiles[spread] = micro_tile(self.arch, rows, columns, op.mma.atom.c_dtype.computed.bytes)
+            size, beside = op.mma.atom.c_dtype.computed.bytes, self.together[spread]._asdict()
+            self.tiles[spread] = micro_tile(self.arch, rows, columns, size, **beside)
             self.accumulators[spread.canonical] = self.mma(op).c()
 
     def mma(self, op: Mma) -> TiledMma:
@@ -149,7 +188,7 @@ def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
     Returns:
         The kernel, and a note on what fell away.
     """
-    sequence = _Sequence(arch, operands=_operands(kernel), orders=_memory_orders(kernel))
+    sequence = _Sequence(arch, _together(kernel), operands=_operands(kernel), orders=_memory_orders(kernel))
     for op in kernel.walk():
         if isinstance(op, Mma):
             sequence.add(op)
