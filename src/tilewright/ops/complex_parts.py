@@ -10,7 +10,7 @@ from tilewright.dtypes import ALL, DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.aliases import is_same
-from tilewright.runtime.arrays import ArrayInfo, overlap
+from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.strided import Strided
@@ -91,9 +91,10 @@ def _planar(op: str, name: str, given: Any) -> Parts:
             f"{op}: {name} is {len(given)} arrays; nearest legal choice: two, of real and of imaginary parts"
         )
     re, im = (Strided(one, described(one, f"{op}, argument {name}[{at}]")) for at, one in enumerate(given))
-    if re.info.dtype != im.info.dtype or re.info.dtype.components != 1 or not re.info.dtype.is_float:
+    kind = re.info.dtype
+    if kind != im.info.dtype or kind.components != 1 or not kind.is_float or kind.is_packed:
         raise DTypeError(
-            f"{op}: {name} is a pair of {re.info.dtype} and {im.info.dtype}; nearest legal choice: two "
+            f"{op}: {name} is a pair of {kind} and {im.info.dtype}; nearest legal choice: two "
             "arrays of f64, of f32, of f16 or of bf16"
         )
     if re.info.shape != im.info.shape:
@@ -146,8 +147,10 @@ def check_apart(op: str, parts: Mapping[str, Parts]) -> None:
 
 def _refuse(op: str, out: str, name: str, mine: ArrayInfo, theirs: ArrayInfo) -> None:
     if overlap(mine, theirs):
-        what = "its real and imaginary parts" if name == out else f"{out} and {name}"
-        raise LaunchError(
-            f"{op}: {what} share memory, or interleave in too intricate a way to tell: elements would be "
-            f"overwritten before they are read; nearest legal choice: another array for {out}"
+        what = f"the real and imaginary parts of {out}" if name == out else f"{out} and {name}"
+        why = (
+            "one would overwrite the other"
+            if name == out
+            else f"{name} would be overwritten before it is read"
         )
+        raise sharing(f"{op}: {what}", why, out)

@@ -32,6 +32,7 @@ from tilewright.ops.launching import Step as Launch
 from tilewright.ops.planning import Wanted, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.recalled import Done, called
+from tilewright.ops.results import agreed, check_whole_bytes
 from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
@@ -376,17 +377,15 @@ def _result_dtype(parts: Mapping[str, Parts], asked: Asked) -> DType:
         raise DTypeError(
             f"{asked.op}: no product of {a.name_of_dtype} yet; nearest: pairs of {', '.join(SUPPORTED)}"
         )
+    out = parts["out"].dtype if "out" in parts else None
     if asked.out_dtype is None:
-        return parts["out"].dtype if "out" in parts else a.dtype
+        return out or a.dtype
     wanted = dtype_named(asked.out_dtype)
+    check_whole_bytes(asked.op, "out_dtype", wanted, a.dtype)
     if wanted.components != 2 and not (a.is_planar and wanted.is_float):
         raise DTypeError(
             f"out_dtype is {wanted}, a @ b is complex: the imaginary parts would be lost; nearest legal "
             "choice: c64"
         )
-    if "out" in parts:
-        raise DTypeError(
-            f"out is {parts['out'].name_of_dtype}, and out_dtype={wanted}; nearest legal choice: "
-            "one of them alone"
-        )
-    return wanted.component
+    said = (parts["out"].name_of_dtype, wanted) if "out" in parts else None
+    return agreed(wanted.component, out, a.dtype, said)

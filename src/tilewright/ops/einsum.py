@@ -22,9 +22,9 @@ from tilewright.ops.planning import (
     check_splitting,
     check_words,
     of_sums,
-    result_dtype,
 )
 from tilewright.ops.recalled import OUT, Done, called, order_of
+from tilewright.ops.results import result_dtype
 from tilewright.ops.slow import warn
 from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.runtime.aliases import Pair
@@ -75,6 +75,11 @@ class Dropout(NamedTuple):
             return self.seed, self.offset, 0, 1.0
         threshold = min(round(self.probability * 2**32), 2**32 - 1)
         return self.seed, self.offset, threshold, 1 / (1 - self.probability)
+
+    @property
+    def makes_fractions(self) -> bool:
+        """Whether integers become others than integers."""
+        return not float(1 / (1 - self.probability)).is_integer()
 
 
 class Beside(NamedTuple):
@@ -178,18 +183,20 @@ def einsum(
     """
     wanted = Wanted(alpha, None, activation, precision, out_dtype, schedule, target, split_k, reduction)
     dropped = Dropout(dropout, seed, offset)
+    numbers = (alpha, *dropped.numbers)
     arrays = (a, b, out, bias, multiply, residual)
     words: tuple[Any, ...] | None = None
     if schedule is None:
         number = (alpha == 1, float(alpha).is_integer())
-        words = (subscripts, number, activation, derivative, dropout == 0, precision, out_dtype, saturate)
+        drops = (dropout == 0, dropped.makes_fractions)
+        words = (subscripts, number, activation, derivative, drops, precision, out_dtype, saturate)
         words = (*words, target, wanted.how)
     beside, given = Beside(derivative, saturate, dropped), dict(zip(ARRAYS, arrays, strict=True))
     return called(
         _PLANS,
         arrays,
         words,
-        (alpha, *dropped.numbers),
+        numbers,
         stream,
         lambda: _checked(subscripts, given, wanted, beside, stream),  # which says what is wrong with which
     )
@@ -208,12 +215,14 @@ def _checked(
     _check_derivative(beside.derivative, given)
     arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
     infos = {name: described(array, f"einsum, argument {name}") for name, array in arrays.items()}
-    kind = result_dtype(infos, wanted, "einsum", saturate=beside.saturate)
+    fractions = _fractions(infos, beside)
+    kind = result_dtype(infos, wanted, "einsum", saturate=beside.saturate, fractions=fractions)
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = _result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out)
-    changed = wanted.activation is not None or beside.saturate
+    factors = "multiply" in infos or beside.dropped.probability > 0
+    changed = wanted.activation is not None or beside.saturate or factors
     check_sums("einsum", infos["a"].dtype, depth, kind, changed=changed)
     backend = backend_for("einsum", list(infos.items()), wanted.target).name
     order = order_of(IN_KERNEL, ARRAYS, {*arrays})
@@ -267,6 +276,14 @@ def _check_derivative(derivative: str | None, given: Mapping[str, Any]) -> None:
             f"einsum: derivative={derivative!r} of nothing; nearest legal choice: multiply=, the array that "
             "the activation was applied to"
         )
+
+
+def _fractions(infos: Mapping[str, ArrayInfo], beside: Beside) -> list[str]:
+    """The arguments that make fractions of integers; the derivative of ``relu`` is 0 or 1, wherever it is."""
+    factors = beside.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float
+    found = ["multiply"] if factors else []
+    found += ["derivative"] if beside.derivative not in (None, "relu") else []
+    return found + (["dropout"] if beside.dropped.makes_fractions else [])
 
 
 def bound_for(

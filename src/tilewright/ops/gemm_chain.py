@@ -16,6 +16,7 @@ from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.planning import Wanted, check_apart, check_words, checked
 from tilewright.ops.recalled import OWN, Behind, Done, Place, Several, called
+from tilewright.ops.results import result_dtype
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
 from tilewright.runtime.arrays import describe as described
@@ -234,7 +235,7 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
 
     Raises:
         LaunchError: shapes do not fit.
-        DTypeError: a mixture.
+        DTypeError: a mixture, or a result that would lose fractions.
     """
     kinds = {name: info.dtype for name, info in infos.items() if name != "out"}
     if len(set(kinds.values())) > 1:
@@ -243,6 +244,8 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     if kinds["a"] not in (*FUSED, f64):  # the first product of others is of another dtype
         known = ", ".join(map(str, (*FUSED, f64)))
         raise DTypeError(f"gemm_chain of {kinds['a']}; nearest legal choice: one of {known}")
+    last = {name: infos[of] for name, of in (("a", "a"), ("b", "c"), ("out", "out")) if of in infos}
+    result_dtype(last, Wanted(), "gemm_chain")
     a, b, c = (infos[name].shape for name in ("a", "b", "c"))
     if not 2 <= len(a) <= 4:
         _refuse(infos, "a with shape (M, K), and one or two leading dimensions")

@@ -12,9 +12,11 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.planning import Wanted, check_apart, check_words, result_dtype
+from tilewright.ops.integer_sums import check_sums
+from tilewright.ops.planning import Wanted, check_apart, check_words
 from tilewright.ops.products import grouped
 from tilewright.ops.recalled import Done, called
+from tilewright.ops.results import result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
@@ -139,7 +141,8 @@ def _anew(given: Sequence[Any], wanted: Wanted, stream: Any) -> Done:
     arrays = {name: one for name, one in named if one is not None or name not in ("bias", "out")}
     infos = {name: described(array, f"grouped_matmul, argument {name}") for name, array in arrays.items()}
     _check_shapes(infos)
-    kind = result_dtype(infos, wanted, "grouped_matmul")
+    kind, changed = result_dtype(infos, wanted, "grouped_matmul"), wanted.activation is not None
+    check_sums("grouped_matmul", infos["a"].dtype, infos["a"].shape[1], kind, changed=changed)
     backend = backend_for("grouped_matmul", list(infos.items()), wanted.target).name
     made: tuple[tuple[int, Fresh], ...] = ()
     if "out" not in arrays:

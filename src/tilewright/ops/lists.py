@@ -13,9 +13,11 @@ from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
+from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
-from tilewright.ops.planning import Wanted, result_dtype
+from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
+from tilewright.ops.results import result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
 from tilewright.runtime.arrays import describe as described
@@ -162,7 +164,11 @@ def _outputs(
 
 
 def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:
-    return result_dtype({name: list_[0] for name, list_ in infos.items()}, wanted, "grouped_matmul")
+    """The dtype of the results, which sums of integers must fit."""
+    first, op = {name: list_[0] for name, list_ in infos.items()}, "grouped_matmul"
+    kind, depth = result_dtype(first, wanted, op), max(one.shape[1] for one in infos["a"])
+    check_sums(op, first["a"].dtype, depth, kind, changed=wanted.activation is not None)
+    return kind
 
 
 def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:

@@ -11,17 +11,17 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
-from tilewright.dtypes import FP8, PACKED, DType
-from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ops.grades import GRADES, multiplying
 from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
-from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
+from tilewright.ops.products import ACTIVATIONS, combined, plain
 from tilewright.ops.recalled import OUT, Done, order_of
+from tilewright.ops.results import result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair, is_same
-from tilewright.runtime.arrays import ArrayInfo, overlap
+from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.binding import check_output
@@ -30,7 +30,6 @@ from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
-from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import TARGETS, part
 
@@ -312,71 +311,6 @@ def _scale_of_c(arrays: dict[str, Any], beta: Any) -> Any:
     return beta
 
 
-def result_dtype(
-    infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "matmul", *, saturate: bool = False
-) -> DType:
-    """The dtype of the result.
-
-    Args:
-        infos: the arrays, by the names of the arguments.
-        wanted: what is asked for.
-        op: what errors call the product.
-        saturate: whether the nearest integer, of those that there are, is what is wanted of any number.
-
-    Raises:
-        DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
-    """
-    if (a := infos["a"].dtype) != (b := infos["b"].dtype):
-        narrow = {*FP8, *PACKED, dtypes.i8}
-        is_scaled = narrow & {a, b} and {a, b} <= narrow | {dtypes.f32, dtypes.f16, dtypes.bf16}
-        nearest = "; nearest legal choice: tw.scaled_mm" if is_scaled else ": convert one of them first"
-        raise DTypeError(f"{op} of {a} and {b}{nearest}")
-    if a.name not in SUPPORTED:
-        raise DTypeError(f"no {op} of {a} yet; nearest: {', '.join(SUPPORTED)}")
-    _check_added(infos)
-    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = output_dtype(a) if asked is None else asked
-    if "out" in infos:
-        given = infos["out"].dtype
-        if asked is not None and given != asked:
-            raise DTypeError(
-                f"out is {given}, and out_dtype={asked}; nearest legal choice: one of them alone"
-            )
-        made, natural = given, output_dtype(a)
-    else:
-        natural = output_dtype(a)
-    if not natural.is_float and not made.is_float and not saturate:
-        _check_integers(infos, made, natural, wanted)
-    if made.components > 1 or (natural.is_float and not made.is_float and not saturate):
-        what = "out" if "out" in infos else "out_dtype"
-        why = "there are no imaginary parts" if made.components > 1 else "the fractions would be lost"
-        raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
-    return made
-
-
-def _check_integers(infos: Mapping[str, ArrayInfo], made: DType, natural: DType, wanted: Wanted) -> None:
-    """Sums of integers must fit the result, and nothing may make fractions of them."""
-    if made.bits < natural.bits:
-        raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
-    broken = [name for name in ("alpha", "beta") if not float(getattr(wanted, name) or 0).is_integer()]
-    broken += ["activation"] if wanted.activation not in (None, "relu") else []
-    broken += [name for name in ("c", "bias", "residual") if name in infos and infos[name].dtype.is_float]
-    if broken:
-        raise DTypeError(
-            f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
-        )
-
-
-def _check_added(infos: Mapping[str, ArrayInfo]) -> None:
-    """What is added to the sums is converted to their numbers."""
-    for name in ("c", "bias", "residual"):
-        if name in infos and infos[name].dtype.components > 1:
-            raise DTypeError(
-                f"{name} is {infos[name].dtype}, and sums of {infos['a'].dtype} are real; nearest legal "
-                f"choice: {name}.real"
-            )
-
-
 def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out") -> None:
     """What is written can be, and must not be read, or written too, in another place."""
     out = infos[written]
@@ -385,7 +319,5 @@ def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out") -> None:
         if name == written or (name in ("c", "residual") and is_same(info, out)):
             continue
         if overlap(out, info):
-            raise LaunchError(
-                f"{written} and {name} share memory, or interleave in too intricate a way to tell: elements "
-                f"of {name} would be overwritten before they are read; nearest legal choice: another array"
-            )
+            why = f"elements of {name} would be overwritten before they are read"
+            raise sharing(f"{written} and {name}", why, written)

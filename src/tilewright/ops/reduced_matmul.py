@@ -15,10 +15,11 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import exp, log
-from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, result_dtype, seen_as
+from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, seen_as
 from tilewright.ops.problem import Matrices, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.ops.recalled import Done, called
+from tilewright.ops.results import check_whole_bytes, result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
@@ -302,12 +303,15 @@ def _names(reduce: Any) -> tuple[str, ...]:
 
 
 def _dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
-    """The dtype of new results."""
-    kind = result_dtype({name: infos[name] for name in ("a", "b")}, wanted, "reduced_matmul")
+    """The dtype of new results; the product that is stored, too, must hold fractions."""
+    read = {name: infos[name] for name in ("a", "b", "bias") if name in infos}
+    kind = result_dtype(read, wanted, "reduced_matmul")
     if not kind.is_float:
         raise DTypeError(
             f"reduced_matmul of {infos['a'].dtype}; nearest legal choice: floats, or a kernel of one's own"
         )
+    if PRODUCT in infos:
+        result_dtype(read | {"out": infos[PRODUCT]}, wanted, "reduced_matmul", written=PRODUCT)
     return dtypes.f64 if kind == dtypes.f64 else dtypes.f32
 
 
@@ -346,9 +350,9 @@ def _check_outs(infos: Mapping[str, ArrayInfo], names: tuple[str, ...], kept: tu
             raise LaunchError(
                 f"reduced_matmul: out of {name} has shape {infos[name].shape}, and is one of {kept}"
             )
-        if not infos[name].dtype.is_float or infos[name].dtype.components > 1:
-            raise DTypeError(
-                f"reduced_matmul: out of {name} is {infos[name].dtype}; nearest legal choice: f32"
-            )
+        kind = infos[name].dtype
+        check_whole_bytes("reduced_matmul", f"out of {name}", kind, dtypes.f32)
+        if not kind.is_float or kind.components > 1:
+            raise DTypeError(f"reduced_matmul: out of {name} is {kind}; nearest legal choice: f32")
     for name in (*names, *((PRODUCT,) if PRODUCT in infos else ())):
         check_apart(infos, name)

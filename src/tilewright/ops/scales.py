@@ -13,6 +13,7 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.integer_sums import MOST_IN_I32
 from tilewright.ops.planning import Wanted
+from tilewright.ops.results import agreed
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import nearest
@@ -112,11 +113,7 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
             near = ", ".join(map(str, kinds))
             raise DTypeError(f"scaled_mm: {name} is {infos[name].dtype}; nearest legal choice: {near}")
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = asked or natural_dtype(multiplied)
-    if "out" in infos:
-        made = infos["out"].dtype
-        if asked is not None and made != asked:
-            raise DTypeError(f"out is {made}, and out_dtype={asked}; nearest legal choice: one of them alone")
+    made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural_dtype(multiplied))
     if made not in OPERANDS:
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"scaled_mm: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")
@@ -271,7 +268,7 @@ def check_prepass(
         if not widens_groups(infos, multiplied):
             raise LaunchError(
                 f"prepass=True widens groups of weights that are contiguous along K to the dtype of a, "
-                f"{infos['a'].dtype}; nearest legal choice: prepass=None, or weights=tw.pack_weights(b, ...)"
+                f"{infos['a'].dtype}; nearest legal choice: prepass=None, or b=tw.pack_weights(b, ...)"
             )
         return
     narrow = infos["b"].dtype

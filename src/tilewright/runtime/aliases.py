@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dataflow.nodes import Flow, Part, Span, Store, walk
-from tilewright.errors import LaunchError
-from tilewright.runtime.arrays import ArrayInfo, overlap
+from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,4 @@ def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> None:
             if name in results
             else f"elements of {name} would be overwritten before they are read"
         )
-        raise LaunchError(
-            f"kernel {flow.name}: {result} and {name} share memory, or interleave in too intricate a way to "
-            f"tell: {why}; nearest legal choice: another array for {result}"
-        )
+        raise sharing(f"kernel {flow.name}: {result} and {name}", why, result)

@@ -28,6 +28,7 @@ __all__ = [
     "locate_new",
     "overlap",
     "reach",
+    "sharing",
     "stream_handle",
     "stream_reader",
     "watch",
@@ -130,6 +131,23 @@ class _Memory:
             "strides": tuple(stride * size for stride in info.strides),
             "data": (info.pointer, info.readonly),
         }
+
+
+def sharing(what: str, why: str, written: str) -> LaunchError:
+    """The error of arrays that `overlap`.
+
+    Args:
+        what: the two.
+        why: they must not.
+        written: the one that is written.
+
+    Example:
+        >>> str(sharing("out and a", "a is overwritten", "out"))
+        'out and a share memory, or may: a is overwritten; nearest legal choice: another array for out'
+    """
+    return LaunchError(
+        f"{what} share memory, or may: {why}; nearest legal choice: another array for {written}"
+    )
 
 
 def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.errors import LaunchError
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.arrays import ArrayInfo, describe, elements, overlap, reach
+from tilewright.runtime.arrays import ArrayInfo, describe, elements, overlap, reach, sharing
 from tilewright.runtime.specialise import MAX_EXTENT
 from tilewright.runtime.strided import Strided
 
@@ -207,8 +207,5 @@ def _look_closer(lists: Mapping[str, ArrayList], written: str) -> None:
         for name, list_ in lists.items():
             for other, info in enumerate(results[:at] if name == written else list_.infos):
                 if overlap(one, info):
-                    raise LaunchError(
-                        f"{written}[{at}] and {name}[{other}] share memory, or interleave in too intricate a "
-                        "way to tell: elements would be overwritten before they are read, or twice; nearest "
-                        f"legal choice: another array for {written}[{at}]"
-                    )
+                    why = "elements would be overwritten before they are read, or twice"
+                    raise sharing(f"{written}[{at}] and {name}[{other}]", why, f"{written}[{at}]")

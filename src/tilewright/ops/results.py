@@ -1,0 +1,162 @@
+"""The dtype of a result: what is asked for, or that of an array to write, if no numbers are lost in it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from tilewright import dtypes
+from tilewright.dtypes import FP8, PACKED, DType
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import DTypeError
+from tilewright.ops.products import output_dtype
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.schedule.choose_reference import SUPPORTED
+
+ADDED = ("c", "bias", "residual")
+"""The arrays that are added to the sums."""
+
+
+class Asked(Protocol):
+    """What is asked for besides arrays, as far as the result's dtype depends on it."""
+
+    @property
+    def alpha(self) -> complex:
+        """What the product is multiplied by."""
+
+    @property
+    def beta(self) -> complex | None:
+        """What ``c`` is multiplied by."""
+
+    @property
+    def activation(self) -> str | None:
+        """The function of each element."""
+
+    @property
+    def out_dtype(self) -> DType | str | None:
+        """The dtype that is asked for."""
+
+
+def agreed(
+    asked: DType | None, written: DType | None, natural: DType, said: tuple[object, object] | None = None
+) -> DType:
+    """The dtype of a result, of which an array to write and the caller say the same.
+
+    Args:
+        asked: the dtype that the caller asks for; None: none.
+        written: that of the array to write; None: there is none.
+        natural: the dtype where nobody says one.
+        said: what errors call those of the array and of the caller; default: by their names.
+
+    Raises:
+        DTypeError: they are two.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f32
+        >>> agreed(f32, f32, f16), agreed(None, f32, f16), agreed(None, None, f16)
+        (f32, f32, f16)
+    """
+    if asked is not None and written is not None and asked != written:
+        out, named = said or (written, asked)
+        raise DTypeError(f"out is {out}, and out_dtype={named}; nearest legal choice: one of them alone")
+    return written or asked or natural
+
+
+def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
+    """Refuse numbers that share bytes, which these operations neither write nor add.
+
+    Args:
+        op: what errors call the operation.
+        name: of the argument.
+        kind: its dtype.
+        nearest: what errors say of one that it may have.
+
+    Raises:
+        DTypeError: several of its numbers lie in a byte.
+    """
+    if kind.is_packed:
+        shared = f"{kind.per_byte} of which share a byte"
+        raise DTypeError(f"{op}: {name} is {kind}, {shared}; nearest legal choice: {nearest}")
+
+
+def result_dtype(
+    infos: Mapping[str, ArrayInfo],
+    wanted: Asked,
+    op: str = "matmul",
+    *,
+    saturate: bool = False,
+    fractions: Collection[str] = (),
+    written: str = "out",
+) -> DType:
+    """The dtype of the result.
+
+    Args:
+        infos: the arrays, by the names of the arguments; what is written is ``out``.
+        wanted: what is asked for.
+        op: what errors call the product.
+        saturate: whether the nearest integer, of those that there are, is what is wanted of any number.
+        fractions: the arguments that make fractions of integers, besides those of `matmul`.
+        written: what errors call the array ``out``.
+
+    Raises:
+        DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
+    """
+    a = _multiplied(infos, op)
+    natural = output_dtype(a)
+    _check_added(infos, op, natural)
+    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
+    made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
+    what = written if "out" in infos else "out_dtype"
+    check_whole_bytes(op, what, made, f"{natural}, of which tw.pack makes {made}")
+    if not natural.is_float and not made.is_float and not saturate:
+        _check_integers(infos, made, natural, wanted, fractions)
+    if made.components > 1 or (natural.is_float and not made.is_float and not saturate):
+        why = "there are no imaginary parts" if made.components > 1 else "the fractions would be lost"
+        raise DTypeError(f"{what} is {made}, a @ b is {natural}: {why}; nearest legal choice: {natural}")
+    return made
+
+
+def _multiplied(infos: Mapping[str, ArrayInfo], op: str) -> DType:
+    """The dtype of both operands."""
+    if (a := infos["a"].dtype) != (b := infos["b"].dtype):
+        narrow = {*FP8, *PACKED, dtypes.i8}
+        is_scaled = narrow & {a, b} and {a, b} <= narrow | {dtypes.f32, dtypes.f16, dtypes.bf16}
+        nearest = "; nearest legal choice: tw.scaled_mm" if is_scaled else ": convert one of them first"
+        raise DTypeError(f"{op} of {a} and {b}{nearest}")
+    if a.name not in SUPPORTED:
+        raise DTypeError(f"no {op} of {a} yet; nearest: {', '.join(SUPPORTED)}")
+    return a
+
+
+def _check_integers(
+    infos: Mapping[str, ArrayInfo],
+    made: DType,
+    natural: DType,
+    wanted: Asked,
+    fractions: Collection[str],
+) -> None:
+    """Sums of integers must fit the result, and nothing may make fractions of them."""
+    if made.bits < natural.bits:
+        raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
+    broken = [name for name in ("alpha", "beta") if not float(getattr(wanted, name) or 0).is_integer()]
+    broken += ["activation"] if wanted.activation not in (None, "relu") else []
+    broken += [name for name in ADDED if name in infos and infos[name].dtype.is_float]
+    broken += fractions
+    if broken:
+        raise DTypeError(
+            f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
+        )
+
+
+def _check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None:
+    """What is added to the sums, or multiplied with them, is converted to their numbers."""
+    for name in (*ADDED, "multiply"):
+        if name not in infos:
+            continue
+        kind = infos[name].dtype
+        check_whole_bytes(op, name, kind, natural)
+        if kind.components > 1:
+            raise DTypeError(
+                f"{name} is {kind}, and sums of {infos['a'].dtype} are real; nearest legal choice: "
+                f"{name}.real"
+            )
