@@ -41,6 +41,23 @@ def test_the_passes_compute_the_same(case: str, target: str) -> None:
     assert passes.launches == launches
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["weights of fp8", "contiguous along N", "neither scales nor bias"])
+def test_the_passes_compute_the_same_on_a_gpu(case: str) -> None:
+    """Ours, and PyTorch's."""
+    pytest.importorskip("torch")
+    kinds, words, _ = CASES[case]
+    made = trial(kinds, words, "cuda", None)
+    assert made.own_passes is not None
+    assert made.own_passes.verified().ok
+    made.run()
+    (call,) = made.three_passes().values()
+    found: Any = call()
+    np.testing.assert_allclose(
+        found.float().cpu().numpy(), made.result().astype(np.float32), rtol=2e-2, atol=1e-2 * 96**0.5
+    )
+
+
 def test_a_wrong_element_is_found() -> None:
     passes = trial(*CASES["weights of fp8"][:2], "reference", None).own_passes
     assert passes is not None

@@ -371,16 +371,12 @@ def torch_passes(there: dict[str, Any], multiplied: DType) -> dict[str, Callable
     kind = getattr(torch, IN_TORCH[multiplied.name])
     tensors = {name: as_tensor(array) for name, array in there.items()}
     one = torch.ones(1, device=tensors["a"].device)
-    ones = {"scale_a": one, "scale_b": one}
-    scale_a, scale_b = (
-        tensors.get("scale_a", ones["scale_a"])[:, None],
-        tensors.get("scale_b", ones["scale_b"]),
-    )
+    scale_a, scale_b = tensors.get("scale_a", one).reshape(-1, 1), tensors.get("scale_b", one).reshape(1, -1)
     bias, out = tensors.get("bias", torch.zeros_like(one)), torch.empty_like(tensors["out"])
 
-    def call() -> None:
+    def call() -> object:
         product = torch.mm(tensors["a"].to(kind), tensors["b"].to(kind))
-        torch.addcmul(bias, product, scale_a[:, None] * scale_b, out=out)
+        return torch.addcmul(bias, product, scale_a * scale_b, out=out)
 
     return {f"{THREE_PASSES} (PyTorch)": call}
 
