@@ -43,7 +43,7 @@ KINDS = {
     ],
     "cpu": [
         *(("f32", planar, method, "exact") for method in ("4m", "3m") for planar in (False, True)),
-        ("f64", False, "4m", "exact"),
+        *(("f64", planar, "4m", "exact") for planar in (False, True)),
     ],
 }
 QUICK = [("f32", False, "4m", "exact"), ("f16", True, "3m", "exact")]
