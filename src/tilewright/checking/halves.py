@@ -2,7 +2,7 @@
 
 Each row of A and each column of B was scaled by a power of 4 and split in two halves, of which three products
 were added up, or in one.  A number is then off by ``2**-22`` of itself, or of one half by ``2**-11``, or by
-``2**-38`` (``2**-25``) of the largest number of its row or column, whichever is more; the product of both
+``2**-38`` of the largest number of its row or column, whichever is more; the product of both
 second halves, which is left out, is ``2**-22`` of that of the numbers.  Sums are bounded as `compare` bounds
 them, of three products, of which two are ``2**-11`` of the first.
 """
@@ -20,7 +20,7 @@ from tilewright.errors import LaunchError
 PART = {2: 2.0**-22, 1: 2.0**-11}
 """Of a number, what so many halves lose."""
 
-LEAST = {2: 2.0**-38, 1: 2.0**-25}
+LEAST = 2.0**-38
 """Of the largest number of a row, what the smallest halves lose."""
 
 
@@ -35,7 +35,7 @@ def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Arra
     """
     sizes = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
     tops = sizes[0].max(axis=1, initial=0)[:, None], sizes[1].max(axis=0, initial=0)[None, :]
-    off = tuple(PART[halves] * size + LEAST[halves] * top for size, top in zip(sizes, tops, strict=True))
+    off = tuple(PART[halves] * size + LEAST * top for size, top in zip(sizes, tops, strict=True))
     represented = off[0] @ sizes[1] + sizes[0] @ off[1] + off[0] @ off[1]
     represented += PART[2] * (sizes[0] @ sizes[1]) if halves == 2 else 0
     # Scaled, no sum is subnormal; the scale is taken off as exact powers of 2.

@@ -197,17 +197,21 @@ def saturated(values: Array, source: DType, target: DType) -> Array:
 def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
     """f32 values with ``bits`` fraction bits: rounded to nearest, ties away from zero, or truncated.
 
-    Source: PTX ISA, ``cvt.rna.tf32.f32``.
+    What would be rounded beyond the largest number is truncated, so that no number becomes infinite, as it
+    would by ``cvt.rna.tf32.f32`` of the PTX ISA.
 
     Example:
         >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-12]), 10).tolist()
         [1.0009765625, 1.0]
         >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-10]), 10, "truncate").tolist()
         [1.0, 1.0009765625]
+        >>> bool(np.isfinite(keep_fraction(np.finfo(np.float32).max, 10)))
+        True
     """
     dropped = 23 - bits
-    raw = values.astype(np.float32).view(np.uint32)
+    raw = np.asarray(values, np.float32).view(np.uint32)
     half = np.uint32(1 << (dropped - 1) if rounding == "nearest" else 0)
-    rounded = (raw + half) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
+    is_below = raw & np.uint32(0x7FFFFFFF) < np.uint32(0x7F800000) - half
+    rounded = (raw + np.where(is_below, half, np.uint32(0))) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
     kept: Array = np.where(np.isfinite(values), rounded, raw).view(np.float32)
     return kept

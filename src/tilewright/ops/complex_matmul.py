@@ -62,10 +62,11 @@ def complex_matmul(
             by what all three are, and by ``8 u_in sqrt(sum (product of sums)^2)``, ``u_in`` of the dtype of
             the parts, however small they are themselves; sums of f16 may exceed 65504.
         precision: ``"exact"``; or how parts of f32 are multiplied on tensor cores: ``"f32"`` in two halves of
-            11 bits each, which is as near as multiply-adds of f32, ``"tf32"`` with 10 fraction bits, or
-            ``"f16"`` with 10 fraction bits, scaled row by row: where factors within a row differ by more than
+            11 bits each, which is as near as multiply-adds of f32, ``"tf32"`` in 11 bits, or
+            ``"f16"`` in 11 bits, scaled row by row: where factors within a row differ by more than
             2**16, and small ones meet large ones of the other operand, ``"f32"`` and ``"f16"`` may lose all
-            of their products. For f16 and bf16 ``"f32"`` says that sums lose no more than sums in f32.
+            of their products. ``"tf32"`` has numbers below 2**-126 as multiples of 2**-136; no finite one
+            becomes infinite. For f16 and bf16 ``"f32"`` says that sums lose no more than sums in f32.
         out_dtype: dtype of a new result; default: that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, as `matmul` has it: a number, ``"auto"`` or ``"stream"``.

@@ -64,9 +64,10 @@ def matmul(
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
         residual: array that is broadcast to the result and added last; it may be ``out``.
         precision: ``"exact"``; or how f32 is multiplied on tensor cores: ``"f32"`` in two halves of 11 bits
-            each, ``"tf32"`` with 10 fraction bits, or ``"f16"`` with 10 fraction bits, scaled row by row:
+            each, ``"tf32"`` in 11 bits, or ``"f16"`` in 11 bits, scaled row by row:
             where factors within a row differ by more than 2**16, and small ones meet large ones of the other
             operand, ``"f32"`` and ``"f16"`` may lose all of their products, and ``"exact"`` is to be taken.
+            ``"tf32"`` has numbers below 2**-126 as multiples of 2**-136; no finite one becomes infinite.
             For f16, bf16 and fp8 ``"f32"`` says that sums lose no more than sums in f32.
         out_dtype: dtype of a new result; default: i32 of integers, f16 of fp8, else that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.

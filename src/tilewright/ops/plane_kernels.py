@@ -39,6 +39,9 @@ VECTOR_BYTES = 16
 TF32_UNIT = 1 << 13
 """The last bit of a number of tf32 among those of f32."""
 
+TF32_END = 2.0**128 - 2.0**116
+"""The least number of f32 that is nearer to 2**128, which is none, than to the largest number of tf32."""
+
 PLANES = ("", "_im", "_sum")
 """What ends the names of planes: of real parts, of imaginary parts, and of their sums or differences."""
 
@@ -175,9 +178,10 @@ def _write(arrays: Sequence[Tensor], number: Index, how: Writing) -> None:
 
 
 def _as_tf32(value: Fragment) -> Fragment:
-    """Numbers of f32 rounded to nearest, ties away from zero, as ``cvt.rna.tf32.f32`` does."""
-    near = bitcast(bitcast(value, i32) + (TF32_UNIT >> 1) & -TF32_UNIT, f32)
-    found: Fragment = where(absolute(value) <= FINITE, near, value)
+    """Numbers of f32 rounded to nearest, ties away from zero; or cut off where that would be infinite."""
+    size, bits = absolute(value), bitcast(value, i32)
+    near, cut = (bitcast(bits + half & -TF32_UNIT, f32) for half in (TF32_UNIT >> 1, 0))
+    found: Fragment = where(size < TF32_END, near, where(size <= FINITE, cut, value))
     return found
 
 

@@ -31,7 +31,6 @@ OVERRIDES = {
         f"{{ return a {sign} b || a != a ? a : b; }}"
         for name, sign in (("max", ">"), ("min", "<"))
     },
-    "round_to_tf32": "static float round_to_tf32(float x) { return to_tf32(x); }",
     **{
         f"{source}_pair_to_{kind}": f"static void {source}_pair_to_{kind}({kind}_t* to, const {given}* from) "
         f"{{ for (int i = 0; i < 2; ++i) to[i] = to_{kind}<{kind}_t>({value}); }}"

@@ -201,7 +201,6 @@ static float from_e5m2(unsigned char x) {
   if ((x & 0x7f) >= 0x7c) return (x & 3) ? NAN : x & 0x80 ? -INFINITY : INFINITY;
   return of_parts(x, 2, 15);
 }
-static float to_tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000) & 0xffffe000); }
 
 // ---------------------------------------------------------------- warp instructions
 

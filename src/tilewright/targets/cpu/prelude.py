@@ -40,11 +40,12 @@ INTEGERS: dict[str, tuple[tuple[str, ...], str]] = {
 """Functions on indices, which are 64 bits wide wherever a size is involved."""
 
 _KEEP = """\
-// x with `drop` fewer fraction bits, rounded to nearest, ties away from 0.
+// x with `drop` fewer fraction bits, rounded to nearest, ties away from 0, but never to infinity.
 template <typename Bits, typename Real>
 static inline Real keep(Real x, int drop) {
   const Bits bits = __builtin_bit_cast(Bits, x), size = bits & 0x7fffffff;
-  const Bits kept = (bits + (1 << (drop - 1))) & (-1 << drop), finite = (size - 0x7f800000) >> 31;
+  const Bits below = (size - (0x7f800000 - (1 << (drop - 1)))) >> 31, finite = (size - 0x7f800000) >> 31;
+  const Bits kept = (bits + ((1 << (drop - 1)) & below)) & (-1 << drop);
   return __builtin_bit_cast(Real, (kept & finite) | (bits & ~finite));
 }"""
 

@@ -1,0 +1,183 @@
+"""The bounds of docs/precision.md for numbers of all sizes: denormal, the largest ones, infinities, NaN."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.functions.conversions import keep_fraction
+from tilewright.ops.grades import GRADES
+
+MOST = np.finfo(np.float32).max
+
+OF_HALVES = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2), stages=3, staging="cp_async", promote=1)
+"""By which also the reference multiplies halves."""
+
+BY_PANELS = tw.Schedule(
+    tw.atoms.fma("f16", acc="f32", lanes=(1, 1), each=(6, 16)), (48, 32, 64), staging="panels"
+)
+"""By which a processor does."""
+
+CUT_OFF = tw.Schedule(
+    tw.atoms.wgmma("f32", 32), (64, 32, 32), stages=3, staging="tma", roles="cooperative", groups=1
+)
+"""By which operands are multiplied as they lie, and cut off."""
+
+WAYS = {
+    ("reference", "exact"): None,
+    ("reference", "tf32"): None,
+    ("reference", "tf32, cut off"): CUT_OFF,
+    ("reference", "f32"): OF_HALVES,
+    ("reference", "f16"): replace(OF_HALVES, promote=0),
+    ("cpu", "exact"): None,
+    ("cpu", "tf32"): None,
+    ("cpu", "f32"): None,
+    ("cpu", "f16"): BY_PANELS,
+}
+"""A target and a precision, and the schedule that asks for it."""
+
+
+def product(a: Any, b: Any, target: str, way: str) -> Any:
+    """The product of real or complex numbers; both parts in one array."""
+    schedule = None if (target, np.iscomplexobj(a)) == ("cpu", True) else WAYS[target, way]
+    if way == "tf32, cut off":  # along K, as it must be
+        b = np.asfortranarray(b)
+        if np.iscomplexobj(a):
+            a, b = ((one.real.copy("K"), one.imag.copy("K")) for one in (a, b))
+    with np.errstate(all="ignore"):
+        made = tw.matmul(a, b, precision=way.split(",")[0], schedule=schedule, target=target)
+    return made[0] + 1j * made[1] if isinstance(made, tuple) else made
+
+
+EXPONENTS = {
+    "any": ((-149, 60), (-149, 60)),
+    "denormal x large": ((-149, -127), (60, 127)),
+    "denormal x 1": ((-149, -127), (-2, 2)),
+    "largest x small": ((127, 127), (-12, -8)),
+    "largest x denormal": ((120, 127), (-149, -120)),
+    "to denormal": ((-72, -68), (-72, -60)),
+}
+"""Of the numbers of A, and of those of B."""
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, int], ends: tuple[int, int]) -> Any:
+    """Numbers whose exponents lie between both ends, the least and the largest number among them."""
+    sizes = (1 + rng.random(shape)) * np.exp2(rng.integers(ends[0], ends[1] + 1, shape).astype(float))
+    sizes[0, 0], sizes[-1, -1] = 2.0 ** ends[0], 2.0 ** (ends[1] + 1)
+    return (rng.choice([-1, 1], shape) * np.minimum(sizes, MOST)).astype(np.float32)
+
+
+def as_real(a: Any, b: Any) -> list[tuple[Any, Any]]:
+    """The real products that make both parts of a complex one, or the one of real numbers."""
+    if not np.iscomplexobj(a):
+        return [(a.astype(np.float64), b.astype(np.float64))]
+    wide = [(one.real.astype(np.float64), one.imag.astype(np.float64)) for one in (a, b)]
+    (re, im), (b_re, b_im) = wide
+    return [
+        (np.hstack([re, -im]), np.vstack([b_re, b_im])),
+        (np.hstack([re, im]), np.vstack([b_im, b_re])),
+    ]
+
+
+def bound_of(way: str, a: Any, b: Any) -> Any:
+    """How far off an element may be, as the table of docs/precision.md has it."""
+    left, right, depth = np.abs(a), np.abs(b), a.shape[1]
+    sizes, sums = left @ right, (left.sum(1, keepdims=True), right.sum(0, keepdims=True))
+    tops = left.max(1, keepdims=True), right.max(0, keepdims=True)
+    of_rows = tops[0] * sums[1] + tops[1] * sums[0]
+    bound = (depth + 1) * (2.0**-24 * sizes + 2.0**-150)
+    if way.startswith("tf32"):
+        last = -9 if way.endswith("cut off") else -10
+        bound += 2.0**last * sizes + 2.0 ** (last - 127) * (sums[0] + sums[1])
+    elif way in GRADES:
+        bound += (12 * 2.0**-24 if way == "f32" else 2.0**-10) * sizes + 2.0**-38 * of_rows
+    if way not in ("exact", "f32"):
+        bound += depth * 2.0**-24 * sizes  # tensor cores cut sums off
+    return bound
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("kind", EXPONENTS)
+@pytest.mark.parametrize(("target", "way"), WAYS)
+def test_numbers_of_all_sizes(target: str, way: str, kind: str, is_complex: bool) -> None:
+    rng, made = np.random.default_rng(0), []
+    for shape, ends in zip(((37, 19), (19, 41)), EXPONENTS[kind], strict=True):
+        parts = [drawn(rng, shape, ends) for _ in range(2)]
+        made.append((parts[0] + 1j * parts[1]).astype(np.complex64) if is_complex else parts[0])
+    found = product(*made, target, way)
+    parts = [found.real, found.imag] if is_complex else [found]
+    for (left, right), part in zip(as_real(*made), parts, strict=True):
+        assert np.isfinite(part).all()
+        ratio = np.abs(part - left @ right) / bound_of(way, left, right)
+        assert (ratio <= 1).all(), f"{ratio.max():.3} of the bound"
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(("target", "way"), WAYS)
+def test_the_largest_number_does_not_become_infinite(target: str, way: str, is_complex: bool) -> None:
+    a = np.array([[MOST, 0], [-MOST, 0], [0, MOST], [0, 0]], np.float32)
+    b = np.array([[2.0**-20, 0, -0.5], [0, 1, 2.0**-149]], np.float32)
+    b *= np.float32(0.99) if way == "f16" else 1  # its result may be nearer to 2**128
+    want = a.astype(np.float64) @ b
+    kind = np.complex64 if is_complex else np.float32
+    made = product(a.astype(kind), b.astype(kind), target, way)
+    np.testing.assert_allclose(made, want, rtol=2.0**-9, atol=2.0**-136 * float(MOST))
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(("target", "way"), WAYS)
+def test_infinities_and_nan_stay_in_their_rows_and_columns(target: str, way: str, is_complex: bool) -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.random(shape, np.float32) + 1 for shape in ((20, 40), (40, 24)))
+    a[3, 5], a[7, 2], b[4, 13] = np.inf, np.nan, -np.inf
+    if is_complex:
+        a, b = a.astype(np.complex64), b.astype(np.complex64)
+    made = product(a, b, target, way)
+    touched = np.zeros(made.shape, bool)
+    touched[[3, 7]], touched[:, 13] = True, True
+    assert np.isfinite(made[~touched]).all()
+    assert not np.isfinite(made[touched]).any()
+    assert np.isnan(made[7]).all()
+    if way not in GRADES and not is_complex:
+        assert (made[3, np.arange(24) != 13] == np.inf).all()
+
+
+def test_tf32_ends_below_the_largest_number() -> None:
+    """Ties go away from zero, but not to infinity; denormal numbers are multiples of 2**-136."""
+    end = 2.0**128 - 2.0**117
+    given = np.float32([MOST, end + 2.0**116, end + 2.0**116 - 2.0**104, 2.0**-137, 2.0**-138, 3 * 2.0**-137])
+    assert keep_fraction(given, 10).tolist() == [end, end, end, 2.0**-136, 0, 2.0**-135]
+    assert keep_fraction(-given, 10).tolist() == [-end, -end, -end, -(2.0**-136), 0, -(2.0**-135)]
+    assert keep_fraction(given, 10, "truncate").tolist() == [end, end, end, 0, 0, 2.0**-136]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("kind", EXPONENTS)
+@pytest.mark.parametrize("precision", ["exact", "tf32", "f32", "f16"])
+@pytest.mark.parametrize("extent", [48, 720])
+def test_a_gpu_multiplies_numbers_of_all_sizes(precision: str, kind: str, layout: str, extent: int) -> None:
+    """Small products as they lie, large ones behind a pass."""
+    from tilewright.runtime import cuda
+    from tilewright.runtime.device_array import DeviceArray
+
+    rng = np.random.default_rng(2)
+    a, b = (
+        drawn(rng, shape, ends)
+        for shape, ends in zip(((extent, 768), (768, extent + 4)), EXPONENTS[kind], strict=True)
+    )
+    b = b if layout == "nn" else b.T.copy().T
+    there = [DeviceArray.of(one) for one in (a, b, np.zeros((extent, extent + 4), np.float32))]
+    tw.matmul(*there[:2], there[2], precision=precision)
+    cuda.synchronize()
+    ((left, right),) = as_real(a, b)
+    want, way = left @ right, "tf32, cut off" if precision == "tf32" else precision
+    bound = bound_of(way, left, right)
+    if kind == "largest x small":  # sums of 768 of them may be beyond the largest number
+        bound = np.where(np.abs(want) + bound < MOST / 2, bound, np.inf)
+    off = np.abs(there[2].host() - want)
+    assert (off <= bound).all(), f"{np.nanmax(off / bound):.3} of the bound"
