@@ -1,8 +1,9 @@
 """Complex products on a GPU beside six launches and cuBLAS: errors, time on the device, and time of the host.
 
 Everything is drawn, multiplied and compared on the GPU.  Of each result 32 rows and 256 columns are verified
-under the bound of each element; the errors that are told are of 256 rows: the largest, divided by the sum of
-the sizes of its products, in units of 2**-24, and the Frobenius norm of all over that of the result.
+under the bound of each element; the errors that are told are of 256 rows, or 32 of f64, beside a product that
+is more exact: in f64, and of f64 in twice the bits. They are the largest, divided by the sum of the sizes of
+its products, in units of 2**-24, of f64 2**-53; and the Frobenius norm of all over that of the result.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from exact_products import off_by, parts_of_product
 from reporting import effort
 from schedules import read
 
@@ -29,8 +31,11 @@ from tilewright.tune.trial import OURS
 CUBLAS = "cuBLAS"
 FOUR = "four real products (cuBLAS)"
 KINDS = ("normal", "positive")
-VERIFIED, ERRORS = (32, 256), 256
-"""Rows and columns that are verified, and rows of which errors are told."""
+VERIFIED = (32, 256)
+"""Rows and columns that are verified."""
+
+ERRORS = {False: 256, True: 32}
+"""Rows of which errors are told, and of f64."""
 
 HOST_SIDES = 1024
 """Up to which side the time of the host is measured: of larger products the device takes longer."""
@@ -123,14 +128,23 @@ class Problem:
         return found.error / found.bound
 
     def errors(self, made: Any) -> tuple[float, float]:
-        """The largest relative to the sum of sizes, in 2**-24; that of the whole, by Frobenius norms."""
-        wide_a, wide_b = (torch.complex(*(x.double() for x in parts)) for parts in (self.a, self.b))
-        wide_a = wide_a[:ERRORS]
+        """The largest relative to the sum of sizes; that of the whole, by Frobenius norms."""
         parts = made if isinstance(made, tuple) else torch.view_as_real(made).unbind(-1)
-        exact = wide_a @ wide_b
-        off = (torch.complex(*(x[:ERRORS].double() for x in parts)) - exact).abs()
-        sizes = wide_a.abs() @ wide_b.abs()
-        return float((off / sizes).max() * 2**24), float(off.norm() / exact.norm())
+        return errors(self.a, self.b, parts)
+
+
+def errors(a: Parts, b: Parts, made: Parts) -> tuple[float, float]:
+    """The largest relative to the sum of sizes, in units of the last place; that of the whole, by norms."""
+    is_wide = a[0].dtype == torch.float64
+    rows = ERRORS[is_wide]
+    left, right = ([x.double() for x in parts] for parts in ([x[:rows] for x in a], b))
+    pairs = parts_of_product((left[0], left[1]), (right[0], right[1]), torch.cat)
+    found = [
+        off_by(part[:rows].double(), *pair, is_wide=is_wide) for part, pair in zip(made, pairs, strict=True)
+    ]
+    off, exact = (torch.complex(*parts).abs() for parts in zip(*found, strict=True))
+    sizes = torch.complex(*left).abs() @ torch.complex(*right).abs()
+    return float((off / sizes).max() * 2.0 ** (53 if is_wide else 24)), float(off.norm() / exact.norm())
 
 
 def schedules(problem: Problem, asked: Any) -> dict[str, tw.Schedule]:

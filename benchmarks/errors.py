@@ -3,8 +3,9 @@
     python benchmarks/errors.py --target cuda --json results/h200_errors.json
     python benchmarks/errors.py --target cpu
 
-The error of an element is divided by the sum of the sizes of its products, in units of 2**-24; the largest is
-told, and the Frobenius norm of all errors over that of the result.  Of a complex product both are those of
+The error of an element is divided by the sum of the sizes of its products, in units of 2**-24, and of f64 of
+2**-53; products of f64 are compared with such in twice the bits (`exact_products.py`).  The largest is told,
+and the Frobenius norm of all errors over that of the result.  Of a complex product both are those of
 its real and imaginary parts.  Data: normal; from 0 to 1; rows and columns of ranges of their own; sums of
 which most cancels; and factors that are huge where the other one is tiny, along each sum.
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from exact_products import off_by, parts_of_product
 from reporting import arguments, keep, table
 
 import tilewright as tw
@@ -26,8 +28,8 @@ from tilewright.checking.complex_products import planes
 from tilewright.tune.rivals import as_tensor
 
 EXTENTS = {"reference": (64, 48, 256), "cpu": (256, 256, 1024), "cuda": (1024, 1024, 2048)}
-ROWS = 128
-"""Of the result, that are compared."""
+ROWS = {24: 128, 53: 32}
+"""Of the result, that are compared, by the bits of a unit."""
 
 SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 48, 32), warps=(2, 1), stages=2, staging="cp_async")
 OF_BF16, OF_TF32 = (
@@ -46,7 +48,7 @@ class Grade:
         element: dtype of the operands, or of their parts.
         precision: as `tw.matmul` has it.
         on_reference: the schedule that does it there; None: that which is chosen.
-        rival: what cuBLAS computes that is compared: ``"f32"``, ``"tf32"``, ``"f16"`` or ``"bf16"``.
+        rival: what cuBLAS computes that is compared, a dtype or ``"tf32"``; empty: nothing.
     """
 
     name: str
@@ -55,8 +57,14 @@ class Grade:
     on_reference: Any = None
     rival: str = ""
 
+    @property
+    def bits(self) -> int:
+        """Of the unit in which errors are told: 2 to the power of so many less."""
+        return 53 if self.element == "f64" else 24
+
 
 REAL = (
+    Grade("f64", "f64", rival="f64"),
     Grade("f32", "f32", rival="f32"),
     Grade("f32 by halves", "f32", "f32", PROMOTED, "f32"),
     Grade("tf32", "f32", "tf32", OF_TF32, "tf32"),
@@ -65,6 +73,7 @@ REAL = (
     Grade("bf16", "bf16", on_reference=OF_BF16, rival="bf16"),
 )
 COMPLEX = (
+    Grade("complex f64", "f64", rival="f64"),
     Grade("complex f32", "f32", rival="f32"),
     Grade("complex f32 by halves", "f32", "f32", PROMOTED, "f32"),
     Grade("complex tf32", "f32", "tf32", OF_TF32, "tf32"),
@@ -72,6 +81,9 @@ COMPLEX = (
     Grade("complex f16", "f16", on_reference=SYNC),
     Grade("complex bf16", "bf16", on_reference=OF_BF16),
 )
+
+TOGETHER = {tw.f32: np.complex64, tw.f64: np.complex128}
+"""What complex arrays are of, by the dtype of their parts; others are pairs of planes."""
 
 BY_MATRIX_UNITS = ("f32", "tf32", "f16")
 """Precisions of f32 that other machines compute exactly."""
@@ -109,7 +121,7 @@ DATA: dict[str, Callable[..., tuple[Any, Any]]] = {
 
 
 def drawn(data: str, shapes: Any, grade: Grade, is_complex: bool) -> tuple[Any, Any]:
-    """Operands: arrays, complex arrays of f32, or pairs of planes; their parts are of the same ranges."""
+    """Operands: arrays, complex arrays, or pairs of planes; their parts are of the same ranges."""
     kind, rng, parts = tw.dtype(grade.element), np.random.default_rng(1), []
     for _ in range(1 + is_complex):
         base = (rng.standard_normal(shape) for shape in shapes)
@@ -118,25 +130,21 @@ def drawn(data: str, shapes: Any, grade: Grade, is_complex: bool) -> tuple[Any, 
     if not is_complex:
         return parts[0][0], parts[0][1]
     a, b = zip(*parts, strict=True)
-    if kind == tw.f32:
-        a, b = (np.stack(one, -1).view(np.complex64)[..., 0] for one in (a, b))
+    if kind in TOGETHER:
+        a, b = (np.stack(one, -1).view(TOGETHER[kind])[..., 0] for one in (a, b))
     return a, b
 
 
-def errors(a: Any, b: Any, made: Any, is_complex: bool) -> tuple[float, float]:
-    """The largest relative to the sum of sizes, in 2**-24; that of the whole, by Frobenius norms."""
-    zero = np.zeros(1)
-    (ar, ai), (br, bi) = (planes(x) if is_complex else (x, zero) for x in (a, b))
-    parts = planes(made) if is_complex else (made,)
-    rows = slice(0, ROWS)
-    ar, ai, br, bi = (x.astype(np.float64) for x in (ar[rows], ai[rows], br, bi))
-    pairs = [((ar, br, 1), (ai, bi, -1)), ((ar, bi, 1), (ai, br, 1))] if is_complex else [((ar, br, 1),)]
+def errors(a: Any, b: Any, made: Any, grade: Grade, is_complex: bool) -> tuple[float, float]:
+    """The largest relative to the sum of sizes, in units; that of the whole, by Frobenius norms."""
+    rows = ROWS[grade.bits]
+    left, right, parts = (planes(x) if is_complex else (x,) for x in (a, b, made))
+    left, right = ([x.astype(np.float64) for x in one] for one in ([x[:rows] for x in left], right))
+    pairs = parts_of_product(left, right, np.concatenate) if is_complex else ((left[0], right[0]),)
     largest, off_squared, squared = 0.0, 0.0, 0.0
-    for part, terms in zip(parts, pairs, strict=True):
-        exact = sum(sign * (x @ y) for x, y, sign in terms)
-        sizes = sum(np.abs(x) @ np.abs(y) for x, y, _ in terms)
-        off = np.abs(part[rows].astype(np.float64) - exact)
-        largest = max(largest, float((off / sizes).max() * 2**24))
+    for part, (x, y) in zip(parts, pairs, strict=True):
+        off, exact = off_by(part[:rows].astype(np.float64), x, y, is_wide=grade.bits == 53)
+        largest = max(largest, float((np.abs(off) / (np.abs(x) @ np.abs(y))).max() * 2.0**grade.bits))
         off_squared += float((off * off).sum())
         squared += float((exact * exact).sum())
     return largest, float(np.sqrt(off_squared / squared))
@@ -169,7 +177,7 @@ def rival(a: Any, b: Any, grade: Grade, target: str) -> Any:
     """What another library makes of it; None if it has no such product."""
     if target == "cuda":
         return cublas(a, b, grade.rival) if grade.rival and not isinstance(a, tuple) else None
-    is_known = target == "cpu" and not isinstance(a, tuple) and grade.element in ("f32", "f16")
+    is_known = target == "cpu" and not isinstance(a, tuple) and grade.element in ("f64", "f32", "f16")
     return a @ b if is_known and grade.precision == "exact" else None
 
 
@@ -210,9 +218,9 @@ def main() -> None:
         is_complex, found, theirs = grade in COMPLEX, {}, {}
         for data in DATA:
             a, b = drawn(data, ((m, k), (k, n)), grade, is_complex)
-            found[data] = errors(a, b, ours(a, b, grade, asked.target, is_complex), is_complex)
+            found[data] = errors(a, b, ours(a, b, grade, asked.target, is_complex), grade, is_complex)
             if (made := rival(a, b, grade, asked.target)) is not None:
-                theirs[data] = errors(a, b, made, is_complex)
+                theirs[data] = errors(a, b, made, grade, is_complex)
         about = {"grade": grade.name, "beside": beside, "extents": (m, n, k)}
         rows.append({**about, "ours": found, "rival": theirs})
         for name, numbers in ((grade.name, found), (f"  {beside}", theirs)):

@@ -343,7 +343,7 @@ def accurate(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def errors(rows: Sequence[dict[str, Any]]) -> str:
-    """The largest over the sum of sizes, in 2**-24, and by Frobenius norms; beside another library's."""
+    """The largest over the sum of sizes, in 2**-24 (f64 2**-53), and by norms; beside another library's."""
     kinds, lines = list(rows[0]["ours"]), []
     for row in rows:
         for who, name in (("ours", row["grade"]), ("rival", row["beside"])):
