@@ -38,11 +38,11 @@ def complex_matmul(
 
     Every array is interleaved, complex numbers of NumPy, PyTorch or CuPy, or planar: a pair ``(re, im)`` of
     real arrays of one shape, as of bf16, which has no complex numbers. One kernel computes both parts; sums
-    of real products are in f32 (f64 of f64). On GPUs a kernel for each interleaved operand of a large product
-    first writes planes for bulk copies, in memory that is kept for the stream, where that is estimated to be
-    paid back. Each part of the result adds up 2 K products: with the partial sums
-    bounded by ``P``, it is off by at most ``4 u sqrt(2 K) P`` if roundings are independent, ``u = 2**-24``
-    (``2**-53`` of f64), and rounded once.
+    of real products are in f32 (f64 of f64). On GPUs, where that is estimated to be faster, a launch first
+    splits the interleaved operands of a large product into planes, in memory that is kept for the stream,
+    since TMA cannot copy arrays of stride 2. Each part of the result is a sum of 2 K products: with the
+    partial sums bounded by ``P``, it is off by at most ``4 u sqrt(2 K) P`` if roundings are independent,
+    ``u = 2**-24`` (``2**-53`` of f64), and rounded once.
 
     Args:
         a: array (..., M, K) of c32 (``torch.complex32``), c64 or c128, or a pair of real arrays of f64, f32,
@@ -57,10 +57,10 @@ def complex_matmul(
         conjugate_a: whether the conjugates of ``a`` are multiplied.
         conjugate_b: whether those of ``b`` are.
         method: ``"4m"``, four products of real matrices, which is as accurate as complex arithmetic; or
-            ``"3m"``, three products, of which one multiplies sums ``re + im`` that a kernel of their own
-            writes before. Its real parts are off by what ``re re`` and ``im im`` are, its imaginary parts
-            by what all three are, and by ``8 u_in sqrt(sum (product of sums)^2)``, ``u_in`` of the dtype of
-            the parts, however small they are themselves; sums of f16 may exceed 65504.
+            ``"3m"``, three products, of which one multiplies sums ``re + im`` that a launch writes before.
+            Its real parts have the errors of ``re re`` and ``im im``, its imaginary parts those of all three
+            and ``8 u_in sqrt(sum (product of sums)^2)``, ``u_in`` the unit roundoff of the dtype of the
+            parts, even where the imaginary parts are small; sums of f16 may exceed 65504.
         precision: ``"exact"``; or how parts of f32 are multiplied on tensor cores: ``"f32"`` in two halves of
             11 bits each, which is as near as multiply-adds of f32, ``"tf32"`` in 11 bits, or
             ``"f16"`` in 11 bits, scaled row by row: where factors within a row differ by more than
@@ -70,8 +70,9 @@ def complex_matmul(
         out_dtype: dtype of a new result; default: that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, as `matmul` has it: a number, ``"auto"`` or ``"stream"``.
-        reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"`` or ``"atomic"``;
-            both parts of a number have sums of their own, of which the blocks of a tile cannot add up shares.
+        reduction: how the partial sums are added: ``"workspace"``, ``"turnstile"`` or ``"atomic"``. Real and
+            imaginary parts have separate partial sums, which the other reductions of `matmul` do not divide
+            among blocks.
         batch_invariant: whether the bits of a row must not depend on how many rows there are, as `matmul`
             has it.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.

@@ -126,16 +126,15 @@ def einsum(
 ) -> Any:
     """``out = dropout(activation(alpha * contraction(a, b) + bias) * multiply) + residual``.
 
-    It is one kernel, and no array is copied: axes that strides allow to be joined are joined, and where they
-    have several strides, as those of a result in another order, tiles are read and stored through views.  On
-    Hopper operands come by bulk copies (TMA), and permuted results leave by them, where every tile is a box
-    of the array: see the page on epilogues.
+    It is one kernel, and no array is copied: axes with matching strides are merged; axes whose strides do not
+    match, as those of a permuted result, are read and stored through views.  On Hopper bulk copies (TMA) load
+    operands and store permuted results where every tile is a box of the array: see the page on epilogues.
 
     Args:
         subscripts: as of NumPy's einsum, letters for the axes of ``a``, of ``b``, and of the result:
             ``"bik,kj->bij"``.  Letters that the result lacks are summed over; a letter twice in one operand
             is its diagonal; ``...`` stands for all axes without a letter, which are broadcast.  Without
-            ``->`` the result has the letters that stand once, in the order of the alphabet.
+            ``->`` the result has the letters that occur once, in alphabetical order.
         a: array of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, of any strides.
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
@@ -143,24 +142,24 @@ def einsum(
         alpha: a number.
         bias: array that is broadcast to the result by NumPy's rules, and added before the activation.
         activation: as in `matmul`.
-        multiply: array that is broadcast to the result, and multiplied with what the activation gives.
-        derivative: an activation, whose derivative at the elements of ``multiply`` is multiplied with instead
-            of them: what a gradient is on its way back through a layer.
-        dropout: the probability that an element is set to 0; others are divided by what is left of 1.
+        multiply: array that is broadcast to the result, by which the activation's value is multiplied.
+        derivative: the name of an activation: multiplies by ``activation'(multiply)`` instead of
+            ``multiply``, as the gradient of a layer asks for.
+        dropout: the probability ``p`` that an element is set to 0; others are divided by ``1 - p``.
         seed: of dropout, an integer from 0 to ``2**63 - 1``: which elements are dropped depends on it, on
             ``offset`` and on the number of an element in the result, in the order of its subscripts, and on
             nothing else; `testing.philox` says which.
         offset: likewise; another one for each layer, or step, of one seed.
         residual: array that is broadcast to the result and added last; it may be ``out``.
-        precision: as in `matmul`. Halves of f32 (``"f32"``, ``"f16"``) are made of operands that need no
-            view; others are multiplied without tensor cores, which is as exact.
+        precision: as in `matmul`. Operands of f32 are split in halves (``"f32"``, ``"f16"``) where they need
+            no view; others are multiplied without tensor cores, which is at least as exact.
         out_dtype: dtype of a new result; default: as in `matmul`.
         saturate: whether what is beyond the finite range of the result's dtype, infinities too, becomes the
             nearest number of it; without it f16 and f8e5m2 have infinity there, f8e4m3 NaN.  NaN stays NaN.
             Any result may then be of integers, to the nearest of which it is rounded, NaN to 0.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, as in `matmul`.
-        reduction: how the sums of the parts come together, as in `matmul`.
+        reduction: how the partial sums are added, as in `matmul`.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 

@@ -57,28 +57,28 @@ def grouped_matmul(
     """``out[rows] = activation(a[rows] @ b[g] + bias[g])`` for the rows of each group ``g``.
 
     The rows of group ``g`` are those from ``ends[g - 1]``, or 0, up to ``ends[g]``; groups may be empty.  The
-    kernel reads the ends where they lie: they may have been computed on the GPU a moment before, and the
-    host waits for nothing.
+    kernel reads the ends from their memory: they may just have been computed on the GPU, and the host waits
+    for nothing.
 
-    Of lists, or tuples, of arrays it is ``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``, where
-    M, N and K differ from product to product, and so do strides; any of them may be 0.  It is one launch too,
-    of a kernel that reads from a table where the arrays lie; the host makes the table at every call, and on a
-    GPU one copy in order with the stream brings it there, so that the host waits for nothing.  A captured
-    graph replays the extents and addresses that it was captured with.
+    For lists, or tuples, of arrays it is ``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``; M,
+    N, K and the strides may differ from product to product, and any extent may be 0.  It is one launch, of a
+    kernel that reads the arrays' addresses from a table; the host makes the table at every call, and on a GPU
+    one asynchronous copy in the stream transfers it, so that the host waits for nothing.  A captured graph
+    replays the extents and addresses that it was captured with.
 
     Args:
         a: array (T, K): the rows of all groups, one group behind the other; or a list of arrays (M, K).
         b: array (G, K, N): a matrix for each group; or a list of arrays (K, N).
-        ends: array (G,) of i32 or i64, which must not descend.  An end that is negative or behind T is taken
-            as the nearest that is not; rows behind the last end are not written.  None of lists.
+        ends: array (G,) of i32 or i64, which must not descend.  Ends below 0 or beyond T are clamped; rows
+            after the last end are not written.  None for lists.
         out: array (T, N) to write; or a list of arrays (M, N), none of which shares memory with another
             array; default: new ones of the framework of ``a``.
         bias: array (G, N), a row for each group; or a list of arrays (N,).
         activation: as in `matmul`.
         precision: as in `matmul`.
         out_dtype: as in `matmul`.
-        schedule: how it is computed; default: chosen for the average group.  Lists take one with ``blocks``
-            of as many as run at once; with ``staging="tma"`` where 16 bytes divide where rows begin.
+        schedule: how it is computed; default: chosen for the average group.  For lists its ``blocks`` must be
+            as many as run at once, and ``staging="tma"`` needs rows that begin at multiples of 16 bytes.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 

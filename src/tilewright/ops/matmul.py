@@ -54,8 +54,8 @@ def matmul(
             Complex arrays, or pairs ``(re, im)``, are multiplied by `complex_matmul`.
         b: array (..., K, N) of the same dtype, or a vector (K,). Leading dimensions are batches, which are
             broadcast against those of ``a``; a vector's missing dimension is missing in the result too.
-        out: array to write, of the result's shape and any strides, but that its elements have memory of
-            their own; default: a new array of the framework of ``a``.
+        out: array to write, of the result's shape and any strides by which no two elements overlap; default:
+            a new array of the framework of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
         alpha: a number, which is real unless the arrays are complex.
         beta: likewise; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not read. Without ``c``
@@ -71,20 +71,21 @@ def matmul(
             For f16, bf16 and fp8 ``"f32"`` says that sums lose no more than sums in f32.
         out_dtype: dtype of a new result; default: i32 of integers, f16 of fp8, else that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
-        split_k: into how many parts K is split, each of which a block of its own adds up: a number,
-            ``"auto"`` for as many as fill the machine, or ``"stream"`` to deal out the steps of all tiles in
+        split_k: into how many parts K is split, each of which is summed by its own block: a number,
+            ``"auto"`` for as many as fill the machine, or ``"stream"`` to divide the steps of all tiles into
             equal shares; default: as the schedule has it. See `Schedule`.
-        reduction: how the sums of the parts come together: ``"workspace"``, ``"reduce-scatter"`` or
-            ``"turnstile"``, in an order that depends on nothing but the problem and the machine;
-            ``"atomic"``, as they come; or ``"cluster"``, in their order, in the shared memory of the 2 to 8
-            blocks that compute them; default: of ``"workspace"``, ``"reduce-scatter"`` and ``"cluster"``,
-            whose bits are the same at every run, the one that is estimated to be the fastest for the
-            problem on the machine, and ``"workspace"`` for ``"stream"`` and with ``batch_invariant``.
+        reduction: how the partial sums are added: ``"workspace"``, ``"reduce-scatter"`` or ``"turnstile"``,
+            in an order that depends on the problem and the machine alone; ``"atomic"``, in any order; or
+            ``"cluster"``, in their order, in the shared memory of the 2 to 8 blocks that compute them;
+            default: of ``"workspace"``, ``"reduce-scatter"`` and ``"cluster"``, whose bits are the same at
+            every run, the one that is estimated to be the fastest for the problem on the machine, and
+            ``"workspace"`` for ``"stream"`` and with ``batch_invariant``.
         batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
             products of arrays that are contiguous along the same dimensions are then added in an order that
-            follows from K and the dtypes alone, and from ``split_k`` where that is a number; ``"auto"`` is as
-            many parts as that order has, or one where their blocks wait for each other and are more than run
-            at once; and not ``"stream"``.
+            follows from K and the dtypes alone, and from ``split_k`` where that is a number. That order
+            has parts, and ``split_k="auto"`` gives each of them a block; if blocks wait for each other, as
+            ``reduction`` says, and are more than run at once, one block adds all parts in the same order.
+            ``"stream"`` and ``reduction="atomic"`` are refused.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -98,8 +99,8 @@ def matmul(
 
     Warns:
         SlowWarning: once for each dtype that a GPU has tensor cores for and this multiplies without them:
-            f8e4m3 and f8e5m2 from sm_89 on, whose sums would keep 13 bits there; but not on sm_90a where both
-            arrays are contiguous along K, whose sums are added to others in f32 every so often.
+            f8e4m3 and f8e5m2 from sm_89 on, whose hardware sums keep only 13 bits; not on sm_90a where both
+            arrays are contiguous along K, for there these sums are regularly added to others in f32.
 
     Example:
         >>> import numpy as np

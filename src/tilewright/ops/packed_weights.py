@@ -72,11 +72,10 @@ def pack_weights(
 ) -> PackedWeights:
     """Weights of 4 bits for `scaled_mm`, rearranged once so that neighbours along K share bytes.
 
-    A lane of a matrix unit multiplies a run of neighbours along K, which it loads at once where they lie
-    next to each other in memory.  Weights whose neighbours along N share bytes are loaded number by number
-    instead, each time that they are multiplied; here they are turned around once, by one kernel.  Weights
-    that are contiguous along K already are taken as they are.  It is the same product, whose sums may be
-    added up in another order.
+    A thread multiplies several neighbours along K, which it loads at once where they are neighbours in
+    memory.  Weights whose neighbours along N share bytes are loaded one by one instead, in every product;
+    here one kernel transposes them once.  Weights that are contiguous along K already are not copied.  The
+    product is the same, but its terms may be added in another order.
 
     Args:
         b: `packed` numbers of i4 or f4e2m1, (K, N), contiguous along either; K is even.

@@ -128,23 +128,23 @@ def reduced_matmul(
         a: array (..., M, K) of f64, f32, f16, bf16 or fp8, of any strides.
         b: array (..., K, N) of the same dtype. Leading dimensions are broadcast as in `matmul`.
         reduce: ``"sum"``, ``"max"``, ``"min"``, or ``"logsumexp"``, the logarithm of the sum of exponentials,
-            by which a softmax is ``exp(x - logsumexp)``; or a tuple of some of them.
+            with which a softmax is ``exp(x - logsumexp)``; or a tuple of some of them.
         axis: -1, for a number for each row, or -2, for one for each column.
         out: array (..., M), or (..., N), to write; of several reductions a tuple; default: new arrays, of
             f32, and of f64 where the operands are of f64.
         alpha: a number.
         bias: array (N,), added to each row.
         activation: as in `matmul`.
-        product: array (..., M, N) that the elements are written to as well.
-        precision: as in `matmul`; but f32 is multiplied without halves: ``"f32"`` and ``"f16"`` of it are
-            computed as ``"exact"``, which is more exact.
+        product: array (..., M, N) to which the elements are written as well.
+        precision: as in `matmul`; but f32 is not split in halves: ``"f32"`` and ``"f16"`` are computed as
+            ``"exact"``, which is at least as accurate.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
     Returns:
-        ``out``.  What a sum, or a logarithm, may be off by is on the page on epilogues; maxima of rows with
-        NaN are NaN, and so is the logarithm for rows whose maximum is infinite.
+        ``out``.  The page on epilogues has the error bounds of sums and logarithms.  Maxima of rows with NaN
+        are NaN, and so is the logarithm for rows whose maximum is infinite.
 
     Raises:
         LaunchError: shapes or devices do not fit, there is nothing to reduce, or an array that is written

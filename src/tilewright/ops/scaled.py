@@ -82,13 +82,13 @@ def scaled_mm(
 ) -> Any:
     """``out = activation(scale_a * (a @ b) * scale_b + bias)``, for operands of the same or different widths.
 
-    With ``group`` so many neighbours along K of each column have a scale and a zero point of their own:
+    With ``group`` each run of ``group`` neighbours along K of a column has its own scale and zero point:
     ``out = activation(scale_a * (a @ w) + bias)``, where ``w[k, n] = (b[k, n] - zero_b[k // group, n]) *
     scale_b[k // group, n]`` is computed in the dtype of the multiplication, and rounded there.
 
     Scales may belong to blocks of 128 places along K, and of 128 rows or columns besides: then ``out =
-    activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``, where the products of a block are
-    added up, multiplied by its scales, and added to those of the others, in f32.
+    activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``, where the sum over a block is
+    multiplied by the scales of that block and added to those of the other blocks, in f32.
 
     It is one kernel.  The narrower operand is widened on its way to the multiplication, exactly: on Hopper in
     registers, behind bulk copies that brought it as narrow as it is.  For thousands of rows of ``a`` there a
@@ -115,8 +115,9 @@ def scaled_mm(
             ``a``: of the shape of ``a`` without K, or with 1 in the place of K; or with one for each row and
             block, (..., M, ceil(K / 128)), or each block of rows and of K, (..., ceil(M / 128), ceil(K /
             128)).
-        scale_b: the same for each column of ``b``, of which blocks lie as ``b`` does: (..., ceil(K / 128), N)
-            or (..., ceil(K / 128), ceil(N / 128)); with ``group`` an array (K / group, N).
+        scale_b: the same for each column of ``b``, with the axes of blocks in the order of the axes of ``b``:
+            (..., ceil(K / 128), N) or (..., ceil(K / 128), ceil(N / 128)); with ``group`` an array
+            (K / group, N).
         zero_b: with ``group``, what is subtracted from the numbers of ``b`` before they are scaled: an array
             (K / group, N) of f32, f16, bf16, i8 or u8.
         group: how many neighbours along K have a scale in common; a divisor of K.
