@@ -248,6 +248,42 @@ def test_packed_weights_have_their_own_scales() -> None:
         tw.pack_weights(weights(numbers, tw.i4, "cpu"), scales, group=16)
 
 
+@pytest.mark.parametrize("along", ["n", "k"])
+def test_scales_that_do_not_fit_are_refused_when_weights_are_rearranged(along: str) -> None:
+    numbers = np.zeros((64, 6), np.uint8).view(tw.i4.numbers)
+    codes = weights(numbers, tw.i4, "cpu", along=along)
+    for shape in ((3,), (64,), (6, 1), (2, 6)):
+        with pytest.raises(
+            tw.LaunchError, match=r"pack_weights: scale_b has shape .*one for each column of b"
+        ):
+            tw.pack_weights(codes, np.ones(shape, np.float32), target="cpu")
+    for beside in ({}, {"zero_b": np.zeros((2, 6), np.int8)}):
+        with pytest.raises(tw.DTypeError, match="pack_weights: scale_b is f64; nearest legal choice: f32"):
+            tw.pack_weights(codes, np.ones((2, 6)), group=32, **beside, target="cpu")
+    with pytest.raises(tw.DTypeError, match="pack_weights: zero_b is i32; nearest legal choice"):
+        tw.pack_weights(codes, zero_b=np.zeros((2, 6), np.int32), group=32, target="cpu")
+    with pytest.raises(tw.DTypeError, match="pack_weights: scale_b is f64"):
+        tw.pack_weights(codes, np.ones(6), target="cpu")
+    for zero in (0, 2.0):
+        with pytest.raises(tw.LaunchError, match="pack_weights, argument zero_b"):
+            tw.pack_weights(codes, zero_b=zero, group=32, target="cpu")
+    with pytest.raises(tw.LaunchError, match=r"pack_weights: scale_b=.*, which is beyond every float"):
+        tw.pack_weights(codes, 10**400, target="cpu")
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [2, np.float32(2), np.float64(2), np.int32(2), *(np.full(one, 2, "f2") for one in ((), 1, 6, (1, 6)))],
+)
+def test_scales_that_fit_are_those_of_scaled_mm(scale: Any) -> None:
+    numbers = np.arange(64 * 6).reshape(64, 6) % 15 - 7
+    codes = weights(numbers.astype(tw.i4.numbers), tw.i4, "cpu", along="n")
+    made = tw.scaled_mm(np.ones((1, 64), np.float16), tw.pack_weights(codes, scale, target="cpu"))
+    assert np.array_equal(made, 2.0 * numbers.sum(0, keepdims=True))
+    blocks = tw.pack_weights(codes, np.full((1, 1), 0.5, np.float32), target="cpu")
+    assert np.array_equal(tw.scaled_mm(np.ones((1, 64), np.float16), blocks), made / 4)
+
+
 A, B = np.ones((4, 64), np.float16), np.ones((64, 6), np.int8)
 SCALES = np.ones((2, 6), np.float16)
 
@@ -266,7 +302,21 @@ SCALES = np.ones((2, 6), np.float16)
         ({"zero_b": SCALES.astype(np.int32), "group": 32}, tw.DTypeError, "zero_b is i32; nearest.*i8, u8"),
         ({"b": np.ones((2, 64, 6), np.int8), "group": 32, "scale_b": SCALES}, tw.LaunchError, "one matrix"),
         ({"a": tw.packed(np.ones((4, 32), np.uint8), "i4")}, tw.DTypeError, "a is packed i4"),
-        ({"group": 32, "scale_b": SCALES, "prepass": True}, tw.LaunchError, "contiguous along K"),
+        (
+            {"group": 32, "scale_b": SCALES, "prepass": True},
+            tw.LaunchError,
+            "contiguous along K .*prepass=None$",
+        ),
+        (
+            {
+                "b": tw.packed(np.ones((64, 3), np.uint8), "i4"),
+                "group": 32,
+                "scale_b": SCALES,
+                "prepass": True,
+            },
+            tw.LaunchError,
+            r"contiguous along K .*prepass=None, or b=tw\.pack_weights\(b, \.\.\.\)",
+        ),
     ],
     ids=str,
 )

@@ -14,7 +14,9 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
+from tilewright.ops.scale_blocks import check_scale
 from tilewright.ops.scale_groups import in_groups
+from tilewright.ops.scales import check_dtypes, number_of
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.fresh import fresh
@@ -90,7 +92,7 @@ def pack_weights(
 
     Raises:
         LaunchError: scales that do not fit, or an odd K.
-        DTypeError: an array that is not packed.
+        DTypeError: an array that is not packed, or scales or zero points that `scaled_mm` does not take.
 
     Example:
         >>> import numpy as np
@@ -112,11 +114,14 @@ def pack_weights(
         )
     infos = {"b": info}
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
-        if array is not None and not isinstance(array, int | float):
+        if array is not None and number_of("pack_weights", name, array) is None:
             infos[name] = described(array, f"pack_weights, argument {name}")
-    in_groups(infos, group, "pack_weights")
+    check_dtypes("pack_weights", infos)
+    grouped = in_groups(infos, group, "pack_weights")
     if len(info.shape) != 2:
         raise LaunchError(f"pack_weights: b has shape {info.shape}; nearest legal choice: (K, N)")
+    if "scale_b" in infos and not grouped:
+        check_scale("pack_weights", "scale_b", infos["scale_b"], info.shape)
     depth, columns = info.shape
     if info.strides[0] == 1 or depth <= info.dtype.per_byte or 0 in info.shape:
         return PackedWeights(b, scale_b, zero_b, group)

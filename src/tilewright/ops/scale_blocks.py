@@ -8,7 +8,7 @@ from math import prod
 
 from tilewright.ops.problem import OF_BLOCKS, Matrices
 from tilewright.ops.products import BLOCK
-from tilewright.ops.scales import SCALES, along_k, broadcast_scales
+from tilewright.ops.scales import SCALES, along_k, broadcast_scale
 from tilewright.runtime.arrays import ArrayInfo
 
 
@@ -32,6 +32,22 @@ def shared_rows(infos: Mapping[str, ArrayInfo]) -> tuple[int, int] | None:
         return None
     rows, columns = (found.get(name) or 1 for name in SCALES)
     return rows, columns
+
+
+def check_scale(op: str, name: str, info: ArrayInfo, operand: tuple[int, ...]) -> None:
+    """Refuse a scale that belongs neither to blocks, nor to rows or columns, nor to all of its operand.
+
+    Args:
+        op: what messages call the operation.
+        name: of the scale.
+        info: what it is.
+        operand: the shape of what it scales.
+
+    Raises:
+        LaunchError: its shape does not say what it scales.
+    """
+    if not _shared(info, operand, along_k(name, operand)):
+        broadcast_scale(op, name, info, operand, whole=False)
 
 
 def _operand(name: str, infos: Mapping[str, ArrayInfo]) -> tuple[tuple[int, ...], int]:
@@ -75,8 +91,7 @@ def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
         if name not in infos:
             continue
         shape, place = _operand(name, infos)
-        if not _shared(infos[name], shape, place):  # it must be one of the other scales then
-            broadcast_scales({**found, name: infos[name]})
+        check_scale("scaled_mm", name, infos[name], shape)
         info = infos[name]
         if prod(info.shape) == 1:
             strides = [0] * len(shape)

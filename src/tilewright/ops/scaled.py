@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError, shown
+from tilewright.errors import LaunchError
 from tilewright.ops.packed_weights import PackedWeights
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
 from tilewright.ops.problem import Problem, describe, result_shape
@@ -21,11 +19,14 @@ from tilewright.ops.recalled import OUT, Done, called
 from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
 from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
 from tilewright.ops.scales import (
+    LARGEST,
     SCALES,
+    TINIEST,
     broadcast_scales,
     check_prepass,
     multiplied_as,
     multiplied_on,
+    number_of,
     pays_widened,
     pays_widened_groups,
     scaled_dtype,
@@ -191,35 +192,21 @@ def _standing_in(arrays: Sequence[Any]) -> tuple[int, ...]:
     return tuple(instead.get(place, place) for place in _ORDER[WITH_GROUPS])
 
 
-TINIEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-"""Sizes of normal numbers of f32."""
-
-
 def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
     """The product of the scales that are numbers, and the arrays, in the place of a number None."""
     product, arrays = 1.0, []
     for name in ARRAYS:
         array = given[name]
-        if name in SCALES and isinstance(array, int | float | np.number):
-            product, array = product * _as_float(name, array), None
-        arrays.append(array)
+        number = number_of("scaled_mm", name, array)
+        arrays.append(array if number is None else None)
+        product *= 1.0 if number is None else number
     if math.isfinite(product) and product and not TINIEST <= abs(product) <= LARGEST:
+        beyond = "overflows" if abs(product) > LARGEST else "underflows"
         raise LaunchError(
-            f"scaled_mm: scale_a and scale_b are numbers whose product {product:.4g} is none of f32; "
+            f"scaled_mm: scale_a and scale_b are numbers whose product {product:.4g} {beyond} f32; "
             "nearest legal choice: arrays of one element, by which results are multiplied in turn"
         )
     return product, arrays
-
-
-def _as_float(name: str, scale: Any) -> float:
-    """A scale that is a number."""
-    try:
-        return float(scale)
-    except OverflowError:  # of an integer
-        raise LaunchError(
-            f"scaled_mm: {name}={shown(scale)}, which is beyond every float; nearest legal choice: "
-            f"{name}={LARGEST if scale > 0 else -LARGEST}"
-        ) from None
 
 
 def _checked(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import DTypeError, LaunchError
+from tilewright.errors import DTypeError, LaunchError, shown
 from tilewright.ops.integer_sums import MOST_IN_I32
 from tilewright.ops.planning import Wanted
 from tilewright.ops.results import agreed
@@ -27,6 +30,37 @@ OPERANDS = (*WIDE, *NARROW)
 
 ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
 """Dtypes of zero points."""
+
+
+TINIEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Sizes of normal numbers of f32."""
+
+
+def number_of(op: str, name: str, given: Any) -> float | None:
+    """What is given for a scale, if it is a number; None of anything else.
+
+    Args:
+        op: what messages call the operation.
+        name: the argument.
+        given: what it is.
+
+    Raises:
+        LaunchError: an integer beyond every float.
+
+    Example:
+        >>> import numpy as np
+        >>> number_of("scaled_mm", "scale_a", np.float32(2)), number_of("scaled_mm", "zero_b", 2)
+        (2.0, None)
+    """
+    if name not in SCALES or not isinstance(given, int | float | np.integer | np.floating):
+        return None
+    try:
+        return float(given)
+    except OverflowError:  # of an integer
+        raise LaunchError(
+            f"{op}: {name}={shown(given)}, which is beyond every float; nearest legal choice: "
+            f"{name}={LARGEST if given > 0 else -LARGEST}"
+        ) from None
 
 
 def multiplied_as(a: DType, b: DType) -> DType:
@@ -108,16 +142,29 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
         DTypeError: a dtype that an array of its name cannot have.
     """
     multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype)
-    for name, kinds in (*((name, WIDE) for name in (*SCALES, "bias")), ("zero_b", ZEROS)):
-        if name in infos and infos[name].dtype not in kinds:
-            near = ", ".join(map(str, kinds))
-            raise DTypeError(f"scaled_mm: {name} is {infos[name].dtype}; nearest legal choice: {near}")
+    check_dtypes("scaled_mm", infos)
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural_dtype(multiplied))
     if made not in OPERANDS:
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"scaled_mm: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")
     return made
+
+
+def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
+    """Refuse scales, zero points and biases of a dtype that theirs cannot be.
+
+    Args:
+        op: what messages call the operation.
+        infos: the arrays, by the names of the arguments.
+
+    Raises:
+        DTypeError: one has it.
+    """
+    for name, kinds in (*((name, WIDE) for name in (*SCALES, "bias")), ("zero_b", ZEROS)):
+        if name in infos and infos[name].dtype not in kinds:
+            near = ", ".join(map(str, kinds))
+            raise DTypeError(f"{op}: {name} is {infos[name].dtype}; nearest legal choice: {near}")
 
 
 def along_k(name: str, shape: tuple[int, ...]) -> int:
@@ -140,27 +187,31 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
         LaunchError: a scale whose shape does not say what it scales.
     """
     found = dict(infos)
-    a, b = infos["a"].shape, infos["b"].shape
-    own = {"scale_a": a[:-1], "scale_b": (*b[:-2], b[-1]) if len(b) > 1 else ()}
     # Where K was, the result has the dimension of the other operand, unless that is a vector.
-    places = {"scale_a": len(a) - 1, "scale_b": len(b) - 2}
-    others = {"scale_a": len(b), "scale_b": len(a)}
-    for name in SCALES:
+    for name, own, other in (("scale_a", "a", "b"), ("scale_b", "b", "a")):
         if name in infos:
-            found[name] = _broadcast(name, infos[name], own[name], places[name], others[name] > 1)
+            whole = len(infos[other].shape) > 1
+            found[name] = broadcast_scale("scaled_mm", name, infos[name], infos[own].shape, whole=whole)
     return found
 
 
-def _broadcast(name: str, info: ArrayInfo, own: tuple[int, ...], place: int, whole: bool) -> ArrayInfo:
+def broadcast_scale(
+    op: str, name: str, info: ArrayInfo, operand: tuple[int, ...], *, whole: bool
+) -> ArrayInfo:
     """A scale with the dimensions that it has in the result.
 
     Args:
+        op: what messages call the operation.
         name: of the scale.
         info: what it is.
-        own: the shape of its operand without K.
-        place: of K among the dimensions of its operand.
-        whole: whether the result has the dimension of the other operand there.
+        operand: the shape of what it scales.
+        whole: whether the result has the dimension of the other operand where that has K.
+
+    Raises:
+        LaunchError: its shape does not say what it scales.
     """
+    place = along_k(name, operand)
+    own = (*operand[:place], *operand[place + 1 :])
     if prod(info.shape) == 1:
         return replace(info, shape=(), strides=())
     shape, strides = list(info.shape), list(info.strides)
@@ -171,7 +222,7 @@ def _broadcast(name: str, info: ArrayInfo, own: tuple[int, ...], place: int, who
         each = f", or one for each {'row of a' if name == SCALES[0] else 'column of b'}, of shape {own} or "
         near = "a number" + (each + str((*own[:place], 1, *own[place:])) if own else "")
         near += ", or one for each 128 places along K besides, and perhaps each 128 of those" if own else ""
-        raise LaunchError(f"scaled_mm: {name} has shape {info.shape}; nearest legal choice: {near}")
+        raise LaunchError(f"{op}: {name} has shape {info.shape}; nearest legal choice: {near}")
     if whole:
         shape.insert(place, 1)
         strides.insert(place, 0)
@@ -266,9 +317,10 @@ def check_prepass(
         raise LaunchError("prepass=True widens b alone, and blocks of it have scales; use prepass=None")
     if prepass and grouped:
         if not widens_groups(infos, multiplied):
+            packs = ", or b=tw.pack_weights(b, ...)" if infos["b"].dtype in PACKED else ""
             raise LaunchError(
                 f"prepass=True widens groups of weights that are contiguous along K to the dtype of a, "
-                f"{infos['a'].dtype}; nearest legal choice: prepass=None, or b=tw.pack_weights(b, ...)"
+                f"{infos['a'].dtype}; nearest legal choice: prepass=None{packs}"
             )
         return
     narrow = infos["b"].dtype
