@@ -35,15 +35,22 @@ def shown(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
+CLOSE = 0.7
+"""How like a name must be to be what was meant: ``f64`` and ``f16`` have 0.67 in common."""
+
+
 def close_to(name: object, names: Iterable[str]) -> str:
-    """``"; did you mean ...?"`` for a name that is like one of those that exist; else nothing.
+    """``"; did you mean ...?"`` for a name that is like one of those that exist, in any case; else nothing.
 
     Example:
         >>> close_to("cdua", ["cpu", "cuda"]), close_to("x", ["cpu", "cuda"])
         ("; did you mean 'cuda'?", '')
+        >>> close_to("Gelu", ["relu", "gelu"]), close_to("f64", ["f32", "f16"])
+        ("; did you mean 'gelu'?", '')
     """
-    close = difflib.get_close_matches(name, list(names), 1) if isinstance(name, str) else []
-    return f"; did you mean {close[0]!r}?" if close else ""
+    folded = {one.casefold(): one for one in names}
+    close = difflib.get_close_matches(name.casefold(), folded, 1, CLOSE) if isinstance(name, str) else []
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,16 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         tw.LaunchError,
         "precision='tf23'; choose one of exact, tf32, f32, f16; did you mean 'tf32'?",
     ),
+    "an activation in another case": (
+        lambda: tw.matmul(A, A, activation="Gelu"),
+        tw.LaunchError,
+        "silu, sigmoid, tanh; did you mean 'gelu'?",
+    ),
+    "a derivative in another case": (
+        lambda: tw.einsum("mk,kn->mn", A, A, multiply=A, derivative="Gelu"),
+        tw.LaunchError,
+        "; did you mean 'gelu'?",
+    ),
     "a schedule by name": (
         lambda: tw.matmul(A, A, schedule="fast"),
         tw.LaunchError,
@@ -180,6 +190,14 @@ def test_what_was_meant_is_told(name: str) -> None:
     with pytest.raises(error) as caught:
         call()
     assert said in str(caught.value)
+
+
+def test_a_word_like_none_is_told_all_that_there_are_and_no_guess() -> None:
+    with pytest.raises(
+        tw.LaunchError, match="precision='f64'; choose one of exact, tf32, f32, f16"
+    ) as caught:
+        tw.matmul(A, A, precision="f64")
+    assert "did you mean" not in str(caught.value)
 
 
 def test_a_misspelt_keyword_says_which_was_meant() -> None:

@@ -284,6 +284,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         tw.LaunchError,
         "heads of q that are a multiple of those of k, as 3",
     ),
+    "no heads": ({"k": X[:, :0], "v": X[:, :0]}, tw.LaunchError, "k and v with 4 heads, as q has, or with a"),
     "batches": ({"k": X[:1], "v": X[:1]}, tw.LaunchError, "k and v with 2 batches"),
     "columns": ({"k": X[..., :8], "v": X}, tw.LaunchError, "k with 16 columns"),
     "values": ({"v": X[:, :, :5]}, tw.LaunchError, r"v with shape \(2, 4, 6, 16\)"),
@@ -302,7 +303,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "lse is v": ({"lse": X.view(np.float32)[..., 0]}, tw.LaunchError, "lse and [qkv] share memory"),
     "kernel": ({"kernel": "warp"}, tw.LaunchError, "choose one of warps, warpgroups"),
     "diagonal": ({"diagonal": 2}, tw.LaunchError, "diagonal=2 without a mask .* causal=True"),
-    "scale": ({"scale": float("nan")}, tw.LaunchError, "scale=nan; nearest legal choice"),
+    "scale": ({"scale": float("nan")}, tw.LaunchError, r"scale=nan; .*: None, which is 1 / sqrt\(D\)"),
     "kind": ({"causal": "yes"}, tw.LaunchError, "causal"),
     "target": ({"kernel": "warpgroups", "target": "cpu"}, tw.LaunchError, "has no warpgroups"),
 }

@@ -189,7 +189,7 @@ def test_the_comparison_rejects_other_elements() -> None:
         ),
         ("ij,jk->ii", ((2, 3), (3, 4)), "'i' twice in the result; nearest legal choice: ->i"),
         ("ij,jk->ik", ((2, 3), (4, 5)), "axis 'j' has 3 and 4 elements; nearest legal choice: 3 in both"),
-        ("ijk,jk->ik", ((2, 3), (3, 5)), "'ijk' for an array of 2 dimensions"),
+        ("ijk,jk->ik", ((2, 3), (3, 5)), "'ijk' for a, an array of 2 dimensions"),
         ("ij,jk->ik", ((2, 2, 3), (3, 5)), r"nearest legal choice: \.\.\.ij"),
         ("i j,j1->ik", ((2, 3), (3, 5)), "'1'; axes are named by letters"),
         ("...ij,jk->ik", ((2, 2, 3), (3, 5)), r"behind \.\.\. that the result lacks"),

@@ -62,7 +62,8 @@ def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
         _refuse(text, f"{len(operands)} operands, where two are multiplied; nearest legal choice: {near}")
     if arrow and "," in right:
         _refuse(text, "a comma in the result, which is one array")
-    a, b = (_labels(text, part, rank) for part, rank in zip(operands, ranks, strict=True))
+    named = zip("ab", operands, ranks, strict=True)
+    a, b = (_labels(text, name, part, rank) for name, part, rank in named)
     bare = Subscripts(a, b, ()).bare
     return Subscripts(a, b, _of_result(text, right, bare, (a, b)) if arrow else _implied(a, b, bare))
 
@@ -95,14 +96,14 @@ def _implied(a: tuple[str, ...], b: tuple[str, ...], bare: tuple[str, ...]) -> t
     return (*bare, *sorted(label for label in letters if letters.count(label) == 1))
 
 
-def _labels(text: str, part: str, rank: int) -> tuple[str, ...]:
+def _labels(text: str, name: str, part: str, rank: int) -> tuple[str, ...]:
     """The labels of an operand."""
     before, dots, behind = part.partition(ELLIPSIS)
     first, last = _letters(text, before), _letters(text, behind)
     left = rank - len(first) - len(last)
     if left < 0 or (left and not dots):
         nearest = f"; nearest legal choice: {ELLIPSIS}{part}" if left > 0 else ""
-        _refuse(text, f"{part!r} for an array of {rank} dimensions{nearest}")
+        _refuse(text, f"{part!r} for {name}, an array of {rank} dimension{'' if rank == 1 else 's'}{nearest}")
     return (*first, *(str(number) for number in reversed(range(left))), *last)
 
 

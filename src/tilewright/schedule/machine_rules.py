@@ -246,6 +246,7 @@ def along_k(case: Case) -> Reasons:
             why = f"{text}, with {field}={schedule.spelled(field)}; each has a part of one tile's K"
             yield field, why, f"{field}={said}, or groups=1", product
     if len(case.form.totals) > 1:
-        yield "groups", f"{text}, of {len(case.form.totals)} totals of products", "groups=1", product
+        several = f"{len(case.form.totals)} sums for each element"
+        yield "groups", f"{text}, of {several}", "groups=1", product
     if any(isinstance(node, Reduce) for node in case.form.flow.walk()):
         yield "groups", f"{text}; what is reduced is reduced by all warps at once", "groups=1", product

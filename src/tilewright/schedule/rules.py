@@ -278,8 +278,8 @@ def _split(case: Case) -> Reasons:
         text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
         yield "epilogue", text, 'epilogue="direct"', case.form.stores[0]
     if len(case.form.totals) > 1 and has_shares(schedule):
-        count = len(case.form.totals)
-        text = f'reduction="{schedule.reduction}" of {count} totals of products, as of complex numbers'
+        several = f"{len(case.form.totals)} sums for each element, as of complex numbers"
+        text = f'reduction="{schedule.reduction}" of {several}'
         yield "reduction", text, 'reduction="workspace"', product
     if schedule.reduction == "cluster":
         yield from _of_a_cluster(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isnan
 from typing import NamedTuple, NoReturn
 
 from tilewright.dtypes import bf16, f16, f32
@@ -40,9 +41,8 @@ class Words(NamedTuple):
                 "choice: causal=True"
             )
         if self.scale is not None and not abs(self.scale) < MOST_SCALE:
-            raise LaunchError(
-                f"attention: scale={self.scale}; nearest legal choice: a number below {MOST_SCALE:g}"
-            )
+            near = "None, which is 1 / sqrt(D)" if isnan(self.scale) else f"a number below {MOST_SCALE:g}"
+            raise LaunchError(f"attention: scale={self.scale}; nearest legal choice: {near}")
         if self.kernel is not None and self.kernel not in KERNELS:
             raise LaunchError(
                 f"attention: kernel={shown(self.kernel)}; choose one of {', '.join(KERNELS)}"
@@ -73,11 +73,10 @@ def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
         _refuse(infos, f"k with {q[-1]} columns, as q has")
     if q[:-3] != k[:-3]:
         _refuse(infos, f"k and v with {q[0]} batches, as q has")
-    if len(q) > 2 and (q[-3] % k[-3] if k[-3] else q[-3]):
-        _refuse(
-            infos,
-            f"heads of q that are a multiple of those of k, as {max(q[-3] // max(k[-3], 1), 1) * k[-3]}",
-        )
+    if len(q) > 2 and not k[-3] and q[-3]:
+        _refuse(infos, f"k and v with {q[-3]} heads, as q has, or with a divisor of that")
+    if len(q) > 2 and k[-3] and q[-3] % k[-3]:
+        _refuse(infos, f"heads of q that are a multiple of those of k, as {max(q[-3] // k[-3], 1) * k[-3]}")
     for name, columns in (("q", q[-1]), ("v", v[-1])):
         if not 1 <= columns <= MOST_COLUMNS:
             _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
