@@ -81,7 +81,8 @@ def test_each_number_is_rounded_to_the_nearest(target: str) -> None:
     x = rng.standard_normal((40, 72), np.float32)
     special = [1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, 3e-39, -0.0, np.inf, -np.inf, np.nan]
     x[3, : len(special)] = special
-    x[4, :3] = np.uint32([0x7F800001, 0x7F7FFFFF, 0xFF7FFFFF]).view(np.float32)
+    ends = [0x7F800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F7FEFFF, 0x7F7FF000, 0xFF7FF000, 0x7F7FF800]
+    x[4, : len(ends)] = np.uint32(ends).view(np.float32)
     out = [np.zeros_like(x) for _ in range(3)]
     how = Writing(("", "_im"), tw.f32, False, False, False, target == "cpu", rounded=True)
     ran = splitting(0).bind(how=how)(x, x[::-1], *out, target=target)

@@ -155,6 +155,15 @@ def test_tf32_ends_below_the_largest_number() -> None:
     assert keep_fraction(given, 10, "truncate").tolist() == [end, end, end, 0, 0, 2.0**-136]
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_each_target_rounds_the_largest_numbers_alike(target: str) -> None:
+    bits = np.concatenate([np.arange(0x7F7F_C000, 0x7F80_0001, 0x100), np.arange(0x7F7F_EFFF, 0x7F7F_F002)])
+    x = bits.astype(np.uint32).view(np.float32)[:, None]
+    small = np.float32([[2.0**-100, -(2.0**-100)]])
+    made = tw.matmul(x, small, precision="tf32", target=target)
+    np.testing.assert_array_equal(made, keep_fraction(x, 10) * small)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("kind", EXPONENTS)

@@ -136,22 +136,27 @@ extern "C" int run(int which, const int* grid, const int* cluster, int count, vo
     return "\n\n".join(parts)
 
 
+def library_of(text: str, toolchain: Toolchain, directory: Path) -> ctypes.CDLL:
+    """C++ text, compiled for the host."""
+    file, library = directory / "kernels.cpp", directory / "kernels.so"
+    file.write_text(text)
+    flags = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
+    compiler = list(toolchain.compiler)
+    if toolchain.name == "zig":
+        # Its driver brings the C headers and the conversions of half floats.
+        compiler = [compiler[0], "c++", "-nostdlib++"]
+    command = [*compiler, *flags, str(file), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library))
+
+
 class Emulator:
     """The kernels of some listings, compiled for the host."""
 
     def __init__(self, listings: Mapping[str, Listing], toolchain: Toolchain, directory: Path) -> None:
         self.names = list(listings)
-        text, library = directory / "kernels.cpp", directory / "kernels.so"
-        text.write_text(source(listings))
-        flags = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
-        compiler = list(toolchain.compiler)
-        if toolchain.name == "zig":
-            # Its driver brings the C headers and the conversions of half floats.
-            compiler = [compiler[0], "c++", "-nostdlib++"]
-        command = [*compiler, *flags, str(text), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        self._library = ctypes.CDLL(str(library))
+        self._library = library_of(source(listings), toolchain, directory)
 
     def run(
         self,

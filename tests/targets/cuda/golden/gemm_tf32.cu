@@ -3,7 +3,7 @@
 // As cvt.rna.tf32.f32, in as many instructions; but what that makes infinite is cut off.
 __device__ __forceinline__ float round_to_tf32(float x) {
   const unsigned bits = __float_as_uint(x);
-  return __uint_as_float((fabsf(x) < 0x1.fffp127f ? bits + 0x1000u : bits) & 0xffffe000u);
+  return __uint_as_float((fabsf(x) < 0x1.ffep127f ? bits + 0x1000u : bits) & 0xffffe000u);
 }
 
 __device__ __forceinline__ void ldmatrix_x4(void* to, const void* from) {
