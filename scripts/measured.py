@@ -31,24 +31,49 @@ HEADLINES = {
 }
 """Problems of the dense benchmark that the README quotes, in its words."""
 
+DEEPGEMM = "DeepGEMM's README: 1550 TFlops on an H800"
+
 MEMBERS = {
-    ("fp16 × int4, groups of 128, M ≤ 16", "cuBLAS fp16 alone"): "f16 by weights of 4 bits, up to 16 rows",
     ("fp16 × fp8 + scale + bias, M ≤ 64", "cuBLAS fp16 alone"): "f16 by weights of fp8, up to 64 rows",
+    ("the same, M ≥ 1024", "cuBLAS fp16 alone"): "f16 by weights of fp8, 1024 rows and more",
+    ("the same, M ≤ 64", "three passes"): "f16 by weights of fp8, up to 64 rows",
+    ("the same, 4096³", "three passes"): "f16 by weights of fp8, 4096³",
+    ("the same, 8192³", "three passes"): "f16 by weights of fp8, 8192³",
+    ("fp16 × int4, groups of 128, M ≤ 16", "cuBLAS fp16 alone"): "f16 by weights of 4 bits, up to 16 rows",
+    ("fp8 × fp8 by row", "torch._scaled_mm"): "fp8 by fp8, a scale for each row and column",
     ("fp8 × fp8 by block", "torch._scaled_mm"): "fp8 by fp8, scales of blocks",
+    ("the same", "DeepGEMM, same run"): "fp8 by fp8, scales of blocks",
+    ("the same", DEEPGEMM): "fp8 by fp8, scales of blocks, not measured side by side",
     ("complex64, f32 grade", "cuBLAS CGEMM"): 'complex64 on tensor cores, `precision="f32"`',
-    ("complex128", "cuBLAS ZGEMM"): "complex128",
+    ("complex64, tf32 grade", "cuBLAS tf32 CGEMM"): 'complex64 on tensor cores, `precision="tf32"`',
+    ("complex half", "four real GEMMs"): "complex numbers of f16",
     ("complex half", "six launches"): "complex numbers of f16",
     ("fp32-accurate real", "cuBLAS SGEMM"): 'f32 on tensor cores, `precision="f32"`',
-    ("GEMM + bias + permute, 4096³", "two steps"): "a product with bias, its axes permuted",
+    ("fp64", "cuBLAS DGEMM"): "f64",
+    ("complex128", "cuBLAS ZGEMM"): "complex128",
+    ("GEMM + bias + permute, 4096³", "two steps"): "a product with bias, its axes permuted, 4096³",
+    ("the same, other extents", "two steps"): "a product with bias, its axes permuted, other extents",
     ("attention, 1024 keys", "cuDNN, FlashAttention"): "attention, 1024 keys",
     ("attention, 4096 keys and more", "cuDNN, FlashAttention"): "attention, 4096 keys and more",
     ("attention, D = 96, 192, 256", "cuDNN, FlashAttention"): "attention, heads of 96, 192, 256",
+    ("complex64 on a processor", "NumPy"): "CPU: complex64",
+    ("complex128 on a processor", "NumPy"): "CPU: complex128",
+    ("fp64 on a processor", "NumPy"): "CPU: f64",
+    ("fp16 × 8 bits on a processor, M ≤ 16", "NumPy"): "CPU: f16 by weights of 8 bits, up to 16 rows",
+    ("the same, M > 16", "NumPy"): "CPU: f16 by weights of 8 bits, more than 16 rows",
+    ("int8 → int32, AVX2", "our f32"): "CPU: i8, AVX2",
+    ("int8 → int32, VNNI", "our f32"): "CPU: i8, VNNI",
 }
-"""Rows of `benchmarks/members.py` that the README quotes, in its words."""
+"""Rows of `benchmarks/members.py`, in the words of the README."""
 
 PEERS = {
+    "cuBLAS fp16 alone": "cuBLAS on f16 weights, without scale and bias",
+    "three passes": "PyTorch: convert, multiply, scale and add",
+    "four real GEMMs": "cuBLAS: four real products",
     "six launches": "our four real products and two sums of them",
     "two steps": "PyTorch's product with bias, then a permuted copy",
+    "DeepGEMM, same run": "DeepGEMM",
+    "our f32": "our product in f32",
 }
 """What those words stand for, where a page does not say it."""
 
@@ -81,17 +106,18 @@ def with_table(text: str, rows: list[dict[str, Any]]) -> str:
 
 
 def with_members(text: str) -> str:
-    """A page whose table has the members of the family beside their peers: geometric mean, least and most."""
+    """A page whose table has all operations beside their peers: geometric mean, least and most."""
     sys.path.append(str(ROOT / "benchmarks"))
     lines = []
     for work in runpy.run_path(str(ROOT / "benchmarks" / "members.py"))["ASKED"]:
         values = [speed.value for speed in work.speeds()]
-        if values and (work.name, work.peer) in MEMBERS:
+        assert values or work.optional, f"{work.name}, beside {work.peer}, was not measured"
+        if values:
             mean = math.exp(sum(map(math.log, values)) / len(values))
-            reach = f"{mean:.2f} | {min(values):.2f} to {max(values):.2f}"
+            between = f"{min(values):.2f} to {max(values):.2f}" if len(values) > 1 else "one problem"
+            reach = f"{mean:.2f} | {between}"
             beside = PEERS.get(work.peer, work.peer)
             lines.append(f"| {MEMBERS[work.name, work.peer]} | {beside} | {reach} |\n")
-    assert len(lines) == len(MEMBERS), "a row that the README quotes was not measured"
     return OF_MEMBERS.sub(lambda match: match[1] + "".join(lines) + match[2], text)
 
 
