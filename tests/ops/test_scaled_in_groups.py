@@ -337,8 +337,10 @@ def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
         assert pays_widened_groups(infos, tw.f16, frozenset(features), CUDA) == expected
     along_n = described(tw.packed(np.empty((4096, 2048), np.uint8), tw.i4))
     assert not pays_widened_groups({**infos, "b": along_n}, tw.f16, frozenset({"sm_90a"}), CUDA)
-    assert pays_widened_groups(infos, tw.f16, frozenset(), CPU)
-    assert not pays_widened_groups({**infos, "b": along_n}, tw.f16, frozenset(), CPU)
+    for group, expected in ((128, False), (8, False), (4, True)):
+        grouped = {**infos, "scale_b": described(np.empty((4096 // group, 2048), np.float16))}
+        assert pays_widened_groups(grouped, tw.f16, frozenset(), CPU) == expected
+        assert not pays_widened_groups({**grouped, "b": along_n}, tw.f16, frozenset(), CPU)
     widening = widening_of(128, frozenset({"scale_b", "zero_b"}))
     groups = tw.like("f16", 4096, 32)
     made = widening.compile(

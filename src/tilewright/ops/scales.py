@@ -257,6 +257,9 @@ def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: fr
     return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
 
 
+DECODED_RUN = 8
+"""Of neighbours along K in a group, processors decode a multiple as they pack panels."""
+
 GROUPED_ROWS = 257
 """The same for weights of 4 bits in groups: up to 256 rows they are one kernel without being asked for.
 
@@ -270,9 +273,8 @@ def pays_widened_groups(
 ) -> bool:
     """The same for weights in groups; on a GPU those of more than 4 bits are widened on the way.
 
-    Processors decode weights slowly on their way, and faster in a pass: of 2048 x 2048 on two cores products
-    of 1, 16 and 256 rows took 15, 17 and 107 ms, with a pass 4.6, 5.3 and 11; of 64 x 64 no more than
-    without.  Its kernels compile in a quarter of the time, too.
+    Processors decode weights while they pack panels, which took less time than a pass for any number of rows.
+    Groups of a few neighbours they would decode slowly: those are widened in a pass.
 
     Args:
         infos: the arrays of a product.
@@ -282,7 +284,9 @@ def pays_widened_groups(
     """
     a, b = infos["a"], infos["b"]
     if not target.warps:
-        return target.machine_code and widens_groups(infos, multiplied)
+        groups = next((infos[name].shape[0] for name in ("scale_b", "zero_b") if name in infos), 1)
+        is_decoded = b.shape[0] // max(groups, 1) % DECODED_RUN == 0
+        return target.machine_code and not is_decoded and widens_groups(infos, multiplied)
     if "sm_90a" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
         return False
     return b.dtype in PACKED and widens_groups(infos, multiplied)

@@ -11,6 +11,7 @@ from tilewright.dataflow.nodes import Reduce
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_reference import tensor_core
+from tilewright.schedule.panels_decoding import decoded_depth
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shares import share
 from tilewright.targets.atoms import fma
@@ -37,7 +38,12 @@ WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
 """Of how many rows and columns a part of a tile is multiplied at once."""
 
 DECODED, DECODED_DEPTH = (48, 128), 8
-"""Rows and columns of the tile where operands are computed from what lies in memory, and how deep it is."""
+"""Rows and columns of the tile where operands are computed from what lies in memory, and how deep it is, if
+that is not done as panels are packed."""
+
+LOW, WIDEST = 16, 512
+"""Of tiles of operands that are computed as panels are packed: rows where there are no more, and columns at
+most, whose lines are asked for one tile along K ahead."""
 
 SMALL, SMALL_DEPTH = (32, 64), 64
 """Sides of the tiles for small products, and how deep they are where that is all of K."""
@@ -132,7 +138,7 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     rows, columns = tile
     atom = tensor_core(question) if question.form.precision == "tf32" else None
     if any(not (one.is_plain or one.is_converted) for one in question.form.factors):
-        return widened(_decoding(question, atom), question)
+        return widened(_decoding(question, tile, atom, balanced=balanced), question)
     if atom is not None:
         return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
     sums = fma(question.dtype).c_dtype
@@ -145,12 +151,17 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
 
 
-def _decoding(question: Question, atom: MmaAtom | None) -> Schedule:
-    """What computes operands from what lies in memory: from a ring; panels are packed by copies alone."""
+def _decoding(question: Question, tile: tuple[int, int], atom: MmaAtom | None, *, balanced: bool) -> Schedule:
+    """What computes operands from what lies in memory: as panels are packed, or from a ring."""
+    depth = decoded_depth(question.form) if atom is None else 0
     rows, columns = DECODED
+    if depth:
+        rows, columns = LOW if question.shape[0] <= LOW else tile[0], min(tile[1], WIDEST)
     if atom is None:
         micro = part(MICRO_TILE)(question.arch, rows, columns, fma(question.dtype).c_dtype.computed.bytes)
         atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
+    if depth:
+        return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
     return Schedule(
         atom, (rows, columns, max(DECODED_DEPTH, 2 * atom.shape[2])), stages=3, staging="fragments"
     )

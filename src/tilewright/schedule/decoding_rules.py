@@ -13,7 +13,7 @@ from tilewright.schedule.sides import Side
 def decoded(case: Case) -> Reasons:
     """A staging has a place for operands that are computed: registers, between memory and the instruction."""
     for side in case.sides:
-        is_packed = case.schedule.staging == "panels" and side.factor.is_converted
+        is_packed = case.schedule.staging == "panels"
         is_held = case.schedule.staging == "registers" and not case.goes_past(side)
         is_held &= not side.dtype.is_packed  # whose bytes are turned and written whole
         is_held &= not case.schedule.atom.asynchronous  # whose tiles lie there in several boxes

@@ -31,6 +31,7 @@ from tilewright.schedule.form import Form, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import Listed, ListedArray
+from tilewright.schedule.panels_ring import Panels
 from tilewright.schedule.partition import (
     MOST_SPLITS,
     DataParallel,
@@ -42,7 +43,7 @@ from tilewright.schedule.partition import (
 )
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
-from tilewright.schedule.rings import CpAsync, Direct, Panels
+from tilewright.schedule.rings import CpAsync, Direct
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
 from tilewright.schedule.shares import Shares

@@ -315,7 +315,8 @@ class Case:
                 unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
                 kind = side.factor.view.dtype
                 size = packed_elems(side.rows, self.tile[2], unit, kind) * kind.bytes
-                if is_packed_first(side.dtype, kind, unit, along_rows=side.along_rows):
+                is_first = is_packed_first(side.dtype, kind, unit, along_rows=side.along_rows)
+                if is_first and side.factor.is_converted:
                     narrow = packed_elems(side.rows, self.tile[2], unit, side.dtype) * side.dtype.bytes
                     yield Buffer(f"s{side.factor.name}_narrow", RING, narrow, self.is_swizzled)
             if not self.goes_past(side):

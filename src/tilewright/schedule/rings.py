@@ -6,7 +6,6 @@ roles the whole block is one, with roles those who copy and those who multiply a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from tilewright.schedule.stages import (
     SwizzledStages,
     Together,
     is_widened,
-    panel_rows,
 )
 
 
@@ -292,40 +290,6 @@ class Direct(Whole):
             Verb("load", 0, load),
             *self.accumulation.verbs(sums, self._operands, work),
             Verb("release", 0, lambda step: tw.barrier()),
-            *self.accumulation.promoting(sums, work),
-        ]
-
-
-class Panels(Whole):
-    """One thread packs the tiles in the order in which it multiplies them; it waits for nobody.
-
-    Operands that are multiplied in another dtype are converted as they are packed.
-    """
-
-    def _ring(self, source: Source) -> PackedTile:
-        schedule = self.schedule
-        unit = panel_rows(schedule.atom, source.along == "m", source.sample.unit_dim == 0)
-        kind = (schedule.atom.a_dtype, schedule.atom.b_dtype)[source.side]
-        if source.decode is None:
-            kind = source.sample.dtype
-        return PackedTile(source.sample, kind, source.rows, schedule.block_k, unit, f"s{source.name}")
-
-    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """Pack A, pack B, multiply."""
-
-        def load(step: Step) -> None:
-            for move, ring in zip(self._pairs(work, step), self.rings, strict=True):
-                with made_by(node=move.part):
-                    places = [move.source, *([] if ring.narrow is None else [ring.narrow]), move.target]
-                    for here, there in itertools.pairwise(places):
-                        tw.copy(here, there, threads=1)
-
-        def operands(step: Step) -> tuple[Held, Held]:
-            return of_both(self.sources, [ring.shared for ring in self.rings])
-
-        return [
-            Verb("load", 0, load),
-            *self.accumulation.verbs(sums, operands, work),
             *self.accumulation.promoting(sums, work),
         ]
 

@@ -198,14 +198,25 @@ class PackedTile:
         rows: of the tile.
         depth: of the tile.
         unit: as `packed` takes it.
+        computed: whether more is done with its elements than to convert them.
     """
 
-    def __init__(self, source: Tensor, dtype: DType, rows: int, depth: int, unit: int, name: str) -> None:
+    def __init__(
+        self,
+        source: Tensor,
+        dtype: DType,
+        rows: int,
+        depth: int,
+        unit: int,
+        name: str,
+        *,
+        computed: bool = False,
+    ) -> None:
         self.shape = (rows, depth)
         self.shared = tw.shared(self.shape, dtype, layout=packed(rows, depth, unit, dtype), name=name)
         self.narrow: Tensor | None = None
         """Where it is packed before it is converted, element by element in the same order; None: at once."""
-        if is_packed_first(source.dtype, dtype, unit, along_rows=source.unit_dim == 0):
+        if not computed and is_packed_first(source.dtype, dtype, unit, along_rows=source.unit_dim == 0):
             layout = packed(rows, depth, unit, source.dtype)
             self.narrow = tw.shared(self.shape, source.dtype, layout=layout, name=f"{name}_narrow")
 

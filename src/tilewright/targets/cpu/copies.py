@@ -11,6 +11,8 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.atomics import reduction
 from tilewright.targets.cpu.copying import ZERO, Copying
+from tilewright.targets.cpu.decoding import Decoding
+from tilewright.targets.cpu.decoding_panels import emit_decoded
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
 from tilewright.targets.cpu.loops import PAIR
@@ -33,8 +35,11 @@ def emit_twins(emitter: CpuEmitter, op: Twins) -> None:
     _copy_twins(emitter, op, [_sides(emitter, one) for one in op.copies])
 
 
-def emit_panel(emitter: CpuEmitter, op: Copy | Twins, panel: Sym, rows: int) -> None:
+def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, rows: int) -> None:
     """One panel of a copy that packs panels of so many rows; all go to where the first one lies."""
+    if isinstance(op, Decoding):
+        emit_decoded(emitter, op, panel, rows)
+        return
     if isinstance(op, Copy):
         emitter.comment(op, f"a panel of {op.target} = {op.source}")
         _copy(emitter, op, *_panel(emitter, op, panel, rows))

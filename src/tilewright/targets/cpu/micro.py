@@ -51,7 +51,8 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
                 assert isinstance(packing, Copy | Twins | Decoding)
                 with emitter.indented():
                     emit_panel(emitter, packing, n.at, columns)
-            aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in op.packing]
+            copies = (copy for copy in op.packing if isinstance(copy, Copy))
+            aheads = [Ahead.of(emitter, copy, n.at, columns) for copy in copies]
             if grouped is not None:
                 grouped.turn(emitter, deep)
             asking = [ahead for ahead in aheads if ahead is not None]

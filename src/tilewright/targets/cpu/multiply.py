@@ -19,6 +19,7 @@ from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
+from tilewright.targets.cpu.decoding import Decoding, decoding_of
 from tilewright.targets.cpu.linear import panels, same_place
 from tilewright.targets.cpu.live import Extents
 
@@ -30,14 +31,14 @@ class Multiply(Op):
     Args:
         products: the multiplies, of the same tiles and extents, in program order.
         begins: for each when its accumulator counts as 0, whatever it holds.
-        packing: the copies that fill operands B, one panel before it is multiplied.
+        packing: what fills operands B, one panel before it is multiplied.
     """
 
     name = "multiply"
     roles: ClassVar = {}
     products: tuple[Mma, ...]
     begins: tuple[Cond, ...]
-    packing: tuple[Copy, ...] = ()
+    packing: tuple[Copy | Decoding, ...] = ()
 
     @property
     def _parts(self) -> tuple[Op, ...]:
@@ -83,21 +84,25 @@ def panel_elems(op: Multiply) -> int:
 
 @dataclass(frozen=True)
 class _Uses:
-    """Who writes and who reads each shared tensor."""
+    """Who writes and who reads each shared tensor, and who reads each fragment."""
 
     writers: Mapping[Value, Sequence[Op]]
     readers: Mapping[Value, Sequence[Op]]
+    of_fragments: Mapping[Value, Sequence[Op]]
 
     @staticmethod
     def of(kernel: Kernel) -> _Uses:
         writers: defaultdict[Value, list[Op]] = defaultdict(list)
         readers: defaultdict[Value, list[Op]] = defaultdict(list)
+        of_fragments: defaultdict[Value, list[Op]] = defaultdict(list)
         shared = {op.result for op in kernel.walk() if isinstance(op, Shared)}
         for op in kernel.walk():
             for found, values in ((writers, op.written), (readers, op.read)):
                 for buffer in {value.buffer for value in values} & shared:
                     found[buffer].append(op)
-        return _Uses(writers, readers)
+            for value in {value for value in op.read if value.is_fragment}:
+                of_fragments[value].append(op)
+        return _Uses(writers, readers, of_fragments)
 
     def is_passed_on(self, buffer: Value, products: Sequence[Mma]) -> bool:
         """Whether one copy writes a tensor, and nothing but some multiplies reads it."""
@@ -150,14 +155,24 @@ def _goes_with(first: Mma, op: Mma, extents: Mapping[Op, Extents]) -> bool:
 
 def _pack(op: Multiply, ops: list[Op], uses: _Uses) -> None:
     """Take the copies that pack B for a multiply out of what comes before it."""
-    taken: list[Copy] = []
+    taken: list[Copy | Decoding] = []
     for product in op.products:
         if any(same_place(copy.target, product.b) for copy in taken):
             continue
         at = _packing(op, product, ops, uses)
-        if at is not None:
-            taken.append(ops[at])  # type: ignore[arg-type]
-            del ops[at]
+        if at is None:
+            continue
+        copy, own = ops[at], [ops[at]]
+        assert isinstance(copy, Copy)
+        if copy.source.is_fragment:
+            found = decoding_of(copy, ops[:at], uses.of_fragments)
+            if found is None:
+                continue
+            taken.append(found[0])
+            own += found[1]
+        else:
+            taken.append(copy)
+        ops[:] = [one for one in ops if not any(one is other for other in own)]
     if taken:
         ops[_place(ops, op)] = replace(op, packing=tuple(taken))
 
@@ -185,7 +200,7 @@ def _packing(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> i
 def _packs(copy: Copy, op: Multiply, product: Mma, uses: _Uses) -> bool:
     """Whether a copy may be made panel by panel: nothing else needs what it writes."""
     buffer = product.b.buffer
-    if not uses.is_passed_on(buffer, op.products) or copy.reduction is not None or copy.source.is_fragment:
+    if not uses.is_passed_on(buffer, op.products) or copy.reduction is not None:
         return False
     if any(buffer is other.a.buffer for other in op.products) or any(
         buffer is other.b.buffer and not same_place(other.b, product.b) for other in op.products

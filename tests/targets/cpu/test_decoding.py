@@ -1,0 +1,150 @@
+"""Weights in groups that are decoded as their panels are packed: to the bit, in every form, everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.products import scaled_in_groups
+from tilewright.runtime import host, native
+
+HAS = native.processor_flags()
+Array = np.ndarray[Any, Any]
+MACHINES = {
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"} <= HAS,
+    "x86-64-v3": {"avx2", "fma", "bmi2"} <= HAS,
+    "x86-64": "sse2" in HAS,
+}
+"""What is compiled for, and whether this processor executes it; native besides."""
+
+HERE = ["native", *(name for name, is_executed in MACHINES.items() if is_executed)]
+
+FORMS = [
+    # kind, along, multiplied, zeros, group, groups, columns
+    ("i4", "k", "f16", "i8", 32, 5, 70),
+    ("i4", "k", "f16", None, 128, 3, 33),
+    ("i4", "k", "bf16", "u8", 64, 3, 40),
+    ("i4", "k", "f16", "f16", 96, 2, 35),
+    ("i4", "k", "f32", "f32", 40, 4, 19),
+    ("i4", "k", "bf16", None, 256, 2, 64),
+    ("i4", "n", "f16", "u8", 32, 5, 70),
+    ("i4", "n", "bf16", "bf16", 8, 3, 34),
+    ("f4e2m1", "k", "f16", None, 32, 3, 70),
+    ("f4e2m1", "k", "f16", "f16", 48, 3, 31),
+    ("f4e2m1", "n", "bf16", "i8", 128, 2, 36),
+    ("i8", "k", "f16", "i8", 64, 3, 45),
+    ("i8", "n", "bf16", None, 32, 3, 38),
+    ("f8e4m3", "k", "f16", None, 128, 2, 70),
+    ("f8e5m2", "n", "f32", "f32", 32, 3, 35),
+]
+
+
+def codes(kind: str, shape: tuple[int, int]) -> Array:
+    """Numbers of a dtype, all finite ones that it has if there is room."""
+    rng = np.random.default_rng(sum(shape))
+    if kind in ("i4", "i8"):
+        most = 8 if kind == "i4" else 128
+        return rng.integers(-most, most, shape)
+    made = rng.integers(0, 16 if kind == "f4e2m1" else 256, shape).astype(np.uint8)
+    found = made.view(tw.dtype(kind).numbers).astype(np.float32)
+    return np.where(np.isfinite(found), found, 1)
+
+
+def held(numbers: Array, kind: str, along: str) -> Any:
+    """As they lie in memory, every other row of an array that is larger."""
+    stored = numbers.T if along == "k" else numbers
+    if tw.dtype(kind) in (tw.i4, tw.f4e2m1):
+        given = tw.pack(stored, kind)
+    else:
+        given = stored.astype(tw.dtype(kind).numbers)
+    whole = np.full((2 * len(given), given.shape[1] + 3), 77, np.uint8).view(given.dtype)
+    whole[::2, : given.shape[1]] = given
+    there = whole[::2, : given.shape[1]]
+    there = there.T if along == "k" else there
+    return tw.packed(there, kind) if tw.dtype(kind) in (tw.i4, tw.f4e2m1) else there
+
+
+def rounded(values: Array, kind: str) -> Array:
+    """What a format keeps of numbers that are exact in f32, or whose rounding twice is as once."""
+    return values.astype(np.float32).astype(tw.dtype(kind).numbers).astype(np.float32)
+
+
+def decoded(numbers: Array, scales: Array, zeros: Array | None, group: int, kind: str) -> Array:
+    """The weights, each step rounded as the flow says."""
+    wide = numbers.astype(np.float32)
+    if zeros is not None:
+        wide = rounded(wide - rounded(zeros, kind).repeat(group, 0), kind)
+    return rounded(wide * rounded(scales, kind).repeat(group, 0), kind)
+
+
+def run(a: Array, b: Any, scales: Array, zeros: Array | None, group: int, kind: str) -> tuple[Array, Any]:
+    """A product by a kernel that nothing has been compiled of, and what it was compiled to."""
+    terms = frozenset({"scale_b"} if zeros is None else {"scale_b", "zero_b"})
+    kernel = scaled_in_groups.__wrapped__(0).bind(
+        multiplied=tw.dtype(kind), group=group, terms=terms, activation=None
+    )
+    columns = scales.shape[1]
+    out = np.full((len(a), columns), np.nan, np.float32)
+    unread = np.ones(len(a), np.float32), np.ones(columns, np.float32)
+    given = (a, b, unread[0], scales, scales if zeros is None else zeros, unread[1], out, 1.0)
+    made = kernel(*given, target="cpu")
+    return out, made
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("machine", HERE)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_every_weight_is_decoded_to_the_bit(
+    form: tuple[Any, ...], machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one number in each row of A products are the weights themselves; others are within their bound."""
+    kind, along, wide, zero, group, groups, columns = form
+    if machine != "native":
+        monkeypatch.setattr(native, "NATIVE", f"-march={machine}")
+        monkeypatch.setattr(host, "host_arch", lambda: machine)
+    depth, dtype = group * groups, tw.dtype(wide).numbers
+    columns += columns % 2 if along == "n" else 0
+    numbers, rng = codes(kind, (depth, columns)), np.random.default_rng(group)
+    scales = rng.standard_normal((groups, columns)).astype(dtype)
+    scales[:, ::7], scales[-1, 1::9] = rng.choice([0.0, 2.0**-20, -(2.0**-24), 900.0], (1,)).astype(dtype), 0
+    zeros = None if zero is None else rng.integers(0 if zero == "u8" else -9, 9, scales.shape)
+    if zero not in (None, "i8", "u8"):
+        zeros = zeros + rng.standard_normal(scales.shape) / 4
+    zeros = None if zeros is None else zeros.astype(tw.dtype(zero).numbers)
+    b, expected = held(numbers, kind, along), decoded(numbers, scales, zeros, group, wide)
+    out, made = run(np.eye(depth).astype(dtype), b, scales, zeros, group, wide)
+    assert np.array_equal(out, expected)
+    assert "compute_panel" in made.listing.text, "as panels are packed"
+    for m in (1, 3, 13):
+        a = rng.standard_normal((m, depth)).astype(dtype)
+        exact, size = (f(a.astype(float)) @ f(expected.astype(float)) for f in (lambda x: x, np.abs))
+        out, _ = run(a, b, scales, zeros, group, wide)
+        assert (np.abs(out - exact) <= (depth + 1) * 2.0**-24 * size).all()
+
+
+SPECIAL = [8188.0, 8190.0, -8190.0, 65504.0, np.inf, np.nan, 2.0**-24, -(2.0**-23), 3 * 2.0**-24, 0.0, -0.0]
+
+
+@pytest.mark.parametrize("wide", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("zero", [None, "i8"])
+def test_scales_out_of_the_ordinary_give_what_the_reference_gives(wide: str, zero: str | None) -> None:
+    """Infinities, NaN, what overflows and what is subnormal, one group of a column each."""
+    dtype, group = tw.dtype(wide).numbers, 16
+    special = [*SPECIAL, float(ml_dtypes.finfo(dtype).max), float(ml_dtypes.finfo(dtype).smallest_normal)]
+    scales = np.array([special], np.float64).astype(dtype)
+    numbers = np.tile(np.arange(-8, 8)[:, None], (1, len(special)))
+    zeros = None if zero is None else np.arange(len(special))[None].astype(np.int8) * 9 - 60
+    b, size = held(numbers, "i4", "k"), len(special)
+    asked: dict[str, Any] = {"scale_b": scales, "group": group, "out_dtype": "f32"}
+    if zeros is not None:
+        asked["zero_b"] = zeros
+    rows = np.concatenate([np.eye(group), np.ones((1, group))]).astype(dtype)
+    with np.errstate(all="ignore"):
+        found, expected = (tw.scaled_mm(rows, b, **asked, target=on) for on in ("cpu", "reference"))
+    assert found.shape == (group + 1, size)
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    assert np.array_equal(found[:-1], expected[:-1], equal_nan=True)
