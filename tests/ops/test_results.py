@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.integer_sums import MOST_IN_I32
+from tilewright.ops.results import MOST_IN_I32
 
 X, Y = np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)
 H = np.ones((4, 4), np.float16)

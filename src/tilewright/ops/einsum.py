@@ -15,7 +15,6 @@ from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.ops.contraction import ADDED, Posed, extents_of, posed
 from tilewright.ops.contraction_halves import is_split, multiply
 from tilewright.ops.contractions import IN_KERNEL, Ending, contraction
-from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
@@ -24,7 +23,7 @@ from tilewright.ops.planning import (
     of_sums,
 )
 from tilewright.ops.recalled import OUT, Done, called, order_of
-from tilewright.ops.results import result_dtype
+from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
 from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.runtime.aliases import Pair

@@ -12,11 +12,10 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.planning import Wanted, check_apart, check_words
 from tilewright.ops.products import grouped
 from tilewright.ops.recalled import Done, called
-from tilewright.ops.results import result_dtype
+from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo

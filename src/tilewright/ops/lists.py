@@ -13,11 +13,10 @@ from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
-from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
 from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
-from tilewright.ops.results import result_dtype
+from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
 from tilewright.runtime.arrays import describe as described

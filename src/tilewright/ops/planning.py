@@ -14,11 +14,10 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ops.grades import GRADES, multiplying
-from tilewright.ops.integer_sums import check_sums
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, plain
 from tilewright.ops.recalled import OUT, Done, order_of
-from tilewright.ops.results import result_dtype
+from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair, is_same
 from tilewright.runtime.arrays import ArrayInfo, overlap, sharing

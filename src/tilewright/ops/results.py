@@ -1,4 +1,7 @@
-"""The dtype of a result: what is asked for, or that of an array to write, if no numbers are lost in it."""
+"""The dtype of a result: what is asked for, or that of an array to write, if no numbers are lost in it.
+
+Sums of integers must fit the dtype in which they are added up, too.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,17 @@ from typing import Protocol
 from tilewright import dtypes
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import DTypeError
+from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.schedule.choose_reference import SUPPORTED
 
 ADDED = ("c", "bias", "residual")
 """The arrays that are added to the sums."""
+
+
+MOST_IN_I32 = 2**31 // 128**2 - 1
+"""Products of two i8 of which every sum fits i32."""
 
 
 class Asked(Protocol):
@@ -160,3 +167,28 @@ def _check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> Non
                 f"{name} is {kind}, and sums of {infos['a'].dtype} are real; nearest legal choice: "
                 f"{name}.real"
             )
+
+
+def check_sums(op: str, element: DType, depth: int, kind: DType, *, changed: bool) -> None:
+    """Sums that stay as they are wrap as NumPy's do; those with which something is done must fit.
+
+    Args:
+        op: what errors call the product.
+        element: dtype of the operands.
+        depth: how many products are added up.
+        kind: dtype of the result.
+        changed: whether something is done with sums that stay i32.
+
+    Raises:
+        LaunchError: more products of i8 than fit, whose sums are changed or become another dtype.
+
+    Example:
+        >>> from tilewright.dtypes import i8, i32
+        >>> check_sums("matmul", i8, 200_000, i32, changed=False)
+        >>> check_sums("matmul", i8, MOST_IN_I32, i8, changed=True)
+    """
+    if element == dtypes.i8 and depth > MOST_IN_I32 and (kind != dtypes.i32 or changed):
+        raise LaunchError(
+            f"{op}: sums of {depth} products of i8 need not fit i32, in which they are added up; "
+            f"nearest legal choice: operands of f16, or {MOST_IN_I32} products"
+        )

@@ -14,9 +14,8 @@ from tilewright.arch import Arch
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, shown
-from tilewright.ops.integer_sums import MOST_IN_I32
 from tilewright.ops.planning import Wanted
-from tilewright.ops.results import agreed
+from tilewright.ops.results import MOST_IN_I32, agreed
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import nearest
