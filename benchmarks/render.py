@@ -349,7 +349,12 @@ def errors(rows: Sequence[dict[str, Any]]) -> str:
         for who, name in (("ours", row["grade"]), ("rival", row["beside"])):
             if found := row[who]:
                 lines.append([name, *(f"{found[kind][0]:.3g}; {found[kind][1]:.1e}" for kind in kinds)])
-    return markdown(("x".join(map(str, rows[0]["extents"])), *kinds), lines)
+    legend = (
+        "A cell holds, for one distribution of the operands, the largest error of an element over the sum of "
+        "the\nsizes of its products, in units of 2⁻²⁴ (f64: 2⁻⁵³); then the Frobenius norm of all errors "
+        "over that of the\nexact result.\n\n"
+    )
+    return legend + markdown(("x".join(map(str, rows[0]["extents"])), *kinds), lines)
 
 
 def complexes(rows: Sequence[dict[str, Any]]) -> str:
