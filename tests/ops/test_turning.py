@@ -200,16 +200,20 @@ def test_what_is_launched_compiles(rank: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt", "nt"])
 @pytest.mark.parametrize("depth", [1000, 1003])
-def test_a_gpu_multiplies_what_is_written_along_k(layout: str, depth: int) -> None:
-    rng = np.random.default_rng(5)
-    a, b = laid(rng, (1100, depth), layout[0], 4), laid(rng, (depth, 900), layout[1], 4)
-    c = rng.standard_normal((1100, 900), np.float32)
+def test_a_gpu_multiplies_what_is_written_along_k(
+    layout: str, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, asked, found = np.random.default_rng(5), planning.multiplying, []
+    monkeypatch.setattr(planning, "multiplying", lambda *given: found.append(asked(*given)) or found[-1])
+    a, b = laid(rng, (2100, depth), layout[0], 4), laid(rng, (depth, 1900), layout[1], 4)
+    c = rng.standard_normal((2100, 1900), np.float32)
     there = [DeviceArray.of(one) for one in (a, b, c, np.full(c.shape, np.nan, np.float32))]
     matmuls._PLANS.forget()
     for _ in range(2):  # the second time it is known
         tw.matmul(*there[:2], there[3], precision="tf32")
         cuda.synchronize()
         assert_right(a, b, there[3].host(), BOUND["as they lie"])
+    assert [one is not None for one in found] == [layout != "nt"]
     tw.matmul(*there[:2], there[3], c=there[2], alpha=-1.0, precision="tf32")
     cuda.synchronize()
     assert_right(-a, b, there[3].host() - c, 1.1 * BOUND["as they lie"])
