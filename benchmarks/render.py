@@ -350,10 +350,9 @@ def errors(rows: Sequence[dict[str, Any]]) -> str:
             if found := row[who]:
                 lines.append([name, *(f"{found[kind][0]:.3g}; {found[kind][1]:.1e}" for kind in kinds)])
     legend = (
-        "A cell holds, for one distribution of the operands, the largest error of an element over the sum of "
-        "the\nsizes of its products, in units of 2⁻²⁴ (f64: 2⁻⁵³); then the Frobenius norm of all errors "
-        "over that of the\nexact result.\n\n"
+        "A cell holds the largest error of an element over the sum of the sizes of its products, in units of"
     )
+    legend += "\n2⁻²⁴ (f64: 2⁻⁵³); then the Frobenius norm of all errors over that of the exact result.\n\n"
     return legend + markdown(("x".join(map(str, rows[0]["extents"])), *kinds), lines)
 
 

@@ -91,10 +91,10 @@ def scaled_mm(
     activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``, where the sum over a block is
     multiplied by the scales of that block and added to those of the other blocks, in f32.
 
-    It is one kernel.  The narrower operand is widened on its way to the multiplication, exactly: on Hopper in
-    registers, behind bulk copies that brought it as narrow as it is.  For thousands of rows of ``a`` there a
-    pass of its own that widens ``b`` in memory takes less time, and is taken; so it is for more than
-    256 rows by weights of 4 bits in groups, and for any number of them on processors; see ``prepass``.
+    It is one kernel, which reads the narrower operand in its own dtype and converts it exactly before it is
+    multiplied: on Hopper in registers.  Where that is faster, a separate kernel converts ``b`` in memory
+    first: on Hopper for thousands of rows of ``a``, and for more than 256 rows by weights of 4 bits in
+    groups; on processors for groups whose length is no multiple of 8.  See ``prepass``.
 
     Sums are in f32 (of two i8 in i32); the rest is computed in f32 and rounded once.
 
@@ -126,8 +126,8 @@ def scaled_mm(
         activation: as in `matmul`.
         out_dtype: dtype of a new result, one of those of ``a``; default: the dtype in which operands are
             multiplied, f16 for fp8, and f32 for two i8.
-        prepass: whether a pass of its own widens ``b`` in memory before the product, in twice the bytes of
-            ``b``; default: where that was measured to be faster, for thousands of rows on Hopper.
+        prepass: whether a separate kernel converts ``b`` in memory before the product, to memory of twice the
+            bytes of ``b`` (four times those of numbers of 4 bits); default: where that is faster, as above.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
