@@ -349,10 +349,8 @@ def errors(rows: Sequence[dict[str, Any]]) -> str:
         for who, name in (("ours", row["grade"]), ("rival", row["beside"])):
             if found := row[who]:
                 lines.append([name, *(f"{found[kind][0]:.3g}; {found[kind][1]:.1e}" for kind in kinds)])
-    legend = (
-        "A cell holds the largest error of an element over the sum of the sizes of its products, in units of"
-    )
-    legend += "\n2⁻²⁴ (f64: 2⁻⁵³); then the Frobenius norm of all errors over that of the exact result.\n\n"
+    legend = "A cell holds the largest error of an element over the sum of the sizes of its products, in\n"
+    legend += "2⁻²⁴ (f64: 2⁻⁵³); then the Frobenius norm of all errors over that of the exact result.\n\n"
     return legend + markdown(("x".join(map(str, rows[0]["extents"])), *kinds), lines)
 
 
