@@ -118,7 +118,11 @@ def test_every_weight_is_decoded_to_the_bit(
     b, expected = held(numbers, kind, along), decoded(numbers, scales, zeros, group, wide)
     out, made = run(np.eye(depth).astype(dtype), b, scales, zeros, group, wide)
     assert np.array_equal(out, expected)
-    assert "compute_panel" in made.listing.text, "as panels are packed"
+    assert "compute_each" in made.listing.text, "as panels are packed"
+    looked_up = (
+        made.arch == "x86-64-v4" and (kind, along) in (("i4", "k"), ("f4e2m1", "k")) and group % 16 == 0
+    )
+    assert ("multiply_looked_up" in made.listing.text) == looked_up
     for m in (1, 3, 13):
         a = rng.standard_normal((m, depth)).astype(dtype)
         exact, size = (f(a.astype(float)) @ f(expected.astype(float)) for f in (lambda x: x, np.abs))

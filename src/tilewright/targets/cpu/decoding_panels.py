@@ -6,8 +6,9 @@ the arrays beside them once for all neighbours along K that have them in common.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from tilewright.dtypes import f32, i32
 from tilewright.ir.ops import Copy
@@ -18,7 +19,7 @@ from tilewright.targets.cpu import decoding_text as text
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.copying import Copying
 from tilewright.targets.cpu.decoding import Decoding
-from tilewright.targets.cpu.decoding_text import Form
+from tilewright.targets.cpu.decoding_text import Form, Spelled
 from tilewright.targets.cpu.decoding_values import Computing
 from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter, Side
 from tilewright.targets.cpu.transpose import transposition
@@ -32,30 +33,19 @@ def emit_decoded(emitter: CpuEmitter, op: Decoding, panel: Sym, columns: int) ->
     """One panel of what is computed; all go to where the first one lies."""
     emitter.comment(op, f"a panel of {op.target} = {op.made}, computed of {op.source}")
     with emitter.indented():
-        form = _form(emitter, op, columns)
-        held = _elements(emitter, op, panel, form)
-        _ask_ahead(emitter, op, panel, form)
-        function = _function(emitter, op, form)
-        arrays = [_array(emitter, "float", f"beside{at}", columns) for at in range(len(op.beside))]
-        depth = _depth(op)
-        part = Sym(emitter.local("part"), 0, depth // op.run - 1)
-        with emitter.turns(part.name, depth // op.run) if depth > op.run else nullcontext():
-            first = mul(part, op.run) if depth > op.run else 0
-            for copy, array in zip(op.beside, arrays, strict=True):
-                _beside(emitter, copy, array, panel, first, columns)
+        form = form_of(emitter, op, columns)
+        held = elements(emitter, op, panel, form)
+        if form.way == "words":
+            held = _words(emitter, held, form, _extents(op)[1])
+        ask_ahead(emitter, op, panel, form)
+        parts = Parts.of(emitter, op, panel, form, text.rows)
+        with parts.each() as first:
             to = code("{} + {}", emitter.name(op.target.buffer), emitter.spell(mul(first, columns)))
             row = mul(floordiv(first, form.depth), form.pitch)
-            at = code("{} + {}", held, emitter.spell(row))
-            emitter.do(call(function, to, at, *arrays, op.run // form.depth))
+            parts.call(to, code("{} + {}", held, emitter.spell(row)), first, op.run // form.depth)
 
 
-def _depth(op: Decoding) -> int:
-    depth = op.target.tensor.shape[1]
-    assert isinstance(depth, int)
-    return depth
-
-
-def _array(emitter: CpuEmitter, kind: str, wanted: str, elems: int) -> Code:
+def aligned_array(emitter: CpuEmitter, kind: str, wanted: str, elems: int) -> Code:
     """An array of the thread's own."""
     name = emitter.local(wanted)
     emitter.add(Declare(named(f"{ALIGNED} {kind}"), name, None, elems))
@@ -65,7 +55,8 @@ def _array(emitter: CpuEmitter, kind: str, wanted: str, elems: int) -> Code:
 # ---------------------------------------------------------------- elements
 
 
-def _form(emitter: CpuEmitter, op: Decoding, columns: int) -> Form:
+def form_of(emitter: CpuEmitter, op: Decoding, columns: int) -> Form:
+    """How the elements of a panel lie where they are computed of."""
     lanes = emitter.arch.vector_bytes // f32.bytes
     while columns % lanes:
         lanes //= 2
@@ -74,30 +65,27 @@ def _form(emitter: CpuEmitter, op: Decoding, columns: int) -> Form:
     return Form(columns, lanes, op.packed, "words" if op.dim == 1 else "pairs")
 
 
-def _elements(emitter: CpuEmitter, op: Decoding, panel: Sym, form: Form) -> Code:
-    """Where the elements of a panel lie, in rows of columns."""
-    side, depth, columns = emitter.side(op.source), op.source.tensor.shape[1], _panel_columns(op, form)
-    assert isinstance(depth, int)
+def elements(emitter: CpuEmitter, op: Decoding, panel: Sym, form: Form) -> Code:
+    """Where the elements of a panel lie: column by column, if words are made of them, or row by row."""
+    side, (columns, depth) = emitter.side(op.source), _extents(op, form)
     row, k = coordinates((columns, depth))
     view = side.view.map((columns, depth), (add(mul(panel, columns), row), k))
-    by_rows = form.way == "words"
-    held = _array(emitter, STORAGE[side.dtype.name], "held", columns * depth)
-    strides = (depth, 1) if by_rows else (1, columns)
+    held = aligned_array(emitter, STORAGE[side.dtype.name], "held", columns * depth)
+    strides = (depth, 1) if form.way == "words" else (1, columns)
     target = Side(held, side.dtype, View.strided((columns, depth), strides), True)
     with emitter.indented():
         copied = Copying(emitter, replace(side, view=view), target).emit()
     emitter.accesses[op.elements, op.elements.location] = copied
-    return _words(emitter, held, form, depth) if by_rows else held
+    return held
 
 
-def _ask_ahead(emitter: CpuEmitter, op: Decoding, panel: Sym, form: Form) -> None:
+def ask_ahead(emitter: CpuEmitter, op: Decoding, panel: Sym, form: Form) -> None:
     """Ask for the lines that the same panel takes of the next tile along K, while this one is computed."""
-    side, (_, depth) = emitter.side(op.source), op.source.tensor.shape
+    side, (rows, depth) = emitter.side(op.source), _extents(op, form)
     view, size = side.view, side.dtype.bytes
     steps = [slope(view.offset, coord) for coord in view.coords]
-    if None in steps or 1 not in steps or not isinstance(depth, int):
+    if None in steps or 1 not in steps:
         return
-    rows = _panel_columns(op, form)
     across = steps[0] == 1  # whether columns are neighbours
     run, count = (rows, depth) if across else (depth, rows)
     line = Sym(emitter.local("line"), 0, count - 1)
@@ -105,22 +93,23 @@ def _ask_ahead(emitter: CpuEmitter, op: Decoding, panel: Sym, form: Form) -> Non
         for last in range(run - 1, -1, -CACHE_LINE_BYTES // size):
             row, k = (last, line) if across else (line, last)
             place = {view.coords[0]: add(mul(panel, rows), row), view.coords[1]: add(k, depth)}
-            at = substitute(view.offset, place)
-            emitter.do(call("__builtin_prefetch", code("{} + {}", side.name, emitter.spell(expand(at)))))
+            at = emitter.spell(expand(substitute(view.offset, place)))
+            emitter.do(call("__builtin_prefetch", code("{} + {}", side.name, at)))
 
 
-def _panel_columns(op: Decoding, form: Form) -> int:
-    """Columns of a panel, or their bytes where columns share these."""
-    rows, columns = op.source.tensor.shape[0], op.target.tensor.shape[0]
+def _extents(op: Decoding, form: Form | None = None) -> tuple[int, int]:
+    """Columns and depth of a panel's elements, or of the bytes that these share; of the whole tile's."""
+    (rows, depth), columns = op.source.tensor.shape, op.target.tensor.shape[0]
     assert isinstance(rows, int)
+    assert isinstance(depth, int)
     assert isinstance(columns, int)
-    return form.columns * rows // columns
+    return rows if form is None else form.columns * rows // columns, depth
 
 
 def _words(emitter: CpuEmitter, held: Code, form: Form, depth: int) -> Code:
     """The rows of words of 4 bytes, transposed."""
     count = depth // i32.bytes
-    words = _array(emitter, "int", "words", count * form.columns)
+    words = aligned_array(emitter, "int", "words", count * form.columns)
     side = next(side for side in (form.lanes, 8, 4, 2, 1) if count % side == form.columns % side == 0)
     function = transposition(emitter, i32, i32, side)
     row, column = Sym(emitter.local("row"), 0, form.columns), Sym(emitter.local("column"), 0, count)
@@ -137,6 +126,66 @@ def _words(emitter: CpuEmitter, held: Code, form: Form, depth: int) -> Code:
 # ---------------------------------------------------------------- what is computed
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a panel along K for which columns have the same numbers of arrays beside the elements.
+
+    Args:
+        emitter: where the text goes.
+        op: what is decoded.
+        panel: which panel.
+        columns: of it.
+        arrays: where the numbers of columns go.
+        function: what computes a part.
+    """
+
+    emitter: CpuEmitter
+    op: Decoding
+    panel: Sym
+    columns: int
+    arrays: tuple[Code, ...]
+    function: Code
+
+    @staticmethod
+    def of(emitter: CpuEmitter, op: Decoding, panel: Sym, form: Form, spelled: Spelled) -> Parts:
+        """The parts of a panel, computed by a function that is spelled so."""
+        function = _function(emitter, op, form, spelled)
+        columns = form.columns
+        arrays = (aligned_array(emitter, "float", f"beside{at}", columns) for at in range(len(op.beside)))
+        return Parts(emitter, op, panel, columns, tuple(arrays), function)
+
+    @property
+    def depth(self) -> int:
+        """Of the panel."""
+        depth = self.op.target.tensor.shape[1]
+        assert isinstance(depth, int)
+        return depth
+
+    @contextmanager
+    def each(self) -> Iterator[Int]:
+        """A loop over the parts; gives the first k of each."""
+        count = self.depth // self.op.run
+        if count == 1:
+            yield 0
+            return
+        part = Sym(self.emitter.local("part"), 0, count - 1)
+        with self.emitter.turns(part.name, count):
+            yield mul(part, self.op.run)
+
+    def call(self, to: Code, held: Code, first: Int, rows: int) -> None:
+        """Compute a part.
+
+        Args:
+            to: where it goes.
+            held: where its elements lie.
+            first: its first k.
+            rows: how many rows of what holds them.
+        """
+        for copy, array in zip(self.op.beside, self.arrays, strict=True):
+            _beside(self.emitter, copy, array, self.panel, first, self.columns)
+        self.emitter.do(call(self.function, to, held, *self.arrays, rows))
+
+
 def _beside(emitter: CpuEmitter, copy: Copy, array: Code, panel: Sym, first: Int, columns: int) -> None:
     """The numbers of an array that belong to the columns of a panel, at one k."""
     side = emitter.side(copy.source)
@@ -149,7 +198,7 @@ def _beside(emitter: CpuEmitter, copy: Copy, array: Code, panel: Sym, first: Int
     emitter.accesses[copy, copy.location] = copied
 
 
-def _function(emitter: CpuEmitter, op: Decoding, form: Form) -> Code:
+def _function(emitter: CpuEmitter, op: Decoding, form: Form, spelled: Spelled) -> Code:
     """The function that computes a part of a panel."""
     computing = Computing(emitter.convert)
     made = computing.result(op)
@@ -160,6 +209,6 @@ def _function(emitter: CpuEmitter, op: Decoding, form: Form) -> Code:
             lines = [line.replace(f"{name}_{dtype}<", f"{function}<") for line in lines]
     element = emitter.convert("row[l]", form.kind, f32) if form.way == "plain" else ""
     arrays = len(computing.arrays)
-    each = emitter.function("compute_rows", text.rows(form, lines, made, arrays, element))
+    each = emitter.function("compute_each", spelled(form, lines, made, arrays, element))
     whole = text.decoding(form, len(op.beside), computing.arrays, computing.within, each)
-    return emitter.function("compute_panel", whole)
+    return emitter.function("compute", whole)

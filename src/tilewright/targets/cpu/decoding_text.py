@@ -6,12 +6,16 @@ others lie as they are.  A code of 4 bits is put into the upper bits of a fracti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
 
 from tilewright.dtypes import DType, bf16, f4e2m1, f16, i4
+from tilewright.packing import numbers_of
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.decoding_values import DIGITS
+from tilewright.targets.cpu.decoding_values import DIGITS, OFFSET
 from tilewright.targets.cpu.emitter import SELF
 from tilewright.targets.statements import Code
 
@@ -93,6 +97,15 @@ class Form:
         """How many of what holds them are a row."""
         return self.columns // self.kind.per_byte if self.way == "pairs" else self.columns
 
+    def values(self) -> list[float]:
+        """The numbers that codes of 4 bits are taken for."""
+        found = numbers_of(np.arange(16, dtype=np.uint8), self.kind)[::2].astype(np.float64)
+        return [float(value) + (OFFSET if self.kind == i4 else 0) for value in found]
+
+
+Spelled: TypeAlias = Callable[[Form, Sequence[str], str, int, str], str]
+"""A function that computes an operand of elements, as `rows` spells it."""
+
 
 def rows(form: Form, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
     """The function that computes so many rows of what holds elements.
@@ -104,7 +117,7 @@ def rows(form: Form, lines: Sequence[str], made: str, arrays: int, element: str)
         arrays: how many arrays there are that belong to columns.
         element: spells a plain element as f32, at ``l`` of ``row``.
     """
-    size, columns = 4 * form.lanes, form.columns
+    columns = form.columns
     names = [f"of_column{at}" for at in range(arrays)]
     given = "".join(f", const float* of_{at}" for at in range(arrays))
     held = "".join(
@@ -116,9 +129,7 @@ def rows(form: Form, lines: Sequence[str], made: str, arrays: int, element: str)
 // to[k][n] for {columns} columns: what is computed of elements, and of what belongs to each column.
 template <bool SIMPLE>
 static void {SELF}(float* to, const {form.storage}* from{given}, Index rows) {{
-  typedef float vector __attribute__((vector_size({size}), aligned(4)));
-  typedef unsigned bits __attribute__((vector_size({size}), aligned(4)));
-{_types(form)}  for (Index j = 0; j < {columns}; j += {form.lanes}) {{
+{header(form.lanes)}{_types(form)}  for (Index j = 0; j < {columns}; j += {form.lanes}) {{
 {held}    for (Index k = 0; k < rows; ++k) {{
 {_row(form)}
       UNROLL for (Index i = 0; i < {form.depth}; ++i) {{
@@ -128,6 +139,12 @@ static void {SELF}(float* to, const {form.storage}* from{given}, Index rows) {{
     }}
   }}
 }}"""
+
+
+def header(lanes: int) -> str:
+    """The types that lines name."""
+    kind = f"__attribute__((vector_size({4 * lanes}), aligned(4)))"
+    return f"  typedef float vector {kind};\n  typedef unsigned bits {kind};\n"
 
 
 def _types(form: Form) -> str:

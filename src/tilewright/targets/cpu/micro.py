@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
+from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul, negate
@@ -15,6 +16,7 @@ from tilewright.targets.cpu.ahead import Ahead
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.copies import emit_panel
 from tilewright.targets.cpu.decoding import Decoding
+from tilewright.targets.cpu.decoding_dots import MOST_ROWS, Dots, dots_of
 from tilewright.targets.cpu.dots import group_count, grouping, row_sums
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.linear import Panels, distinct, panels, same_place
@@ -46,7 +48,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
         grouped = callings[0].grouped
         if grouped is not None:
             grouped.begin(emitter, m.count, deep)
-        with emitter.turns(n.at.name, n.count):
+        with emitter.turns(n.at.name, n.count), _unless_few(emitter, op, m, n):
             for packing in paired(op.packing, emitter.kernel):
                 assert isinstance(packing, Copy | Twins | Decoding)
                 with emitter.indented():
@@ -62,6 +64,33 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
                 for ahead in asking:
                     ahead.turn(m.at)
                 _choose(emitter, callings, (m, n))
+
+
+@contextmanager
+def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> Iterator[None]:
+    """What is done with a panel but where few rows are needed, and are multiplied without it."""
+    product, (rows, columns, _) = op.products[0], op.products[0].mma.atom.shape
+    a = _panels_of(product.a, rows)
+    found = _looked_up(emitter, op, a)
+    if found is None or m.needed is None:
+        yield
+        return
+    with emitter.branch(code("{} <= {}", m.needed, MOST_ROWS)):
+        start, sums = _start(emitter, product.a, a, 0), _sums(emitter, product.c, (rows, columns), 0, n.at)
+        found.emit(emitter, n.at, m.needed, start, sums, emitter.spell_cond(negate(op.begins[0])))
+    with emitter.otherwise():
+        yield
+
+
+def _looked_up(emitter: CpuEmitter, op: Multiply, a: Panels) -> Dots | None:
+    """How few rows are multiplied without panels of B; None where there is no such way."""
+    (product, *others), atom = op.products, op.products[0].mma.atom
+    if others or len(op.packing) != 1 or product.negative or atom.precision is not None:
+        return None
+    (decoding,) = op.packing
+    if not isinstance(decoding, Decoding) or atom.shape[0] < MOST_ROWS or atom.c_dtype != f32:
+        return None
+    return dots_of(emitter, decoding, atom.shape[1], a.row_stride, a.k_stride)
 
 
 # ---------------------------------------------------------------- what is needed
@@ -186,7 +215,7 @@ def _calling(
         _start(emitter, value, replace(one, base=0, panel_stride=0) if there else one, n.at)
         for value, one, there in zip(b, of_b, packed, strict=True)
     ]
-    into = [_sums(emitter, value, (rows, columns), m, n) for value in c]
+    into = [_sums(emitter, value, (rows, columns), m.at, n.at) for value in c]
     begins = [next(op.begins[at] for at in which if op.products[at].c is value) for value in c]
     adds = [emitter.spell_cond(negate(one)) for one in begins]
     if not adds_groups(atom):
@@ -208,10 +237,10 @@ def _panels_of(operand: Value, unit: int) -> Panels:
     return found
 
 
-def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: _Extent, n: _Extent) -> Code:
+def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int) -> Code:
     """Where the sums of a micro-tile lie."""
     view = emitter.fragment_view(acc.fragment)
-    at = {view.coords[0]: mul(m.at, unit[0]), view.coords[1]: mul(n.at, unit[1])}
+    at = {view.coords[0]: mul(m, unit[0]), view.coords[1]: mul(n, unit[1])}
     return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
 
 
@@ -256,7 +285,7 @@ def _smallest(
         yield len(sizes) - 1, emitter.otherwise()
 
 
-def _start(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
+def _start(emitter: CpuEmitter, operand: Value, found: Panels, panel: Int) -> Code:
     """Where a panel of an operand begins."""
     start = add(found.base, mul(panel, found.panel_stride))
     return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))

@@ -103,7 +103,7 @@ static void {SELF}({real}* target, Index target_step, const {stored}* source, In
   }}
   vector row[{lanes}];
 {chr(10).join(rows)}
-{chr(10).join(_interleaved(lanes) if lanes * target.bytes == XMM_BYTES else _stages(lanes))}
+{chr(10).join(_interleaved(lanes) if lanes * target.bytes == XMM_BYTES else exchanged(lanes))}
   UNROLL for (Index j = 0; j < {lanes}; ++j) *(vector*)(target + j * target_step) = row[j];
 }}"""
     name = f"transpose_{target}" + ("" if source == target else f"_from_{source}")
@@ -130,7 +130,7 @@ def _interleaved(lanes: int) -> list[str]:
     return lines
 
 
-def _stages(lanes: int) -> list[str]:
+def exchanged(lanes: int) -> list[str]:
     """Exchange the off-diagonal quarters of blocks of 2 x 2, 4 x 4, 8 x 8 ... elements."""
     lines: list[str] = []
     distance = 1

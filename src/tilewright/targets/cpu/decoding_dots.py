@@ -1,0 +1,158 @@
+"""Few rows by packed weights: each code is looked up among the 16 weights that its group and column have.
+
+A vector holds all of them, so that one instruction of AVX-512 gives 16 neighbours along K, which are
+multiplied with as many numbers of A: nothing is transposed, nor written to a panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.symbolic.expr import floordiv
+from tilewright.symbolic.nodes import Sym
+from tilewright.targets.cpu.decoding import Decoding
+from tilewright.targets.cpu.decoding_panels import Parts, aligned_array, ask_ahead, elements, form_of
+from tilewright.targets.cpu.decoding_text import Form, header
+from tilewright.targets.cpu.emitter import SELF, CpuEmitter
+from tilewright.targets.cpu.transpose import exchanged
+from tilewright.targets.statements import Code, code, joined
+
+MOST_ROWS = 4
+"""More rows are multiplied by panels."""
+
+CODES, CODE_BITS = 16, 4
+"""Of 4 bits, as many as a vector of `VECTOR_BYTES` holds f32."""
+
+VECTOR_BYTES = 64
+
+PER_LOAD = 8
+"""Bytes that hold the codes of a vector."""
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A multiply of few rows.
+
+    Args:
+        op: what is decoded.
+        columns: of a panel.
+        a: how far apart the rows of A are.
+    """
+
+    op: Decoding
+    columns: int
+    a: int
+
+    def emit(self, emitter: CpuEmitter, panel: Sym, needed: Code, a: Code, c: Code, adds: Code) -> None:
+        """Multiply one panel.
+
+        Args:
+            emitter: where the text goes.
+            panel: which one.
+            needed: how many rows.
+            a: where A begins.
+            c: where the sums of the panel do.
+            adds: whether they are added to.
+        """
+        op, form = self.op, form_of(emitter, self.op, self.columns)
+        emitter.comment(op, f"few rows by {op.made}, looked up by {op.source}")
+        with emitter.indented():
+            held = elements(emitter, op, panel, form)
+            ask_ahead(emitter, op, panel, form)
+            tables = aligned_array(emitter, "float", "tables", CODES * self.columns)
+            parts = Parts.of(emitter, op, panel, form, _tables)
+            kernel = emitter.function("multiply_looked_up", _text(self, op.run, parts.depth // 2))
+            with parts.each() as first:
+                parts.call(tables, code("(const unsigned*){}", held), first, self.columns)
+                from_a, from_b = emitter.spell(first), emitter.spell(floordiv(first, 2))
+                more = adds if first == 0 else code("{} || {} > 0", adds, from_a)
+                given = (c, code("{} + {}", a, from_a), code("{} + {}", held, from_b), tables, more)
+                for rows in range(1, MOST_ROWS + 1):
+                    with emitter.branch(code("{} == {}", needed, rows)):
+                        emitter.do(code("{}<{}>({})", kernel, rows, joined(", ", given)))
+
+
+def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_stride: int) -> Dots | None:
+    """How few rows are multiplied without panels; None where they are not.
+
+    Args:
+        emitter: of the text.
+        op: what is decoded.
+        columns: of a panel.
+        row_stride: how far apart rows of A lie.
+        k_stride: how far apart neighbours along K lie there.
+    """
+    form = form_of(emitter, op, columns)
+    fits = emitter.arch.vector_bytes == VECTOR_BYTES and columns % CODES == op.run % CODES == 0
+    return Dots(op, columns, row_stride) if fits and form.way == "words" and k_stride == 1 else None
+
+
+def _tables(form: Form, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
+    """The function that computes the weights of all codes, for each column."""
+    given = "".join(f", const float* of_{at}" for at in range(arrays))
+    held = "".join(f"    const vector of_column{at} = vector{{}} + of_{at}[n];\n" for at in range(arrays))
+    body = "\n".join(f"    {line}" for line in lines)
+    numbers = ", ".join(f"{value}f" for value in form.values())
+    return f"""\
+// to[{CODES} * n + code]: what is computed of a code, and of what belongs to a column.
+template <bool SIMPLE>
+static void {SELF}(float* to, const {form.storage}*{given}, Index columns) {{
+{header(CODES)}  const vector raw = {{{numbers}}};
+  for (Index n = 0; n < columns; ++n) {{
+{held}{body}
+    *(vector*)(to + {CODES} * n) = {made};
+  }}
+}}"""
+
+
+def _text(dots: Dots, run: int, pitch: int) -> str:
+    """The micro-kernel: sums of so many neighbours along K, in the order in which codes lie in two words."""
+    steps = run // CODES
+    shifts = ", ".join(str(CODE_BITS * (lane // 2)) for lane in range(CODES))
+    order = ", ".join(str(lane // 2 + lane % 2 * CODES // 2) for lane in range(CODES))
+    total = " + ".join(f"row[{lane}]" for lane in range(CODES))
+    stages = "\n".join(f"    {line}" for line in exchanged(CODES))
+    return f"""\
+// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * tables[n][code of n at k] over {run} k, for i < ROWS
+template <int ROWS>
+CONTRACTED static void {SELF}(float* c, const float* a, const unsigned char* from, const float* tables,
+    bool adds) {{
+  CONTRACT
+{header(CODES)}  typedef unsigned long long words __attribute__((vector_size({VECTOR_BYTES})));
+  const bits shifts = {{{shifts}}};
+  vector left[ROWS][{steps}], sums[ROWS][{CODES}];
+  UNROLL for (Index i = 0; i < ROWS; ++i) {{
+    UNROLL for (Index t = 0; t < {steps}; ++t) {{
+      const vector x = *(const vector*)(a + {dots.a} * i + {CODES} * t);
+      left[i][t] = __builtin_shufflevector(x, x, {order});
+    }}
+  }}
+  for (Index j = 0; j < {dots.columns}; j += {CODES}) {{
+    for (Index n = 0; n < {CODES}; ++n) {{
+      const vector table = *(const vector*)(tables + {CODES} * (j + n));
+      vector sum[ROWS] = {{}};
+      UNROLL for (Index t = 0; t < {steps}; ++t) {{
+        unsigned long long codes;
+        __builtin_memcpy(&codes, from + {pitch} * (j + n) + {PER_LOAD} * t, {PER_LOAD});
+        const bits index = (bits)(words{{}} + codes) >> shifts;
+        vector x;
+#if defined(__AVX512F__)
+        asm("vpermps %2, %1, %0" : "=v"(x) : "v"(index), "v"(table));
+#else
+        for (Index l = 0; l < {CODES}; ++l) x[l] = table[index[l] & {CODES - 1}];
+#endif
+        UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] += left[i][t] * x;
+      }}
+      UNROLL for (Index i = 0; i < ROWS; ++i) sums[i][n] = sum[i];
+    }}
+    for (Index i = 0; i < ROWS; ++i) {{
+      vector row[{CODES}];
+      UNROLL for (Index n = 0; n < {CODES}; ++n) row[n] = sums[i][n];
+{stages}
+      vector* const to = (vector*)(c + {dots.columns} * i + j);
+      const vector total = {total};
+      *to = adds ? *to + total : total;
+    }}
+  }}
+}}"""
