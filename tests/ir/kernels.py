@@ -168,7 +168,7 @@ def counters(A, C, n, alpha):
 
 def loop(A, C, n, alpha):
     for _k in tw.range(tw.ceil_div(A.shape[1], 32), provenance="mainloop"):
-        for _j in tw.range(2, n, 4, unroll=True):
+        for _j in tw.range(2, n, 4, unroll=4):
             tw.barrier()
 
 
@@ -262,7 +262,9 @@ def _statements(draw: Any, tensors: list[Any], integers: list[Any], numbers: lis
             tw.barrier()
         elif kind == "for":
             start, step = draw(st.integers(0, 3)), draw(st.integers(1, 4))
-            for k in tw.range(start, _integer(draw, integers), step, unroll=draw(st.booleans())):
+            for k in tw.range(
+                start, _integer(draw, integers), step, unroll=draw(st.sampled_from((False, True, 3)))
+            ):
                 _statements(draw, tensors, [*integers, k], numbers, depth - 1)
         else:
             with tw.when(_condition(draw, integers)):

@@ -149,3 +149,16 @@ def test_one_kernel_and_its_schedule(arch: str) -> None:
     staging, atom = (made.schedule.staging, made.schedule.atom.instruction)
     assert (staging, atom) == (("tma", "wgmma") if arch == "sm_90a" else ("fragments", "mma.sync"))
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+    assert "serialized_wgmma" not in made.resources
+
+
+def test_slices_of_many_tiles_have_three_stages_and_copies_of_the_loop() -> None:
+    given = [tw.like("f8e4m3", 4096, 4096), tw.like("f8e4m3", 4096, 4096, order="F")]
+    given += [tw.like("f32", 4096, 32, order="F"), tw.like("f32", 32, 32, order="F"), tw.like("f32", 4096)]
+    words = {"terms": frozenset({"scale_a", "scale_b"}), "activation": None, "shared": (1, 128)}
+    for out in ("bf16", "f32", "f8e4m3"):
+        kernel = scaled_by_blocks(0).bind(multiplied=tw.f8e4m3, **words)
+        made = kernel.compile(*given, tw.like(out, 4096, 4096), 1.0, target="cuda", arch="sm_90a")
+        assert (made.schedule.stages, made.schedule.buffers, made.schedule.unroll) == (3, 4, 4)
+        assert "#pragma unroll 4\n" in made.source
+        assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0

@@ -282,6 +282,13 @@ CASES = {
         replace(WGMMA, stages=3, staging="cp_async", blocks=1, group_m=1), tiles=(1, 3)
     ),
     "cooperative": Case(replace(COOPERATIVE, blocks=2), tiles=(3, 2)),
+    "cooperative, three copies": Case(replace(COOPERATIVE, blocks=2, unroll=3), tiles=(3, 2)),
+    "cp_async, two copies": Case(replace(CP_ASYNC, unroll=2)),
+    "swapped, shares of a cluster": Case(
+        replace(FEW_ROWS, atom=tw.atoms.wgmma("f16", 64), tile=(64, 64, 64), split_k=2, reduction="cluster"),
+        layout="nn",
+        edge=19,
+    ),
     "cooperative, direct": Case(replace(COOPERATIVE, epilogue="direct"), tiles=(1, 3)),
     "deep slices": Case(replace(COOPERATIVE, tile=(128, 128, 128), stages=2, promote=1), tiles=(1, 3)),
     "cooperative, promoted": Case(replace(COOPERATIVE, promote=2), tiles=(1, 3)),

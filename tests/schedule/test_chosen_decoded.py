@@ -46,6 +46,21 @@ def test_few_rows_take_a_tile_of_few_rows() -> None:
         assert choose(question(decoded, arrays((rows, 4096, 4096), "i8"))).tile[1] < 64
 
 
+@pytest.mark.parametrize("rows", [1, 16, 64])
+def test_few_rows_have_few_short_stages_and_copies_of_the_loop(rows: int) -> None:
+    chosen = choose(question(decoded, arrays((rows, 4096, 4096), "f8e4m3")))
+    assert (chosen.tile[0], chosen.block_k, chosen.unroll, chosen.epilogue) == (64, 256, 4, "direct")
+    assert chosen.stages <= 6
+    assert (chosen.split_k, chosen.reduction) == (2, "cluster")
+
+
+def test_many_rows_go_through_two_narrow_buffers() -> None:
+    chosen = choose(question(decoded, arrays((4096, 4096, 4096), "f8e4m3")))
+    assert (chosen.buffers, chosen.unroll, chosen.epilogue) == (2, 2, "staged")
+    turned = [*arrays((4096, 4096, 4096), "f8e4m3")[:2], tw.like("f16", 4096, 4096, order="F")]
+    assert choose(question(decoded, turned)).buffers == 1
+
+
 def test_an_operand_a_is_decoded_where_it_is() -> None:
     given = [tw.like("f16", 512, 512) for _ in range(3)]
     chosen = choose(question(shifted, given))

@@ -58,6 +58,19 @@ def test_few_tiles_leave_no_multiprocessor_to_two_warps(shape: tuple[int, int, i
     assert schedule.groups == {4096: 8, 11008: 4, 8192: 1}[shape[2]]
 
 
+@pytest.mark.parametrize(
+    ("shape", "whole"),
+    [((16, 4096, 4096), "mnk"), ((15, 4096, 4096), "mk"), ((16, 4100, 4096), "nk"), ((7, 4100, 4096), "k")],
+    ids=str,
+)
+def test_few_rows_ask_nothing_of_whole_tiles_and_have_no_order(
+    shape: tuple[int, int, int], whole: str
+) -> None:
+    """In the transposed product, whose rows are columns of the weights."""
+    schedule = next(proposals(question(*shape, 128, "sm_90a"))).schedule
+    assert (schedule.whole, schedule.group_m, schedule.group_n) == (whole, 0, 0)
+
+
 def test_warps_of_many_rows_decode_different_weights() -> None:
     assert next(proposals(question(128, 8192, 8192, 128, "sm_90a"))).schedule.warps[1] == 1
 

@@ -304,7 +304,7 @@ def test_no_kind_has_hazards(kind: str) -> None:
     ("kind", "along", "aligned", "counts"),
     [
         ("staged, groups", 1, True, (0, 1)),
-        ("staged, groups", 0, True, (0, 1)),
+        ("staged, groups", 0, True, (0, 2)),
         ("staged, groups", 1, False, (0, 0)),
         ("overlapped", 1, True, (2, 2)),
         ("overlapped", 0, True, (2, 2)),

@@ -262,7 +262,9 @@ class WarpBarrier(Op):
 
 @dataclass(frozen=True)
 class For(Op):
-    """``for index in range(start, stop, step): body``; ``unroll`` asks for a copy of the body per iteration.
+    """``for index in range(start, stop, step): body``.
+
+    ``unroll`` asks for a copy of the body per iteration, or for so many copies in each turn of the loop.
 
     ``provenance`` names the construct that the loop implements ("mainloop" for the K loop of a GEMM).
     """
@@ -275,7 +277,7 @@ class For(Op):
     stop: Int
     step: int
     body: Block
-    unroll: bool = False
+    unroll: bool | int = False
     provenance: str = ""
 
 

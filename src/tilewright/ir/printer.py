@@ -103,7 +103,7 @@ class _Printer:
             note = f"  # {op.location.frame}" + (f" by {origin}" if origin is not None else "")
         if isinstance(op, For):
             span = f"{self.show(op.start)}, {self.show(op.stop)}, {op.step}"
-            extra = ", unroll=True" if op.unroll else ""
+            extra = f", unroll={op.unroll!r}" if op.unroll else ""
             extra += f", provenance={op.provenance!r}" if op.provenance else ""
             head = f"{indent}for {op.index.name} in range({span}{extra}):{note}"
             return [head, *self.block(op.body, depth + 1)]

@@ -13,6 +13,7 @@ from tilewright.errors import Location, TraceError
 from tilewright.ir.indices import COUNTED, VARIABLE, is_product, loop_index, named_integer
 from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, SetVariable, Variable
 from tilewright.ir.types import Value
+from tilewright.kinds import Count
 from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
 from tilewright.lang.source import (
     author_frame,
@@ -33,9 +34,9 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 
 
-@verb
+@verb(unroll=UNROLLED)
 def range(  # noqa: A001
-    *span: Index, unroll: bool = False, provenance: str = ""
+    *span: Index, unroll: bool | Count = False, provenance: str = ""
 ) -> Iterable[Index]:
     """``for k in tw.range(stop)``, ``(start, stop)`` or ``(start, stop, step)``: a loop of the kernel.
 
@@ -44,7 +45,8 @@ def range(  # noqa: A001
 
     Args:
         span: as in Python; the step is a positive integer.
-        unroll: copy the body for every iteration.
+        unroll: copy the body for every iteration; a number: so many copies in each turn of the loop, whose
+            end needs not be known.  It changes no result.
         provenance: what the loop implements; ``"mainloop"`` for the K loop of a GEMM.
 
     Example:
@@ -74,7 +76,7 @@ def range(  # noqa: A001
 class _Range:
     """What `range` returns; every ``for`` statement over it records a loop."""
 
-    def __init__(self, span: tuple[Int, Int, int], marks: tuple[bool, str], location: Location) -> None:
+    def __init__(self, span: tuple[Int, Int, int], marks: tuple[bool | int, str], location: Location) -> None:
         self.span = span
         self.marks = marks
         self.location = location

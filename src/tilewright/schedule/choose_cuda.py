@@ -23,6 +23,7 @@ from tilewright.schedule.choose_forms import (
     FP8,
     Shape,
     cached_row_us,
+    is_scaled_by_tile,
     items_of,
     overflows,
     promoted_every,
@@ -40,6 +41,12 @@ from tilewright.targets.atoms import fma, wgmma
 
 GROUPED_BAND = 4
 """Rows of tiles that follow each other, of groups of rows, where a block takes tile after tile."""
+
+SCALED_STAGES, SCALED_BUFFERS, SCALED_COPIES = 3, 4, 4
+"""Stages, buffers and copies of the main loop's body where slices of sums are multiplied by scales.
+
+On an H200 2 to 5 per cent faster than four stages, two buffers and one copy.
+"""
 
 SHAPES = (
     Shape(64, 256, 2, 4, 2),
@@ -172,8 +179,13 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,
     )
-    every = 1 if shape.promotes_slices(question) else promoted_every(question) // made.block_k
-    return replace(made, promote=every)
+    if not shape.promotes_slices(question):
+        return replace(made, promote=promoted_every(question) // made.block_k)
+    if not is_scaled_by_tile(question):
+        return replace(made, promote=1)
+    return replace(
+        made, promote=1, stages=min(made.stages, SCALED_STAGES), buffers=SCALED_BUFFERS, unroll=SCALED_COPIES
+    )
 
 
 def _ampere(question: Question) -> Iterator[Candidate]:

@@ -37,12 +37,16 @@ class Stream:
         depth: of a step, in units of 128 bytes of K.
         beside: blocks that share a multiprocessor, and its shared memory.
         each: columns of B that a group multiplies.
+        most: stages.
+        copies: of the main loop's body in each turn; where there are several, results leave from registers.
     """
 
     groups: int
     depth: int
     beside: int = 1
     each: int = 64
+    most: int = MOST_STAGES
+    copies: int = 1
 
     @property
     def columns(self) -> int:
@@ -54,7 +58,7 @@ class Stream:
         room = question.arch.shared_bytes // self.beside - BARRIERS_BYTES
         room -= sum(store.operand.dtype.bytes for store in question.form.stores) * rows * self.columns
         a, b = question.form.a.dtype.bytes, question.form.b.dtype.bytes
-        return min(room // (self.block_k(question) * (self.columns * b + rows * a)), MOST_STAGES)
+        return min(room // (self.block_k(question) * (self.columns * b + rows * a)), self.most)
 
     def block_k(self, question: Question) -> int:
         """Elements along K of a step."""
@@ -77,15 +81,19 @@ class Stream:
             roles="cooperative",
             groups=self.groups,
             promote=max(promoted_every // block_k, 1) if promoted_every else 0,
-            epilogue="staged",
+            epilogue="staged" if self.copies == 1 else "direct",
             buffers=1,
             registers=0,
             swap_ab=True,
+            unroll=self.copies,
         )
 
 
 STREAMS = (Stream(1, 4), Stream(2, 2), Stream(1, 2, beside=2))
 """Few, so that few kernels are compiled; 16 to 32 KiB of B in each step, and about 200 KiB in all rings."""
+
+DECODED = (Stream(1, 2, most=6, copies=4), *STREAMS)
+"""The same where B is decoded and contiguous along K: few short stages were faster than more of them."""
 
 ALONG_COLUMNS = (Stream(1, 2, each=128), Stream(1, 4, each=128))
 """The same where B is decoded and contiguous along N: it lies in rows of 128 bytes, which a group decodes."""
@@ -111,8 +119,8 @@ def candidates(question: Question, promoted_every: int = 0) -> Iterator[Candidat
         narrow = _narrow(question, promoted_every)
         rule = f"narrow tiles: {NARROW_COLUMNS} columns of B, steps of {2 * ROW_BYTES} bytes of K"
         yield Candidate(narrow, bulk_us(question, narrow), rule)
-    along_columns = question.decodes and question.majors[1] == "mn"
-    for stream in ALONG_COLUMNS if along_columns else STREAMS:
+    decoded = ALONG_COLUMNS if question.majors[1] == "mn" else DECODED
+    for stream in decoded if question.decodes else STREAMS:
         if stream.stages(question, rows) > 1:
             schedule = stream.schedule(question, rows, promoted_every)
             deep = f"steps of {stream.depth * ROW_BYTES} bytes of K"

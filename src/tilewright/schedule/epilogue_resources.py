@@ -16,7 +16,7 @@ from tilewright.layout.counts import divisor_at_most
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.epilogue.buffers import spare
-from tilewright.schedule.epilogue.direct import in_parts, own_slices, staged_columns
+from tilewright.schedule.epilogue.direct import bulk_columns, own_slices, staged_columns
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -90,12 +90,10 @@ class Leaving:
     @property
     def columns(self) -> int:
         """Of the slices in which a staged epilogue goes through a tile."""
-        columns = self.mma.tile[1]
         if not self.has_roles:
             return staged_columns(self.form, self.schedule, self.mma.c())
-        widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
-        spread = self.mma.c()
-        return next((width for width in widths if in_parts(spread, width)), columns)
+        results = [(store.operand.dtype, self._along_rows(store)) for store in self.blocks]
+        return bulk_columns(self.schedule, self.mma.c(), results)
 
     @property
     def count(self) -> int:

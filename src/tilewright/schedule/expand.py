@@ -210,7 +210,8 @@ def _run(
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 
-                main_loop(agent.verbs(work, sums), work.steps, agent.parts, issued)
+                copies = 1 if agent.accumulation is None else epilogue.schedule.unroll
+                main_loop(agent.verbs(work, sums), work.steps, agent.parts, issued, copies)
             agent.end(work)
             if agent.accumulation is None:
                 continue

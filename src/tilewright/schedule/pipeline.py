@@ -58,7 +58,11 @@ class Verb:
 
 
 def main_loop(
-    verbs: Sequence[Verb], count: Index, parts: int = 1, issued: Callable[[], None] = lambda: None
+    verbs: Sequence[Verb],
+    count: Index,
+    parts: int = 1,
+    issued: Callable[[], None] = lambda: None,
+    copies: int = 1,
 ) -> None:
     """``for k in range(count): for part in range(parts): every verb, each at its distance``.
 
@@ -67,6 +71,7 @@ def main_loop(
         count: tiles along K.
         parts: how many parts a tile is multiplied in.
         issued: what is done when the last step is begun, before those are ended that are under way.
+        copies: of the body in each turn of the loop.
     """
     ahead = max(verb.distance for verb in verbs)
     behind = -min(verb.distance for verb in verbs)
@@ -75,7 +80,7 @@ def main_loop(
             if at >= 0:
                 tile = at // parts
                 _do(verb, Step(tile, at % parts, 0, tile, inside=tile < count))
-    for k in traced_range(count, provenance="mainloop"):
+    for k in traced_range(count, unroll=copies > 1 and copies, provenance="mainloop"):
         shared: dict[str, Any] = {}
         for part in unroll(parts):
             for verb, at in _due(verbs, part):

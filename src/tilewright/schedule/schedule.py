@@ -10,7 +10,7 @@ from tilewright.calls import is_constant, launches
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
-from tilewright.layout.limits import STAGES, WARPS
+from tilewright.layout.limits import STAGES, UNROLLED, WARPS
 from tilewright.symbolic.nodes import hashed_once
 from tilewright.targets.atoms import spelled
 
@@ -98,7 +98,7 @@ legal(
 )
 
 
-@launches(stages=STAGES, groups=WARPS)
+@launches(stages=STAGES, groups=WARPS, unroll=UNROLLED)
 @hashed_once
 @dataclass(frozen=True, repr=False)
 class Schedule:
@@ -163,6 +163,8 @@ class Schedule:
         batches: batch items of which a block computes the same tile, one after the other.
         whole: which of M, N and K are multiples of the tile's extents, some of ``"mnk"``: along them no
             element is asked whether it lies within the array, and a launch with another extent is refused.
+        unroll: tiles along K in each turn of the main loop of those who multiply: the compiler copies its
+            body, so that what one tile ends with lies beside what the next one begins with.
         across: whether what is reduced along rows or columns, and stored along one dimension alone, is
             reduced across tiles: each writes its part, and who comes last makes the result of all parts, in
             the order of the tiles.  Otherwise one tile covers all of a row, or column.
@@ -218,6 +220,7 @@ class Schedule:
     across: bool = False
     whole: Dims = ""
     interleaved: bool = False
+    unroll: Count = 1
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster", "k1", "extra_rows"):

@@ -92,6 +92,7 @@ class Dialect:
         types: the name of each dtype's storage type.
         function: qualifiers of a helper function in the prelude.
         unroll: the line before a loop that is to be unrolled.
+        copied: the same of a loop that has so many copies of its body in each turn.
         bits: what is called with a type and a value of another one for the number that has the same bits.
         reserved: names that the generated text uses itself, besides C++'s keywords.
         atomics: for each kind of reduction and element type, the functions that do it.
@@ -100,9 +101,16 @@ class Dialect:
     types: dict[str, str]
     function: str = "static inline"
     unroll: str = "#pragma unroll"
+    copied: str = "#pragma unroll {}"
     bits: str = "__builtin_bit_cast"
     reserved: frozenset[str] = frozenset()
     atomics: Mapping[tuple[str, str], tuple[Atomic, ...]] = field(default_factory=dict)
+
+    def unrolled(self, copies: bool | int) -> str:
+        """The line before a loop: with so many copies of its body in each turn, or with all of them."""
+        if copies is True or not copies:
+            return self.unroll if copies else ""
+        return self.copied.format(copies) if copies > 1 else ""
 
     def type(self, dtype: DType) -> str:
         """The storage type of a dtype."""
@@ -347,7 +355,7 @@ def loop(emitter: Emitter, op: For, assume: str = "") -> None:
         stop = end
     if assume:
         emitter.do(call(assume, code("{} < {}", emitter.spell(op.start), stop)))
-    before = emitter.dialect.unroll if op.unroll else ""
+    before = emitter.dialect.unrolled(op.unroll)
     condition = code("{} < {}", index, stop)
     with emitter.loop(kind, index, emitter.spell(op.start), condition, op.step, before):
         emitter.block(op.body)

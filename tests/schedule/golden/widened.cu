@@ -186,13 +186,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
   e4m3_t* const sB = (e4m3_t*)shared_memory;
   // test_golden.py:78 stages: sA: f16 2x2x256x64
   half_t* const sA = (half_t*)(shared_memory + 32768);
-  // test_golden.py:79 epilogue: sC: f16 2x1x64x64
+  // test_golden.py:79 epilogue: sC: f16 2x1x32x64
   half_t* const sC = (half_t*)(shared_memory + 163840);
   // test_golden.py:78 stages: full: 2 barriers of 1 arrivals
-  mbarrier_t* const full = (mbarrier_t*)(shared_memory + 180224);
+  mbarrier_t* const full = (mbarrier_t*)(shared_memory + 172032);
   if (tid == 0) mbarrier_init(full, 2, 1);
   // test_golden.py:78 stages: empty: 2 barriers of 8 arrivals
-  mbarrier_t* const empty = (mbarrier_t*)(shared_memory + 180240);
+  mbarrier_t* const empty = (mbarrier_t*)(shared_memory + 172048);
   if (tid == 0) mbarrier_init(empty, 2, 8);
   // test_golden.py:78 stages: barrier
   __syncthreads();
@@ -385,14 +385,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
               + (max_int((K + 112) / 128, 1) + max_int((K + 112) / 128, 1)*turn_1 + 1) % 2);
         }
       }
-      // test_golden.py:78 epilogue: part = acc[0:64, 0:64]
-      float part[32];
+      // test_golden.py:78 epilogue: part = acc[0:64, 0:32]
+      float part[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) part[i] = acc[i];
+      for (int i = 0; i < 16; ++i) part[i] = acc[i];
       // test_golden.py:79 epilogue: mul = mul(part, rscale)
-      float mul[32];
+      float mul[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) mul[i] = part[i] * rscale[(i / 2) % 2];
+      for (int i = 0; i < 16; ++i) mul[i] = part[i] * rscale[(i / 2) % 2];
       // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
@@ -401,9 +401,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       {
         const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
         const int col = 8*((tid / 16) % 2) + (tid % 8);
-        half_t* to = sC + 4096*g + 64*col + ((8*(col % 8)) ^ row);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 2; ++i) {
           __align__(4) half_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul[8*i + e]);
@@ -416,18 +416,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       role_barrier_of_group<128>(g + 1);
       // test_golden.py:79 epilogue: held_5 -> tile_2.permute(1, 0), by TMA
       if (tid == 0) {
-        tma_store_2d(&C_map, sC + 4096*g, 128*m_1 + 64*g, 256*n_1);
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1);
         // test_golden.py:79 epilogue: close the group of stores
         bulk_commit();
       }
-      // test_golden.py:78 epilogue: part_1 = acc[0:64, 64:128]
-      float part_1[32];
+      // test_golden.py:78 epilogue: part_1 = acc[0:64, 32:64]
+      float part_1[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) part_1[i] = acc[i + 32];
+      for (int i = 0; i < 16; ++i) part_1[i] = acc[i + 16];
       // test_golden.py:79 epilogue: mul_1 = mul(part_1, rscale)
-      float mul_1[32];
+      float mul_1[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) mul_1[i] = part_1[i] * rscale[(i / 2) % 2];
+      for (int i = 0; i < 16; ++i) mul_1[i] = part_1[i] * rscale[(i / 2) % 2];
       // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
@@ -436,9 +436,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       {
         const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
         const int col = 8*((tid / 16) % 2) + (tid % 8);
-        half_t* to = sC + 4096*g + 64*col + ((8*(col % 8)) ^ row);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 2; ++i) {
           __align__(4) half_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_1[8*i + e]);
@@ -451,18 +451,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       role_barrier_of_group<128>(g + 1);
       // test_golden.py:79 epilogue: held_7 -> tile_3.permute(1, 0), by TMA
       if (tid == 0) {
-        tma_store_2d(&C_map, sC + 4096*g, 128*m_1 + 64*g, 256*n_1 + 64);
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 32);
         // test_golden.py:79 epilogue: close the group of stores
         bulk_commit();
       }
-      // test_golden.py:78 epilogue: part_2 = acc[0:64, 128:192]
-      float part_2[32];
+      // test_golden.py:78 epilogue: part_2 = acc[0:64, 64:96]
+      float part_2[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) part_2[i] = acc[i + 64];
+      for (int i = 0; i < 16; ++i) part_2[i] = acc[i + 32];
       // test_golden.py:79 epilogue: mul_2 = mul(part_2, rscale)
-      float mul_2[32];
+      float mul_2[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) mul_2[i] = part_2[i] * rscale[(i / 2) % 2];
+      for (int i = 0; i < 16; ++i) mul_2[i] = part_2[i] * rscale[(i / 2) % 2];
       // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
@@ -471,9 +471,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       {
         const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
         const int col = 8*((tid / 16) % 2) + (tid % 8);
-        half_t* to = sC + 4096*g + 64*col + ((8*(col % 8)) ^ row);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 2; ++i) {
           __align__(4) half_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_2[8*i + e]);
@@ -486,18 +486,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       role_barrier_of_group<128>(g + 1);
       // test_golden.py:79 epilogue: held_9 -> tile_4.permute(1, 0), by TMA
       if (tid == 0) {
-        tma_store_2d(&C_map, sC + 4096*g, 128*m_1 + 64*g, 256*n_1 + 128);
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 64);
         // test_golden.py:79 epilogue: close the group of stores
         bulk_commit();
       }
-      // test_golden.py:78 epilogue: part_3 = acc[0:64, 192:256]
-      float part_3[32];
+      // test_golden.py:78 epilogue: part_3 = acc[0:64, 96:128]
+      float part_3[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 96];
+      for (int i = 0; i < 16; ++i) part_3[i] = acc[i + 48];
       // test_golden.py:79 epilogue: mul_3 = mul(part_3, rscale)
-      float mul_3[32];
+      float mul_3[16];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) mul_3[i] = part_3[i] * rscale[(i / 2) % 2];
+      for (int i = 0; i < 16; ++i) mul_3[i] = part_3[i] * rscale[(i / 2) % 2];
       // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
@@ -506,9 +506,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       {
         const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
         const int col = 8*((tid / 16) % 2) + (tid % 8);
-        half_t* to = sC + 4096*g + 64*col + ((8*(col % 8)) ^ row);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 2; ++i) {
           __align__(4) half_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_3[8*i + e]);
@@ -521,7 +521,147 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       role_barrier_of_group<128>(g + 1);
       // test_golden.py:79 epilogue: held_11 -> tile_5.permute(1, 0), by TMA
       if (tid == 0) {
-        tma_store_2d(&C_map, sC + 4096*g, 128*m_1 + 64*g, 256*n_1 + 192);
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 96);
+        // test_golden.py:79 epilogue: close the group of stores
+        bulk_commit();
+      }
+      // test_golden.py:78 epilogue: part_4 = acc[0:64, 128:160]
+      float part_4[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) part_4[i] = acc[i + 64];
+      // test_golden.py:79 epilogue: mul_4 = mul(part_4, rscale)
+      float mul_4[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) mul_4[i] = part_4[i] * rscale[(i / 2) % 2];
+      // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
+      if (tid == 0) bulk_wait<0>();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: mul_4 -> held_12.permute(1, 0), 4 matrices at a time
+      {
+        const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
+        const int col = 8*((tid / 16) % 2) + (tid % 8);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          __align__(4) half_t packed[8];
+          #pragma unroll
+          for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_4[8*i + e]);
+          stmatrix_x4_trans(to + 1024*i, packed);
+        }
+      }
+      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      fence_async();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: held_13 -> tile_6.permute(1, 0), by TMA
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 128);
+        // test_golden.py:79 epilogue: close the group of stores
+        bulk_commit();
+      }
+      // test_golden.py:78 epilogue: part_5 = acc[0:64, 160:192]
+      float part_5[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) part_5[i] = acc[i + 80];
+      // test_golden.py:79 epilogue: mul_5 = mul(part_5, rscale)
+      float mul_5[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) mul_5[i] = part_5[i] * rscale[(i / 2) % 2];
+      // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
+      if (tid == 0) bulk_wait<0>();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: mul_5 -> held_14.permute(1, 0), 4 matrices at a time
+      {
+        const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
+        const int col = 8*((tid / 16) % 2) + (tid % 8);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          __align__(4) half_t packed[8];
+          #pragma unroll
+          for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_5[8*i + e]);
+          stmatrix_x4_trans(to + 1024*i, packed);
+        }
+      }
+      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      fence_async();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: held_15 -> tile_7.permute(1, 0), by TMA
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 160);
+        // test_golden.py:79 epilogue: close the group of stores
+        bulk_commit();
+      }
+      // test_golden.py:78 epilogue: part_6 = acc[0:64, 192:224]
+      float part_6[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) part_6[i] = acc[i + 96];
+      // test_golden.py:79 epilogue: mul_6 = mul(part_6, rscale)
+      float mul_6[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) mul_6[i] = part_6[i] * rscale[(i / 2) % 2];
+      // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
+      if (tid == 0) bulk_wait<0>();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: mul_6 -> held_16.permute(1, 0), 4 matrices at a time
+      {
+        const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
+        const int col = 8*((tid / 16) % 2) + (tid % 8);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          __align__(4) half_t packed[8];
+          #pragma unroll
+          for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_6[8*i + e]);
+          stmatrix_x4_trans(to + 1024*i, packed);
+        }
+      }
+      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      fence_async();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: held_17 -> tile_8.permute(1, 0), by TMA
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 192);
+        // test_golden.py:79 epilogue: close the group of stores
+        bulk_commit();
+      }
+      // test_golden.py:78 epilogue: part_7 = acc[0:64, 224:256]
+      float part_7[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) part_7[i] = acc[i + 112];
+      // test_golden.py:79 epilogue: mul_7 = mul(part_7, rscale)
+      float mul_7[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) mul_7[i] = part_7[i] * rscale[(i / 2) % 2];
+      // test_golden.py:79 epilogue: wait until at most 0 groups of stores read shared memory
+      if (tid == 0) bulk_wait<0>();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: mul_7 -> held_18.permute(1, 0), 4 matrices at a time
+      {
+        const int row = 16*(tid / 32) + 8*((tid / 8) % 2);
+        const int col = 8*((tid / 16) % 2) + (tid % 8);
+        half_t* to = sC + 2048*g + 64*col + ((8*(col % 8)) ^ row);
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          __align__(4) half_t packed[8];
+          #pragma unroll
+          for (int e = 0; e < 8; ++e) packed[e] = float_to_half(mul_7[8*i + e]);
+          stmatrix_x4_trans(to + 1024*i, packed);
+        }
+      }
+      // test_golden.py:79 epilogue: let TMA and the tensor cores see shared memory
+      fence_async();
+      // test_golden.py:79 epilogue: barrier g + 1 of 128 threads
+      role_barrier_of_group<128>(g + 1);
+      // test_golden.py:79 epilogue: held_19 -> tile_9.permute(1, 0), by TMA
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 2048*g, 128*m_1 + 64*g, 256*n_1 + 224);
         // test_golden.py:79 epilogue: close the group of stores
         bulk_commit();
       }

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from tilewright.dataflow.nodes import Part, Store
+from tilewright.dtypes import DType
 from tilewright.errors import LayoutError, TraceError
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let, unroll, when
@@ -258,6 +259,24 @@ def staged_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
     while columns * narrowest < ROW_BYTES and columns < whole:
         columns *= 2
     return columns if in_parts(spread, columns) else whole
+
+
+def bulk_columns(schedule: Schedule, spread: Distribution, results: Sequence[tuple[DType, bool]]) -> int:
+    """Columns of the slices in which a group's tile goes through shared memory where warps have roles.
+
+    Rows of 128 bytes of the narrowest elements.  Where these rows are columns of the tile, as of all results
+    of exchanged operands, slices that groups store themselves are narrow: two of them take the memory of one,
+    and blocks that share a tile have one each.
+
+    Args:
+        schedule: how the tile is computed.
+        spread: which threads hold which elements of the tile.
+        results: the dtype of each result, and whether it is contiguous along the tile's rows.
+    """
+    widths = sorted({ROW_BYTES // dtype.bytes for dtype, _ in results}, reverse=True)
+    if schedule.epilogue == "staged" and all(along_rows for _, along_rows in results):
+        widths = [AT_ONCE]
+    return next((width for width in widths if in_parts(spread, width)), spread.shape[1])
 
 
 def in_parts(spread: Distribution, columns: int) -> bool:

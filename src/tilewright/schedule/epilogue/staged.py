@@ -8,11 +8,10 @@ from tilewright.lang.control import when
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
-from tilewright.schedule.epilogue.direct import Direct, in_parts, own_slices, staged_columns
+from tilewright.schedule.epilogue.direct import Direct, bulk_columns, own_slices, staged_columns
 from tilewright.schedule.epilogue.values import Arguments, Place, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.schedule.turns_ring import meet_all
 
 
@@ -41,12 +40,12 @@ class Staged(Direct):
         return min(self.schedule.buffers, own_slices(self.form, self.schedule, count))
 
     def _slice(self, columns: int) -> int:
-        """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
+        """Columns of a slice."""
         if not self.schedule.stores_by_groups:
             return staged_columns(self.form, self.schedule, self.schedule.mma.c())
-        widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
-        spread = self.schedule.mma.c()
-        return next((width for width in widths if in_parts(spread, width)), columns)
+        sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
+        results = [(side.operand.dtype, side.along_rows) for side in sides]
+        return bulk_columns(self.schedule, self.schedule.mma.c(), results)
 
     def _buffers(self, side: Side, shape: tuple[int, int], groups: int) -> Panels | Rows:
         kind = Panels if self.roles and in_panels(side, shape) else Rows

@@ -38,6 +38,7 @@ SELF = "THIS_FUNCTION"
 DIALECT = Dialect(
     STORAGE,
     unroll="// the author asks for unrolling; the compiler decides",
+    copied="// the author asks for {} copies of the body; the compiler decides",
     reserved=frozenset((*conversions.SNIPPETS, *functions.SNIPPETS, *INTEGERS, *OWN_NAMES)),
 )
 
