@@ -49,6 +49,11 @@ CASES = {
     "cooperative, several slices": Case(clustered(LONG, 3), edge=28),
     "cooperative, one buffer": Case(clustered(LONG, 2, buffers=1), residual, tiles=(1, 1)),
     "few rows": Case(clustered(FEW_ROWS, 4), residual, layout="nn", tiles=(2, 1)),
+    "few rows, a narrow slice each": Case(
+        clustered(replace(FEW_ROWS, atom=tw.atoms.wgmma("f16", 64), tile=(64, 64, 64)), 2),
+        layout="nn",
+        edge=19,
+    ),
 }
 
 

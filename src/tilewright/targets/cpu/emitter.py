@@ -14,7 +14,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Redistribute, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.targets.cfamily import Dialect, Emitter
+from tilewright.targets.cfamily import Emitter
 from tilewright.targets.cpu import conversions, functions
 from tilewright.targets.cpu.conversions import STORAGE, convert
 from tilewright.targets.cpu.fuse import Pointwise, made_by
@@ -22,6 +22,7 @@ from tilewright.targets.cpu.linear import fragment_view
 from tilewright.targets.cpu.live import Extents
 from tilewright.targets.cpu.multiply import Multiply, panel_elems
 from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
+from tilewright.targets.dialect import Dialect
 from tilewright.targets.listing import Access
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.statements import Code, call, code, named, names_in

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.targets.cfamily import Atomic
+from tilewright.targets.dialect import Atomic
 
 _REGISTERS = {
     "f64": ("double", "d", "x"),

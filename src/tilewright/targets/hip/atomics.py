@@ -6,7 +6,7 @@ Source: LLVM, "User Guide for AMDGPU Backend", "Memory Model"; clang, "Scoped At
 from __future__ import annotations
 
 from tilewright.targets.c_integers import INTEGER_TYPES
-from tilewright.targets.cfamily import Atomic
+from tilewright.targets.dialect import Atomic
 
 _KINDS = {
     **{("add", dtype): "add" for dtype in ("f32", "f64", "i32", "u32", "i64", "u64")},

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tilewright.ir.mma import MmaAtom
-from tilewright.targets.cfamily import Dialect
+from tilewright.targets.dialect import Dialect
 
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 """Types that move so many bytes in one access; words of several are pieces of text."""

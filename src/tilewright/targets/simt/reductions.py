@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.ir.copies import Copy
 from tilewright.symbolic.expr import add
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.targets.cfamily import Atomic
+from tilewright.targets.dialect import Atomic
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, copy, in_turn, plan, title, when
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
