@@ -1,11 +1,12 @@
-"""fp16 by 8-bit weights with scales and bias on the CPU, beside NumPy in f32 on weights converted before.
+"""fp16 by 8-bit and 4-bit weights on the CPU, beside NumPy in f32 on weights converted before.
 
     python benchmarks/scaled_cpu.py [--quick] [--busy] [--rows-of M ...] [--side N]
-        [--json results/cpu_scaled.json]
+        [--groups | --columns] [--json results/cpu_scaled.json]
 
 Each result is verified before it is timed. NumPy has A and the weights in f32, converted before and in their
-order in memory, and multiplies, scales and adds the bias in place: three calls. Ours reads f16 and 8 bits and
-rounds to f16. It is timed twice, under two names: what the two differ by is noise.
+order in memory, and multiplies, scales and adds the bias in place: three calls, or two where weights have
+scales of groups, which were applied before. Ours reads f16 and 8 or 4 bits and rounds to f16. It is timed
+twice, under two names: what the two differ by is noise; with groups also by a pass that widens weights first.
 """
 
 from __future__ import annotations
@@ -23,26 +24,34 @@ from tilewright.tune.trial import OURS
 NUMPY = "NumPy, in f32"
 ROWS, SIDE = (1, 4, 16, 64, 256), 4096
 KINDS = (("f8e4m3", "k"), ("f8e4m3", "n"), ("f8e5m2", "k"), ("i8", "k"))
+GROUPED = (("i4", "k", True), ("i4", "k", False), ("f4e2m1", "k", False), ("i4", "n", False))
+"""Kinds of weights in groups, along what they are contiguous, and whether they have zero points."""
+
+GROUP, PASS = 128, "with a pass"
 
 
 def main() -> None:
     parser = on_host(__doc__)
     parser.add_argument("--rows-of", type=int, nargs="*", help="rows of A")
     parser.add_argument("--side", type=int, help="of the weights")
+    parser.add_argument("--groups", action="store_true", help="weights in groups alone")
+    parser.add_argument("--columns", action="store_true", help="those with a scale for each column alone")
     asked = parser.parse_args()
     side = asked.side or (256 if asked.quick else SIDE)
+    problems: list[Any] = [] if asked.groups else [functools.partial(of_columns, *kind) for kind in KINDS]
+    problems += [] if asked.columns else [functools.partial(in_groups, *kind) for kind in GROUPED]
     rows = []
-    for kind, along in KINDS[:1] if asked.quick else KINDS:
+    for problem in (problems[0], problems[-1]) if asked.quick else problems:
         for m in asked.rows_of or ((16,) if asked.quick else ROWS):
-            rows.append(row(m, side, kind, along, asked))
+            rows.append(problem(m, side, asked))
             print(line(rows[-1]), flush=True)
     print()
     print(table(HEAD, [columns(found) for found in rows]))
     keep(asked, "scaled_cpu", "cpu", rows)
 
 
-def row(m: int, side: int, kind: str, along: str, asked: Any) -> dict[str, Any]:
-    """One problem: verified, then timed."""
+def of_columns(kind: str, along: str, m: int, side: int, asked: Any) -> dict[str, Any]:
+    """One problem with a scale for each column: verified, then timed."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(-128, 128, (side, side)) if kind == "i8" else rng.standard_normal((side, side))
     stored = drawn.astype(tw.dtype(kind).numpy)
@@ -60,16 +69,61 @@ def row(m: int, side: int, kind: str, along: str, asked: Any) -> dict[str, Any]:
 
     ours = functools.partial(tw.scaled_mm, a, b, out, scale_b=scale, bias=bias, target="cpu")
     ours()
-    of_bound = error_of_bound(out, a, b, scale, bias)
+    checked = error_of_bound(out, a, b, scale, bias)
     taken = timed({OURS: ours, AGAIN: ours, NUMPY: theirs}, asked)
+    return record((m, side), kind, f"contiguous along {along}", checked, (b.nbytes, wide_b.nbytes), taken)
+
+
+def in_groups(kind: str, along: str, zeros: bool, m: int, side: int, asked: Any) -> dict[str, Any]:
+    """One problem with a scale for each column and group, and perhaps a zero point: verified, then timed."""
+    rng, group = np.random.default_rng(0), min(GROUP, side)
+    codes = rng.integers(-8, 8, (side, side)) if kind == "i4" else rng.standard_normal((side, side)) * 2
+    stored = tw.pack(codes, kind)
+    held = stored.T if along == "k" else stored
+    numbers = tw.unpack(stored, kind).astype(np.float32)
+    a = rng.standard_normal((m, side)).astype(np.float16)
+    beside = {"scale_b": ((rng.random((side // group, side)) + 0.5) / 64).astype(np.float16)}
+    shift = np.zeros_like(beside["scale_b"], np.float32)
+    if zeros:
+        beside["zero_b"] = rng.integers(-8, 8, shift.shape).astype(np.int8)
+        shift = beside["zero_b"].astype(np.float32)
+    numbers = numbers.T if along == "k" else numbers
+    wide_b = (numbers - shift.repeat(group, 0)) * beside["scale_b"].astype(np.float32).repeat(group, 0)
+    wide_b = wide_b.astype(np.float16).astype(np.float32, order="F" if along == "k" else "C")
+    bias = rng.standard_normal(side, np.float32)
+    out, made = np.full((m, side), np.nan, np.float16), np.empty((m, side), np.float32)
+    wide_a = a.astype(np.float32)
+
+    def theirs() -> None:
+        np.matmul(wide_a, wide_b, out=made)
+        np.add(made, bias, out=made)
+
+    given = {**beside, "group": group, "bias": bias, "target": "cpu"}
+    ours = functools.partial(tw.scaled_mm, a, tw.packed(held, kind), out, **given)
+    calls = {OURS: ours, AGAIN: ours, NUMPY: theirs}
+    if along == "k":
+        calls[PASS] = functools.partial(ours, prepass=True)
+        calls[PASS]()
+    ours()
+    checked = error_of_bound(out, a, wide_b, np.ones(side, np.float32), bias)
+    layout = f"contiguous along {along}, groups of {group}" + (", zero points" if zeros else "")
+    sizes = (stored.nbytes + sum(one.nbytes for one in beside.values()), wide_b.nbytes)
+    return record((m, side), kind, layout, checked, sizes, timed(calls, asked))
+
+
+def record(
+    size: tuple[int, int], kind: str, layout: str, checked: float, held: tuple[int, int], taken: Any
+) -> dict[str, Any]:
+    """What is kept of a problem."""
+    m, side = size
     return {
         "name": "scaled_mm",
         "dtype": f"f16 × {kind}",
         "shape": [m, side, side],
-        "layout": f"contiguous along {along}",
+        "layout": layout,
         "target": "cpu",
-        "error_of_bound": of_bound,
-        "weight_bytes": {OURS: b.nbytes, NUMPY: wide_b.nbytes},
+        "error_of_bound": checked,
+        "weight_bytes": dict(zip((OURS, NUMPY), held, strict=True)),
         **rates(taken, 2 * m * side * side),
     }
 

@@ -207,7 +207,7 @@ def _function(emitter: CpuEmitter, op: Decoding, form: Form, spelled: Spelled) -
         for name, of in (("near", text.near(dtype)), ("kept", text.kept(dtype))):
             function = emitter.function(f"{name}_{dtype}", of)
             lines = [line.replace(f"{name}_{dtype}<", f"{function}<") for line in lines]
-    element = emitter.convert("row[l]", form.kind, f32) if form.way == "plain" else ""
+    element = emitter.convert("from[e]", form.kind, f32) if form.way == "plain" else ""
     arrays = len(computing.arrays)
     each = emitter.function("compute_each", spelled(form, lines, made, arrays, element))
     whole = text.decoding(form, len(op.beside), computing.arrays, computing.within, each)

@@ -115,7 +115,7 @@ def rows(form: Form, lines: Sequence[str], made: str, arrays: int, element: str)
         lines: what is computed of ``raw``, the elements, and ``of_column0``, what belongs to columns.
         made: the operand.
         arrays: how many arrays there are that belong to columns.
-        element: spells a plain element as f32, at ``l`` of ``row``.
+        element: spells a plain element as f32, of ``from`` at ``e``.
     """
     columns = form.columns
     names = [f"of_column{at}" for at in range(arrays)]
@@ -123,16 +123,16 @@ def rows(form: Form, lines: Sequence[str], made: str, arrays: int, element: str)
     held = "".join(
         f"    const vector {name} = *(const vector*)(of_{at} + j);\n" for at, name in enumerate(names)
     )
-    body = "\n".join(f"        {line}" for line in (*_raw(form, element), *lines))
+    body = "\n".join(f"        {line}" for line in (*_raw(form), *lines))
+    read = "".join(f"      {line}\n" for line in _row(form))
     place = f"({form.depth} * k + i)" if form.depth > 1 else "k"
     return f"""\
 // to[k][n] for {columns} columns: what is computed of elements, and of what belongs to each column.
 template <bool SIMPLE>
 static void {SELF}(float* to, const {form.storage}* from{given}, Index rows) {{
-{header(form.lanes)}{_types(form)}  for (Index j = 0; j < {columns}; j += {form.lanes}) {{
+{header(form.lanes)}{_before(form, element)}  for (Index j = 0; j < {columns}; j += {form.lanes}) {{
 {held}    for (Index k = 0; k < rows; ++k) {{
-{_row(form)}
-      UNROLL for (Index i = 0; i < {form.depth}; ++i) {{
+{read}      UNROLL for (Index i = 0; i < {form.depth}; ++i) {{
 {body}
         *(vector*)(to + {place} * {columns} + j) = {made};
       }}
@@ -147,37 +147,41 @@ def header(lanes: int) -> str:
     return f"  typedef float vector {kind};\n  typedef unsigned bits {kind};\n"
 
 
-def _types(form: Form) -> str:
-    if form.way != "pairs":
+def _before(form: Form, element: str) -> str:
+    """What comes before the loops: plain elements are converted in one long loop, where the operand goes."""
+    if form.way != "plain":
         return ""
-    half = form.lanes // 2
-    return f"  typedef unsigned char pairs __attribute__((vector_size({half}), aligned(1)));\n"
+    return f"""\
+  INDEPENDENT
+  for (Index e = 0; e < rows * {form.columns}; ++e) to[e] = {element};
+"""
 
 
-def _row(form: Form) -> str:
-    """What is read of a row: elements, or words from which codes of 4 bits are taken."""
-    if form.way == "plain":
-        return f"      const {form.storage}* const row = from + k * {form.pitch} + j;"
+def _row(form: Form) -> list[str]:
+    """The lines that read a row: words from which codes of 4 bits are taken."""
     flipped = " ^ 0x88888888u" if form.kind == i4 else ""
     if form.way == "words":
-        return f"      const bits word = *(const bits*)(from + k * {form.pitch} + j){flipped};"
-    lanes = range(form.lanes)
-    twice, shifts = (", ".join(map(str, of)) for of in ([n // 2 for n in lanes], [n % 2 * 4 for n in lanes]))
-    return f"""\
-      const pairs held = *(const pairs*)(from + k * {form.pitch} + j / 2);
-      const bits both = __builtin_convertvector(__builtin_shufflevector(held, held, {twice}), bits);
-      const bits word = (both >> (bits){{{shifts}}}){flipped};"""
+        return [f"const bits word = *(const bits*)(from + k * {form.pitch} + j){flipped};"]
+    if form.way == "plain":
+        return []
+    lanes, bits = range(form.lanes), form.kind.bits
+    shifts = ", ".join(str(bits * (lane % PER_WORD)) for lane in lanes)
+    size, copied = form.lanes * bits // 8, "both"
+    lines = ["unsigned long long codes = 0;"]
+    lines += [f"__builtin_memcpy(&codes, from + k * {form.pitch} + j / {form.kind.per_byte}, {size});"]
+    if form.lanes > PER_WORD:
+        copied = f"__builtin_shufflevector(both, both, {', '.join(str(lane // PER_WORD) for lane in lanes)})"
+        lines += [f"typedef unsigned long long words __attribute__((vector_size({4 * form.lanes})));"]
+        lines += ["const bits both = (bits)(words{} + codes);"]
+    else:
+        lines += ["const bits both = bits{} + (unsigned)codes;"]
+    return [*lines, f"const bits word = ({copied} >> (bits){{{shifts}}}){flipped};"]
 
 
-def _raw(form: Form, element: str) -> list[str]:
+def _raw(form: Form) -> list[str]:
     """The lines that give ``raw``."""
     if form.way == "plain":
-        each = f"for (Index l = 0; l < {form.lanes}; ++l)"
-        return [
-            f"float block[{form.lanes}];",
-            f"INDEPENDENT {each} block[l] = {element};",
-            "const vector raw = *(const vector*)block;",
-        ]
+        return [f"const vector raw = *(const vector*)(to + k * {form.columns} + j);"]
     if form.kind == f4e2m1:
         sign, size = _moved(SIGN - 3), _moved(FRACTION - 1)
         up = "__builtin_bit_cast(float, 253u << 23)"
