@@ -62,15 +62,23 @@ class Dots:
             ask_ahead(emitter, op, panel, form)
             tables = aligned_array(emitter, "float", "tables", CODES * self.columns)
             parts = Parts.of(emitter, op, panel, form, _tables)
+            sums = aligned_array(emitter, "float", "sums", MOST_ROWS * CODES * self.columns)
             kernel = emitter.function("multiply_looked_up", _text(self, op.run, parts.depth // 2))
             with parts.each() as first:
                 parts.call(tables, code("(const unsigned*){}", held), first, self.columns)
                 from_a, from_b = emitter.spell(first), emitter.spell(floordiv(first, 2))
-                more = adds if first == 0 else code("{} || {} > 0", adds, from_a)
-                given = (c, code("{} + {}", a, from_a), code("{} + {}", held, from_b), tables, more)
-                for rows in range(1, MOST_ROWS + 1):
-                    with emitter.branch(code("{} == {}", needed, rows)):
-                        emitter.do(code("{}<{}>({})", kernel, rows, joined(", ", given)))
+                given = (sums, code("{} + {}", a, from_a), code("{} + {}", held, from_b), tables)
+                later = Code("false") if first == 0 else code("{} > 0", from_a)
+                _of_each_size(emitter, kernel, needed, (*given, later))
+            adding = emitter.function("add_lanes", _adding(self.columns))
+            _of_each_size(emitter, adding, needed, (c, sums, adds))
+
+
+def _of_each_size(emitter: CpuEmitter, function: Code, needed: Code, given: Sequence[Code]) -> None:
+    """Call a function for as many rows as are needed."""
+    for rows in range(1, MOST_ROWS + 1):
+        with emitter.branch(code("{} == {}", needed, rows)):
+            emitter.do(code("{}<{}>({})", function, rows, joined(", ", given)))
 
 
 def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_stride: int) -> Dots | None:
@@ -111,48 +119,57 @@ def _text(dots: Dots, run: int, pitch: int) -> str:
     steps = run // CODES
     shifts = ", ".join(str(CODE_BITS * (lane // 2)) for lane in range(CODES))
     order = ", ".join(str(lane // 2 + lane % 2 * CODES // 2) for lane in range(CODES))
-    total = " + ".join(f"row[{lane}]" for lane in range(CODES))
-    stages = "\n".join(f"    {line}" for line in exchanged(CODES))
     return f"""\
-// c[i][n] = (adds ? c[i][n] : 0) + sum of a[i][k] * tables[n][code of n at k] over {run} k, for i < ROWS
+// sums[i][n][lane] = (adds ? sums[i][n][lane] : 0) + sum of a[i][k] * tables[n][code of n at k] over {run} k
 template <int ROWS>
-CONTRACTED static void {SELF}(float* c, const float* a, const unsigned char* from, const float* tables,
+CONTRACTED static void {SELF}(float* sums, const float* a, const unsigned char* from, const float* tables,
     bool adds) {{
   CONTRACT
 {header(CODES)}  typedef unsigned long long words __attribute__((vector_size({VECTOR_BYTES})));
   const bits shifts = {{{shifts}}};
-  vector left[ROWS][{steps}], sums[ROWS][{CODES}];
+  vector left[ROWS][{steps}];
   UNROLL for (Index i = 0; i < ROWS; ++i) {{
     UNROLL for (Index t = 0; t < {steps}; ++t) {{
       const vector x = *(const vector*)(a + {dots.a} * i + {CODES} * t);
       left[i][t] = __builtin_shufflevector(x, x, {order});
     }}
   }}
-  for (Index j = 0; j < {dots.columns}; j += {CODES}) {{
-    for (Index n = 0; n < {CODES}; ++n) {{
-      const vector table = *(const vector*)(tables + {CODES} * (j + n));
-      vector sum[ROWS] = {{}};
-      UNROLL for (Index t = 0; t < {steps}; ++t) {{
-        unsigned long long codes;
-        __builtin_memcpy(&codes, from + {pitch} * (j + n) + {PER_LOAD} * t, {PER_LOAD});
-        const bits index = (bits)(words{{}} + codes) >> shifts;
-        vector x;
+  for (Index n = 0; n < {dots.columns}; ++n) {{
+    vector* const to = (vector*)(sums + {CODES} * n);
+    const vector table = *(const vector*)(tables + {CODES} * n);
+    vector sum[ROWS];
+    UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = adds ? to[{dots.columns} * i] : vector{{}};
+    UNROLL for (Index t = 0; t < {steps}; ++t) {{
+      unsigned long long codes;
+      __builtin_memcpy(&codes, from + {pitch} * n + {PER_LOAD} * t, {PER_LOAD});
+      const bits index = (bits)(words{{}} + codes) >> shifts;
+      vector x;
 #if defined(__AVX512F__)
-        asm("vpermps %2, %1, %0" : "=v"(x) : "v"(index), "v"(table));
+      asm("vpermps %2, %1, %0" : "=v"(x) : "v"(index), "v"(table));
 #else
-        for (Index l = 0; l < {CODES}; ++l) x[l] = table[index[l] & {CODES - 1}];
+      for (Index l = 0; l < {CODES}; ++l) x[l] = table[index[l] & {CODES - 1}];
 #endif
-        UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] += left[i][t] * x;
-      }}
-      UNROLL for (Index i = 0; i < ROWS; ++i) sums[i][n] = sum[i];
+      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] += left[i][t] * x;
     }}
-    for (Index i = 0; i < ROWS; ++i) {{
-      vector row[{CODES}];
-      UNROLL for (Index n = 0; n < {CODES}; ++n) row[n] = sums[i][n];
+    UNROLL for (Index i = 0; i < ROWS; ++i) to[{dots.columns} * i] = sum[i];
+  }}
+}}"""
+
+
+def _adding(columns: int) -> str:
+    """The function that adds up the lanes of sums, of 16 columns at once."""
+    total = " + ".join(f"row[{lane}]" for lane in range(CODES))
+    stages = "\n".join(f"    {line}" for line in exchanged(CODES))
+    return f"""\
+// c[i][n] = (adds ? c[i][n] : 0) + all lanes of sums[i][n]
+template <int ROWS>
+static void {SELF}(float* c, const float* sums, bool adds) {{
+{header(CODES)}  for (Index n = 0; n < ROWS * {columns}; n += {CODES}) {{
+    vector row[{CODES}];
+    UNROLL for (Index l = 0; l < {CODES}; ++l) row[l] = *(const vector*)(sums + {CODES} * (n + l));
 {stages}
-      vector* const to = (vector*)(c + {dots.columns} * i + j);
-      const vector total = {total};
-      *to = adds ? *to + total : total;
-    }}
+    const vector total = {total};
+    vector* const to = (vector*)(c + n);
+    *to = adds ? *to + total : total;
   }}
 }}"""
