@@ -12,7 +12,6 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.ops import widening_groups
 from tilewright.ops.products import scaled_in_groups
 from tilewright.ops.scales import pays_widened_groups
 from tilewright.ops.widening_groups import widening_of
@@ -217,50 +216,6 @@ def test_a_pass_of_its_own_widens_weights_to_the_same_numbers(
         there = on(target, np.roll(a, seed, axis=0))
         made = back(tw.scaled_mm(there, b, **asked, prepass=True))
         assert (np.abs(made - np.roll(exact, seed, axis=0)) <= 2.0**-14 * np.roll(size, seed, axis=0)).all()
-
-
-@pytest.mark.in_turns(4)
-@pytest.mark.parametrize("m", [1, 4, 16, 64, 256])
-@pytest.mark.parametrize(
-    ("kind", "group", "given"),
-    [
-        ("i4", 128, ("scale_b", "zero_b")),
-        ("i4", 32, ("scale_b",)),
-        ("f4e2m1", 64, ("scale_b",)),
-        ("i8", 96, ("scale_b", "zero_b")),
-        ("f8e4m3", 128, ("scale_b",)),
-    ],
-    ids=str,
-)
-def test_processors_need_no_pass(
-    m: int, kind: str, group: int, given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One kernel by all of a launch, and by one that is known; each element within the bound of its sums."""
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a pass of its own")
-
-    monkeypatch.setattr(widening_groups, "multiply", refuse)
-    n, k = 131, 4 * group
-    a, numbers, scales, zeros, bias = drawn(m, n, k, group, np.float16)
-    held = numbers.astype(np.float32)
-    b = weights(held, tw.dtype(kind), "cpu") if kind in ("i4", "f4e2m1") else stored(held, kind)
-    held = np.clip(held, -6, 6) if kind == "f4e2m1" else held
-    held = held.astype(tw.dtype(kind).numbers).astype(np.float32) if kind != "i8" else held
-    beside = {"scale_b": scales, "zero_b": zeros}
-    asked = {name: beside[name] for name in given}
-    zero = asked.get("zero_b", np.zeros_like(zeros)).astype(np.float32).repeat(group, 0)
-    wide = ((held - zero) * scales.astype(np.float32).repeat(group, 0)).astype(np.float16)
-    exact = a.astype(np.float64) @ wide.astype(np.float64) + bias
-    size = np.abs(a.astype(np.float64)) @ np.abs(wide.astype(np.float64)) + np.abs(bias)
-    for _ in range(2):
-        made = tw.scaled_mm(a, b, **asked, bias=bias, group=group, out_dtype="f32", target="cpu")
-        assert (np.abs(made - exact) <= (k + 2) * 2.0**-24 * size).all()
-
-
-def stored(numbers: Array, kind: str) -> Array:
-    """Numbers (K, N) whose neighbours along K are neighbours in memory."""
-    return numbers.T.astype(tw.dtype(kind).numbers).T
 
 
 @ON_ALL

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ops import widening_groups
 from tilewright.ops.products import scaled_in_groups
 from tilewright.runtime import host, native
 
@@ -128,6 +129,43 @@ def test_every_weight_is_decoded_to_the_bit(
         exact, size = (f(a.astype(float)) @ f(expected.astype(float)) for f in (lambda x: x, np.abs))
         out, _ = run(a, b, scales, zeros, group, wide)
         assert (np.abs(out - exact) <= (depth + 1) * 2.0**-24 * size).all()
+
+
+@pytest.mark.in_turns(4)
+@pytest.mark.parametrize("m", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize("zero", [None, "i8"])
+@pytest.mark.parametrize(
+    ("kind", "along", "group"),
+    [
+        ("i4", "k", 128),
+        ("i4", "k", 32),
+        ("i4", "n", 64),
+        ("f4e2m1", "k", 64),
+        ("i8", "k", 96),
+        ("f8e4m3", "k", 32),
+    ],
+)
+def test_no_pass_is_needed(
+    m: int, kind: str, along: str, group: int, zero: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel by all of a launch, and by one that is known; each element within the bound of its sums."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a pass of its own")
+
+    monkeypatch.setattr(widening_groups, "multiply", refuse)
+    rng, depth, columns = np.random.default_rng(m), 4 * group, 132
+    numbers = codes(kind, (depth, columns))
+    scales = rng.uniform(-2, 2, (4, columns)).astype(np.float16)
+    zeros = None if zero is None else rng.integers(-8, 8, scales.shape).astype(np.int8)
+    a, bias = rng.standard_normal((m, depth)).astype(np.float16), rng.standard_normal(columns, np.float32)
+    wide = decoded(numbers, scales, zeros, group, "f16").astype(np.float64)
+    exact, size = a.astype(float) @ wide + bias, np.abs(a.astype(float)) @ np.abs(wide) + np.abs(bias)
+    asked = {"scale_b": scales, "group": group, "bias": bias, "out_dtype": "f32", "target": "cpu"}
+    asked |= {} if zeros is None else {"zero_b": zeros}
+    for _ in range(2):
+        made = tw.scaled_mm(a, held(numbers, kind, along), **asked)
+        assert (np.abs(made - exact) <= (depth + 2) * 2.0**-24 * size).all()
 
 
 SPECIAL = [8188.0, 8190.0, -8190.0, 65504.0, np.inf, np.nan, 2.0**-24, -(2.0**-23), 3 * 2.0**-24, 0.0, -0.0]
