@@ -59,7 +59,7 @@ def assert_right(a: Any, b: Any, made: Any, unit: float) -> None:
     bound = (unit + (a.shape[-1] + 1) * 2.0**-23) * (np.abs(a) @ np.abs(b))
     off = np.abs(made - a @ b)
     assert (off <= bound).all(), f"{(off / bound).max():.3} of the bound"
-    lost = a[..., :8] @ b[..., :8, :]
+    lost = a[..., :32] @ b[..., :32, :]
     assert (np.abs(lost) > 2 * bound).mean() > 0.5, "what is lost would go unnoticed"
 
 
