@@ -18,15 +18,13 @@ from tilewright.ops.attending.problem import (
     in_four,
     result_shape,
 )
+from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import check_apart
 from tilewright.ops.recalled import Done, called
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import arch_of, backend_for
-from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.backends import arch_of
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS
 
 ARRAYS = ("q", "k", "v", "out", "lse")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
@@ -117,24 +115,19 @@ def attention(
 def _anew(arrays: list[Any], words: Words, stream: Any) -> Done:
     """Look at everything, choose a kernel, and launch it; the results are both."""
     words.check()
-    infos = {
-        name: described(array, f"attention, argument {name}")
-        for at, (name, array) in enumerate(zip(ARRAYS, arrays, strict=True))
-        if array is not None or at < OUT
-    }
+    call = Call.of("attention", dict(zip(ARRAYS, arrays, strict=True)), ARRAYS[:OUT])
+    infos = call.infos
     shape = result_shape(infos)
-    backend = backend_for("attention", list(infos.items()), words.target)
-    makers: dict[int, Fresh] = {}
-    for place, extents, kind in ((OUT, shape, infos["q"].dtype), (LSE, shape[:-1], f32)):
-        if arrays[place] is None and (place == OUT or words.return_lse):
-            makers[place] = fresh(arrays[0], extents, kind)
-            arrays[place] = makers[place].make()
-            infos[ARRAYS[place]] = described(arrays[place])
+    backend = call.backend(words.target)
+    call.make("out", shape, infos["q"].dtype)
+    if words.return_lse:
+        call.make("lse", shape[:-1], f32)
+    results = (call.arrays["out"], call.arrays.get("lse"))
     has_lse = "lse" in infos
     for written in ("out", "lse")[: 1 + has_lse]:
         check_apart(infos, written)
     if 0 in shape:
-        return Done((arrays[OUT], arrays[LSE]), None)
+        return Done(results, None)
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
     # A column of the result stands for logarithms that nobody wants; it is not touched.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
@@ -150,16 +143,9 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> Done:
         has_lse,
     )
     answer = chosen(question, words.kernel)
-    held = [*arrays[:LSE], arrays[LSE] if has_lse else arrays[OUT]]
-    tensors = [Strided(array, seen[name]) for name, array in zip(ARRAYS, held, strict=True)]
-    names = [p.name for p in answer.kernel.program.parameters if p.kind == "tensor"]
-    by_name = {name: one.info for name, one in zip(names, tensors, strict=True)}
-    arguments = (*tensors, *answer.numbers)
-    plan, pointers = answer.kernel.planned(arguments, backend.name, by_name)
-    plan.prepared.launch(arguments, pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    if not TARGETS[backend.name].machine_code:
-        return Done((arrays[OUT], arrays[LSE]), None)
-    order, pairs = (*range(LSE), LSE if has_lse else OUT), _PAIRS[0] + _PAIRS[1] * has_lse
-    known = replace(plan, order=order, pairs=pairs, fresh=tuple(makers.items()), numbers=answer.numbers)
-    return Done((arrays[OUT], arrays[LSE]), known)
+    tensors = [Strided(call.arrays.get(name, results[0]), seen[name]) for name in ARRAYS]
+    plan = launch(answer.kernel, tensors, answer.numbers, backend.name, stream)
+    if plan is not None:
+        order, pairs = (*range(LSE), LSE if has_lse else OUT), _PAIRS[0] + _PAIRS[1] * has_lse
+        plan = replace(plan, order=order, pairs=pairs, fresh=call.fresh, numbers=answer.numbers)
+    return Done(results, plan)

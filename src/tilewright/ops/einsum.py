@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.functions.derivatives import DERIVATIVES
+from tilewright.ops.call import Call, launch
 from tilewright.ops.contraction import ADDED, Posed, extents_of, posed
 from tilewright.ops.contraction_halves import is_split, multiply
 from tilewright.ops.contractions import IN_KERNEL, Ending, contraction
@@ -22,20 +22,15 @@ from tilewright.ops.planning import (
     check_words,
     of_sums,
 )
-from tilewright.ops.recalled import OUT, Done, called, order_of
+from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.slow import warn
 from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import backend_for
-from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.targets.target import TARGETS
 
 ARRAYS = ("a", "b", "out", "bias", "multiply", "residual")
 """The arrays of a call."""
@@ -76,6 +71,11 @@ class Dropout(NamedTuple):
         return self.seed, self.offset, threshold, 1 / (1 - self.probability)
 
     @property
+    def words(self) -> tuple[bool, bool]:
+        """What a plan depends on, whatever numbers it is launched with: whether some are dropped, and how."""
+        return self.probability == 0, self.makes_fractions
+
+    @property
     def makes_fractions(self) -> bool:
         """Whether integers become others than integers."""
         return not float(1 / (1 - self.probability)).is_integer()
@@ -93,6 +93,11 @@ class Beside(NamedTuple):
     derivative: str | None = None
     saturate: bool = False
     dropped: Dropout = Dropout()
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """What a plan depends on, whatever numbers it is launched with."""
+        return (*self[:-1], *self.dropped.words)
 
 
 NOTHING = Beside()
@@ -183,13 +188,11 @@ def einsum(
     dropped = Dropout(dropout, seed, offset)
     numbers = (alpha, *dropped.numbers)
     arrays = (a, b, out, bias, multiply, residual)
+    beside = Beside(derivative, saturate, dropped)
     words: tuple[Any, ...] | None = None
     if schedule is None:
-        number = (alpha == 1, float(alpha).is_integer())
-        drops = (dropout == 0, dropped.makes_fractions)
-        words = (subscripts, number, activation, derivative, drops, precision, out_dtype, saturate)
-        words = (*words, target, wanted.how)
-    beside, given = Beside(derivative, saturate, dropped), dict(zip(ARRAYS, arrays, strict=True))
+        words = (subscripts, alpha == 1, float(alpha).is_integer(), *wanted.words, *beside.words)
+    given = dict(zip(ARRAYS, arrays, strict=True))
     return called(
         _PLANS,
         arrays,
@@ -211,8 +214,8 @@ def _checked(
     check_words(wanted)
     check_splitting(wanted, "einsum")
     _check_derivative(beside.derivative, given)
-    arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
-    infos = {name: described(array, f"einsum, argument {name}") for name, array in arrays.items()}
+    call = Call.of("einsum", given)
+    infos = call.infos
     fractions = _fractions(infos, beside)
     kind = result_dtype(infos, wanted, "einsum", saturate=beside.saturate, fractions=fractions)
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
@@ -222,37 +225,24 @@ def _checked(
     factors = "multiply" in infos or beside.dropped.probability > 0
     changed = wanted.activation is not None or beside.saturate or factors
     check_sums("einsum", infos["a"].dtype, depth, kind, changed=changed)
-    backend = backend_for("einsum", list(infos.items()), wanted.target).name
-    order = order_of(IN_KERNEL, ARRAYS, {*arrays})
-    made: tuple[tuple[int, Fresh], ...] = ()
-    if "out" not in arrays:
-        made = ((OUT, fresh(given["a"], shape, kind)),)
-        arrays["out"] = made[0][1].make()
-        infos["out"] = described(arrays["out"])
+    backend = call.backend(wanted.target).name
+    call.make("out", shape, kind)
     check_apart(infos)
     problem = posed(named, infos, indexed=bool(beside.dropped.probability))
     if problem.is_empty:
-        return Done(arrays["out"], None)
-    seen = {name: Strided(arrays[name], info) for name, info in problem.infos.items()}
+        return Done(call.arrays["out"], None)
+    seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
     numbers = (wanted.alpha, *beside.dropped.numbers)
     plan: Plan | None
     if is_split(problem, wanted, backend):
         ending = ending_of(problem, infos, wanted, beside)
         prepared = multiply(problem, seen, wanted, ending, numbers, backend, stream)
         plan = None if prepared is None else Plan.of(prepared, *_reached(infos))
-        return Done(arrays["out"], plan and replace(plan, order=order, fresh=made))
-    kernel = bound_for(problem, infos, wanted, beside)
-    in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
-    arguments = (*in_order, *numbers)
-    tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
-    by_name = {name: one.info for name, one in zip(tensors, in_order, strict=True)}
-    plan, pointers = kernel.planned(arguments, backend, by_name)
-    if TARGETS[backend].warps and wanted.schedule is None:
-        warn(plan.prepared.executable)
-    plan.prepared.launch(arguments, pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    is_known = TARGETS[backend].machine_code
-    return Done(arrays["out"], replace(plan, order=order, fresh=made) if is_known else None)
+    else:
+        kernel = bound_for(problem, infos, wanted, beside)
+        in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
+        plan = launch(kernel, in_order, numbers, backend, stream, warns=wanted.schedule is None)
+    return call.done(plan, call.order(IN_KERNEL))
 
 
 def _reached(infos: Mapping[str, ArrayInfo]) -> tuple[list[ArrayInfo], tuple[Pair, ...]]:

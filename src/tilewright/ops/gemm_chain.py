@@ -14,19 +14,17 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.attending.choice import Question, against_warpgroups, chained
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, checked
 from tilewright.ops.recalled import OWN, Behind, Done, Place, Several, called
 from tilewright.ops.results import result_dtype
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
-from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import arch_of, backend_for
+from tilewright.runtime.arrays import ArrayInfo, current_stream, describe, stream_handle
+from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
-from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS
 
 FUSED = (f16, bf16, f32)
 
@@ -40,7 +38,7 @@ FEW_COLUMNS = 1024
 """Of the first product, through which a block goes in less time than two launches take."""
 
 
-class Asked(NamedTuple):
+class ChainWords(NamedTuple):
     """What is asked for besides arrays; the arguments of `gemm_chain` by their names."""
 
     activation: str | None
@@ -111,78 +109,71 @@ def gemm_chain(
         >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), activation="relu", target="reference").tolist()
         [[1.0, 1.0]]
     """
+    words = ChainWords(activation, fused, target)
     return called(
         _PLANS,
         (a, b, c, out),
-        (activation, fused, target),
+        words,
         _NUMBERS,
         stream,
-        lambda: _anew(a, b, c, out, Asked(activation, fused, target), stream),
+        lambda: _anew(a, b, c, out, words, stream),
         itemgetter(OUT),
     )
 
 
-def _anew(a: Any, b: Any, c: Any, out: Any, asked: Asked, stream: Any) -> Done:
+def _anew(a: Any, b: Any, c: Any, out: Any, words: ChainWords, stream: Any) -> Done:
     """`gemm_chain` with everything looked at."""
-    check_words(Wanted(activation=asked.activation))
-    arrays = {"a": a, "b": b, "c": c} | ({} if out is None else {"out": out})
-    infos = {name: described(array, f"gemm_chain, argument {name}") for name, array in arrays.items()}
+    check_words(Wanted(activation=words.activation))
+    call = Call.of("gemm_chain", {"a": a, "b": b, "c": c, "out": out}, ("a", "b", "c"))
+    infos = call.infos
     shape = _result_shape(infos)
-    backend = backend_for("gemm_chain", list(infos.items()), asked.target)
+    backend = call.backend(words.target)
     against = _against_one_kernel(infos)
-    if asked.fused and against:
+    if words.fused and against:
         raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
-    made: tuple[tuple[int, Fresh], ...] = ()
-    if out is None:
-        made = ((OUT, fresh(a, shape, infos["a"].dtype)),)
-        arrays["out"] = made[0][1].make()
-        infos["out"] = described(arrays["out"])
+    call.make("out", shape, infos["a"].dtype)
     check_apart(infos)
     if 0 in shape:
-        return Done(arrays["out"], None)
+        return Done(call.arrays["out"], None)
     question = Question(_seen(infos), arch_of(backend, None), backend.processors())
-    one_kernel = not against and asked.fused is not False and (asked.fused or _gains(question))
-    found = (_in_one if one_kernel else _in_two)(question, arrays, asked, backend, stream)
-    return Done(arrays["out"], found and replace(found, fresh=made))
+    one_kernel = not against and words.fused is not False and (words.fused or _gains(question))
+    plan = (_in_one if one_kernel else _in_two)(question, call.arrays, words, backend, stream)
+    return call.done(plan, _ORDER)
 
 
 def _in_one(
-    question: Question, arrays: Mapping[str, Any], asked: Asked, backend: Backend, stream: Any
+    question: Question, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
 ) -> Plan | None:
     """Launch one kernel; what does so again, if anything can."""
-    kernel = chained(question, asked.activation)
-    arguments = [Strided(arrays[name], info) for name, info in question.infos.items()]
-    names = [parameter.name for parameter in kernel.program.parameters]
-    by_name = {name: one.info for name, one in zip(names, arguments, strict=True)}
-    plan, pointers = kernel.planned(tuple(arguments), backend.name, by_name)
-    plan.prepared.launch(tuple(arguments), pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    return replace(plan, pairs=_PAIRS, order=_ORDER) if TARGETS[backend.name].machine_code else None
+    kernel = chained(question, words.activation)
+    seen = [Strided(arrays[name], info) for name, info in question.infos.items()]
+    plan = launch(kernel, seen, (), backend.name, stream)
+    return plan and replace(plan, pairs=_PAIRS)
 
 
 def _in_two(
-    question: Question, arrays: Mapping[str, Any], asked: Asked, backend: Backend, stream: Any
+    question: Question, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
 ) -> Plan | None:
     """Launch two products, with the first one in scratch memory; what does so again, if anything can."""
     a, b, c, out = (arrays[name] for name in ARRAYS)
     infos = tuple(question.infos.values())
     device, kind = infos[0].device, infos[0].dtype
-    shape = (*described(a).shape[:-1], described(b).shape[-1])
+    shape = (*describe(a).shape[:-1], describe(b).shape[-1])
     handle = current_stream(device, arrays.values()) if stream is None else stream_handle(stream)
     own = stream if isinstance(device, str) else handle  # on the host there is none
     strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
     size_bytes = max(prod(shape) * kind.bytes, 1)
-    first = Wanted(activation=asked.activation, target=asked.target)
+    first = Wanted(activation=words.activation, target=words.target)
     with scratch(size_bytes, device, handle) as start:
         placed = replace(infos[0], pointer=start, shape=shape, strides=strides, readonly=False)
         between = Strided(a, placed)
         one = checked(a, b, between, None, None, None, first, own).plan
-        other = checked(between, c, out, None, None, None, Wanted(target=asked.target), own).plan
+        other = checked(between, c, out, None, None, None, Wanted(target=words.target), own).plan
     if one is None or other is None:  # what reads arrays, not addresses
         return None
     products = zip((one, other), _FACTORS, strict=True)
     launches = [Behind(plan.prepared, tuple(places[at] for at in plan.order)) for plan, places in products]
-    return replace(Plan.of(Several(launches, device, size_bytes), infos, _PAIRS), order=_ORDER)
+    return Plan.of(Several(launches, device, size_bytes), infos, _PAIRS)
 
 
 def _gains(question: Question) -> bool:

@@ -12,20 +12,17 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
+from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words
 from tilewright.ops.products import grouped
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import backend_for
-from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import part
 
 LISTS = "tilewright.ops.lists:product_of_lists"
 """What multiplies lists of arrays; loaded when the first are multiplied."""
@@ -125,7 +122,7 @@ def grouped_matmul(
     return called(
         _PLANS,
         given,
-        (activation, precision, out_dtype, target) if schedule is None else None,
+        wanted.words if schedule is None else None,
         (),
         stream,
         lambda: _anew(given, wanted, stream),
@@ -135,46 +132,32 @@ def grouped_matmul(
 
 def _anew(given: Sequence[Any], wanted: Wanted, stream: Any) -> Done:
     """`grouped_matmul` of one array each with everything looked at."""
-    a, b, _, bias, _ = given
-    named = zip(RANKS, given, strict=True)
-    arrays = {name: one for name, one in named if one is not None or name not in ("bias", "out")}
-    infos = {name: described(array, f"grouped_matmul, argument {name}") for name, array in arrays.items()}
+    call = Call.of("grouped_matmul", dict(zip(RANKS, given, strict=True)), ("a", "b", "ends"))
+    arrays, infos = call.arrays, call.infos
     _check_shapes(infos)
     kind, changed = result_dtype(infos, wanted, "grouped_matmul"), wanted.activation is not None
     check_sums("grouped_matmul", infos["a"].dtype, infos["a"].shape[1], kind, changed=changed)
-    backend = backend_for("grouped_matmul", list(infos.items()), wanted.target).name
-    made: tuple[tuple[int, Fresh], ...] = ()
-    if "out" not in arrays:
-        made = ((OUT, fresh(a, (infos["a"].shape[0], infos["b"].shape[2]), kind)),)
-        arrays["out"] = made[0][1].make()
-        infos["out"] = described(arrays["out"])
+    backend = call.backend(wanted.target).name
+    call.make("out", (infos["a"].shape[0], infos["b"].shape[2]), kind)
     check_apart(infos)
+    terms = {"activation"} if wanted.activation is not None else set()
     order = [*range(len(RANKS))]
-    if "bias" not in arrays:  # a row of each matrix stands for it, and is not read
+    if "bias" in arrays:
+        terms.add("bias")
+    else:  # a row of each matrix stands for it, and is not read
         order[BIAS] = B
-        arrays["bias"], infos["bias"] = b, _first_rows(infos["b"])
-    terms = frozenset(
-        name for name, one in (("bias", bias), ("activation", wanted.activation)) if one is not None
-    )
+        arrays["bias"], infos["bias"] = arrays["b"], _first_rows(infos["b"])
     is_wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
     kernel = grouped(dtypes.f64 if is_wide else dtypes.f32).bind(
         precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
-        terms=terms,
+        terms=frozenset(terms),
         activation=wanted.activation,
         schedule=wanted.schedule,
     )
-    arguments = tuple(Strided(arrays[name], infos[name]) for name in RANKS)
-    names = (p.name for p in kernel.program.parameters if p.kind == "tensor")
-    seen = {name: one.info for name, one in zip(names, arguments, strict=True)}
-    plan, pointers = kernel.planned(arguments, backend, seen)
-    if TARGETS[backend].warps and wanted.schedule is None:
-        warn(plan.prepared.executable)
-    plan.prepared.launch(arguments, pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    if not TARGETS[backend].machine_code:
-        return Done(arrays["out"], None)
+    seen = [Strided(arrays[name], infos[name]) for name in RANKS]
+    plan = launch(kernel, seen, (), backend, stream, warns=wanted.schedule is None)
     pairs = tuple(Pair(OUT, other) for other in range(OUT))
-    return Done(arrays["out"], replace(plan, pairs=pairs, order=tuple(order), fresh=made))
+    return call.done(plan and replace(plan, pairs=pairs), tuple(order))
 
 
 def _first_rows(info: ArrayInfo) -> ArrayInfo:

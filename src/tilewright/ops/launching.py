@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tilewright.ops.call import planned
 from tilewright.ops.recalled import OWN, Behind, Place, Several
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.executable import Prepared
@@ -26,10 +27,8 @@ class Step:
     @staticmethod
     def of(kernel: Bound, arrays: Sequence[Strided], numbers: tuple[complex, ...], backend: str) -> Step:
         """The launch of a kernel on arrays that are seen with extents of their own."""
-        names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
-        infos = {name: one.info for name, one in zip(names, arrays, strict=True)}
-        plan, pointers = kernel.planned((*arrays, *numbers), backend, infos)
-        return Step(plan.prepared, (*arrays, *numbers), pointers)
+        plan, arguments, pointers = planned(kernel, arrays, numbers, backend)
+        return Step(plan.prepared, arguments, pointers)
 
     def behind(self, lies_in: Sequence[int], start: int) -> Behind:
         """The same on other arrays.

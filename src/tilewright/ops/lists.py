@@ -13,6 +13,7 @@ from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
+from tilewright.ops.call import planned
 from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
 from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
@@ -209,10 +210,7 @@ def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream
     )
     absent = lists["b"].buffer  # stands for a bias that is not there, and is not read
     buffers = [*(lists[name].buffer if name in lists else absent for name in LISTS), seen]
-    arguments = (*buffers, count)
-    names = (parameter.name for parameter in kernel.program.parameters if parameter.kind == "tensor")
-    infos = {name: one.info for name, one in zip(names, buffers, strict=True)}
-    plan, pointers = kernel.planned(arguments, known.backend.name, infos)
+    plan, arguments, pointers = planned(kernel, buffers, (count,), known.backend.name)
     known.table.write_maps(table, lists, plan.prepared.executable)
     if TARGETS[known.backend.name].warps and wanted.schedule is None:
         warn(plan.prepared.executable)

@@ -13,31 +13,29 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
+from tilewright.ops.call import Call, launch
 from tilewright.ops.grades import GRADES, multiplying
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, plain
-from tilewright.ops.recalled import OUT, Done, order_of
+from tilewright.ops.recalled import Done
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.slow import warn
 from tilewright.runtime.aliases import Pair, is_same
 from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import backend_for
 from tilewright.runtime.binding import check_output
-from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import part
 
 COMPLEX = "tilewright.ops.complex_planning:matmul_of_complex"
 """What multiplies complex arrays; loaded when the first are multiplied."""
 
 
 class Wanted(NamedTuple):
-    """What is asked for besides arrays; the arguments of `matmul` by their names."""
+    """What is asked for besides arrays; the arguments of `matmul` by their names, the numbers first."""
 
     alpha: complex = 1.0
     beta: complex | None = None
@@ -49,6 +47,11 @@ class Wanted(NamedTuple):
     split_k: int | str | None = None
     reduction: str | None = None
     batch_invariant: bool = False
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """All but the numbers: what a plan depends on, whatever numbers it is launched with."""
+        return self[2:]
 
     @property
     def how(self) -> Schedule | Splitting | None:
@@ -127,45 +130,34 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     check_words(wanted)
     added = {"out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
-    given = {*arrays}
     infos = {} if _is_pair(a) or _is_pair(b) else {name: _info(arrays, name) for name in ("a", "b")}
     if not infos or 2 in (info.dtype.components for info in infos.values()):
         return Done(part(COMPLEX)(arrays, wanted, stream), None)
     _refuse_complex_numbers(wanted)
+    given = frozenset(arrays)
     beta = _scale_of_c(arrays, wanted.beta)
     infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
     kind = result_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     changed = wanted.activation is not None
     check_sums("matmul", infos["a"].dtype, infos["a"].shape[-1], kind, changed=changed)
-    serving = backend_for("matmul", list(infos.items()), wanted.target)
-    backend = serving.name
+    call = Call("matmul", ARRAYS, given, arrays, infos)
+    backend = call.backend(wanted.target)
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
-    made: tuple[tuple[int, Fresh], ...] = ()
-    if "out" not in arrays:
-        made = ((OUT, fresh(a, shape, kind)),)
-        arrays["out"] = made[0][1].make()
-        infos["out"] = described(arrays["out"])
+    call.make("out", shape, kind)
     problem = describe(infos)
     check_apart(infos)
-    multiply = multiplying(infos, problem, wanted.precision, wanted.how, serving)
+    multiply = multiplying(infos, problem, wanted.precision, wanted.how, backend)
     if multiply is not None:
-        known = _written_anew(multiply, arrays, infos, problem, wanted, beta, backend, stream)
-        order = order_of(COMBINED, ARRAYS, given & {*arrays})
-        return Done(arrays["out"], known and replace(known, order=order, fresh=made))
+        known = _written_anew(multiply, arrays, infos, problem, wanted, beta, backend.name, stream)
+        return call.done(known, call.order(COMBINED))
     product = _product(arrays, infos, problem, wanted)
-    arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
-    plan, pointers = product.kernel.planned(arguments, backend, product.infos)
-    if TARGETS[backend].warps and wanted.schedule is None:
-        warn(plan.prepared.executable)
-    plan.prepared.launch(arguments, pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    if not TARGETS[backend].machine_code:
-        return Done(arrays["out"], None)
-    order = order_of(COMBINED if product.has_numbers else PLAIN, ARRAYS, given & {*arrays})
-    return Done(arrays["out"], replace(plan, order=order, fresh=made))
+    numbers = (wanted.alpha, beta) if product.has_numbers else ()
+    warns = wanted.schedule is None
+    plan = launch(product.kernel, product.arrays, numbers, backend.name, stream, warns=warns)
+    return call.done(plan, call.order(COMBINED if product.has_numbers else PLAIN))
 
 
 def _info(arrays: Mapping[str, Any], name: str) -> ArrayInfo:
@@ -199,13 +191,11 @@ class _Product(NamedTuple):
     Args:
         kernel: the kernel.
         arrays: its arrays, in its order, as the problem has them.
-        infos: what they are, by its parameters.
         has_numbers: whether it takes alpha and beta behind them.
     """
 
     kernel: Bound
     arrays: tuple[Strided, ...]
-    infos: Mapping[str, ArrayInfo]
     has_numbers: bool
 
 
@@ -227,9 +217,7 @@ def _product(
     else:
         kernel = plain(rank).bind(precision=precision, schedule=wanted.how)
     whole = _with_absent(seen)
-    given = tuple(whole[name] for name in names)
-    tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
-    return _Product(kernel, given, {p: one.info for p, one in zip(tensors, given, strict=True)}, bool(terms))
+    return _Product(kernel, tuple(whole[name] for name in names), bool(terms))
 
 
 def _with_absent(seen: Mapping[str, Strided]) -> dict[str, Strided]:

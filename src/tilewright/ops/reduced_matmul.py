@@ -15,22 +15,18 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import exp, log
+from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, seen_as
 from tilewright.ops.problem import Matrices, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_whole_bytes, result_dtype
-from tilewright.ops.slow import warn
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import backend_for
 from tilewright.runtime.decorator import kernel
-from tilewright.runtime.fresh import fresh
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS
 
 REDUCTIONS = ("sum", "max", "min", "logsumexp")
 """What rows or columns are reduced to, in the order of the kernel's arrays."""
@@ -167,7 +163,7 @@ def reduced_matmul(
     made = called(
         _PLANS,
         given,
-        (alpha == 1, names, axis, activation, precision, target) if schedule is None else None,
+        (alpha == 1, names, axis, *wanted.words) if schedule is None else None,
         (alpha,),
         stream,
         lambda: _checked(given, names, axis, wanted, stream),  # which says what is wrong with which
@@ -181,36 +177,22 @@ def _checked(given: Sequence[Any], names: tuple[str, ...], axis: int, wanted: Wa
     if axis not in (-1, -2):
         raise LaunchError(f"reduced_matmul: axis={axis}; nearest legal choice: -1, rows, or -2, columns")
     check_words(wanted)
-    named = zip((*ARRAYS, *names), given, strict=True)
-    arrays = {name: array for name, array in named if array is not None or name in ("a", "b")}
-    infos = {name: described(array, f"reduced_matmul, argument {name}") for name, array in arrays.items()}
+    call = Call.of("reduced_matmul", dict(zip((*ARRAYS, *names), given, strict=True)))
+    arrays, infos = call.arrays, call.infos
     kind = _dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
     _check_shapes(infos, shape, axis)
     kept = (*shape[:-2], shape[-2 if axis == -1 else -1])
-    new = [name for name in names if name not in arrays]
-    makers = {name: fresh(given[0], kept, kind) for name in new}
-    for name in new:
-        arrays[name] = makers[name].make()
-        infos[name] = described(arrays[name], f"reduced_matmul, out of {name}")
-    backend = backend_for("reduced_matmul", list(infos.items()), wanted.target).name
+    for name in names:
+        call.make(name, kept, kind)
+    backend = call.backend(wanted.target).name
     _check_outs(infos, names, kept)
     made = tuple(arrays[name] for name in names)
     if not prod(kept):
         return Done(made, None)
     bound, seen = bound_for(arrays, infos, names, axis, wanted)
-    tensors = (p.name for p in bound.program.parameters if p.kind == "tensor")
-    by_name = {name: one.info for name, one in zip(tensors, seen, strict=True)}
-    arguments = (*seen, wanted.alpha)
-    plan, pointers = bound.planned(arguments, backend, by_name)
-    if TARGETS[backend].warps and wanted.schedule is None:
-        warn(plan.prepared.executable)
-    plan.prepared.launch(arguments, pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    if not TARGETS[backend].machine_code:
-        return Done(made, None)
-    made_anew = tuple((len(ARRAYS) + names.index(name), maker) for name, maker in makers.items())
-    return Done(made, replace(plan, order=_order(names, given), fresh=made_anew))
+    plan = launch(bound, seen, (wanted.alpha,), backend, stream, warns=wanted.schedule is None)
+    return Done(made, plan and replace(plan, order=_order(names, given), fresh=call.fresh))
 
 
 def _order(names: tuple[str, ...], given: Sequence[Any]) -> tuple[int, ...]:

@@ -3,64 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.ops.packed_weights import PackedWeights
-from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
-from tilewright.ops.problem import Problem, describe, result_shape
-from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
-from tilewright.ops.recalled import OUT, Done, called
-from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
-from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
-from tilewright.ops.scales import (
-    LARGEST,
-    SCALES,
-    TINIEST,
-    broadcast_scales,
-    check_prepass,
-    multiplied_as,
-    multiplied_on,
-    number_of,
-    pays_widened,
-    pays_widened_groups,
-    scaled_dtype,
-)
-from tilewright.ops.slow import warn
-from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import arch_of, backend_for
-from tilewright.runtime.fresh import Fresh, fresh
-from tilewright.runtime.kernel import Bound
-from tilewright.runtime.plans import Plan, Plans
-from tilewright.runtime.strided import Strided
+from tilewright.ops.planning import Wanted
+from tilewright.ops.recalled import called
+from tilewright.ops.scales import LARGEST, TINIEST, number_of
+from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import part
 
 ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b")
 """The arrays of a call."""
 
-IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
-"""Those of the kernel, in its order; what is not given is not read, and ``out`` stands for it."""
+CHECKED = "tilewright.ops.scaled_planning:checked"
+"""What looks at everything; loaded for the first call."""
 
-WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
-"""The same where weights have groups; of scales and zero points one stands for the other if need be."""
-
-WIDENED_FIRST = "tilewright.ops.widening:multiply"
-"""What widens operand B in memory first; loaded when it is wanted."""
-
-WIDENED_GROUPS = "tilewright.ops.widening_groups:multiply"
-WIDENING_GROUPS = "tilewright.ops.widening_groups:widening_of"
-"""The same of weights in groups."""
-
-_ORDER = {names: tuple(map(ARRAYS.index, names)) for names in (IN_KERNEL, WITH_GROUPS)}
 _PLANS = Plans()
+
+
+class Operands(NamedTuple):
+    """What is asked for that `matmul` does not have; all of it is part of what a plan is found by.
+
+    Args:
+        group: how many neighbours along K have a scale in common; None: there are no groups.
+        prepass: whether operand B is widened in memory first; None: where that is faster.
+    """
+
+    group: int | None = None
+    prepass: bool | None = None
 
 
 @launches
@@ -164,14 +139,15 @@ def scaled_mm(
     given = {"a": a, "b": b, "out": out, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
     number, arrays = _numbers_apart(given | {"zero_b": zero_b})
     wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
+    operands = Operands(group, prepass)
     return called(
         _PLANS,
         arrays,
-        (number == 1, activation, out_dtype, prepass, schedule, target, group),
+        (number == 1, *wanted.words, *operands),
         (number,),
         stream,
         # Which says what is wrong with which.
-        lambda: _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, group, prepass, stream),
+        lambda: part(CHECKED)(dict(zip(ARRAYS, arrays, strict=True)), wanted, operands, stream),
     )
 
 
@@ -183,13 +159,6 @@ def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int
             "choice: none of these beside them"
         )
     return weights.b, weights.scale_b, weights.zero_b, weights.group
-
-
-def _standing_in(arrays: Sequence[Any]) -> tuple[int, ...]:
-    """The arrays of a kernel of groups: the one of scales and zero points that is given, where one is not."""
-    scale, zero = (ARRAYS.index(name) for name in OF_GROUPS)
-    instead = {scale: zero} if arrays[scale] is None else {zero: scale} if arrays[zero] is None else {}
-    return tuple(instead.get(place, place) for place in _ORDER[WITH_GROUPS])
 
 
 def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
@@ -207,136 +176,3 @@ def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
             "nearest legal choice: arrays of one element, by which results are multiplied in turn"
         )
     return product, arrays
-
-
-def _checked(
-    given: Mapping[str, Any], wanted: Wanted, group: int | None, prepass: bool | None, stream: Any
-) -> Done:
-    """`scaled_mm` with everything looked at."""
-    check_words(wanted)
-    arrays = {name: array for name, array in given.items() if array is not None or name in ("a", "b")}
-    infos = {name: described(array, f"scaled_mm, argument {name}") for name, array in arrays.items()}
-    kind = scaled_dtype(infos, wanted)
-    shape = result_shape(infos["a"].shape, infos["b"].shape, "scaled_mm")
-    serving = backend_for("scaled_mm", list(infos.items()), wanted.target)
-    backend = serving.name
-    made: tuple[tuple[int, Fresh], ...] = ()
-    if "out" not in arrays:
-        made = ((OUT, fresh(given["a"], shape, kind)),)
-        arrays["out"] = made[0][1].make()
-        infos["out"] = described(arrays["out"])
-    grouped = in_groups(infos, group)
-    places = _standing_in(list(given.values())) if grouped else _ORDER[IN_KERNEL]
-    order = tuple(OUT if given[ARRAYS[place]] is None else place for place in places)
-    shared = None if grouped else shared_rows(infos)
-    if shared is not None:
-        problem = describe(beside_operands(infos))
-    else:
-        problem = describe(broadcast_scales(without_groups(infos) if grouped else infos))
-    check_apart(infos)
-    terms = {name for name in (*SCALES, "zero_b", "bias") if name in arrays}
-    terms |= {"alpha"} if wanted.alpha != 1 else set()
-    multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype)
-    widens = prepass is True
-    if wanted.schedule is None:  # which says itself what is multiplied
-        arch = arch_of(serving, None)
-        multiplied = multiplied_on(infos["a"], infos["b"], TARGETS[backend], arch)
-        if prepass is None and shared is None:
-            if grouped:
-                pays = pays_widened_groups(infos, multiplied, arch.features, TARGETS[backend])
-                widens = pays and not problem.batch
-            else:
-                widens = pays_widened(infos, multiplied, arch.features)
-    if shared is not None and not multiplied.is_float:
-        multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
-    check_prepass(prepass, infos, multiplied, grouped=grouped, in_blocks=shared is not None)
-    if grouped and prepass and problem.batch:
-        raise LaunchError(f"prepass=True of batches {problem.batch} that are no rows; use prepass=None")
-    of = scaled_in_groups if grouped else scaled if shared is None else scaled_by_blocks
-    kernel = of(len(problem.batch)).bind(
-        multiplied=multiplied,
-        terms=frozenset(terms),
-        activation=wanted.activation,
-        schedule=wanted.schedule,
-        **({"group": group} if grouped else {"shared": shared} if shared else {}),
-    )
-    if grouped:
-        names = [ARRAYS[place] for place in places]
-        beside = {name: Strided(arrays[name], infos[name]) for name in OF_GROUPS if name in arrays}
-        seen = tuple(beside.get(name) or _seen(name, arrays, infos, problem) for name in names)
-        if widens:
-            found = _after_widening(kernel, seen, arrays, infos, problem, (wanted.alpha,), backend, stream)
-            if found is None:
-                return Done(arrays["out"], None)
-            plan = Plan.of(found, [one.info for one in seen], tuple(_apart(arrays, WITH_GROUPS)))
-            return Done(arrays["out"], replace(plan, order=order, fresh=made))
-    else:
-        seen = tuple(_seen(name, arrays, infos, problem, shared) for name in IN_KERNEL)
-    if widens:
-        found = part(WIDENED_FIRST)(kernel, seen, (wanted.alpha,), backend, stream)
-        if found is None:
-            return Done(arrays["out"], None)
-        plan = Plan.of(found, [one.info for one in seen], tuple(_apart(arrays)))
-        return Done(arrays["out"], replace(plan, order=order, fresh=made))
-    arguments = (*seen, wanted.alpha)
-    tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
-    by_name = {name: one.info for name, one in zip(tensors, seen, strict=True)}
-    plan, pointers = kernel.planned(arguments, backend, by_name)
-    if TARGETS[backend].warps and wanted.schedule is None:
-        warn(plan.prepared.executable)
-    plan.prepared.launch(arguments, pointers, stream)
-    # The reference reads the arrays themselves, which are not seen as the caller has them.
-    is_known = TARGETS[backend].machine_code
-    return Done(arrays["out"], replace(plan, order=order, fresh=made) if is_known else None)
-
-
-def _after_widening(
-    kernel: Bound,
-    seen: Sequence[Strided],
-    arrays: Mapping[str, Any],
-    infos: Mapping[str, ArrayInfo],
-    problem: Problem,
-    numbers: tuple[complex, ...],
-    backend: str,
-    stream: Any,
-) -> Any:
-    """Widen weights in groups, and multiply; what does so again, if anything can."""
-    asked = dict(kernel.constants)
-    terms, group = asked["terms"], asked.pop("group")
-    product = scaled(0).bind(**{**asked, "terms": terms - {*OF_GROUPS}})
-    plain = {name: array for name, array in arrays.items() if name not in OF_GROUPS}
-    given = tuple(_seen(name, plain, infos, problem) for name in IN_KERNEL)
-    widening = part(WIDENING_GROUPS)(group, terms & {*OF_GROUPS})
-    beside = [seen[WITH_GROUPS.index(name)] for name in OF_GROUPS]
-    return part(WIDENED_GROUPS)(product, given, widening, beside, numbers, backend, stream)
-
-
-def _apart(arrays: Mapping[str, Any], names: tuple[str, ...] = IN_KERNEL) -> Iterator[Pair]:
-    """The result and each array that is read, which must not share memory."""
-    out = names.index("out")
-    yield from (Pair(out, place, False) for place, name in enumerate(names[:out]) if name in arrays)
-
-
-def _seen(
-    name: str,
-    arrays: Mapping[str, Any],
-    infos: Mapping[str, ArrayInfo],
-    problem: Problem,
-    shared: tuple[int, int] | None = None,
-) -> Strided:
-    """An array of the kernel; the result stands for one that is not given, for it is not read."""
-    there = name if name in arrays else "out"
-    if shared is not None and name in SCALES:
-        if there == "out":
-            return seen_as(arrays[there], infos[there], problem.operands[there])
-        sized = problem.operands[operand_sized(name)]
-        return seen_as(arrays[name], infos[name], as_blocks(name, sized, shared[SCALES.index(name)]))
-    found = seen_as(arrays[there], infos[there], problem.operands[there])
-    rank = len(found.info.shape)
-    dims = {
-        "scale_a": [*range(rank - 1)],
-        "scale_b": [*range(rank - 2), rank - 1],
-        "bias": [rank - 1],
-    }.get(name, [*range(rank)])
-    shape, strides = (tuple(of[dim] for dim in dims) for of in (found.info.shape, found.info.strides))
-    return Strided(found.array, replace(found.info, shape=shape, strides=strides))

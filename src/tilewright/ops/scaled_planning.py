@@ -1,0 +1,245 @@
+"""A product with scales, with everything looked at: to what its scales belong, its kernel, its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.ops.call import Call, launch
+from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
+from tilewright.ops.problem import Problem, describe, result_shape
+from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
+from tilewright.ops.recalled import Done
+from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
+from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
+from tilewright.ops.scaled import Operands
+from tilewright.ops.scales import (
+    SCALES,
+    broadcast_scales,
+    check_prepass,
+    multiplied_as,
+    multiplied_on,
+    pays_widened,
+    pays_widened_groups,
+    scaled_dtype,
+)
+from tilewright.runtime.aliases import Pair
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.backends import arch_of
+from tilewright.runtime.executable import Backend
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.plans import Plan
+from tilewright.runtime.strided import Strided
+from tilewright.targets.target import TARGETS, part
+
+IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
+"""The arrays of the kernel, in its order; what is not given is not read, and ``out`` stands for it."""
+
+WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
+"""The same where weights have groups; of scales and zero points one stands for the other if need be."""
+
+WIDENED_FIRST = "tilewright.ops.widening:multiply"
+"""What widens operand B in memory first; loaded when it is wanted."""
+
+WIDENED_GROUPS = "tilewright.ops.widening_groups:multiply"
+WIDENING_GROUPS = "tilewright.ops.widening_groups:widening_of"
+"""The same of weights in groups."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """To what the scales of a call belong, and what its arrays pose.
+
+    Args:
+        group: how many neighbours along K have a scale in common; None: there are no groups.
+        shared: how many rows, and how many columns, have a scale in common; None: there are no blocks.
+        problem: what the arrays pose.
+    """
+
+    group: int | None
+    shared: tuple[int, int] | None
+    problem: Problem
+
+    @staticmethod
+    def of(infos: Mapping[str, ArrayInfo], group: int | None) -> Scaling:
+        """Of some arrays.
+
+        Raises:
+            LaunchError: groups, blocks or shapes that do not fit.
+        """
+        if in_groups(infos, group):
+            return Scaling(group, None, describe(broadcast_scales(without_groups(infos))))
+        shared = shared_rows(infos)
+        whole = broadcast_scales(infos) if shared is None else beside_operands(infos)
+        return Scaling(None, shared, describe(whole))
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether they belong to groups along K."""
+        return self.group is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arrays of the kernel, in its order."""
+        return WITH_GROUPS if self.in_groups else IN_KERNEL
+
+    def present(self, arrays: Mapping[str, Any]) -> tuple[str, ...]:
+        """The same, with what stands for scales or zero points of groups that are not there."""
+        scale, zero = OF_GROUPS
+        instead = {} if not self.in_groups else {scale: zero} if scale not in arrays else {zero: scale}
+        return tuple(name if name in arrays else instead.get(name, name) for name in self.names)
+
+
+def checked(given: Mapping[str, Any], wanted: Wanted, operands: Operands, stream: Any) -> Done:
+    """`scaled_mm` with everything looked at.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    check_words(wanted)
+    call = Call.of("scaled_mm", given)
+    kind = scaled_dtype(call.infos, wanted)
+    shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
+    backend = call.backend(wanted.target)
+    call.make("out", shape, kind)
+    scaling = Scaling.of(call.infos, operands.group)
+    check_apart(call.infos)
+    multiplied, widens = _multiplied(call.infos, scaling, wanted, operands.prepass, backend)
+    kernel = _bound(scaling, multiplied, _terms(call.arrays, wanted), wanted)
+    names = scaling.present(call.arrays)
+    seen = [_seen(name, call, scaling) for name in names]
+    numbers = (wanted.alpha,)
+    if widens:
+        plan = _launch_widened(kernel, seen, call, scaling, numbers, backend.name, stream)
+    else:
+        plan = launch(kernel, seen, numbers, backend.name, stream, warns=wanted.schedule is None)
+    return call.done(plan, call.order(names))
+
+
+def _multiplied(
+    infos: Mapping[str, ArrayInfo],
+    scaling: Scaling,
+    wanted: Wanted,
+    prepass: bool | None,
+    backend: Backend,
+) -> tuple[DType, bool]:
+    """The dtype in which operands are multiplied, and whether B is widened to it first."""
+    multiplied, widens = multiplied_as(infos["a"].dtype, infos["b"].dtype), prepass is True
+    if wanted.schedule is None:  # which says itself what is multiplied
+        arch, target = arch_of(backend, None), TARGETS[backend.name]
+        multiplied = multiplied_on(infos["a"], infos["b"], target, arch)
+        if prepass is None and scaling.in_groups:
+            pays = pays_widened_groups(infos, multiplied, arch.features, target)
+            widens = pays and not scaling.problem.batch
+        elif prepass is None and scaling.shared is None:
+            widens = pays_widened(infos, multiplied, arch.features)
+    if scaling.shared is not None and not multiplied.is_float:
+        multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
+    in_blocks = scaling.shared is not None
+    check_prepass(prepass, infos, multiplied, grouped=scaling.in_groups, in_blocks=in_blocks)
+    if scaling.in_groups and prepass and scaling.problem.batch:
+        batch = scaling.problem.batch
+        raise LaunchError(f"prepass=True of batches {batch} that are no rows; use prepass=None")
+    return multiplied, widens
+
+
+def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
+    """What is done with the sums, but for the activation."""
+    terms = {name for name in (*SCALES, "zero_b", "bias") if name in arrays}
+    return frozenset(terms | ({"alpha"} if wanted.alpha != 1 else set()))
+
+
+def _bound(scaling: Scaling, multiplied: DType, terms: frozenset[str], wanted: Wanted) -> Bound:
+    """The kernel of a product."""
+    made, own = scaled, dict[str, Any]()
+    if scaling.in_groups:
+        made, own = scaled_in_groups, {"group": scaling.group}
+    elif scaling.shared is not None:
+        made, own = scaled_by_blocks, {"shared": scaling.shared}
+    return made(len(scaling.problem.batch)).bind(
+        multiplied=multiplied, terms=terms, activation=wanted.activation, schedule=wanted.schedule, **own
+    )
+
+
+def _launch_widened(
+    kernel: Bound,
+    seen: list[Strided],
+    call: Call,
+    scaling: Scaling,
+    numbers: tuple[complex, ...],
+    backend: str,
+    stream: Any,
+) -> Plan | None:
+    """Widen weights, and multiply; returns what does so again, if anything can."""
+    if scaling.in_groups:
+        prepared = _after_groups(kernel, seen, call, scaling, numbers, backend, stream)
+    else:
+        prepared = part(WIDENED_FIRST)(kernel, seen, numbers, backend, stream)
+    if prepared is None:
+        return None
+    return Plan.of(prepared, [one.info for one in seen], tuple(_apart(call.arrays, scaling.names)))
+
+
+def _after_groups(
+    kernel: Bound,
+    seen: list[Strided],
+    call: Call,
+    scaling: Scaling,
+    numbers: tuple[complex, ...],
+    backend: str,
+    stream: Any,
+) -> Any:
+    """Widen weights in groups, and multiply; what does so again, if anything can."""
+    asked = dict(kernel.constants)
+    terms, group = asked["terms"], asked.pop("group")
+    product = scaled(0).bind(**{**asked, "terms": terms - {*OF_GROUPS}})
+    problem = scaling.problem
+    given = tuple(
+        _in_place(name, "out", call, problem) if name in OF_GROUPS else _seen(name, call, scaling)
+        for name in IN_KERNEL
+    )
+    widening = part(WIDENING_GROUPS)(group, terms & {*OF_GROUPS})
+    beside = [seen[WITH_GROUPS.index(name)] for name in OF_GROUPS]
+    return part(WIDENED_GROUPS)(product, given, widening, beside, numbers, backend, stream)
+
+
+def _apart(arrays: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Pair]:
+    """The result and each array that is read, which must not share memory."""
+    out = names.index("out")
+    yield from (Pair(out, place, False) for place, name in enumerate(names[:out]) if name in arrays)
+
+
+def _seen(name: str, call: Call, scaling: Scaling) -> Strided:
+    """An array of the kernel; the result stands for one that is not there, for it is not read."""
+    if scaling.in_groups and name in OF_GROUPS:
+        return Strided(call.arrays[name], call.infos[name])
+    if scaling.shared is not None and name in SCALES:
+        return _of_blocks(name, call, scaling.problem, scaling.shared)
+    return _in_place(name, name if name in call.arrays else "out", call, scaling.problem)
+
+
+def _of_blocks(name: str, call: Call, problem: Problem, shared: tuple[int, int]) -> Strided:
+    """Scales, one for each block."""
+    if name not in call.arrays:
+        return seen_as(call.arrays["out"], call.infos["out"], problem.operands["out"])
+    sized = problem.operands[operand_sized(name)]
+    blocks = as_blocks(name, sized, shared[SCALES.index(name)])
+    return seen_as(call.arrays[name], call.infos[name], blocks)
+
+
+def _in_place(name: str, there: str, call: Call, problem: Problem) -> Strided:
+    """An array of a call in the place of an array of the kernel, with the dimensions that this has."""
+    found = seen_as(call.arrays[there], call.infos[there], problem.operands[there])
+    rank = len(found.info.shape)
+    dims = {
+        "scale_a": [*range(rank - 1)],
+        "scale_b": [*range(rank - 2), rank - 1],
+        "bias": [rank - 1],
+    }.get(name, [*range(rank)])
+    shape, strides = (tuple(of[dim] for dim in dims) for of in (found.info.shape, found.info.strides))
+    return Strided(found.array, replace(found.info, shape=shape, strides=strides))
