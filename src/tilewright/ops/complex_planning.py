@@ -56,7 +56,7 @@ SUPPORTED = ("f64", "f32", "f16", "bf16")
 
 
 class Asked(NamedTuple):
-    """What is asked for besides arrays; the arguments of `complex_matmul` by their names."""
+    """What is asked for besides arrays; `complex_matmul`'s arguments by their names, the numbers first."""
 
     alpha: complex = 1
     beta: complex | None = None
@@ -68,6 +68,11 @@ class Asked(NamedTuple):
     how: Schedule | Splitting | None = None
     target: str | None = None
     op: str = "complex_matmul"
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """All but the numbers: what a plan depends on, whatever numbers it is launched with."""
+        return self[2:]
 
 
 _PLANS = Plans()
@@ -276,7 +281,7 @@ def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
     if {*map(len, whole)} == {2}:
         said = (alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
         # The types tell a pair, in which no part may be None, from an interleaved array.
-        words = (*said, *map(type, given.values()), are_one(*whole[2:]), *asked[2:])
+        words = (*said, *map(type, given.values()), are_one(*whole[2:]), *asked.words)
     made = called(
         _PLANS,
         [one for parts in whole for one in parts],

@@ -195,7 +195,7 @@ def _words(wanted: Wanted) -> tuple[Any, ...] | None:
         said = tuple(map(_said, numbers))
     except OverflowError:  # of an integer that fits no float
         return None
-    return *said, wanted.activation, wanted.precision, wanted.out_dtype, wanted.target, wanted.how
+    return *said, *wanted.words
 
 
 def _said(number: Any) -> str:
