@@ -26,7 +26,7 @@ from schedules import read
 
 import tilewright as tw
 from tilewright.errors import TilewrightError
-from tilewright.ops.complex_planning import Asked
+from tilewright.ops.complex_planning import ComplexWanted
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.trial import OURS
 
@@ -85,7 +85,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
     found: dict[str, Any] = {"dtype": name, "planar": planar, "method": method, "precision": precision}
     found |= {"shape": [side] * 3, "target": asked.target}
     try:
-        wanted = Asked(method=method, precision=precision)
+        wanted = ComplexWanted(method=method, precision=precision)
         trial = ComplexTrial((side, side, side), tw.dtype(name), asked.target, planar, wanted)
         ran, _ = trial.run()
         comparison = trial.verify()

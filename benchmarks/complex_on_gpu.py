@@ -21,8 +21,8 @@ import tilewright as tw
 from tilewright.checking.complex_products import compare_complex
 from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
-from tilewright.ops.complex_planning import Asked, product_of_complex
-from tilewright.ops.grades import GRADES
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.grades import HALVES_OF
 from tilewright.tune.complex_trial import SIX
 from tilewright.tune.measure import measure, measure_calls
 from tilewright.tune.six_launches import LAUNCHES, SixLaunches, bytes_moved
@@ -54,7 +54,9 @@ class Problem:
         kind: N(0, 1) or U(0, 1).
     """
 
-    def __init__(self, side: int, dtype: str, planar: bool, asked: Asked, kind: str = "normal") -> None:
+    def __init__(
+        self, side: int, dtype: str, planar: bool, asked: ComplexWanted, kind: str = "normal"
+    ) -> None:
         torch.manual_seed(side)
         draw, self.planar, self.asked = torch.rand if kind == "positive" else torch.randn, planar, asked
         element = getattr(torch, IN_TORCH[dtype])
@@ -121,7 +123,7 @@ class Problem:
         rows, columns = VERIFIED
         a, b = ([x[:rows].cpu() for x in self.a], [x[:, :columns].cpu() for x in self.b])
         made = [x[:rows, :columns].cpu() for x in self.made]
-        halves = GRADES[self.asked.precision] if ran[-1].kernel.name == "gemm_complex_halves" else 0
+        halves = HALVES_OF[self.asked.precision] if ran[-1].kernel.name == "gemm_complex_halves" else 0
         sides = (tuple(map(as_numpy, parts)) for parts in (a, b, made))
         found = compare_complex(*sides, how=how, method=self.asked.method, halves=halves)
         found.raise_if_wrong()
@@ -173,7 +175,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
     found: dict[str, Any] = {"dtype": name, "planar": planar, "method": method, "precision": precision}
     found |= {"shape": [side] * 3, "target": "cuda", "errors": {}}
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    wanted = Asked(method=method, precision=precision)
+    wanted = ComplexWanted(method=method, precision=precision)
     try:
         for data in reversed(KINDS):
             problem = Problem(side, name, planar, wanted, data)

@@ -11,7 +11,7 @@ from tests.programs import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops.complex_planning import Asked
+from tilewright.ops.complex_planning import ComplexWanted
 from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.trial import OURS
 
@@ -47,7 +47,7 @@ def test_what_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_six_launches_compute_the_same(target: str) -> None:
-    trial = ComplexTrial((40, 33, 20), tw.f32, target, asked=Asked())
+    trial = ComplexTrial((40, 33, 20), tw.f32, target, asked=ComplexWanted())
     trial.run()
     assert trial.verify().ok
     six = trial.six_launches()
@@ -74,7 +74,7 @@ KEPT = Path(__file__).parents[2] / "benchmarks"
 def test_the_table_that_is_kept_has_the_launches_and_bytes_of_both_flows(number: int) -> None:
     """Beside the six launches, of which each reads and writes every array that it names."""
     row = json.loads((KEPT / "results" / "cpu_complex.json").read_text())["rows"][number]
-    asked = Asked(method=row["method"], precision=row["precision"])
+    asked = ComplexWanted(method=row["method"], precision=row["precision"])
     trial = ComplexTrial(tuple(row["shape"]), tw.dtype(row["dtype"]), "cpu", row["planar"], asked)
     trial.run()
     assert (trial.launches, trial.bytes) == (row["launches"], row["bytes"])

@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
 from tilewright.ops import complex_ways
-from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.runtime import cuda
 from tilewright.runtime import scratch as scratches
 from tilewright.runtime.device_array import DeviceArray
@@ -46,7 +46,7 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
     there = {one: put(array) for one, array in arrays.items()}
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
     given = {one: there.get(one) for one in ("a", "b", "c", "out")}
-    product = product_of_complex(given, Asked(**factors, **flags, method=method))
+    product = product_of_complex(given, ComplexWanted(**factors, **flags, method=method))
     ran = product.launch()
     cuda.synchronize()
     assert {one.target for one in ran} == {"cuda"}
@@ -72,7 +72,7 @@ def test_large_products(part: str, precision: str) -> None:
     out = np.zeros((1500, 1500), a.dtype)
     there = [DeviceArray.of(one) for one in (a, b, out)]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    product = product_of_complex(given, Asked(precision=precision))
+    product = product_of_complex(given, ComplexWanted(precision=precision))
     assert [one.name for one in product.way.planes] == (["a", "b"] if part == "f32" else [])
     assert (product.way.doubled is not None) is (part == "f16")
     ran = product.launch()
@@ -90,7 +90,7 @@ def test_planes_of_tf32_are_rounded() -> None:
     b = [one.T.copy() for one in b]
     there = [put(tuple(one)) for one in (a, b)]
     out = put(tuple(np.full((1030, 1030), np.nan, np.float32) for _ in range(2)))
-    product = product_of_complex({"a": there[0], "b": there[1], "out": out}, Asked(precision="tf32"))
+    product = product_of_complex({"a": there[0], "b": there[1], "out": out}, ComplexWanted(precision="tf32"))
     ran = product.launch()
     cuda.synchronize()
     assert (product.way.rounds, ran[-1].schedule.atom.rounding) == (True, "truncate")
@@ -109,7 +109,7 @@ def test_k_in_parts(
     rng = np.random.default_rng(2)
     shapes = ((90, 4000), (4000, 70))
     a, b = (numbers(rng, shape, tw.dtype(part), "interleaved") for shape in shapes)
-    asked, found = Asked(precision=precision, how=Splitting(**split)), []
+    asked, found = ComplexWanted(precision=precision, how=Splitting(**split)), []
     with poisoned(monkeypatch):
         for _ in range(2):
             there = [DeviceArray.of(one) for one in (a, b, np.zeros((90, 70), a.dtype))]
@@ -134,7 +134,7 @@ def test_one_product_of_pairs_again(order: str, conjugates: tuple[int, int]) -> 
         a = numbers(rng, (520, 1000), tw.f16, "interleaved")
         b = numbers(rng, (1000, 776), tw.f16, "interleaved" + order)
         there = [DeviceArray.of(one) for one in (a, b, np.zeros((520, 776), a.dtype))]
-        product = product_of_complex({"a": there[0], "b": there[1], "out": there[2]}, Asked(**flags))
+        product = product_of_complex({"a": there[0], "b": there[1], "out": there[2]}, ComplexWanted(**flags))
         assert product.way.doubled is not None
         tw.complex_matmul(there[0], there[1], out=there[2], **flags)
         cuda.synchronize()

@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.attending import by_warpgroups
-from tilewright.ops.attending.choice import ITEM, Question, band, chosen
+from tilewright.ops.attending.choice import ITEM, AttentionQuestion, band, chosen
 from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups, for_warps
@@ -178,7 +178,7 @@ def test_bands_are_even(columns: int, rows: int) -> None:
     queries = np.empty((4, 16, rows, columns), np.float16)
     info = describe(queries)
     arch = CUDA.architecture("sm_90a")
-    asked = Question({"q": info, "k": info, "v": info, "out": info}, arch, 132, 1.0, 0)
+    asked = AttentionQuestion({"q": info, "k": info, "v": info, "out": info}, arch, 132, 1.0, 0)
     tiles = for_warpgroups((columns, columns), rows, arch, plain=False)
     lengths = -(-np.arange(128, rows + 1, 128) // tiles.keys) + ITEM
     mean = lengths.sum() * 64 / 132
@@ -320,10 +320,10 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 # ---------------------------------------------------------------- which kernel, and what it takes
 
 
-def question(problem: Problem, arch: str, *, with_lse: bool = True) -> Question:
+def question(problem: Problem, arch: str, *, with_lse: bool = True) -> AttentionQuestion:
     arrays = {"q": problem.q, "k": problem.k, "v": problem.v, "out": poisoned(problem)}
     infos = {name: describe(array) for name, array in arrays.items()}
-    return Question(infos, CUDA.architecture(arch), 132, problem.by, problem.diagonal, with_lse)
+    return AttentionQuestion(infos, CUDA.architecture(arch), 132, problem.by, problem.diagonal, with_lse)
 
 
 def test_which_kernel_serves() -> None:

@@ -11,12 +11,12 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.ops import complex_planning, complex_ways
-from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.complex_ways import way_for
 from tilewright.ops.plane_kernels import Writing, splitting, splitting_of_two
 from tilewright.ops.planes import Planes
-from tilewright.ops.problem import describe
+from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.schedule.choose import Splitting
 from tilewright.targets.atoms import TENSOR_CORE, fma
@@ -202,7 +202,7 @@ def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) 
         arrays, factors, conjugates = made(name)
         given = {one: arrays.get(one) for one in ("a", "b", "c", "out")}
         flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
-        product = product_of_complex(given, Asked(**factors, **flags, target=target))
+        product = product_of_complex(given, ComplexWanted(**factors, **flags, target=target))
         assert [one.name for one in product.way.planes] == ["a", "b"]
         names = [executable.kernel.name for executable in product.launch()]
         assert names == ["planes_of_both", "gemm_complex"]
@@ -217,7 +217,7 @@ def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout:
     )
     rng = np.random.default_rng(7)
     a, b = (numbers(rng, shape, tw.f16, layout) for shape in ((72, 40), (40, 80)))
-    product = product_of_complex({"a": a, "b": b}, Asked(method=method, how=how, target="reference"))
+    product = product_of_complex({"a": a, "b": b}, ComplexWanted(method=method, how=how, target="reference"))
     count = 3 if method == "3m" else 2
     assert [(len(one.kept), one.target) for one in product.way.planes] == [(count, 0), (count, 1)]
     assert product.launch()[-1].schedule == how
@@ -251,15 +251,15 @@ def test_planes_are_written_where_they_are_estimated_to_pay(
 ) -> None:
     infos = on_a_gpu(part, n, order)
     machine = (CUDA.architecture(arch), 132)
-    way = way_for(infos, describe(infos), "4m", precision, machine, None, (False, False, False))
+    way = way_for(infos, problem_of(infos), "4m", precision, machine, None, (False, False, False))
     assert tuple(one.target for one in way.planes) == targets
     assert way.size_bytes == sum(2 * n * n * tw.dtype(part).bytes for _ in targets)
-    three = way_for(infos, describe(infos), "3m", precision, machine, None, (False, True, False))
+    three = way_for(infos, problem_of(infos), "3m", precision, machine, None, (False, True, False))
     assert [one.kept[-1] for one in three.planes] == ["_sum", "_sum"]
     assert [one.negative for one in three.planes] == [False, True]
     # Whether they pay depends on how many rows there are, and bits of a row may not.
     invariant = Splitting(batch_invariant=True)
-    assert not way_for(infos, describe(infos), "4m", precision, machine, invariant, (False,) * 3).planes
+    assert not way_for(infos, problem_of(infos), "4m", precision, machine, invariant, (False,) * 3).planes
 
 
 @pytest.mark.parametrize(("part", "arch"), [("f16", "sm_80"), ("f32", "sm_90a"), ("f64", "sm_90a")])
@@ -289,7 +289,7 @@ def test_planes_are_multiplied_by_warpgroups() -> None:
 def test_three_products_of_16_bits_have_large_tiles() -> None:
     """Six operands along rows: four stages of 128 x 128 x 32 fit, where three of 64 along K do not."""
     infos, machine = on_a_gpu("f16", 4096), (CUDA.architecture("sm_90a"), 132)
-    way = way_for(infos, describe(infos), "3m", "exact", machine, None, (False,) * 3)
+    way = way_for(infos, problem_of(infos), "3m", "exact", machine, None, (False,) * 3)
     assert [(len(one.kept), one.target) for one in way.planes] == [(3, 0), (3, 1)]
     plane = np.empty((4096, 4096), np.float16)
     parts = (plane.T, plane.T, plane, plane, plane.T, plane, *[plane] * 4)

@@ -11,9 +11,9 @@ import tilewright as tw
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.ops import complex_doubled, complex_planning
 from tilewright.ops.complex_doubled import Doubled, doubling, product_of_doubled
-from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_ways import Way, by_one_product
-from tilewright.ops.problem import describe
+from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.target import CUDA
 
@@ -49,7 +49,7 @@ def test_every_element_is_right(
     always(monkeypatch)
     a, b, out = operands(order)
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
-    product = product_of_complex({"a": a, "b": b, "out": out}, Asked(**flags, target="reference"))
+    product = product_of_complex({"a": a, "b": b, "out": out}, ComplexWanted(**flags, target="reference"))
     ran = product.launch()
     assert [one.kernel.name for one in ran] == ["complex_twice", "gemm_of_pairs"]
     assert {one.target for one in ran} == {"reference"}
@@ -79,7 +79,7 @@ def test_a_sign_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     always(monkeypatch)
     monkeypatch.setattr(complex_doubled, "LOW", 0)
     a, b, out = operands("nn")
-    product = product_of_complex({"a": a, "b": b, "out": out}, Asked(target="reference"))
+    product = product_of_complex({"a": a, "b": b, "out": out}, ComplexWanted(target="reference"))
     ran = product.launch()
     assert not compare_complex(a, b, out, how=product.way.accumulation(ran[-1].schedule)).ok
 
@@ -102,7 +102,7 @@ def test_what_is_no_plain_product_of_such_arrays_goes_another_way(
         out = np.asfortranarray(out)
     sync = tw.Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(1, 1), stages=2)
     given = {one: value for one, value in words.items() if one not in ("a", "out", "how")}
-    asked = Asked(**given, how=sync if "how" in words else None, target="reference")
+    asked = ComplexWanted(**given, how=sync if "how" in words else None, target="reference")
     product = product_of_complex({"a": a, "b": b, "out": out}, asked)
     assert product.way.doubled is None
 
@@ -127,7 +127,7 @@ def on_a_gpu(m: int, n: int, k: int, *, offset: int = 0) -> dict[str, ArrayInfo]
 def test_it_is_chosen_where_it_pays(m: int, n: int, offset: int, arch: str, is_one: bool) -> None:
     """Of arrays whose rows bulk copies carry, where B is not much larger than A."""
     infos, machine = on_a_gpu(m, n, 4096, offset=offset), (CUDA.architecture(arch), 132)
-    way = by_one_product(infos, describe(infos), machine, (False,) * 3)
+    way = by_one_product(infos, problem_of(infos), machine, (False,) * 3)
     assert (way is not None) is is_one
 
 

@@ -11,13 +11,13 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex, planes
-from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_products import products_of_halves
 from tilewright.ops.complex_splitting import Tiling, splitting_of_both
 from tilewright.ops.complex_ways import by_halves
-from tilewright.ops.problem import describe
+from tilewright.ops.problem import problem_of
 from tilewright.runtime import cuda
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.schedule.choose import choose
@@ -162,17 +162,17 @@ def test_halves_take_little_more_memory_than_the_operands() -> None:
     a, b = np.empty((1000, 2001), np.complex64), np.empty((2001, 504), np.complex64)
     arrays = {"a": a, "b": b, "out": np.empty((1000, 504), np.complex64)}
     infos = {
-        name + end: described(getattr(one, part))
+        name + end: describe(getattr(one, part))
         for name, one in arrays.items()
         for end, part in (("", "real"), ("_im", "imag"))
     }
-    way = by_halves(infos, describe(infos))
+    way = by_halves(infos, problem_of(infos))
     assert way.halves is not None
     assert (way.halves.a.tiling.turned, way.halves.b.tiling.turned) == (True, False)
     assert way.halves.a.tiling.packed
     assert a.nbytes + b.nbytes <= way.size_bytes <= (a.nbytes + b.nbytes) * 1.01 + 10 * ALIGNMENT
     assert (way.launches, len(way.operands)) == (2, 10)
-    first = by_halves(infos, describe(infos), both=False)
+    first = by_halves(infos, problem_of(infos), both=False)
     assert first.size_bytes < 0.51 * way.size_bytes + 10 * ALIGNMENT
     assert "four products of first halves" in str(first)
 
@@ -232,7 +232,7 @@ def test_a_gpu_multiplies_halves(kind: str, order: str) -> None:
     a, b = operands(kind, (700, 901, 1003), order)
     there = [DeviceArray.of(one) for one in (a, b, np.full((700, 901), np.nan, np.complex64))]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    product = product_of_complex(given, Asked(precision="f32", conjugate_a=True))
+    product = product_of_complex(given, ComplexWanted(precision="f32", conjugate_a=True))
     ran = product.launch()
     cuda.synchronize()
     assert [(one.kernel.name, one.target) for one in ran] == [
@@ -251,7 +251,7 @@ def test_a_gpu_multiplies_first_halves(kind: str) -> None:
     a, b = operands(kind, (700, 901, 1003), "nn")
     there = [DeviceArray.of(one) for one in (a, b, np.full((700, 901), np.nan, np.complex64))]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    ran = product_of_complex(given, Asked(precision="f16")).launch()
+    ran = product_of_complex(given, ComplexWanted(precision="f16")).launch()
     cuda.synchronize()
     assert [one.target for one in ran] == ["cuda", "cuda"]
     assert ran[-1].schedule is not None

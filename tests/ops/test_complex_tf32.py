@@ -13,10 +13,10 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
 from tilewright.functions.conversions import keep_fraction
 from tilewright.ops import plane_kernels
-from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_ways import way_for
 from tilewright.ops.plane_kernels import Writing, splitting
-from tilewright.ops.problem import describe
+from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.target import CUDA
 
@@ -36,7 +36,7 @@ def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, 
         one = one.astype(np.complex64) if along == "n" else one.astype(np.complex64).T
         made.append((one.real.copy("K"), one.imag.copy("K")) if layout == "planar" else one)
     given = {"a": made[0], "b": made[1]}
-    return *made, product_of_complex(given, Asked(precision="tf32", how=BULK, target="reference"))
+    return *made, product_of_complex(given, ComplexWanted(precision="tf32", how=BULK, target="reference"))
 
 
 @pytest.mark.parametrize("kind", ["normal", "positive"])
@@ -105,6 +105,6 @@ def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
             steps = (n, 1) if letter == "n" else (1, n)
             infos[name + end] = ArrayInfo(4096, (n, n), steps, tw.f32, ("cuda", 0), False, None)
     machine = (CUDA.architecture(arch), 132)
-    way = way_for(infos, describe(infos), "4m", "tf32", machine, None, (False,) * 3)
+    way = way_for(infos, problem_of(infos), "4m", "tf32", machine, None, (False,) * 3)
     assert "".join(one.name for one in way.planes) == planes
     assert way.rounds is (rounded and planes != "")

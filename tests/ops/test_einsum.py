@@ -18,7 +18,7 @@ from tilewright.ops.contractions import IN_KERNEL
 from tilewright.ops.einsum import Dropout, bound_for
 from tilewright.ops.planning import Wanted
 from tilewright.ops.subscripts import read_subscripts
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.strided import Strided
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
@@ -120,7 +120,7 @@ BULK = {
 def compiled(subscripts: str, shapes: Any, schedule: Any) -> Any:
     """The kernel for an H200, of f16 with a bias."""
     given = Contracted.drawn(subscripts, shapes, tw.f16).arrays
-    infos = {name: described(one) for name, one in given.items()}
+    infos = {name: describe(one) for name, one in given.items()}
     problem = posed(read_subscripts(subscripts, [len(shape) for shape in shapes]), infos)
     seen = {name: Strided(given[name], info) for name, info in problem.infos.items()}
     kernel = bound_for(problem, infos, Wanted(schedule=schedule))

@@ -12,7 +12,7 @@ from tilewright.checking.chain import ACTIVATIONS
 from tilewright.checking.chain import chained as chained_exactly
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.activated import ByActivation
-from tilewright.ops.attending.choice import Question, chained
+from tilewright.ops.attending.choice import AttentionQuestion, chained
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
 from tilewright.ops.attending.tiles import for_warpgroups
 from tilewright.ops.gemm_chain import _gains, _seen
@@ -124,7 +124,7 @@ def test_one_kernel_is_chosen_where_it_gains(shape: tuple[int, int, int, int], g
     arrays = {"a": (m, k), "b": (k, n), "c": (n, p), "out": (m, p)}
     for element, expected in ((np.float16, gains), (np.float32, False)):
         infos = {name: describe(np.empty(extents, element)) for name, extents in arrays.items()}
-        assert _gains(Question(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
+        assert _gains(AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
 
 
 def test_nothing_to_multiply() -> None:
@@ -176,7 +176,7 @@ def test_text_compiles_without_spills(arch: str, name: str, order: Any) -> None:
     a, b, c, d = (np.zeros(shape, np.float16) for shape in ((64, 128), (128, 64), (64, 128), (64, 128)))
     b = np.zeros(b.shape, b.dtype, order)
     infos = {one: describe(array) for one, array in zip(("a", "b", "c", "out"), (a, b, c, d), strict=True)}
-    kernel = chained(Question(_seen(infos), CUDA.architecture(arch), 132), "relu")
+    kernel = chained(AttentionQuestion(_seen(infos), CUDA.architecture(arch), 132), "relu")
     assert kernel.program.function.__module__.endswith(name)
     made = kernel.compile(*(x[None, None] for x in (a, b.T, c, d)), target="cuda", arch=arch)
     assert made.resources["spill_store_bytes"] == 0

@@ -15,11 +15,11 @@ from tilewright.ops import matmul as matmuls
 from tilewright.ops.grades import pays
 from tilewright.ops.halves import Split
 from tilewright.ops.matmul import matmul
-from tilewright.ops.problem import describe
+from tilewright.ops.problem import problem_of
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import SHALLOW, Tiling, splitting_of_both
 from tilewright.runtime import cuda
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.schedule.choose import choose
@@ -205,9 +205,9 @@ def test_numbers_of_16_bits_are_summed_as_f32_is() -> None:
 
 def test_halves_take_no_more_memory_than_the_operands() -> None:
     a, b = np.empty((1000, 2000), np.float32), np.empty((2000, 504), np.float32)
-    problem = describe({"a": described(a), "b": described(b), "out": described(np.empty((1000, 504), "f4"))})
+    problem = problem_of({"a": describe(a), "b": describe(b), "out": describe(np.empty((1000, 504), "f4"))})
     for array, name, transposed in ((a, "a", False), (b, "b", True)):
-        made = Split.of(array, described(array), problem.operands[name], transposed)
+        made = Split.of(array, describe(array), problem.operands[name], transposed)
         assert array.nbytes <= made.bytes <= array.nbytes * 1.01 + 4 * ALIGNMENT
     assert pays(problem, batch_invariant=False)
 
@@ -216,7 +216,7 @@ def test_what_is_invariant_of_batches_does_not_depend_on_them() -> None:
     found = set()
     for rows in (1, 8, 4096):
         a, b, out = np.empty((rows, 512), "f4"), np.empty((512, 512), "f4"), np.empty((rows, 512), "f4")
-        problem = describe({"a": described(a), "b": described(b), "out": described(out)})
+        problem = problem_of({"a": describe(a), "b": describe(b), "out": describe(out)})
         found.add((pays(problem, batch_invariant=True), pays(problem, batch_invariant=False)))
     assert found == {(True, False), (True, True)}
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.ops.problem import Problem, describe, result_shape
+from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.runtime import arrays
 
 pytestmark = pytest.mark.in_turns(3)
@@ -88,7 +88,7 @@ def matrices(problem: Problem, name: str, array: Array) -> Array:
 @settings(max_examples=800, deadline=None)
 @given(problems())
 def test_what_a_problem_says_is_the_product(given: dict[str, Array]) -> None:
-    problem = describe({name: arrays.describe(array) for name, array in given.items()})
+    problem = problem_of({name: arrays.describe(array) for name, array in given.items()})
     a, b, out = (matrices(problem, name, given[name]) for name in ("a", "b", "out"))
     assert a.shape == (*problem.batch, problem.m, problem.k)
     assert b.shape == (*problem.batch, problem.k, problem.n)
@@ -127,7 +127,7 @@ def test_batches_have_few_dimensions(
     a: tuple[int, ...], b: tuple[int, ...], batch: tuple[int, ...], mnk: tuple[int, int, int]
 ) -> None:
     given = {"a": np.ones(a), "b": np.ones(b), "out": np.ones(result_shape(a, b))}
-    problem = describe({name: arrays.describe(array) for name, array in given.items()})
+    problem = problem_of({name: arrays.describe(array) for name, array in given.items()})
     assert (problem.batch, (problem.m, problem.n, problem.k)) == (batch, mnk)
 
 
@@ -136,7 +136,7 @@ def test_joined_extents_stay_below_two_to_the_31() -> None:
     b = np.broadcast_to(np.float32(1), (3, 2))
     out = np.lib.stride_tricks.as_strided(np.zeros(2, np.float32), (1 << 20, 1 << 20, 2), (1 << 23, 8, 4))
     given = {"a": one, "b": b, "out": out}
-    problem = describe({name: arrays.describe(array) for name, array in given.items()})
+    problem = problem_of({name: arrays.describe(array) for name, array in given.items()})
     assert (problem.batch, problem.m) == ((1 << 20,), 1 << 20)
 
 
@@ -160,4 +160,4 @@ def test_joined_extents_stay_below_two_to_the_31() -> None:
 def test_what_does_not_fit(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     made = {name: np.ones(shape) for name, shape in {"out": (2, 7), **shapes}.items()}
     with pytest.raises(tw.LaunchError, match=message):
-        describe({name: arrays.describe(array) for name, array in made.items()})
+        problem_of({name: arrays.describe(array) for name, array in made.items()})

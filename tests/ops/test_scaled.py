@@ -14,7 +14,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled
 from tilewright.ops.scales import OPERANDS, multiplied_as, multiplied_on
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.schedule.choose import proposals
 from tilewright.targets.target import CPU, CUDA, HIP
 
@@ -235,8 +235,8 @@ def test_two_dtypes_are_multiplied_as_one_that_holds_both(a: str, b: str, multip
 
 
 def test_fp8_is_widened_where_a_gpu_multiplies_it_badly() -> None:
-    nt, nn = (described(np.ones((4, 8), tw.f8e4m3.numpy).T), described(np.ones((8, 4), tw.f8e4m3.numpy)))
-    a, half = described(np.ones((2, 8), tw.f8e4m3.numpy)), described(np.ones((2, 8), np.float16))
+    nt, nn = (describe(np.ones((4, 8), tw.f8e4m3.numpy).T), describe(np.ones((8, 4), tw.f8e4m3.numpy)))
+    a, half = describe(np.ones((2, 8), tw.f8e4m3.numpy)), describe(np.ones((2, 8), np.float16))
     gpu, host = CUDA, CPU
     for arch, b, expected in (("sm_90a", nt, "f8e4m3"), ("sm_90a", nn, "f16"), ("sm_89", nt, "f16")):
         assert multiplied_on(a, b, gpu, gpu.architecture(arch)) == tw.dtype(expected)
@@ -262,7 +262,7 @@ def test_amd_multiplies_two_of_fp8_as_they_are_where_it_can(
     arch: str, kind: str, other: str, multiplied: str
 ) -> None:
     """However they lie: what does not lie along K is turned around on its way."""
-    a, b = (described(np.ones((8, 8), tw.dtype(name).numpy)) for name in (kind, other))
+    a, b = (describe(np.ones((8, 8), tw.dtype(name).numpy)) for name in (kind, other))
     assert multiplied_on(a, b, HIP, HIP.architecture(arch)) == tw.dtype(multiplied)
 
 
@@ -271,7 +271,7 @@ def test_amd_multiplies_two_of_fp8_as_they_are_where_it_can(
 def test_both_kinds_of_fp8_are_multiplied_as_they_are_on_hopper(a: str, b: str, rows: int) -> None:
     given = [tw.like(a, rows, 4096), tw.like(b, (4096, 1024), order="F"), tw.like("f16", rows, 1024)]
     held = np.ones((2, 16), tw.dtype(a).numpy), np.ones((8, 16), tw.dtype(b).numpy).T
-    multiplied = multiplied_on(*(described(one) for one in held), CUDA, CUDA.architecture("sm_90a"))
+    multiplied = multiplied_on(*(describe(one) for one in held), CUDA, CUDA.architecture("sm_90a"))
     kernel = scaled(0).bind(multiplied=multiplied, terms=frozenset(), activation=None)
     row, line = tw.like("f32", rows), tw.like("f32", 1024)
     made = kernel.compile(*given[:2], row, line, line, given[2], 1.0, target="cuda", arch="sm_90a")
@@ -354,7 +354,7 @@ def test_sums_of_many_bytes_do_not_wrap() -> None:
     a = np.full((1, depth), -128, np.int8)
     made = tw.scaled_mm(a, a.T, scale_b=np.float32(2.0**-20), target="cpu")
     assert abs(made.item() - depth / 64) <= depth / 64 * 2.0**-16
-    short = described(np.empty((1, 1000), np.int8)), described(np.empty((1000, 1), np.int8))
+    short = describe(np.empty((1, 1000), np.int8)), describe(np.empty((1000, 1), np.int8))
     assert multiplied_on(*short, CPU, CPU.architecture("x86-64-v3")) == tw.i8
     with pytest.raises(tw.LaunchError, match="sums of 140000 products of i8 need not fit i32"):
         tw.einsum("ij,jk->ik", a, a.T, out_dtype="i8", saturate=True, target="cpu")

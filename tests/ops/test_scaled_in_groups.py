@@ -15,7 +15,7 @@ from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled_in_groups
 from tilewright.ops.scales import pays_widened_groups
 from tilewright.ops.widening_groups import widening_of
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CPU, CUDA
 
 pytestmark = pytest.mark.in_turns(3)
@@ -327,18 +327,18 @@ def test_what_does_not_fit_is_refused_in_its_terms(change: dict[str, Any], error
 
 
 def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
-    b = described(tw.packed(np.empty((4096, 2048), np.uint8).T, tw.i4))
+    b = describe(tw.packed(np.empty((4096, 2048), np.uint8).T, tw.i4))
     for rows, features, expected in (
         (257, {"sm_90a"}, True),
         (256, {"sm_90a"}, False),
         (512, {"sm_80"}, False),
     ):
-        infos = {"a": described(np.empty((rows, 4096), np.float16)), "b": b}
+        infos = {"a": describe(np.empty((rows, 4096), np.float16)), "b": b}
         assert pays_widened_groups(infos, tw.f16, frozenset(features), CUDA) == expected
-    along_n = described(tw.packed(np.empty((4096, 2048), np.uint8), tw.i4))
+    along_n = describe(tw.packed(np.empty((4096, 2048), np.uint8), tw.i4))
     assert not pays_widened_groups({**infos, "b": along_n}, tw.f16, frozenset({"sm_90a"}), CUDA)
     for group, expected in ((128, False), (8, False), (4, True)):
-        grouped = {**infos, "scale_b": described(np.empty((4096 // group, 2048), np.float16))}
+        grouped = {**infos, "scale_b": describe(np.empty((4096 // group, 2048), np.float16))}
         assert pays_widened_groups(grouped, tw.f16, frozenset(), CPU) == expected
         assert not pays_widened_groups({**grouped, "b": along_n}, tw.f16, frozenset(), CPU)
     widening = widening_of(128, frozenset({"scale_b", "zero_b"}))

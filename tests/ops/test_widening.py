@@ -13,7 +13,7 @@ from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled
 from tilewright.ops.scales import pays_widened
 from tilewright.ops.widening import widen
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 HOPPER = frozenset({"sm_80", "sm_90a"})
@@ -79,7 +79,7 @@ def test_batches_share_what_repeats_and_calls_see_other_arrays(target: str) -> N
 def test_it_is_done_where_it_was_measured_to_pay() -> None:
     def asked(rows: int, order: str, *, b: str = "f8e4m3", n: int = 4096) -> bool:
         weights = np.empty((4096, n), tw.dtype(b).numpy, order=order)
-        infos = {"a": described(np.empty((rows, 4096), np.float16)), "b": described(weights)}
+        infos = {"a": describe(np.empty((rows, 4096), np.float16)), "b": describe(weights)}
         return pays_widened(infos, tw.f16, HOPPER)
 
     assert [asked(rows, "F") for rows in (256, 4096, 8192)] == [False, False, True]

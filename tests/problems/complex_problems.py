@@ -9,7 +9,7 @@ from tests.ops.complex_cases import check, numbers, poisoned
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.ops.complex_planning import SUPPORTED, Asked, product_of_complex
+from tilewright.ops.complex_planning import SUPPORTED, ComplexWanted, product_of_complex
 from tilewright.ops.complex_ways import METHODS
 
 from .placing import Placed
@@ -49,7 +49,7 @@ def carried_out(number: int, target: str) -> str:
     placed = {name: [Placed(x, target) for x in _parts(one)] for name, one in given.items()}
     there = {name: _joined([one.there for one in arrays]) for name, arrays in placed.items()}
     flags = {"conjugate_a": conjugates[0], "conjugate_b": conjugates[1]}
-    asked = Asked(alpha, beta if adds else None, method=method, target=target, **flags)
+    asked = ComplexWanted(alpha, beta if adds else None, method=method, target=target, **flags)
     ran = product_of_complex(there, asked).launch()
     schedule = ran[-1].schedule
     if ran[-1].target != target or schedule is None:

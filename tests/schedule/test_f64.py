@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
 from tilewright.ir.ops import Copy
-from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.products import plain
 from tilewright.schedule.candidates import candidates
@@ -153,7 +153,7 @@ def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
 def test_parts_that_lie_apart_are_copied_alone() -> None:
     rng = np.random.default_rng(6)
     a, b = numbers(rng, (35, 21), tw.f64, "planar"), numbers(rng, (21, 19), tw.f64, "interleaved")
-    product = product_of_complex({"a": a, "b": b}, Asked(how=SMALL.schedule, target="reference"))
+    product = product_of_complex({"a": a, "b": b}, ComplexWanted(how=SMALL.schedule, target="reference"))
     assert product.together == (False, True)
     assert product.launch()[-1].schedule == SMALL.schedule
     how = Accumulation.of(SMALL.schedule.atom)
@@ -177,7 +177,7 @@ def test_ragged_products_of_complex_numbers_are_right() -> None:
     rng = np.random.default_rng(5)
     a, b = (numbers(rng, shape, tw.f64, "interleaved") for shape in ((35, 21), (21, 19)))
     out = np.full((35, 19), np.nan, np.complex128)
-    asked = Asked(how=SMALL.schedule, target="reference", conjugate_a=True)
+    asked = ComplexWanted(how=SMALL.schedule, target="reference", conjugate_a=True)
     (ran,) = product_of_complex({"a": a, "b": b, "c": None, "out": out}, asked).launch()
     assert (ran.target, ran.schedule) == ("reference", SMALL.schedule)
     compare_complex(a.conj(), b, out, how=Accumulation.of(SMALL.schedule.atom)).raise_if_wrong()

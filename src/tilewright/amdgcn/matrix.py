@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.amdgcn.faults import UnknownInstructionError, UnreplicatedLanesError
 from tilewright.amdgcn.operands import Operand, constant_bits
 from tilewright.amdgcn.packed import bytes_of, choices, nibbles_of
-from tilewright.amdgcn.rounding import FP8_VALUES, HALVES, bf16_bits, fma, from_bf16
+from tilewright.amdgcn.rounding import F16_VALUES, FP8_VALUES, bf16_bits, fma, from_bf16
 from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import Step
 from tilewright.amdgcn.text import Instruction
@@ -81,7 +81,7 @@ def numbers(words: Array, kind: str, signed: bool = True) -> Array:
     """The numbers in registers of a lane, (…, registers) words, as (…, numbers) of f64, or of int64."""
     flat = np.ascontiguousarray(words)
     if kind == "f16":
-        return HALVES[flat.view(np.uint16)].astype(np.float64)
+        return F16_VALUES[flat.view(np.uint16)].astype(np.float64)
     if kind == "bf16":
         return from_bf16(flat.view(np.uint16)).astype(np.float64)
     if kind in FP8_VALUES:
@@ -225,7 +225,7 @@ class Wmma(MatrixStep):
         held = self.sums_in(waves, kind)
         if self.narrow:
             half = (held >> self.shift).astype(np.uint16)
-            c = HALVES[half] if self.shape.sums == "f16" else from_bf16(half)
+            c = F16_VALUES[half] if self.shape.sums == "f16" else from_bf16(half)
         else:
             c = held
         matrix = c.reshape(-1, 2, 16, 8).transpose(0, 3, 1, 2).reshape(-1, 16, 16)

@@ -114,7 +114,7 @@ def to_fp8(value: Array, name: str) -> Array:
         return value.astype(FP8[name]).view(np.uint8)
 
 
-HALVES = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
+F16_VALUES = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
 """The f32 of every f16, by its bits: faster than NumPy's conversion."""
 
 

@@ -10,7 +10,7 @@ from tilewright.cli.console import choose, choose_precision, duration, reports, 
 from tilewright.cli.matrices import check_memory, extents_of
 from tilewright.cli.notation import read_schedule
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, Asked
+from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, ComplexWanted
 from tilewright.ops.complex_ways import METHODS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.complex_trial import SIX, ComplexTrial, scheduled
@@ -59,7 +59,7 @@ def complex_numbers(
     choose_precision(precision, PRECISIONS, dtype)
     shape = extents_of(extents, "complex") if extents else TARGETS[target].shape
     check_memory(shape, dtype_named("f64"))
-    asked = Asked(
+    asked = ComplexWanted(
         conjugate_a="a" in conjugate,
         conjugate_b="b" in conjugate,
         method=method,

@@ -13,7 +13,7 @@ from tilewright.cli.notation import read_schedule
 from tilewright.cli.perf import timed
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.ops.einsum import Dropout
-from tilewright.ops.grades import GRADES
+from tilewright.ops.grades import HALVES_OF
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
@@ -52,7 +52,7 @@ def einsum(
     choose("target", target, tuple(TARGETS))
     if activation is not None:
         choose("activation", activation, tuple(ACTIVATIONS))
-    choose_precision(precision, (EXACT, TF32, *GRADES), dtype)
+    choose_precision(precision, (EXACT, TF32, *HALVES_OF), dtype)
     kind, shapes = chosen_dtype(dtype), (_extents("A", a), _extents("B", b))
     with working("making the arrays"):
         given = Contracted.drawn(subscripts, shapes, kind, bias=bias, seed=seed)

@@ -17,7 +17,7 @@ from tilewright.cli.notation import read_schedule
 from tilewright.cli.npy import write
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
-from tilewright.ops.grades import GRADES
+from tilewright.ops.grades import HALVES_OF
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.choose_reference import SUPPORTED
@@ -91,7 +91,7 @@ def gemm(
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
     choose("target", target, tuple(TARGETS))
-    choose("precision", precision, (EXACT, TF32, *GRADES))
+    choose("precision", precision, (EXACT, TF32, *HALVES_OF))
     chosen = read_schedule(schedule)
     if output is not None:
         check_output(output)
@@ -108,7 +108,7 @@ def gemm(
                 data=data,
                 seed=seed,
             )
-            choose_precision(precision, (EXACT, TF32, *GRADES), _element(made))
+            choose_precision(precision, (EXACT, TF32, *HALVES_OF), _element(made))
             trial = graded_trial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:

@@ -15,7 +15,7 @@ from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.map_ops import MAP_WORDS
 
 
-class Wanted(NamedTuple):
+class WantedMap(NamedTuple):
     """A map that lies in every row of a table that bulk copies take it from.
 
     Args:
@@ -29,9 +29,9 @@ class Wanted(NamedTuple):
     form: TensorMap
 
 
-def wanted_maps(kernel: Kernel) -> tuple[Wanted, ...]:
+def wanted_maps(kernel: Kernel) -> tuple[WantedMap, ...]:
     """The maps that the launcher writes into tables before a kernel that breaks no rule is launched."""
-    found: dict[tuple[str, int], Wanted] = {}
+    found: dict[tuple[str, int], WantedMap] = {}
     for op in by_maps(kernel.walk()):
         source = op.ends[0]
         assert source.tensor.map is not None, "by_maps gives no other copies"
@@ -39,7 +39,7 @@ def wanted_maps(kernel: Kernel) -> tuple[Wanted, ...]:
         box = known_box(op)
         of = source.buffer.name
         form = TensorMap(f"{of}_map", of, box.spans, source.dtype, box.order, box.steps, box.is_swizzled)
-        found.setdefault((name, column), Wanted(name, column, form))
+        found.setdefault((name, column), WantedMap(name, column, form))
     return tuple(found.values())
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import f32
-from tilewright.ops.attending.choice import Question, chosen
+from tilewright.ops.attending.choice import AttentionQuestion, chosen
 from tilewright.ops.attending.problem import (
-    Words,
+    AttentionWords,
     first_column,
     heads_as_rows,
     in_columns,
@@ -104,7 +104,7 @@ def attention(
         >>> out.shape, lse.shape, float(out[3, 4, 15])
         ((4, 5, 16), (4, 5), 1.0)
     """
-    words = Words(causal, diagonal, scale, return_lse, kernel, target)
+    words = AttentionWords(causal, diagonal, scale, return_lse, kernel, target)
     arrays = [q, k, v, out, lse]
     made = called(
         _PLANS, arrays, words, (), stream, lambda: _anew(arrays, words, stream), itemgetter(OUT, LSE)
@@ -112,7 +112,7 @@ def attention(
     return made if return_lse else made[0]
 
 
-def _anew(arrays: list[Any], words: Words, stream: Any) -> Done:
+def _anew(arrays: list[Any], words: AttentionWords, stream: Any) -> Done:
     """Look at everything, choose a kernel, and launch it; the results are both."""
     words.check()
     call = Call.of("attention", dict(zip(ARRAYS, arrays, strict=True)), ARRAYS[:OUT])
@@ -134,7 +134,7 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> Done:
     diagonal = words.diagonal if words.causal else None
     if shape[-2] == 1:
         seen, diagonal = heads_as_rows(seen, diagonal), None
-    question = Question(
+    question = AttentionQuestion(
         {name: seen[name] for name in ARRAYS[:LSE]},
         arch_of(backend, None),
         backend.processors(),

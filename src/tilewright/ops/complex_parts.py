@@ -10,8 +10,7 @@ from tilewright.dtypes import ALL, DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.aliases import is_same
-from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.strided import Strided
 
@@ -72,7 +71,7 @@ def parts_of(op: str, name: str, given: Any) -> Parts:
         return _planar(op, name, given)
     lazy = getattr(given, "is_conj", None)
     is_conjugate = bool(lazy()) if callable(lazy) else False
-    info = described(given.conj() if is_conjugate else given, f"{op}, argument {name}")
+    info = describe(given.conj() if is_conjugate else given, f"{op}, argument {name}")
     element = info.dtype.component
     if info.dtype.components != 2:
         raise DTypeError(
@@ -90,7 +89,7 @@ def _planar(op: str, name: str, given: Any) -> Parts:
         raise LaunchError(
             f"{op}: {name} is {len(given)} arrays; nearest legal choice: two, of real and of imaginary parts"
         )
-    re, im = (Strided(one, described(one, f"{op}, argument {name}[{at}]")) for at, one in enumerate(given))
+    re, im = (Strided(one, describe(one, f"{op}, argument {name}[{at}]")) for at, one in enumerate(given))
     kind = re.info.dtype
     if kind != im.info.dtype or kind.components != 1 or not kind.is_float or kind.is_packed:
         raise DTypeError(

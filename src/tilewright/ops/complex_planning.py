@@ -27,10 +27,10 @@ from tilewright.ops.complex_products import (
 )
 from tilewright.ops.complex_recalled import Ordered, are_one, in_parts, plan_of, result_of
 from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
-from tilewright.ops.grades import F16, F32, FASTER_FROM, GRADES, is_split
+from tilewright.ops.grades import F16, F32, FASTER_FROM, HALVES_OF, is_split
 from tilewright.ops.launching import Step as Launch
 from tilewright.ops.planning import Wanted, check_splitting, of_sums
-from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
+from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import agreed, check_whole_bytes
 from tilewright.ops.slow import warn
@@ -55,7 +55,7 @@ SUPPORTED = ("f64", "f32", "f16", "bf16")
 """The dtypes of real and imaginary parts that are multiplied."""
 
 
-class Asked(NamedTuple):
+class ComplexWanted(NamedTuple):
     """What is asked for besides arrays; `complex_matmul`'s arguments by their names, the numbers first."""
 
     alpha: complex = 1
@@ -173,7 +173,7 @@ class Product:
         return plan_of(launches, self.parts, self.arrays, self.way.size_bytes, self.fresh)
 
 
-def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
+def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Product:
     """``out = alpha * op(a) @ op(b) + beta * c`` of complex arrays, ready to be launched.
 
     Args:
@@ -200,7 +200,7 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
         made = tuple(one.make() for one in fresh)
         parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
     arrays = named(parts)
-    problem = describe({name: one.info for name, one in arrays.items()})
+    problem = problem_of({name: one.info for name, one in arrays.items()})
     check_apart(asked.op, parts)
     seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
     precision = of_sums(asked.precision, parts["a"].dtype)
@@ -208,7 +208,7 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
     conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in pairs)
     infos = {name: one.info for name, one in seen.items()}
     if is_split(infos, problem, asked.precision, asked.how, backend.name, FASTER_FROM / 4):
-        way = by_halves(infos, problem, both=GRADES[asked.precision] == 2)
+        way = by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
     else:
         machine = (arch_of(backend, None), backend.processors())
         is_plain = (alpha, asked.how, asked.method, precision) == (1, None, METHODS[0], EXACT)
@@ -264,8 +264,8 @@ def complex_matmul(
     split: tuple[int | str | None, str | None, bool],
     stream: Any,
 ) -> Any:
-    """`complex_matmul`, with how K is split, and its other arguments by the names of `Asked`."""
-    wanted = Asked(**asked)
+    """`complex_matmul`, with how K is split, and its other arguments by the names of `ComplexWanted`."""
+    wanted = ComplexWanted(**asked)
     if split != (None, None, False):
         parts = Wanted(schedule=asked["how"], split_k=split[0], reduction=split[1], batch_invariant=split[2])
         check_splitting(parts, wanted.op)
@@ -273,7 +273,7 @@ def complex_matmul(
     return _computed(given, wanted, stream)
 
 
-def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
+def _computed(given: Mapping[str, Any], asked: ComplexWanted, stream: Any) -> Any:
     """The result of a product, of which one that is known needs addresses and numbers alone."""
     alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
     whole = [in_parts(given[name]) for name in ("a", "b", "c", "out")]
@@ -294,7 +294,7 @@ def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
     return made if given["out"] is None else given["out"]
 
 
-def _anew(given: Mapping[str, Any], asked: Asked, stream: Any) -> Done:
+def _anew(given: Mapping[str, Any], asked: ComplexWanted, stream: Any) -> Done:
     """A product with everything looked at."""
     product = product_of_complex(given, asked)
     return Done(product.out, product.known(product.start(stream)))
@@ -317,7 +317,7 @@ def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) ->
             f"matmul: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
             "nearest legal choice: None"
         )
-    asked = Asked(
+    asked = ComplexWanted(
         wanted.alpha,
         wanted.beta,
         precision=wanted.precision,
@@ -342,21 +342,21 @@ def _new(like: Parts, shape: tuple[int, ...], kind: DType) -> tuple[Fresh, ...]:
     return (fresh_array(like.given, shape, interleaved(kind)),)
 
 
-def _check_words(asked: Asked) -> None:
+def _check_words(asked: ComplexWanted) -> None:
     """Refuse a precision or a method that does not exist."""
     for name, words in (("precision", PRECISIONS), ("method", METHODS)):
         given = getattr(asked, name)
         if given not in words:
             near = close_to(given, words) if isinstance(given, str) else ""
             raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
-    if asked.precision in GRADES and asked.method == METHODS[1]:
+    if asked.precision in HALVES_OF and asked.method == METHODS[1]:
         raise LaunchError(
             f'{asked.op}: precision="{asked.precision}" with method="3m", which is less accurate; '
             'nearest legal choice: method="4m"'
         )
 
 
-def _scale_of_c(parts: dict[str, Parts], asked: Asked) -> complex:
+def _scale_of_c(parts: dict[str, Parts], asked: ComplexWanted) -> complex:
     """What ``c`` is multiplied by; without ``c`` it is ``out``, which is added to the arrays as such."""
     if asked.beta is None:
         return 1
@@ -369,7 +369,7 @@ def _scale_of_c(parts: dict[str, Parts], asked: Asked) -> complex:
     return asked.beta
 
 
-def _result_dtype(parts: Mapping[str, Parts], asked: Asked) -> DType:
+def _result_dtype(parts: Mapping[str, Parts], asked: ComplexWanted) -> DType:
     """The dtype of the parts of the result.
 
     Raises:

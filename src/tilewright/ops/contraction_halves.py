@@ -10,7 +10,7 @@ from tilewright.dtypes import f16, f32, f64
 from tilewright.errors import LaunchError
 from tilewright.ops.contraction import Contraction, Posed
 from tilewright.ops.contractions import IN_KERNEL, Ending, contraction_in_halves
-from tilewright.ops.grades import FASTER_FROM, GRADES, MOST_ITEMS, MOST_RANK
+from tilewright.ops.grades import FASTER_FROM, HALVES_OF, MOST_ITEMS, MOST_RANK
 from tilewright.ops.halves import Split, launched
 from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import Matrices
@@ -43,7 +43,7 @@ def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
         LaunchError: a schedule asks for it, and an operand is none that is split.
     """
     infos = problem.infos
-    if wanted.precision not in GRADES or infos["a"].dtype != f32:
+    if wanted.precision not in HALVES_OF or infos["a"].dtype != f32:
         return False
     against = against_halves(problem.contraction)
     if isinstance(wanted.how, Schedule):
@@ -91,7 +91,7 @@ def multiply(
         )
         for name in "ab"
     )
-    both = GRADES[wanted.precision] == 2
+    both = HALVES_OF[wanted.precision] == 2
     kernel = contraction_in_halves(problem.contraction).bind(both=both, ending=ending, schedule=wanted.how)
     rest = [seen.get(name, seen["out"]) for name in IN_KERNEL[2:]]
     return launched((a, b), kernel, rest, numbers, both, backend, stream)

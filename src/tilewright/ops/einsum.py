@@ -81,7 +81,7 @@ class Dropout(NamedTuple):
         return not float(1 / (1 - self.probability)).is_integer()
 
 
-class Beside(NamedTuple):
+class EinsumExtras(NamedTuple):
     """What is asked for that `matmul` does not have.
 
     Args:
@@ -100,7 +100,7 @@ class Beside(NamedTuple):
         return (*self[:-1], *self.dropped.words)
 
 
-NOTHING = Beside()
+NOTHING = EinsumExtras()
 
 
 @launches
@@ -188,10 +188,10 @@ def einsum(
     dropped = Dropout(dropout, seed, offset)
     numbers = (alpha, *dropped.numbers)
     arrays = (a, b, out, bias, multiply, residual)
-    beside = Beside(derivative, saturate, dropped)
+    extras = EinsumExtras(derivative, saturate, dropped)
     words: tuple[Any, ...] | None = None
     if schedule is None:
-        words = (subscripts, alpha == 1, float(alpha).is_integer(), *wanted.words, *beside.words)
+        words = (subscripts, alpha == 1, float(alpha).is_integer(), *wanted.words, *extras.words)
     given = dict(zip(ARRAYS, arrays, strict=True))
     return called(
         _PLANS,
@@ -199,7 +199,7 @@ def einsum(
         words,
         numbers,
         stream,
-        lambda: _checked(subscripts, given, wanted, beside, stream),  # which says what is wrong with which
+        lambda: _checked(subscripts, given, wanted, extras, stream),  # which says what is wrong with which
     )
 
 
@@ -207,39 +207,39 @@ def _checked(
     subscripts: str,
     given: Mapping[str, Any],
     wanted: Wanted,
-    beside: Beside,
+    extras: EinsumExtras,
     stream: Any,
 ) -> Done:
     """`einsum` with everything looked at."""
     check_words(wanted)
     check_splitting(wanted, "einsum")
-    _check_derivative(beside.derivative, given)
+    _check_derivative(extras.derivative, given)
     call = Call.of("einsum", given)
     infos = call.infos
-    fractions = _fractions(infos, beside)
-    kind = result_dtype(infos, wanted, "einsum", saturate=beside.saturate, fractions=fractions)
+    fractions = _fractions(infos, extras)
+    kind = result_dtype(infos, wanted, "einsum", saturate=extras.saturate, fractions=fractions)
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = _result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out)
-    factors = "multiply" in infos or beside.dropped.probability > 0
-    changed = wanted.activation is not None or beside.saturate or factors
+    factors = "multiply" in infos or extras.dropped.probability > 0
+    changed = wanted.activation is not None or extras.saturate or factors
     check_sums("einsum", infos["a"].dtype, depth, kind, changed=changed)
     backend = call.backend(wanted.target).name
     call.make("out", shape, kind)
     check_apart(infos)
-    problem = posed(named, infos, indexed=bool(beside.dropped.probability))
+    problem = posed(named, infos, indexed=bool(extras.dropped.probability))
     if problem.is_empty:
         return Done(call.arrays["out"], None)
     seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
-    numbers = (wanted.alpha, *beside.dropped.numbers)
+    numbers = (wanted.alpha, *extras.dropped.numbers)
     plan: Plan | None
     if is_split(problem, wanted, backend):
-        ending = ending_of(problem, infos, wanted, beside)
+        ending = ending_of(problem, infos, wanted, extras)
         prepared = multiply(problem, seen, wanted, ending, numbers, backend, stream)
         plan = None if prepared is None else Plan.of(prepared, *_reached(infos))
     else:
-        kernel = bound_for(problem, infos, wanted, beside)
+        kernel = bound_for(problem, infos, wanted, extras)
         in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
         plan = launch(kernel, in_order, numbers, backend, stream, warns=wanted.schedule is None)
     return call.done(plan, call.order(IN_KERNEL))
@@ -266,16 +266,16 @@ def _check_derivative(derivative: str | None, given: Mapping[str, Any]) -> None:
         )
 
 
-def _fractions(infos: Mapping[str, ArrayInfo], beside: Beside) -> list[str]:
+def _fractions(infos: Mapping[str, ArrayInfo], extras: EinsumExtras) -> list[str]:
     """The arguments that make fractions of integers; the derivative of ``relu`` is 0 or 1, wherever it is."""
-    factors = beside.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float
+    factors = extras.derivative is None and "multiply" in infos and infos["multiply"].dtype.is_float
     found = ["multiply"] if factors else []
-    found += ["derivative"] if beside.derivative not in (None, "relu") else []
-    return found + (["dropout"] if beside.dropped.makes_fractions else [])
+    found += ["derivative"] if extras.derivative not in (None, "relu") else []
+    return found + (["dropout"] if extras.dropped.makes_fractions else [])
 
 
 def bound_for(
-    problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, beside: Beside = NOTHING
+    problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras = NOTHING
 ) -> Bound:
     """The kernel of a contraction.
 
@@ -283,25 +283,25 @@ def bound_for(
         problem: the contraction.
         infos: its arrays.
         wanted: what is asked for besides.
-        beside: what `matmul` does not have.
+        extras: what `matmul` does not have.
     """
     # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
     wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
     kernel = contraction(problem.contraction, dtypes.f64 if wide else dtypes.f32)
     return kernel.bind(
         precision=of_sums(wanted.precision, infos["a"].dtype),
-        ending=ending_of(problem, infos, wanted, beside),
+        ending=ending_of(problem, infos, wanted, extras),
         schedule=wanted.how,
     )
 
 
-def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, beside: Beside) -> Ending:
+def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras) -> Ending:
     """What is done with the sums; the arguments are those of `bound_for`."""
     terms = {name for name in ADDED if name in infos}
     terms |= {"alpha"} if wanted.alpha != 1 else set()
     terms |= {"dropout"} if problem.contraction.order else set()
     terms |= {"activation"} if wanted.activation is not None else set()
-    return Ending(frozenset(terms), wanted.activation, beside.derivative, beside.saturate)
+    return Ending(frozenset(terms), wanted.activation, extras.derivative, extras.saturate)
 
 
 def _result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:

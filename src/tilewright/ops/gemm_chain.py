@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from tilewright.calls import launches
 from tilewright.dtypes import bf16, f16, f32, f64
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.attending.choice import Question, against_warpgroups, chained
+from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroups, chained
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
 from tilewright.ops.call import Call, launch
@@ -135,14 +135,14 @@ def _anew(a: Any, b: Any, c: Any, out: Any, words: ChainWords, stream: Any) -> D
     check_apart(infos)
     if 0 in shape:
         return Done(call.arrays["out"], None)
-    question = Question(_seen(infos), arch_of(backend, None), backend.processors())
+    question = AttentionQuestion(_seen(infos), arch_of(backend, None), backend.processors())
     one_kernel = not against and words.fused is not False and (words.fused or _gains(question))
     plan = (_in_one if one_kernel else _in_two)(question, call.arrays, words, backend, stream)
     return call.done(plan, _ORDER)
 
 
 def _in_one(
-    question: Question, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
+    question: AttentionQuestion, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
 ) -> Plan | None:
     """Launch one kernel; what does so again, if anything can."""
     kernel = chained(question, words.activation)
@@ -152,7 +152,7 @@ def _in_one(
 
 
 def _in_two(
-    question: Question, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
+    question: AttentionQuestion, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
 ) -> Plan | None:
     """Launch two products, with the first one in scratch memory; what does so again, if anything can."""
     a, b, c, out = (arrays[name] for name in ARRAYS)
@@ -176,7 +176,7 @@ def _in_two(
     return Plan.of(Several(launches, device, size_bytes), infos, _PAIRS)
 
 
-def _gains(question: Question) -> bool:
+def _gains(question: AttentionQuestion) -> bool:
     """Whether one kernel is taken if nobody says so: one that multiplies as `matmul` would.
 
     A block works at its rows for all of N: too few of them leave most of the machine idle for long.

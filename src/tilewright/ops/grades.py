@@ -18,7 +18,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS, part
 
 F32, F16 = "f32", "f16"
-GRADES = {F32: 2, F16: 1}
+HALVES_OF = {F32: 2, F16: 1}
 """How many halves of each number are multiplied, by the precision that is asked for."""
 
 MOST_RANK = 2
@@ -56,7 +56,7 @@ def is_split(
         target: where it runs.
         from_size: multiplications from which that is faster.
     """
-    if precision not in GRADES or infos["a"].dtype != dtypes.f32:
+    if precision not in HALVES_OF or infos["a"].dtype != dtypes.f32:
         return False
     if isinstance(how, Schedule):
         return how.atom.a_dtype == dtypes.f16

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.ops.grades import GRADES
+from tilewright.ops.grades import HALVES_OF
 from tilewright.ops.launching import Placed, Step
 from tilewright.ops.launching import launched as behind_each_other
 from tilewright.ops.problem import Matrices, Problem
@@ -162,7 +162,7 @@ def multiply(
     """
     a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], is_turned=False)
     b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], is_turned=True)
-    both = GRADES[asked["grade"]] == 2
+    both = HALVES_OF[asked["grade"]] == 2
     kernel = in_halves(len(problem.batch), dtypes.f32).bind(
         both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
     )

@@ -19,8 +19,7 @@ from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
-from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, describe, locate_new, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.decorator import kernel
@@ -328,7 +327,7 @@ def _described(name: str, arrays: Sequence[Any]) -> list[ArrayInfo]:
     rank = 1 if name == "bias" else 2
     found: list[ArrayInfo] = []
     for at, array in enumerate(arrays):
-        info = described(array, f"grouped_matmul, argument {name}[{at}]")
+        info = describe(array, f"grouped_matmul, argument {name}[{at}]")
         if len(info.shape) != rank:
             legal = "(N,)" if rank == 1 else {"a": "(M, K)", "b": "(K, N)", "out": "(M, N)"}[name]
             raise LaunchError(

@@ -17,7 +17,7 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.ops.scale_blocks import check_scale
 from tilewright.ops.scale_groups import in_groups
 from tilewright.ops.scales import check_dtypes, number_of
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.fresh import fresh
 from tilewright.runtime.kernel import Kernel
@@ -31,6 +31,9 @@ SIDE, THREADS = 64, 128
 @dataclass(frozen=True, eq=False)
 class PackedWeights:
     """Weights with their scales and zero points, as `scaled_mm` takes them; made by `pack_weights`.
+
+    Their bytes are those that were given where these were contiguous along K already, and others, rearranged
+    once, where they were not; products do not ask which.
 
     Args:
         b: packed numbers of 4 bits (K, N), contiguous along K.
@@ -53,7 +56,7 @@ class PackedWeights:
             >>> tw.pack_weights(tw.packed(tw.pack([[1, 2]] * 6, tw.i4), tw.i4), target="reference").shape
             (6, 2)
         """
-        return described(self.b).shape
+        return describe(self.b).shape
 
     def __repr__(self) -> str:
         k, n = self.shape
@@ -105,7 +108,7 @@ def pack_weights(
         >>> tw.scaled_mm(np.ones((1, 4), np.float16), weights, target="reference")
         array([[6.5, 9. ]], dtype=float16)
     """
-    info = described(b, "pack_weights, argument b")
+    info = describe(b, "pack_weights, argument b")
     if info.dtype not in PACKED:
         raise DTypeError(
             f"pack_weights: b is {info.dtype}, and what is rearranged are weights of 4 bits; nearest legal "
@@ -115,7 +118,7 @@ def pack_weights(
     infos = {"b": info}
     for name, array in (("scale_b", scale_b), ("zero_b", zero_b)):
         if array is not None and number_of("pack_weights", name, array) is None:
-            infos[name] = described(array, f"pack_weights, argument {name}")
+            infos[name] = describe(array, f"pack_weights, argument {name}")
     check_dtypes("pack_weights", infos)
     grouped = in_groups(infos, group, "pack_weights")
     if len(info.shape) != 2:

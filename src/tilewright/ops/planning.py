@@ -14,14 +14,13 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ops.call import Call, launch
-from tilewright.ops.grades import GRADES, multiplying
-from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
+from tilewright.ops.grades import HALVES_OF, multiplying
+from tilewright.ops.problem import Matrices, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, plain
 from tilewright.ops.recalled import Done
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.runtime.aliases import Pair, is_same
-from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
@@ -147,7 +146,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
     call.make("out", shape, kind)
-    problem = describe(infos)
+    problem = problem_of(infos)
     check_apart(infos)
     multiply = multiplying(infos, problem, wanted.precision, wanted.how, backend)
     if multiply is not None:
@@ -161,7 +160,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
 
 
 def _info(arrays: Mapping[str, Any], name: str) -> ArrayInfo:
-    return described(arrays[name], f"matmul, argument {name}")
+    return describe(arrays[name], f"matmul, argument {name}")
 
 
 def _is_pair(array: Any) -> bool:
@@ -280,7 +279,7 @@ def _row(given: Strided) -> Strided:
 
 def check_words(wanted: Wanted) -> None:
     """Refuse a precision or an activation that does not exist."""
-    for name, words in (("precision", (EXACT, TF32, *GRADES)), ("activation", tuple(ACTIVATIONS))):
+    for name, words in (("precision", (EXACT, TF32, *HALVES_OF)), ("activation", tuple(ACTIVATIONS))):
         given = getattr(wanted, name)
         if (name == "precision" or given is not None) and given not in words:
             near = close_to(given, words) if isinstance(given, str) else ""

@@ -108,7 +108,7 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...], op: str) -> tuple[int, ..
     return tuple(made)
 
 
-def describe(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
+def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
     """The problem that arrays pose.
 
     Args:
@@ -124,7 +124,7 @@ def describe(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
         >>> import numpy as np
         >>> from tilewright.runtime.arrays import describe as info
         >>> a, b, out = np.ones((5, 4, 2, 3)), np.ones((3, 7)), np.empty((5, 4, 2, 7))
-        >>> made = describe({"a": info(a), "b": info(b), "out": info(out)})
+        >>> made = problem_of({"a": info(a), "b": info(b), "out": info(out)})
         >>> made.batch, made.m, made.n, made.k
         ((), 40, 7, 3)
     """

@@ -17,7 +17,7 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import exp, log
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, seen_as
-from tilewright.ops.problem import Matrices, describe, result_shape
+from tilewright.ops.problem import Matrices, problem_of, result_shape
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_whole_bytes, result_dtype
@@ -230,7 +230,7 @@ def bound_for(
     in_rows = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
     stands_for = replace(infos[names[0]], shape=shape, strides=in_rows, pointer=0)
     whole["out"] = infos.get(PRODUCT, stands_for)
-    problem = describe(whole, "n" if axis == -1 else "m")
+    problem = problem_of(whole, "n" if axis == -1 else "m")
     rank = len(problem.batch)
     seen = {}
     for name in ("a", "b", "bias"):

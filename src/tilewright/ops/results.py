@@ -24,7 +24,7 @@ MOST_IN_I32 = 2**31 // 128**2 - 1
 """Products of two i8 of which every sum fits i32."""
 
 
-class Asked(Protocol):
+class ResultWanted(Protocol):
     """What is asked for besides arrays, as far as the result's dtype depends on it."""
 
     @property
@@ -88,7 +88,7 @@ def check_whole_bytes(op: str, name: str, kind: DType, nearest: object) -> None:
 
 def result_dtype(
     infos: Mapping[str, ArrayInfo],
-    wanted: Asked,
+    wanted: ResultWanted,
     op: str = "matmul",
     *,
     saturate: bool = False,
@@ -139,7 +139,7 @@ def _check_integers(
     infos: Mapping[str, ArrayInfo],
     made: DType,
     natural: DType,
-    wanted: Asked,
+    wanted: ResultWanted,
     fractions: Collection[str],
 ) -> None:
     """Sums of integers must fit the result, and nothing may make fractions of them."""

@@ -26,7 +26,7 @@ CHECKED = "tilewright.ops.scaled_planning:checked"
 _PLANS = Plans()
 
 
-class Operands(NamedTuple):
+class ScaledExtras(NamedTuple):
     """What is asked for that `matmul` does not have; all of it is part of what a plan is found by.
 
     Args:
@@ -139,15 +139,15 @@ def scaled_mm(
     given = {"a": a, "b": b, "out": out, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
     number, arrays = _numbers_apart(given | {"zero_b": zero_b})
     wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
-    operands = Operands(group, prepass)
+    extras = ScaledExtras(group, prepass)
     return called(
         _PLANS,
         arrays,
-        (number == 1, *wanted.words, *operands),
+        (number == 1, *wanted.words, *extras),
         (number,),
         stream,
         # Which says what is wrong with which.
-        lambda: part(CHECKED)(dict(zip(ARRAYS, arrays, strict=True)), wanted, operands, stream),
+        lambda: part(CHECKED)(dict(zip(ARRAYS, arrays, strict=True)), wanted, extras, stream),
     )
 
 

@@ -11,12 +11,12 @@ from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
-from tilewright.ops.problem import Problem, describe, result_shape
+from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.recalled import Done
 from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
 from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
-from tilewright.ops.scaled import Operands
+from tilewright.ops.scaled import ScaledExtras
 from tilewright.ops.scales import (
     SCALES,
     broadcast_scales,
@@ -72,10 +72,10 @@ class Scaling:
             LaunchError: groups, blocks or shapes that do not fit.
         """
         if in_groups(infos, group):
-            return Scaling(group, None, describe(broadcast_scales(without_groups(infos))))
+            return Scaling(group, None, problem_of(broadcast_scales(without_groups(infos))))
         shared = shared_rows(infos)
         whole = broadcast_scales(infos) if shared is None else beside_operands(infos)
-        return Scaling(None, shared, describe(whole))
+        return Scaling(None, shared, problem_of(whole))
 
     @property
     def in_groups(self) -> bool:
@@ -94,7 +94,7 @@ class Scaling:
         return tuple(name if name in arrays else instead.get(name, name) for name in self.names)
 
 
-def checked(given: Mapping[str, Any], wanted: Wanted, operands: Operands, stream: Any) -> Done:
+def checked(given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, stream: Any) -> Done:
     """`scaled_mm` with everything looked at.
 
     Raises:
@@ -107,9 +107,9 @@ def checked(given: Mapping[str, Any], wanted: Wanted, operands: Operands, stream
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     backend = call.backend(wanted.target)
     call.make("out", shape, kind)
-    scaling = Scaling.of(call.infos, operands.group)
+    scaling = Scaling.of(call.infos, extras.group)
     check_apart(call.infos)
-    multiplied, widens = _multiplied(call.infos, scaling, wanted, operands.prepass, backend)
+    multiplied, widens = _multiplied(call.infos, scaling, wanted, extras.prepass, backend)
     kernel = _bound(scaling, multiplied, _terms(call.arrays, wanted), wanted)
     names = scaling.present(call.arrays)
     seen = [_seen(name, call, scaling) for name in names]

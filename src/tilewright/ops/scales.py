@@ -228,8 +228,8 @@ def broadcast_scale(
     return replace(info, shape=tuple(shape), strides=tuple(strides))
 
 
-HALVES = (dtypes.f16, dtypes.bf16)
-"""What is widened to; ``wgmma`` takes it in every order."""
+SIXTEEN_BITS = (dtypes.f16, dtypes.bf16)
+"""Dtypes of 16 bits, which operands are widened to; ``wgmma`` takes it in every order."""
 
 WIDENED_ROWS = {True: 6144, False: 2048}
 """From how many rows on it pays, for weights that are contiguous along K and for others.
@@ -250,7 +250,7 @@ def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: fr
         features: of the machine.
     """
     a, b = infos["a"], infos["b"]
-    narrow = b.dtype.bits == 8 and multiplied in HALVES and a.dtype == multiplied
+    narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
     if "sm_90a" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
         return False
     return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]

@@ -17,7 +17,7 @@ from tilewright.checking.compare import Comparison
 from tilewright.checking.complex_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
 from tilewright.dtypes import IN_TORCH, DType
-from tilewright.ops.complex_planning import Asked, Product, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, Product, product_of_complex
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.schedule import Schedule
@@ -54,7 +54,7 @@ class ComplexTrial:
     dtype: DType
     target: str
     planar: bool = False
-    asked: Asked = field(default_factory=Asked)
+    asked: ComplexWanted = field(default_factory=ComplexWanted)
     seed: int = 0
 
     def __post_init__(self) -> None:

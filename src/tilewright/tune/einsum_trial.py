@@ -21,15 +21,14 @@ from tilewright.dtypes import DType
 from tilewright.ops.contraction import ADDED, Contraction, Posed, extents_of, posed
 from tilewright.ops.contraction_halves import is_split
 from tilewright.ops.contractions import IN_KERNEL, contraction_in_halves
-from tilewright.ops.einsum import Beside, Dropout, bound_for, einsum, ending_of
-from tilewright.ops.grades import F32, GRADES
+from tilewright.ops.einsum import Dropout, EinsumExtras, bound_for, einsum, ending_of
+from tilewright.ops.grades import F32, HALVES_OF
 from tilewright.ops.halves import Part, Split
 from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import Matrices
 from tilewright.ops.products import output_dtype
 from tilewright.ops.subscripts import Subscripts, read_subscripts
-from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
@@ -89,7 +88,7 @@ class Contracted:
         rng = np.random.default_rng(seed)
         named = read_subscripts(subscripts, [len(shape) for shape in shapes])
         a, b = (_numbers(rng, shape, kind, whole) for shape in shapes)
-        extents = extents_of(named, {"a": described(a), "b": described(b)})
+        extents = extents_of(named, {"a": describe(a), "b": describe(b)})
         shape = tuple(extents[label] for label in named.out)
         made = output_dtype(kind)
         blank = np.full(math.prod(shape) * made.bytes, _UNWRITTEN, np.uint8).view(made.numpy).reshape(shape)
@@ -178,7 +177,7 @@ class EinsumTrial:
 
     @property
     def _posed(self) -> Posed:
-        infos = {name: described(array) for name, array in self.given.arrays.items()}
+        infos = {name: describe(array) for name, array in self.given.arrays.items()}
         return posed(self.given.named, infos, indexed=self.dropped.probability > 0)
 
     @property
@@ -193,13 +192,13 @@ class EinsumTrial:
         return asked._replace(split_k=self.split_k, reduction=self.reduction)
 
     @property
-    def _besides(self) -> Beside:
-        return Beside(self.derivative, self.saturate, self.dropped)
+    def _besides(self) -> EinsumExtras:
+        return EinsumExtras(self.derivative, self.saturate, self.dropped)
 
     @property
     def halves(self) -> int:
         """Into how many halves of f16 operands are split, which are multiplied instead; 0: they are not."""
-        return GRADES[self.precision] if is_split(self._posed, self._wanted, self.target) else 0
+        return HALVES_OF[self.precision] if is_split(self._posed, self._wanted, self.target) else 0
 
     def _of_halves(self) -> Schedule | None:
         """The schedule of the kernel that multiplies halves: from their extents and order in memory alone."""
@@ -214,10 +213,10 @@ class EinsumTrial:
         (a, of_a), (b, of_b) = sides
         seen = {name: _seen(held[name], info) for name, info in problem.infos.items()}
         rest = [seen.get(name, seen["out"]) for name in IN_KERNEL[2:]]
-        infos = {name: described(array) for name, array in held.items()}
+        infos = {name: describe(array) for name, array in held.items()}
         ending = ending_of(problem, infos, self._wanted, self._besides)
         kernel = contraction_in_halves(problem.contraction)
-        bound = kernel.bind(both=self.halves == GRADES[F32], ending=ending, schedule=self._wanted.how)
+        bound = kernel.bind(both=self.halves == HALVES_OF[F32], ending=ending, schedule=self._wanted.how)
         numbers = self._numbers.values()
         return bound.schedule_for(a, a, b, b, of_a, of_b, *rest, *numbers, target=self.target)
 
@@ -225,7 +224,7 @@ class EinsumTrial:
         """The kernel, and its arrays by its names, on the host, as it sees them."""
         problem = self._posed
         held = {**self.given.arrays, "out": self.result()}
-        infos = {name: described(array) for name, array in held.items()}
+        infos = {name: describe(array) for name, array in held.items()}
         # Halves of f32 are compared with what f32 is multiplied to.
         exact = self._wanted._replace(precision=EXACT, schedule=None) if self.halves else self._wanted
         bound = bound_for(problem, infos, exact, self._besides)
@@ -282,7 +281,7 @@ class EinsumTrial:
     @property
     def flops(self) -> int:
         """Operations: a multiplication and an addition for each index of all axes."""
-        infos = {name: described(self.given.arrays[name]) for name in ("a", "b")}
+        infos = {name: describe(self.given.arrays[name]) for name in ("a", "b")}
         return 2 * math.prod(extents_of(self.given.named, infos).values())
 
     @property

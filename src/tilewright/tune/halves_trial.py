@@ -11,12 +11,11 @@ from tilewright import dtypes
 from tilewright.checking.compare import Accumulation, Comparison
 from tilewright.checking.halves import compare_halves
 from tilewright.checking.sample import Operands
-from tilewright.ops.grades import F32, GRADES, is_split
+from tilewright.ops.grades import F32, HALVES_OF, is_split
 from tilewright.ops.halves import Split, splitting, transposed
-from tilewright.ops.problem import Problem, describe
+from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import in_halves
-from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.device_array import device_put
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.scratch import ALIGNMENT
@@ -38,7 +37,7 @@ class HalvesTrial(Trial):
     def __init__(
         self, operands: Operands, target: str, precision: str, schedule: Schedule | None = None
     ) -> None:
-        self.halves = GRADES[precision]
+        self.halves = HALVES_OF[precision]
         bound = in_halves(0, dtypes.f32).bind(
             both=precision == F32, terms=frozenset(), activation=None, schedule=schedule
         )
@@ -50,9 +49,9 @@ class HalvesTrial(Trial):
         a = Split.of(self._a, infos["a"], problem.operands["a"], is_turned=False)
         b = Split.of(self._b, infos["b"], problem.operands["b"], is_turned=True)
         self._held = device_put(np.empty(a.bytes + b.bytes + ALIGNMENT, np.uint8), self.target)
-        start = -(-described(self._held).pointer // ALIGNMENT) * ALIGNMENT
+        start = -(-describe(self._held).pointer // ALIGNMENT) * ALIGNMENT
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
-        both = self.halves == GRADES[F32]
+        both = self.halves == HALVES_OF[F32]
         self._split = splitting((a, b), (of_a, of_b), both, self.target)
         out = Strided(self._c, infos["out"])
         row = Strided(self._c, replace(out.info, shape=out.info.shape[1:], strides=out.info.strides[1:]))
@@ -85,10 +84,10 @@ def graded_trial(
     infos, problem = _posed(operands.a, operands.b, out)
     if is_split(infos, problem, precision, schedule, target):
         return HalvesTrial(operands, target, precision, schedule)
-    return gemm_trial(operands, target, "exact" if precision in GRADES else precision, schedule)
+    return gemm_trial(operands, target, "exact" if precision in HALVES_OF else precision, schedule)
 
 
 def _posed(a: Any, b: Any, out: Any) -> tuple[dict[str, ArrayInfo], Problem]:
     """What arrays are, and the problem that they pose."""
-    infos = {name: described(array) for name, array in zip(("a", "b", "out"), (a, b, out), strict=True)}
-    return infos, describe(infos)
+    infos = {name: describe(array) for name, array in zip(("a", "b", "out"), (a, b, out), strict=True)}
+    return infos, problem_of(infos)

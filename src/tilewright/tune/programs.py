@@ -29,7 +29,7 @@ Shapes = Mapping[str, Sequence[int]]
 INITS = {1: "integers", 2: "random"}
 
 
-class Asked(argparse.Namespace):
+class Arguments(argparse.Namespace):
     """What a program was asked for.
 
     Args:
@@ -49,7 +49,7 @@ class Asked(argparse.Namespace):
 
 def parse_args(
     about: str, shapes: Shapes, small: Shapes, extents: str = "", *, picture: bool = False
-) -> Asked:
+) -> Arguments:
     """The arguments of a program that runs kernels: ``[--small] [--target …] [verify init time [M N K]]``.
 
     Args:
@@ -81,7 +81,7 @@ def parse_args(
         parser.add_argument(
             "--picture", type=Path, metavar="FILE.png", help="draw what came out (extra `plot`)"
         )
-    asked = parser.parse_args(namespace=Asked())
+    asked = parser.parse_args(namespace=Arguments())
     if asked.picture is not None:
         try:
             check_drawable(asked.picture)

@@ -30,7 +30,7 @@ from tilewright.ops.scales import (
     pays_widened_groups,
 )
 from tilewright.packing import pack
-from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import arch_of, backend_named
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
@@ -172,9 +172,9 @@ class ScaledTrial:
         self._there = {name: placed(array, self.target) for name, array in given.items() if array is not None}
         if self.schedule is None:
             arch = arch_of(backend_named(self.target), None)
-            a, b = described(self._there["a"]), described(self._there["b"])
+            a, b = describe(self._there["a"]), describe(self._there["b"])
             self.multiplied = multiplied_on(a, b, TARGETS[self.target], arch)
-        arrays = {name: described(array) for name, array in self._there.items()}
+        arrays = {name: describe(array) for name, array in self._there.items()}
         self.shared = shared_rows(arrays) if made.group is None else None
         if self.shared is not None and not self.multiplied.is_float:
             self.multiplied = dtypes.f16

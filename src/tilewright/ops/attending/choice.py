@@ -49,7 +49,7 @@ NEVER_0 = 1e-30
 """Stands for a scale of 0: a score that is hidden is -inf, which times 0 is no number."""
 
 
-class Question(NamedTuple):
+class AttentionQuestion(NamedTuple):
     """What is computed, and where.
 
     Args:
@@ -97,7 +97,7 @@ class Answer:
     numbers: tuple[float | int, ...]
 
 
-def chosen(question: Question, wanted: str | None) -> Answer:
+def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
     """The kernel of attention that is wanted; if none is, for warpgroups where they can, else for warps.
 
     Raises:
@@ -124,7 +124,7 @@ def chosen(question: Question, wanted: str | None) -> Answer:
     return Answer(by_warps.attention.bind(**constants, tiles=_of_warps(question)), _numbers(question))
 
 
-def chained(question: Question, activation: str | None) -> Bound:
+def chained(question: AttentionQuestion, activation: str | None) -> Bound:
     """The kernel of a chain of two products: for warpgroups where they can, else for warps."""
     between = ByActivation(activation)
     if question.arch != REFERENCE and not any(against_warpgroups(question)):
@@ -132,7 +132,7 @@ def chained(question: Question, activation: str | None) -> Bound:
     return by_warps.gemm_chain.bind(between=between, tiles=_of_warps(question))
 
 
-def _of_warpgroups(question: Question, *, plain: bool) -> dict[str, Any]:
+def _of_warpgroups(question: AttentionQuestion, *, plain: bool) -> dict[str, Any]:
     """The constants of a kernel for warpgroups that follow from the problem's size."""
     tiles = for_warpgroups(
         question.columns,
@@ -144,12 +144,12 @@ def _of_warpgroups(question: Question, *, plain: bool) -> dict[str, Any]:
     return {"tiles": tiles, "blocks": question.processors or 1}
 
 
-def _of_warps(question: Question) -> WarpTiles:
+def _of_warps(question: AttentionQuestion) -> WarpTiles:
     element, by_column = question.queries.dtype, question.keys_by_column
     return for_warps(question.columns, element, question.arch, keys_by_column=by_column)
 
 
-def against_warpgroups(question: Question) -> Iterator[str]:
+def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
     """Why the kernels for warpgroups do not serve a problem."""
     arch, kind = question.arch, question.queries.dtype
     if arch != REFERENCE and "sm_90a" not in arch.features:
@@ -168,14 +168,14 @@ def against_warpgroups(question: Question) -> Iterator[str]:
             yield f"{name} is contiguous along dimension {spec.unit_dim - 4}, not along its columns"
 
 
-def _numbers(question: Question) -> tuple[float, int]:
+def _numbers(question: AttentionQuestion) -> tuple[float, int]:
     """The exponent and the diagonal; a diagonal beyond all keys is as good as any other."""
     rows, keys = question.queries.shape[2], question.keys.shape[2]
     diagonal = min(max(question.diagonal or 0, -rows), keys)
     return max(abs(question.scale), NEVER_0) * math.log2(math.e), diagonal
 
 
-def band(question: Question, tiles: WarpgroupTiles, blocks: int) -> int:
+def band(question: AttentionQuestion, tiles: WarpgroupTiles, blocks: int) -> int:
     """How many heads of queries are worked at side by side behind a mask.
 
     Their keys and values fit the cache; of such bands it is the one whose longest block is shortest.

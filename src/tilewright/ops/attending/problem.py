@@ -19,7 +19,7 @@ MOST_SCALE = 2.0**64
 """Scales below it have an exponent in f32."""
 
 
-class Words(NamedTuple):
+class AttentionWords(NamedTuple):
     """What is asked for besides arrays; the arguments of `attention` by their names."""
 
     causal: bool
