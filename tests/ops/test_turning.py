@@ -205,7 +205,7 @@ def test_a_gpu_multiplies_what_is_written_along_k(
 ) -> None:
     rng, asked, found = np.random.default_rng(5), planning.multiplying, []
     monkeypatch.setattr(planning, "multiplying", lambda *given: found.append(asked(*given)) or found[-1])
-    a, b = laid(rng, (2100, depth), layout[0], 4), laid(rng, (depth, 1900), layout[1], 4)
+    a, b = laid(rng, (2100, depth), layout[0]), laid(rng, (depth, 1900), layout[1])
     c = rng.standard_normal((2100, 1900), np.float32)
     there = [DeviceArray.of(one) for one in (a, b, c, np.full(c.shape, np.nan, np.float32))]
     matmuls._PLANS.forget()
@@ -213,7 +213,8 @@ def test_a_gpu_multiplies_what_is_written_along_k(
         tw.matmul(*there[:2], there[3], precision="tf32")
         cuda.synchronize()
         assert_right(a, b, there[3].host(), BOUND["as they lie"])
-    assert [one is not None for one in found] == [layout != "nt"]
+    is_carried = layout == "nt" and depth % 4 == 0  # by bulk copies, whose rows are multiples of 16 bytes
+    assert [one is None for one in found] == [is_carried]
     tw.matmul(*there[:2], there[3], c=there[2], alpha=-1.0, precision="tf32")
     cuda.synchronize()
     assert_right(-a, b, there[3].host() - c, 1.1 * BOUND["as they lie"])
