@@ -107,7 +107,7 @@ def test_its_text_compiles(name: str) -> None:
     listing = cuda.emit(case.bound.trace(*case.arrays(case.shape(case.turns)).values()), "sm_90a")
     blocks = case.schedule.split_k
     assert f"__cluster_dims__({blocks}, 1, 1)" in listing.text or f"(1, {blocks}, 1)" in listing.text
-    assert listing.text.count("  cluster_barrier();") == 2
+    assert [listing.text.count(f"  cluster_{name}();") for name in ("barrier", "part")] == [1, 1]
     assert "ticket" not in listing.text
     assert "_cluster(" not in listing.text  # the ring's barriers order the block's own threads alone
     assert compile_text(listing.text, "sm_90a").resources["spill_store_bytes"] == 0

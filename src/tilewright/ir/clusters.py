@@ -76,6 +76,20 @@ def needs_cluster_scope(kernel: Kernel) -> bool:
     )
 
 
+def only_parts(kernel: Kernel, barrier: Op) -> bool:
+    """Whether a barrier of the cluster keeps blocks from ending too early, and orders nothing else.
+
+    So it is with the kernel's last operation: nobody accesses memory behind it.  Of other blocks' memory
+    threads must have read alone, which is over when they come here; what they write there, what arrives at
+    barriers there, and copies to several blocks may still be on their way.
+    """
+    ops = list(kernel.walk())
+    written = (value for op in ops for value in op.written)
+    if any(value.is_tensor and value.tensor.block is not None for value in written):
+        return False
+    return bool(kernel.body.ops) and kernel.body.ops[-1] is barrier and not any(map(_reaches_barriers, ops))
+
+
 def _reaches_barriers(op: Op) -> bool:
     """Whether an operation arrives, or has bytes arrive, at transaction barriers of other blocks."""
     return op.block is not None if isinstance(op, Arrive) else is_bulk(op) and bool(op.multicast)

@@ -24,6 +24,7 @@ PAIRS = runpy.run_path(
 GEMM = runpy.run_path(str(Path(__file__).parents[2] / "hazards" / "clusters.py"))["cluster_gemm"]
 
 
+EXCHANGE = runpy.run_path(str(Path(__file__).parents[2] / "hazards" / "peers.py"))["exchange"]
 CLUSTERS = [(2, 1), (1, 2), (2, 2), (4, 1), (1, 1)]
 
 
@@ -49,6 +50,21 @@ def test_it_compiles_without_spills_or_warnings(cluster, columns, stages, diviso
     binary = compile_text(cuda.emit(kernel, "sm_90a").text, "sm_90a")
     assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
     assert not any(code in binary.log for code in FATAL)
+
+
+@pytest.mark.parametrize(("way", "without", "parts"), [("read", -1, 1), ("add", -1, 0), ("store", -1, 0)])
+def test_behind_reads_alone_blocks_only_part(way, without, parts) -> None:
+    """Where others' memory is written, or something follows, a barrier orders what was written."""
+    given = tw.like("f32", 256, 64), tw.like("f32", 256, 64)
+    traced = EXCHANGE.trace(*given, across=2, way=way, without=without, target="cuda", arch="sm_90a")
+    text = cuda.emit(traced, "sm_90a").text
+    assert text.count("  cluster_part();") == parts
+    assert text.count("  cluster_barrier();") >= 1
+    compile_text(text, "sm_90a")
+
+
+def test_what_arrives_elsewhere_is_waited_for() -> None:
+    assert "cluster_part" not in cuda.emit(trace(), "sm_90a").text
 
 
 def test_golden(golden) -> None:

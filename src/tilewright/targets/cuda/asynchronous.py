@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
-from tilewright.ir.clusters import needs_cluster_scope
+from tilewright.ir.clusters import needs_cluster_scope, only_parts
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.ops import For
 from tilewright.ir.types import Value
@@ -235,9 +235,9 @@ def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
 
 @CUDA_RULES.rule(ops.ClusterBarrier)
 def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
-    """``barrier.cluster``."""
+    """``barrier.cluster``; where blocks only part, without waiting for what they wrote to global memory."""
     emitter.comment(op, "barrier of the cluster")
-    emitter.do(call("cluster_barrier"))
+    emitter.do(call("cluster_part" if only_parts(emitter.kernel, op) else "cluster_barrier"))
 
 
 @CUDA_RULES.rule(ops.ClusterArrive)

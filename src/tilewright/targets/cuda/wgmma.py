@@ -203,6 +203,13 @@ DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\\n"
                "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }""",
+    "cluster_part": """
+DEVICE void cluster_part() {
+  // Behind the fence a thread's reads of other blocks' memory are over; its writes are nobody's here.
+  asm volatile("fence.acq_rel.cta;\\n"
+               "barrier.cluster.arrive.relaxed.aligned;\\n"
+               "barrier.cluster.wait.aligned;" ::: "memory");
+}""",
     "cluster_arrive": """
 DEVICE void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
