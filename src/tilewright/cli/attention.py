@@ -13,6 +13,7 @@ import typer
 from tilewright.checking.arrays import Array
 from tilewright.checking.attention import attention_room, softmax_attention
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.options import Seed, TargetName
 from tilewright.cli.perf import by, perf
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import WrongResultError
@@ -60,13 +61,13 @@ def attention(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    target: TargetName = CPU.name,
     kernel: Annotated[
         str | None,
         typer.Option(help="Which kernel: warps or warpgroups. Default: as tw.attention.", show_default=False),
     ] = None,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Compute softmax(Q K^T / sqrt(D)) V of random arrays, verify every element, and time it.
 

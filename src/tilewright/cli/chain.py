@@ -11,11 +11,11 @@ import typer
 
 from tilewright.checking.chain import chained
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.options import Activation, Seed, TargetName, choose_activation
 from tilewright.cli.perf import by, perf
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import WrongResultError
 from tilewright.ops.gemm_chain import FUSED, gemm_chain
-from tilewright.ops.products import ACTIVATIONS
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
 from tilewright.tune.op_rivals import chain_rivals
@@ -41,16 +41,14 @@ def chain(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Element type: f16, bf16 or f32.")] = "f16",
-    activation: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
-    ] = None,
+    activation: Activation = None,
     fused: Annotated[
         bool | None,
         typer.Option("--fused/--two", help="One kernel, or two that store A B. Default: as tw.gemm_chain."),
     ] = None,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    target: TargetName = CPU.name,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Compute activation(A B) C of random matrices, verify every element, and time it.
 
@@ -61,8 +59,7 @@ def chain(
     """
     choose("target", target, tuple(TARGETS))
     choose("dtype", dtype, tuple(map(str, FUSED)))
-    if activation is not None:
-        choose("activation", activation, tuple(ACTIVATIONS))
+    choose_activation(activation)
     usual = SIZES.get(target, SIZES[CUDA.name])
     sizes = extents or usual
     if len(sizes) != 4:

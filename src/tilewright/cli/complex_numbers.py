@@ -9,6 +9,8 @@ import typer
 from tilewright.cli.console import choose, choose_precision, duration, reports, say, working
 from tilewright.cli.matrices import check_memory, extents_of
 from tilewright.cli.notation import read_schedule
+from tilewright.cli.options import ScheduleText, Seed, TargetName
+from tilewright.cli.perf import verified
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, ComplexWanted
 from tilewright.ops.complex_ways import METHODS
@@ -37,14 +39,11 @@ def complex_numbers(
     conjugate: Annotated[str, typer.Option(help="What is conjugated: none, a, b or ab.")] = "none",
     method: Annotated[str, typer.Option(help="4m, four real products, or 3m, three.")] = METHODS[0],
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = "exact",
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    target: TargetName = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare the result under a bound for each element.")] = True,
     time: Annotated[bool, typer.Option(help="Time it beside six launches and NumPy (cuda: cuBLAS).")] = True,
-    schedule: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    schedule: ScheduleText = None,
+    seed: Seed = 0,
 ) -> None:
     """Multiply complex matrices, say what is launched, verify the result, and time it.
 
@@ -77,10 +76,7 @@ def complex_numbers(
     for executable in ran:
         say("", f"{executable.kernel.name}: {scheduled(executable.schedule)}")
     if verify:
-        with working("verifying"):
-            found = trial.verify()
-        found.raise_if_wrong()
-        say("verify", str(found))
+        verified(trial.verify)
     if not time or not TARGETS[target].machine_code:
         typer.echo(trial.perf(1e6 * trial.run()[1]))
         return

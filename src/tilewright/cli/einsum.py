@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import UsageError, choose, choose_precision, duration, reports, say, working
+from tilewright.cli.console import UsageError, choose, choose_precision, reports, say, working
 from tilewright.cli.matrices import chosen_dtype
 from tilewright.cli.notation import read_schedule
-from tilewright.cli.perf import timed
+from tilewright.cli.options import Activation, EveryElement, ScheduleText, Seed, TargetName, choose_activation
+from tilewright.cli.perf import first_call, timed, verified
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.ops.einsum import Dropout
 from tilewright.ops.grades import HALVES_OF
-from tilewright.ops.products import ACTIVATIONS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
@@ -28,19 +28,14 @@ def einsum(
     b: Annotated[str, typer.Argument(metavar="B", help="Extents of B: 64x4x32.")],
     dtype: Annotated[str, typer.Option(help="Of A and of B.")] = "f32",
     bias: Annotated[bool, typer.Option(help="Add a number for each index that only B has.")] = True,
-    activation: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
-    ] = None,
+    activation: Activation = None,
     dropout: Annotated[float, typer.Option(help="With which probability an element is set to 0.")] = 0.0,
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact, f32, tf32 or f16.")] = EXACT,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
-    verify: Annotated[bool, typer.Option(help="Compare every element under a bound for each.")] = True,
+    target: TargetName = CPU.name,
+    verify: EveryElement = True,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy's or PyTorch's.")] = True,
-    schedule: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    schedule: ScheduleText = None,
+    seed: Seed = 0,
 ) -> None:
     """Contract two arrays in one kernel, verify every element, and time it.
 
@@ -50,8 +45,7 @@ def einsum(
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
     choose("target", target, tuple(TARGETS))
-    if activation is not None:
-        choose("activation", activation, tuple(ACTIVATIONS))
+    choose_activation(activation)
     choose_precision(precision, (EXACT, TF32, *HALVES_OF), dtype)
     kind, shapes = chosen_dtype(dtype), (_extents("A", a), _extents("B", b))
     with working("making the arrays"):
@@ -66,14 +60,9 @@ def einsum(
         of_halves = "one product" if trial.halves == 1 else "three products"
         say("", f"a launch splits A and B in halves of f16; the next one sums {of_halves} of these")
     say("", f"schedule: {trial.scheduled()}")
-    with working("running"):
-        seconds = trial.run()
-    say("run", f"on {target}: {duration(seconds)} for the first call")
+    first_call(trial)
     if verify:
-        with working("verifying"):
-            found = trial.verify()
-        found.raise_if_wrong()
-        say("verify", str(found))
+        verified(trial.verify)
     if time:
         timed(trial)
 

@@ -15,6 +15,7 @@ from tilewright.cli.console import choose, choose_precision, duration, reports, 
 from tilewright.cli.matrices import gather
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.npy import write
+from tilewright.cli.options import Seed, TargetName
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
 from tilewright.ops.grades import HALVES_OF
@@ -62,7 +63,7 @@ def gemm(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    target: TargetName = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare every element with a float64 reference.")] = True,
     init: Annotated[
         str, typer.Option(help="What fills made-up matrices: random, integers or elevation.")
@@ -81,7 +82,7 @@ def gemm(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Multiply two matrices, verify every element, and time it.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -133,11 +134,7 @@ def inspect(
     if kernel.endswith(".py"):
         typer.echo(listed(Path(kernel)))
         return
-    if (measure or launch) and not TARGETS[target].counters:
-        raise UsageError(
-            f"--measure reads the counters of a GPU, and target {target} has none; "
-            "nearest: --target cuda, or --counters"
-        )
+    _check_counters(target, measure or launch)
     if html is not None:
         _check_html(html, isa)
     ncu = require_gpu(arch) if measure else ""
@@ -153,24 +150,123 @@ def inspect(
         return
     if measure:
         subject.require_numbers()
-    if not (flow or ir or passes or after or source or resource or isa or notes or count or measure):
-        resource = notes = True
+    shown = Shown(flow, ir, passes, tuple(after or ()), source, resource, isa, notes, count, measure)
+    inspected = Inspected(subject, target, arch, shown if any(shown) else USUAL)
     with _naming_a_dtype(subject, chosen):
-        parts = _flow(subject, target, arch, flow, resource)
-        parts += _stages(subject, target, arch, passes, after or ())
-        parts += _parts(subject, target, arch, ir, source, resource, notes)
+        parts = [*inspected.flow(), *inspected.stages(), *inspected.parts()]
     if isa:
-        parts.append(_isa(subject, target, arch, html))
+        parts.append(inspected.isa(html))
     if count:
-        with working("running on the reference"):
-            lowered = subject.compile(target, arch) if TARGETS[target].warps else None
-            parts.append(counters(subject.on_reference(target, arch), lowered))
+        parts.append(inspected.counters())
     if measure:
         given = [word for text in constant or () for word in ("--set", text)]
         given += [] if schedule is None else ["--schedule", schedule]
         again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--precision", precision, *given)
         parts.append(_measured(subject, ncu, [kernel, "--target", target, *again]))
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
+
+
+class Shown(NamedTuple):
+    """What of a kernel is shown; the options of `inspect` by their names."""
+
+    flow: bool = False
+    ir: bool = False
+    passes: bool = False
+    after: tuple[str, ...] = ()
+    source: bool = False
+    resources: bool = False
+    isa: bool = False
+    notes: bool = False
+    counters: bool = False
+    measure: bool = False
+
+
+USUAL = Shown(resources=True, notes=True)
+"""What is shown where nothing is asked for."""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A kernel on a target, and what of it is shown.
+
+    Args:
+        subject: the kernel.
+        target: what it is compiled for.
+        arch: the architecture; None: this machine's.
+        shown: what is shown.
+    """
+
+    subject: Subject
+    target: str
+    arch: str | None
+    shown: Shown
+
+    def flow(self) -> list[str]:
+        """What the kernel computes, and the schedule by which it does."""
+        parts = [self.subject.flow()] if self.shown.flow else []
+        if self.shown.flow or self.shown.resources:
+            schedule = self.subject.schedule(self.target, self.arch)
+            parts += [] if schedule is None else [f"schedule: {schedule}"]
+        return parts
+
+    def stages(self) -> list[str]:
+        """What the target's passes are, and the kernel after one of them or the difference of two."""
+        after = self.shown.after
+        if len(after) > 2:
+            nearest = f"--after {after[0]} --after {after[-1]}"
+            raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
+        if not (self.shown.passes or after):
+            return []
+        found = self.subject.stages(self.target, self.arch)
+        parts = [listed_passes(found)] if self.shown.passes else []
+        if len(after) == 2:
+            parts.append(difference(found, *after))
+        elif after:
+            parts.append(kernel_after(found, after[0]))
+        return parts
+
+    def parts(self) -> list[str]:
+        """The traced kernel, its text, what it takes, and the target's notes."""
+        subject, target, arch, shown = self.subject, self.target, self.arch, self.shown
+        parts = [subject.trace(target, arch)] if shown.ir else []
+        # Which take no compiler.
+        listing = subject.listing(target, arch) if shown.source or shown.notes else None
+        if shown.source:
+            parts.append(subject.trace(target, arch) if listing is None else listing.text)
+        if shown.resources:
+            with working(f"compiling for {target}"):
+                made = subject.compile(target, arch)
+            cached = "found in the cache" if made.cached else "made"
+            parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
+        if shown.notes and listing is not None:
+            parts.append("\n".join(f"note: {note}" for note in listing.notes))
+        return parts
+
+    def isa(self, html: Path | None) -> str:
+        """The machine code of the kernel as text, or where the page was written that shows it."""
+        with working(f"compiling for {self.target}"):
+            found = isa_report(self.subject, self.target, self.arch)
+        if html is None:
+            return str(found)
+        with output(html) as file:
+            file.write(page(found).encode())
+        return "" if is_standard_output(html) else f"wrote {html}"
+
+    def counters(self) -> str:
+        """Sectors and bank conflicts."""
+        subject, target, arch = self.subject, self.target, self.arch
+        with working("running on the reference"):
+            lowered = subject.compile(target, arch) if TARGETS[target].warps else None
+            return counters(subject.on_reference(target, arch), lowered)
+
+
+def _check_counters(target: str, read: bool) -> None:
+    """Refuse to read the counters of what has none."""
+    if read and not TARGETS[target].counters:
+        raise UsageError(
+            f"--measure reads the counters of a GPU, and target {target} has none; "
+            "nearest: --target cuda, or --counters"
+        )
 
 
 @contextmanager
@@ -186,64 +282,11 @@ def _naming_a_dtype(subject: Subject, chosen: bool) -> Iterator[None]:
         ) from error
 
 
-def _flow(subject: Subject, target: str, arch: str | None, flow: bool, resource: bool) -> list[str]:
-    """What the kernel computes, and the schedule by which it does."""
-    parts = [subject.flow()] if flow else []
-    if flow or resource:
-        schedule = subject.schedule(target, arch)
-        parts += [] if schedule is None else [f"schedule: {schedule}"]
-    return parts
-
-
-def _parts(
-    subject: Subject, target: str, arch: str | None, ir: bool, source: bool, resource: bool, notes: bool
-) -> list[str]:
-    parts = [subject.trace(target, arch)] if ir else []
-    listing = subject.listing(target, arch) if source or notes else None  # which take no compiler
-    if source:
-        parts.append(subject.trace(target, arch) if listing is None else listing.text)
-    if resource:
-        with working(f"compiling for {target}"):
-            made = subject.compile(target, arch)
-        cached = "found in the cache" if made.cached else "made"
-        parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
-    if notes and listing is not None:
-        parts.append("\n".join(f"note: {note}" for note in listing.notes))
-    return parts
-
-
 def _check_html(html: Path, isa: bool) -> None:
     """Refuse a page of nothing, and a file that cannot be written."""
     if not isa:
         raise UsageError("--html is the page of what --isa shows; nearest legal choice: --isa --html FILE")
     check_output(html)
-
-
-def _isa(subject: Subject, target: str, arch: str | None, html: Path | None) -> str:
-    """The machine code of the kernel as text, or where the page was written that shows it."""
-    with working(f"compiling for {target}"):
-        found = isa_report(subject, target, arch)
-    if html is None:
-        return str(found)
-    with output(html) as file:
-        file.write(page(found).encode())
-    return "" if is_standard_output(html) else f"wrote {html}"
-
-
-def _stages(subject: Subject, target: str, arch: str | None, passes: bool, after: Sequence[str]) -> list[str]:
-    """What the target's passes are, and the kernel after one of them or the difference of two."""
-    if len(after) > 2:
-        nearest = f"--after {after[0]} --after {after[-1]}"
-        raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
-    if not (passes or after):
-        return []
-    found = subject.stages(target, arch)
-    parts = [listed_passes(found)] if passes else []
-    if len(after) == 2:
-        parts.append(difference(found, *after))
-    elif after:
-        parts.append(kernel_after(found, after[0]))
-    return parts
 
 
 def _measured(subject: Subject, ncu: str, arguments: Sequence[str]) -> str:

@@ -16,6 +16,13 @@ from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
 
 
+class Comparison(Protocol):
+    """What is right of a result; its text says how near it is."""
+
+    def raise_if_wrong(self) -> None:
+        """Raise an error of what is wrong."""
+
+
 class Timed(Protocol):
     """A problem that was verified, and can be timed beside others."""
 
@@ -29,6 +36,21 @@ class Timed(Protocol):
 
     def perf(self, us: float) -> str:
         """The last line."""
+
+
+def first_call(trial: Timed) -> None:
+    """Run a problem, and say how long that took."""
+    with working("running"):
+        seconds = trial.run()
+    say("run", f"on {trial.target}: {duration(seconds)} for the first call")
+
+
+def verified(compared: Callable[[], Comparison]) -> None:
+    """Compare what was computed, say how near it is, and end the verb if it is wrong."""
+    with working("verifying"):
+        found = compared()
+    found.raise_if_wrong()
+    say("verify", str(found))
 
 
 def timed(trial: Timed) -> None:

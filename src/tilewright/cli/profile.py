@@ -13,6 +13,7 @@ import typer
 
 from tilewright.cli.console import UsageError, duration, reports, say
 from tilewright.cli.measuring import Bar, products, read_clocks
+from tilewright.cli.options import Seed, TargetName
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.runtime.environment import usable_processors
 from tilewright.runtime.outputs import check_output, is_standard_output, output
@@ -37,7 +38,7 @@ def profile(
     dtype: Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")] = "f32",
     layout: Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")] = "nn",
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    target: TargetName = CPU.name,
     seconds: Annotated[
         float, typer.Option(min=0.0, help="For how long each candidate is timed, in turns with all others.")
     ] = 0.2,
@@ -57,7 +58,7 @@ def profile(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the roofline: .png, .svg or .pdf.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """List every schedule that the rules propose for a product: its time, or why it is refused.
 

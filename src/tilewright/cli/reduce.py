@@ -12,11 +12,11 @@ import typer
 from tilewright.checking.chain import ACTIVATIONS as MEANINGS
 from tilewright.checking.reductions import reductions
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.options import Activation, Seed, TargetName, choose_activation
 from tilewright.cli.perf import by, perf
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.dtypes import f32
 from tilewright.errors import WrongResultError
-from tilewright.ops.products import ACTIVATIONS
 from tilewright.ops.reduced_matmul import REDUCTIONS, reduced_matmul
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
@@ -50,12 +50,10 @@ def reduce(
     of: Annotated[str, typer.Option(help=f"Some of {', '.join(REDUCTIONS)}, with commas.")] = "max,logsumexp",
     axis: Annotated[str, typer.Option(help="What becomes one number each: rows or columns.")] = "rows",
     dtype: Annotated[str, typer.Option(help=f"Element type: {', '.join(DTYPES)}.")] = "f16",
-    activation: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
-    ] = None,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    activation: Activation = None,
+    target: TargetName = CPU.name,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Reduce the rows or columns of activation(A B) of random matrices, verify every number, and time it.
 
@@ -70,8 +68,7 @@ def reduce(
     names = tuple(name.strip() for name in of.split(","))
     for name in names:
         choose("reduction (--of)", name, REDUCTIONS)
-    if activation is not None:
-        choose("activation", activation, tuple(ACTIVATIONS))
+    choose_activation(activation)
     usual = SIZES.get(target, SIZES[CUDA.name])
     sizes = extents or usual
     if len(sizes) != 3:

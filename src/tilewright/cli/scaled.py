@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.console import UsageError, choose, reports, say, working
 from tilewright.cli.matrices import LAYOUTS, check_memory, extents_of
 from tilewright.cli.notation import read_schedule
-from tilewright.cli.perf import timed
+from tilewright.cli.options import Activation, EveryElement, ScheduleText, Seed, TargetName, choose_activation
+from tilewright.cli.perf import first_call, timed
 from tilewright.dtypes import PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
 from tilewright.layout.counts import divisor_at_most
-from tilewright.ops.products import ACTIVATIONS, BLOCK
+from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import OPERANDS
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.scaled_trial import OUR_PASSES, ScaledOperands, ScaledTrial
@@ -53,17 +54,12 @@ def scaled(
         ),
     ] = None,
     bias: Annotated[bool, typer.Option(help="Add a number to each column.")] = True,
-    activation: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
-    ] = None,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
-    verify: Annotated[bool, typer.Option(help="Compare every element under a bound for each.")] = True,
+    activation: Activation = None,
+    target: TargetName = CPU.name,
+    verify: EveryElement = True,
     time: Annotated[bool, typer.Option(help="Time it beside the passes that it replaces.")] = True,
-    schedule: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    schedule: ScheduleText = None,
+    seed: Seed = 0,
 ) -> None:
     """Multiply operands of different widths, scale rows and columns, verify every element, and time it.
 
@@ -76,8 +72,7 @@ def scaled(
     """
     choose("target", target, tuple(TARGETS))
     choose("layout", layout, LAYOUTS)
-    if activation is not None:
-        choose("activation", activation, tuple(ACTIVATIONS))
+    choose_activation(activation)
     kinds = _dtype("dtype", dtype), _dtype("weights", weights, PACKED)
     out = None if out_dtype is None else _dtype("out-dtype", out_dtype)
     shape = extents_of(extents, "scaled") if extents else (ROWS, *TARGETS[target].shape[1:])
@@ -99,9 +94,7 @@ def scaled(
     for name, count in trial.launches.items():
         many = "launches" if count > 1 else "launch"
         say("", f"{name}: {count} {many}, {trial.moved[name] / 1e6:.4g} MB moved")
-    with working("running"):
-        seconds = trial.run()
-    say("run", f"on {target}: {duration(seconds)} for the first call")
+    first_call(trial)
     if verify:
         with working("verifying"):
             found = trial.verify()

@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli.console import UsageError, duration, reports, say
 from tilewright.cli.measuring import Bar, products
+from tilewright.cli.options import Seed
 from tilewright.runtime.environment import usable_processors
 from tilewright.runtime.tables import user_table, version_of
 from tilewright.targets.target import CPU
@@ -58,7 +59,7 @@ def tune(
     renew: Annotated[
         bool, typer.Option("--renew", help="Set aside what was measured before, and begin anew.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Find the fastest schedule of each product, and have tw.matmul take it from now on.
 
