@@ -10,7 +10,7 @@ import typer
 
 from tilewright.cli.console import duration, say, working
 from tilewright.targets.target import TARGETS
-from tilewright.tune.measure import QUICK, Effort, measure
+from tilewright.tune.measure import QUICK, Effort, measure, perf_line
 from tilewright.tune.rivals import Calls
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
@@ -92,12 +92,12 @@ def perf(
     if TARGETS[target].machine_code:
         with working("timing"):
             taken = measure({OURS: call, **rivals()}, target, effort=QUICK)
-        ms = _said(taken) / 1e3
+        us = _said(taken)
     else:  # it executes operation by operation to find hazards; its time says nothing about a machine
         begun = time.perf_counter()
         call()
-        ms = 1e3 * (time.perf_counter() - begun)
-    typer.echo(f"Perf: {ms:.4g} ms, {flops / ms / 1e9:.4g} TFlops, {moved / ms / 1e6:.4g} GB/s, {name}")
+        us = 1e6 * (time.perf_counter() - begun)
+    typer.echo(perf_line(us, flops, moved, name))
 
 
 def by(extents: Sequence[int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -21,8 +20,8 @@ from tilewright.ops.complex_planning import ComplexWanted, Product, product_of_c
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.executable import Executable
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import CUDA, TARGETS, part
-from tilewright.tune.measure import Effort, measure
+from tilewright.targets.target import CUDA
+from tilewright.tune.measure import Effort, first_time, measure, perf_line
 from tilewright.tune.rivals import as_tensor
 from tilewright.tune.six_launches import SixLaunches, bytes_moved
 from tilewright.tune.statistics import Measurement
@@ -90,14 +89,7 @@ class ComplexTrial:
 
     def run(self) -> tuple[tuple[Executable, ...], float]:
         """Run it to its end; gives back what ran, and the seconds that the call took."""
-        begin = time.perf_counter()
-        ran = self.launch()
-        self._wait()
-        return ran, time.perf_counter() - begin
-
-    def _wait(self) -> None:
-        if wait := TARGETS[self.target].wait:
-            part(wait)()
+        return first_time(self.launch, self.target)
 
     def verify(self) -> Comparison:
         """Compare elements, of large results those of some rows, under a bound for each."""
@@ -166,8 +158,7 @@ class ComplexTrial:
 
     def perf(self, microseconds: float) -> str:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
-        tflops, gbytes = self.flops / microseconds / 1e6, self.bytes[OURS] / microseconds / 1e3
-        return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
+        return perf_line(microseconds, self.flops, self.bytes[OURS], self.name)
 
 
 def scheduled(schedule: Schedule | None) -> str:

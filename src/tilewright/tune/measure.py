@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.calls import launches
+from tilewright.targets.target import TARGETS, part
 from tilewright.tune.clocks import Clock, clock_for
 from tilewright.tune.statistics import Measurement, Timing
 
 Work = Callable[[], object]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,36 @@ def do_bench(call: Callable[..., Any], target: str) -> float:
         True
     """
     return measure({"call": call}, target, effort=QUICK)["call"].us.median / 1e3
+
+
+def first_time(call: Callable[[], Made], target: str) -> tuple[Made, float]:
+    """Call something once, and wait for the device.
+
+    Args:
+        call: what starts it.
+        target: whose device.
+
+    Returns:
+        What the call gave back, and the seconds until all was done.
+    """
+    begin = time.perf_counter()
+    made = call()
+    if wait := TARGETS[target].wait:
+        part(wait)()
+    return made, time.perf_counter() - begin
+
+
+def perf_line(microseconds: float, flops: float, moved: float, name: str) -> str:
+    """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` of one call.
+
+    Args:
+        microseconds: that it took.
+        flops: its operations.
+        moved: bytes of its arrays, once each.
+        name: what it is.
+    """
+    tflops, gbytes = flops / microseconds / 1e6, moved / microseconds / 1e3
+    return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {name}"
 
 
 def measure_calls(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -36,8 +35,8 @@ from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import CUDA, TARGETS, part
-from tilewright.tune.measure import Effort, measure
+from tilewright.targets.target import CUDA, TARGETS
+from tilewright.tune.measure import Effort, first_time, measure, perf_line
 from tilewright.tune.rivals import as_tensor
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.three_launches import ThreeLaunches
@@ -200,11 +199,7 @@ class ScaledTrial:
 
     def run(self) -> float:
         """Run it to its end; gives back the seconds that the call took."""
-        begin = time.perf_counter()
-        self.launch()
-        if wait := TARGETS[self.target].wait:
-            part(wait)()
-        return time.perf_counter() - begin
+        return first_time(self.launch, self.target)[1]
 
     def result(self) -> Array:
         """The result, in host memory."""
@@ -323,8 +318,7 @@ class ScaledTrial:
 
     def perf(self, microseconds: float) -> str:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
-        tflops, gbytes = self.flops / microseconds / 1e6, self.bytes / microseconds / 1e3
-        return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
+        return perf_line(microseconds, self.flops, self.bytes, self.name)
 
 
 def packed_on_host(array: Array) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +19,7 @@ from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS, part
-from tilewright.tune.measure import Effort, do_bench, measure
+from tilewright.tune.measure import Effort, do_bench, first_time, measure, perf_line
 from tilewright.tune.rivals import rivals
 from tilewright.tune.statistics import Measurement
 
@@ -131,11 +129,7 @@ class Trial:
         Raises:
             TilewrightError: another target ran than was asked for.
         """
-        begin = time.perf_counter()
-        executable = self.launch()
-        if wait := TARGETS[self.target].wait:
-            part(wait)()
-        seconds = time.perf_counter() - begin
+        executable, seconds = first_time(self.launch, self.target)
         if executable.target != self.target:
             raise TilewrightError(f"asked for target {self.target}, but {executable.target} ran")
         return executable, seconds
@@ -173,8 +167,7 @@ class Trial:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call; default: measured now."""
         if microseconds is None:
             microseconds = 1e3 * do_bench(self.launch, self.target)
-        tflops, gbytes = self.flops / microseconds / 1e6, self.bytes / microseconds / 1e3
-        return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
+        return perf_line(microseconds, self.flops, self.bytes, self.name)
 
 
 def gemm_trial(
