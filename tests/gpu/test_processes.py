@@ -14,6 +14,7 @@ from tests.canaries import Canaries
 import tilewright as tw
 from tilewright.runtime import cuda, loaded
 from tilewright.runtime.recent import Recent
+from tilewright.runtime.unwanted import UnwantedCode
 
 pytestmark = pytest.mark.gpu
 
@@ -88,7 +89,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     gc.collect()
     before, made = loaded._entered, []
     monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
-    monkeypatch.setattr(cuda, "_unwanted", [])
+    monkeypatch.setattr(cuda, "unwanted", UnwantedCode())
     real = cuda.driver().cuModuleUnload
     monkeypatch.setattr(cuda.driver(), "cuModuleUnload", lambda what: (made.append(what), real(what))[1])
     return made
@@ -109,14 +110,14 @@ def test_machine_code_is_unloaded_when_the_device_has_been_waited_for(
     launches.clear()
     gc.collect()
     assert not torch.cuda.current_stream().query(), "the launches are over already"
-    assert len(cuda._unwanted) >= 15
+    assert len(cuda.unwanted) >= 15
     assert not unloaded
     for seed, y in enumerate(ys):
         assert torch.equal(y, x * (1.0 + seed))
     assert not unloaded
     cuda.synchronize()
     assert len(unloaded) >= 15
-    assert not cuda._unwanted
+    assert not cuda.unwanted
     held()
     assert torch.equal(ys[0], x * 1000.0)
 
@@ -125,13 +126,13 @@ def test_machine_code_that_waits_to_be_unloaded_is_bounded(
     unloaded: list[object], monkeypatch: pytest.MonkeyPatch, canaries: Canaries
 ) -> None:
     torch = import_module("torch")
-    monkeypatch.setattr(cuda, "MOST_UNWANTED", 2)
+    monkeypatch.setattr(cuda.unwanted, "most", 2)
     x = torch.randn(1 << 20, device="cuda")
     ys = [canaries.torch(np.full(1 << 20, np.nan, np.float32)) for _ in range(24)]
     for seed, y in enumerate(ys):
         scale(x, y, 1.0, seed=seed)  # nobody waits for it, but the next that is loaded
         gc.collect()
-        assert len(cuda._unwanted) <= 2 + 2
+        assert len(cuda.unwanted) <= 2 + 2
     assert len(unloaded) >= 8
     for seed, y in enumerate(ys):
         assert torch.equal(y, x * (1.0 + seed))

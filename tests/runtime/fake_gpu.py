@@ -13,6 +13,7 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from tilewright.runtime import cuda
+from tilewright.runtime.unwanted import UnwantedCode
 
 
 @dataclass
@@ -198,7 +199,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     device = cuda.Device(0, "none", (9, 0), 132, 232448, 50 << 20)
     monkeypatch.setattr(cuda._process, "bindings", made)
-    monkeypatch.setattr(cuda, "_unwanted", [])
+    monkeypatch.setattr(cuda, "unwanted", UnwantedCode())
     monkeypatch.setattr(cuda, "driver", lambda: made)
     monkeypatch.setattr(cuda, "call", made.call)
     monkeypatch.setattr(cuda, "device", lambda index=0: replace(device, index=index))

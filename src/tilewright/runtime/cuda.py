@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime import launches
-from tilewright.runtime.driver import LoadedFunction, Names, Started
+from tilewright.runtime.driver import LEGACY_STREAM, LoadedFunction, Names, Started
 from tilewright.runtime.forks import renew_after_fork
-from tilewright.runtime.unwanted import Unwanted, of_device, unload
+from tilewright.runtime.unwanted import UnwantedCode
 from tilewright.targets.cuda.arch import of_capability
 from tilewright.targets.target import CPU
 
@@ -212,17 +211,19 @@ def _take(index: int, name: str, handle: Any) -> None:
     if _process.bindings is None:  # a forked child, to which nothing belongs
         return
     if name == "cuModuleUnload":
-        _unwanted.append((index, handle, object()))  # the driver may give a handle to other code later
+        unwanted.append(index, handle)
         return
     with Current(index), AnyCapture():
-        getattr(driver(), name)(handle)
+        _quietly(name, handle)
 
 
-_unwanted: list[Unwanted] = []
+def _quietly(name: str, handle: Any) -> None:
+    """Call a function whose error would help nobody."""
+    getattr(driver(), name)(handle)
+
+
+unwanted = UnwantedCode()
 """Machine code that nobody holds."""
-
-MOST_UNWANTED = 256
-"""Pieces of such code; when a device has more, the next that it loads waits for it."""
 
 
 class AnyCapture:
@@ -258,9 +259,6 @@ def has_passed(event: Any) -> bool:
     return bool(status == driver().CUresult.CUDA_SUCCESS)
 
 
-LEGACY_STREAM: tuple[int, ...] = (0, 1)
-"""The handles of the default stream that all threads share: it is never destroyed, nor captured."""
-
 NAMES = Names(
     allocate="cuMemAlloc",
     free="cuMemFree",
@@ -293,9 +291,7 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
-            if len(of_device(_unwanted, index)) > MOST_UNWANTED:
-                with contextlib.suppress(LaunchError):  # of a kernel that failed
-                    synchronize(index)
+            unwanted.make_room(index, synchronize)
             module = call("cuModuleLoadData", cubin)
             # Every launch prepared with the code holds this object.
             give_back(self, index, "cuModuleUnload", module)
@@ -368,8 +364,5 @@ def synchronize(index: int = 0) -> None:
     Raises:
         LaunchError: a kernel failed.
     """
-    # What is let go while it waits was perhaps launched in the meantime.
-    unwanted = of_device(_unwanted, index)
     with Current(index):
-        call("cuCtxSynchronize")
-        unload(_unwanted, unwanted, lambda module: driver().cuModuleUnload(module))
+        unwanted.unload_after(index, partial(call, "cuCtxSynchronize"), partial(_quietly, "cuModuleUnload"))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError, LegalityError, Violation
+from tilewright.errors import LaunchError, LegalityError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
@@ -21,7 +21,6 @@ from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.launches import Launch
 from tilewright.runtime.residents import resident_blocks
 from tilewright.targets import cuda
-from tilewright.targets.listing import Listing
 from tilewright.targets.target import CUDA
 
 
@@ -31,14 +30,7 @@ class CudaBackend(GpuBackend):
     name = CUDA.name
     driver: ClassVar[Driver] = driver
     default_arch = CUDA.arch
-
-    def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
-        """The target's own rules that a kernel breaks."""
-        return cuda.violations(kernel, arch or self.arch_name())
-
-    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
-        """Lower and emit."""
-        return cuda.emit(kernel, arch or self.arch_name())
+    lowering: ClassVar[Any] = cuda
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
@@ -78,7 +70,7 @@ class CudaBackend(GpuBackend):
         arrays: Mapping[str, ArrayInfo],
     ) -> PreparedCuda:
         """A launch for arguments of this exact shape."""
-        (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
+        index = self.device_of(arrays)
         wanted = driver.device(index).arch
         if executable.arch.rstrip("a") != wanted.rstrip("a"):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")

@@ -17,6 +17,9 @@ from tilewright.targets.target import TARGETS
 UNTIMED = 2
 """The flag of an event that keeps no time, of every driver."""
 
+LEGACY_STREAM: tuple[int, ...] = (0, 1)
+"""The handles of the default stream that all threads share: it is never destroyed, nor captured."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
@@ -99,7 +102,6 @@ class Driver(Protocol):
     """A module that speaks to a driver."""
 
     NAMES: Names
-    LEGACY_STREAM: tuple[int, ...]
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the driver and give back its value; its errors are `LaunchError`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.ir.passed import passed_params
 from tilewright.ir.residency import first_wait
@@ -20,21 +20,40 @@ from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
-from tilewright.runtime.driver import Driver, LoadedFunction
+from tilewright.runtime.driver import LEGACY_STREAM, Driver, LoadedFunction
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.launches import Launch
 from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.runtime.workspaces import Clears, Workspaces
+from tilewright.targets.listing import Listing
 
 
 class GpuBackend:
     """What is asked of the GPUs of this machine, of any vendor's.
 
-    A subclass says whose driver it is, and the architecture that is compiled for where there is no GPU.
+    A subclass says whose driver it is, the architecture that is compiled for where there is no GPU, and the
+    room that lowers to its target.
     """
 
     driver: ClassVar[Driver]
     default_arch: ClassVar[str]
+    lowering: ClassVar[Any]
+
+    def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
+        """The target's own rules that a kernel breaks."""
+        found: list[Violation] = self.lowering.violations(kernel, arch or self.arch_name())
+        return found
+
+    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
+        """Lower and emit."""
+        made: Listing = self.lowering.emit(kernel, arch or self.arch_name())
+        return made
+
+    @staticmethod
+    def device_of(arrays: Mapping[str, ArrayInfo]) -> int:
+        """The number of the device that all arrays lie on."""
+        (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
+        return index
 
     def arch_name(self) -> str:
         """The architecture of device 0, or the default one where there is no GPU."""
@@ -133,7 +152,7 @@ class PreparedGpu(ABC):
             handle = (current if type(array) is known else self._find_reader(array))() or 0
         else:
             handle = stream_handle(stream)
-        captured = handle not in self.driver.LEGACY_STREAM and self.driver.is_capturing(handle)
+        captured = handle not in LEGACY_STREAM and self.driver.is_capturing(handle)
         if captured:
             _in_graphs.add(self)
         packed = self._first

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError, ToolchainError, Violation
+from tilewright.errors import LaunchError, ToolchainError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn
@@ -22,7 +22,6 @@ from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu
 from tilewright.runtime.hip_functions import LIBRARY
 from tilewright.runtime.launches import Launch
 from tilewright.targets import hip
-from tilewright.targets.listing import Listing
 from tilewright.targets.target import HIP
 
 
@@ -51,14 +50,7 @@ class HipBackend(GpuBackend):
     name = HIP.name
     driver: ClassVar[Driver] = driver
     default_arch = HIP.arch
-
-    def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
-        """The target's own rules that a kernel breaks."""
-        return hip.violations(kernel, arch or self.arch_name())
-
-    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
-        """Lower and emit."""
-        return hip.emit(kernel, arch or self.arch_name())
+    lowering: ClassVar[Any] = hip
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile to a listing or find it in the cache."""
@@ -94,7 +86,7 @@ class HipBackend(GpuBackend):
         Raises:
             LaunchError: the device is of another architecture than the executable.
         """
-        (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
+        index = self.device_of(arrays)
         if executable.arch != (wanted := driver.device(index).arch):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
         return PreparedHip(executable, binding, parameters, arrays, index)

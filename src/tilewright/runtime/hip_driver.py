@@ -6,7 +6,6 @@ which are the same from ROCm 5 on.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import re
 import weakref
@@ -17,11 +16,11 @@ from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime import hip_functions, launches
-from tilewright.runtime.driver import LoadedFunction, Started
+from tilewright.runtime.driver import LEGACY_STREAM, LoadedFunction, Started
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.hip_functions import LIBRARY, SIGNATURES, VERSIONS
 from tilewright.runtime.shared_objects import SharedObject
-from tilewright.runtime.unwanted import Unwanted, of_device, unload
+from tilewright.runtime.unwanted import UnwantedCode
 from tilewright.targets.target import HIP
 
 SUCCESS = 0
@@ -29,9 +28,6 @@ _RELAXED, _NOT_CAPTURING = 2, 0
 _MULTIPROCESSORS, _SHARED_BYTES, _L2_BYTES, _ORDINAL = 63, 74, 19, 9
 
 NAMES = hip_functions.NAMES
-
-LEGACY_STREAM: tuple[int, ...] = (0, 1)
-"""The handles of the default stream that all threads share: it is never destroyed, nor captured."""
 
 _process = renew_after_fork(Started())
 
@@ -214,11 +210,8 @@ def has_passed(event: Any) -> bool:
     return status == SUCCESS
 
 
-_unwanted: list[Unwanted] = []
+unwanted = UnwantedCode()
 """Machine code that nobody holds."""
-
-MOST_UNWANTED = 256
-"""Pieces of such code; when a device has more, the next that it loads waits for it."""
 
 
 def give_back(owner: object, index: int, name: str, handle: Any) -> None:
@@ -233,7 +226,7 @@ def _take(index: int, name: str, handle: Any) -> None:
     if _process.bindings is None:  # a forked child, to which nothing belongs
         return
     if name == "hipModuleUnload":
-        _unwanted.append((index, handle, object()))
+        unwanted.append(index, handle)
         return
     with Current(index), AnyCapture():
         _quietly(name, handle)
@@ -258,9 +251,7 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
-            if len(of_device(_unwanted, index)) > MOST_UNWANTED:
-                with contextlib.suppress(LaunchError):  # of a kernel that failed
-                    synchronize(index)
+            unwanted.make_room(index, synchronize)
             module = call("hipModuleLoadData", image)
             # Every launch prepared with the code holds this object.
             give_back(self, index, "hipModuleUnload", module)
@@ -330,8 +321,6 @@ def synchronize(index: int = 0) -> None:
     Raises:
         LaunchError: a kernel failed.
     """
-    # What is let go while it waits was perhaps launched in the meantime.
-    unwanted = of_device(_unwanted, index)
     with Current(index):
-        call("hipDeviceSynchronize")
-        unload(_unwanted, unwanted, partial(_quietly, "hipModuleUnload"))
+        wait, unload = partial(call, "hipDeviceSynchronize"), partial(_quietly, "hipModuleUnload")
+        unwanted.unload_after(index, wait, unload)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tilewright.runtime.driver import driver_of
+from tilewright.runtime.driver import LEGACY_STREAM, driver_of
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.memory import Memory
@@ -64,7 +64,7 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
         _process.in_graphs.append(memory)
         yield memory.address
         return
-    if stream in driver.LEGACY_STREAM:  # of which there is one
+    if stream in LEGACY_STREAM:  # of which there is one
         key: Hashable = (device, stream)
     else:
         with driver.Current(index):

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import Any
 
-from tilewright.runtime.driver import Driver
+from tilewright.runtime.driver import LEGACY_STREAM, Driver
 from tilewright.runtime.memory import Memory
 
 MOST_SETS = 16
@@ -90,6 +90,6 @@ class Workspaces:
 
 def stream_key(stream: int, driver: Driver) -> Hashable:
     """What a stream shares with no other, not even with one that has its handle later."""
-    if stream in driver.LEGACY_STREAM:
+    if stream in LEGACY_STREAM:
         return stream
     return _own.key if stream == _PER_THREAD else ("created", driver.stream_number(stream))

@@ -29,6 +29,7 @@ from tilewright.runtime import (
     shared_objects,
     uploads,
 )
+from tilewright.runtime.unwanted import UnwantedCode
 
 SOURCE = Path(__file__).parent / "standin.cpp"
 POISON = 0xA5
@@ -295,7 +296,7 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     monkeypatch.setattr(shared_objects, "MAPPED", folder / "nothing")
     monkeypatch.setattr(environment, "ROCM", folder)
     monkeypatch.setattr(hip_driver._process, "bindings", None)
-    monkeypatch.setattr(hip_driver, "_unwanted", [])
+    monkeypatch.setattr(hip_driver, "unwanted", UnwantedCode())
     monkeypatch.setattr(scratch._process, "idle", {})
     monkeypatch.setattr(uploads._process, "found", {})
     code_object: Callable[[str, str, str], bytes] = hip._code_object
