@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -72,29 +73,16 @@ def four_products(rank: int, number: DType, together: Together = (False, False))
         conjugates: tuple[bool, bool, bool],
         pairs: Pairs = APART,
     ) -> None:
+        numbers = (alpha_re, alpha_im), (beta_re, beta_im)
+        ending = Ending((c, c_im), (out, out_im), numbers, number, terms, conjugates[2], pairs)
         for *batch, m, n in tiles(out):
             prior_grid_wait()
             re, im = zeros(), zeros()
             for k in steps(a.shape[rank + 1]):
-                re_a, im_a = _operand(a, a_im, (*batch, m, k), together=together[0])
-                re_b, im_b = _operand(b, b_im, (*batch, k, n), together=together[1])
-                re += re_a.matmul(re_b, precision=precision)
-                if conjugates[0] == conjugates[1]:
-                    re -= im_a.matmul(im_b, precision=precision)
-                else:
-                    re += im_a.matmul(im_b, precision=precision)
-                if conjugates[1]:
-                    im -= re_a.matmul(im_b, precision=precision)
-                else:
-                    im += re_a.matmul(im_b, precision=precision)
-                if conjugates[0]:
-                    im -= im_a.matmul(re_b, precision=precision)
-                else:
-                    im += im_a.matmul(re_b, precision=precision)
-            numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
-            added = _parts(c, c_im, at, pairs[0])
-            re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
-            _store(out, out_im, at, (re, im), pairs[1])
+                of_a = _operand(a, a_im, (*batch, m, k), together=together[0])
+                of_b = _operand(b, b_im, (*batch, k, n), together=together[1])
+                re, im = _summed((re, im), of_a, of_b, conjugates, precision)
+            ending.store((re, im), (*batch, m, n))
 
     return gemm_complex
 
@@ -137,6 +125,8 @@ def three_products(rank: int, number: DType) -> Kernel:
         conjugates: tuple[bool, bool, bool],
         pairs: Pairs = APART,
     ) -> None:
+        numbers = (alpha_re, alpha_im), (beta_re, beta_im)
+        ending = Ending((c, c_im), (out, out_im), numbers, number, terms, conjugates[2], pairs)
         for *batch, m, n in tiles(out):
             prior_grid_wait()
             first, second, third = zeros(), zeros(), zeros()
@@ -149,10 +139,7 @@ def three_products(rank: int, number: DType) -> Kernel:
                 re, im = first - second, third - first - second
             else:
                 re, im = first + second, third - first + second
-            numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
-            added = _parts(c, c_im, at, pairs[0])
-            re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
-            _store(out, out_im, at, (re, im), pairs[1])
+            ending.store((re, im), (*batch, m, n))
 
     return gemm_complex_3m
 
@@ -201,33 +188,77 @@ def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel
         pairs: Pairs = APART,
     ) -> None:
         re_a, im_a, re_b, im_b = (a1, a2), (a1_im, a2_im), (b1, b2), (b1_im, b2_im)
+        numbers = (alpha_re, alpha_im), (beta_re, beta_im)
+        ending = Ending((c, c_im), (out, out_im), numbers, number, terms, conjugates[2], pairs)
         for *batch, m, n in tiles(out):
             prior_grid_wait()
             re, im = zeros(precision=sums), zeros(precision=sums)
             for k in steps(a1.shape[-1]):
                 at_a, at_b = (*batch, m, k), (*batch, k, n)
                 for i, j in multiplied:
-                    re += re_a[i][at_a] @ re_b[j][at_b]
-                    if conjugates[0] == conjugates[1]:
-                        re -= im_a[i][at_a] @ im_b[j][at_b]
-                    else:
-                        re += im_a[i][at_a] @ im_b[j][at_b]
-                    if conjugates[1]:
-                        im -= re_a[i][at_a] @ im_b[j][at_b]
-                    else:
-                        im += re_a[i][at_a] @ im_b[j][at_b]
-                    if conjugates[0]:
-                        im -= im_a[i][at_a] @ re_b[j][at_b]
-                    else:
-                        im += im_a[i][at_a] @ re_b[j][at_b]
+                    of_a, of_b = (re_a[i][at_a], im_a[i][at_a]), (re_b[j][at_b], im_b[j][at_b])
+                    re, im = _summed((re, im), of_a, of_b, conjugates, EXACT)
             unit = p[(*batch, m, None)] * q[(*batch, n)]
             re, im = re * unit * unit, im * unit * unit  # the square of the unit may be out of range
-            numbers, at = ((alpha_re, alpha_im), (beta_re, beta_im)), (*batch, m, n)
-            added = _parts(c, c_im, at, pairs[0])
-            re, im = _finished((re, im), numbers, added, number, terms, is_conjugate=conjugates[2])
-            _store(out, out_im, at, (re, im), pairs[1])
+            ending.store((re, im), (*batch, m, n))
 
     return gemm_complex_halves
+
+
+def _summed(
+    sums: tuple[Any, Any],
+    a: tuple[Any, Any],
+    b: tuple[Any, Any],
+    conjugates: tuple[bool, bool, bool],
+    precision: str,
+) -> tuple[Any, Any]:
+    """The sums of real and of imaginary parts, with those of the product of two tiles added."""
+    (re, im), (re_a, im_a), (re_b, im_b) = sums, a, b
+    re += re_a.matmul(re_b, precision=precision)
+    if conjugates[0] == conjugates[1]:
+        re -= im_a.matmul(im_b, precision=precision)
+    else:
+        re += im_a.matmul(im_b, precision=precision)
+    if conjugates[1]:
+        im -= re_a.matmul(im_b, precision=precision)
+    else:
+        im += re_a.matmul(im_b, precision=precision)
+    if conjugates[0]:
+        im -= im_a.matmul(re_b, precision=precision)
+    else:
+        im += im_a.matmul(re_b, precision=precision)
+    return re, im
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What is done with the sums of a kernel.
+
+    Args:
+        added: real and imaginary parts of what is added.
+        written: those of the result.
+        numbers: those of alpha and of beta.
+        number: the dtype in which these are multiplied.
+        terms: what is done; see `TERMS`.
+        is_conjugate: whether the conjugate is added.
+        pairs: of what is added and of the result the dtype of the parts, if both lie side by side.
+    """
+
+    added: tuple[Any, Any]
+    written: tuple[Any, Any]
+    numbers: tuple[tuple[Any, Any], tuple[Any, Any]]
+    number: DType
+    terms: frozenset[str]
+    is_conjugate: bool
+    pairs: Pairs
+
+    def store(self, sums: tuple[Any, Any], at: tuple[Any, ...]) -> None:
+        """Finish the sums of a tile, and store them."""
+        added = _parts(*self.added, at, self.pairs[0])
+        finished = _finished(
+            sums, self.numbers, added, self.number, self.terms, is_conjugate=self.is_conjugate
+        )
+        _store(*self.written, at, finished, self.pairs[1])
 
 
 def _finished(
