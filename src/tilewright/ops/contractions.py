@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ from tilewright.lang.exact_functions import round as nearest
 from tilewright.lang.operations import require
 from tilewright.lang.random import dropout
 from tilewright.ops.contraction import Contraction, Seen
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.products import ACTIVATIONS, with_halves
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 
@@ -77,10 +77,8 @@ def contraction(made: Contraction, number: DType) -> Kernel:
         precision: str,
         ending: Ending,
     ) -> None:
-        given = zip(IN_KERNEL, (A, B, X, Y, R, D), strict=True)
-        whole = {name: _matrices(array, seen[name]) for name, array in given}
+        whole = _all_matrices((A, B, X, Y, R, D), seen)
         numbers = dict(zip(NUMBERS, (alpha, seed, offset, threshold, scale), strict=True))
-        _require_extents(whole, seen)
         for *batch, m, n in tiles(whole["out"]):
             acc, at = zeros(), {"batch": batch, "m": m, "n": n}
             for k in steps(whole["a"].shape[-1]):
@@ -127,19 +125,15 @@ def contraction_in_halves(made: Contraction) -> Kernel:
         both: bool,
         ending: Ending,
     ) -> None:
-        given = zip(IN_KERNEL, (A1, B1, X, Y, R, D), strict=True)
-        whole = {name: _matrices(array, seen[name]) for name, array in given}
+        whole = _all_matrices((A1, B1, X, Y, R, D), seen)
         numbers = dict(zip(NUMBERS, (alpha, seed, offset, threshold, scale), strict=True))
-        _require_extents(whole, seen)
         for *batch, m, n in tiles(whole["out"]):
             prior_grid_wait()
             acc, at = zeros(precision=SUMMED if both else EXACT), {"batch": batch, "m": m, "n": n}
             of_a, of_b = (tuple(batch[number] for number in made.of(name).batch) for name in "ab")
             for k in steps(A1.shape[-1]):
-                if both:
-                    acc += A2[(*of_a, m, k)] @ B1[(*of_b, k, n)]
-                    acc += A1[(*of_a, m, k)] @ B2[(*of_b, k, n)]
-                acc += A1[(*of_a, m, k)] @ B1[(*of_b, k, n)]
+                a, b = [half[(*of_a, m, k)] for half in (A1, A2)], [half[(*of_b, k, n)] for half in (B1, B2)]
+                acc = with_halves(acc, a, b, both=both)
             unit = p[(*of_a, m, None)] * q[(*of_b, n)]
             value = acc * unit * unit  # the square of the unit may be out of range
             whole["out"][(*batch, m, n)] = _ended(value, D, whole, made, at, numbers, ending)
@@ -196,6 +190,14 @@ def _dimensions(array: str, seen: Seen) -> str:
         found.append(f"{name}{math.prod(inner)}" if inner else name)
         found += [f"{name}{array}{number}" for number in range(len(inner))]
     return " ".join(found)
+
+
+def _all_matrices(arrays: Sequence[Any], seen: Mapping[str, Seen]) -> dict[str, Any]:
+    """The arrays of a kernel as batches of matrices, by name, whose extents fit each other."""
+    given = zip(IN_KERNEL, arrays, strict=True)
+    whole = {name: _matrices(array, seen[name]) for name, array in given}
+    _require_extents(whole, seen)
+    return whole
 
 
 def _matrices(array: Any, seen: Seen) -> Any:

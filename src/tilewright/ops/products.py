@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -107,7 +107,7 @@ def in_halves(rank: int, number: DType) -> Kernel:
     """
     lead = _lead(rank)
     results = dict.fromkeys(("C", "R", "D"), f"{lead}M N")
-    left, right = (dict.fromkeys(names, f"{lead}{dims}") for names, dims in HALVES.items())
+    left, right = dict.fromkeys(("A1", "A2"), f"{lead}M K"), dict.fromkeys(("B1", "B2"), f"{lead}K N")
     units = {"p": f"{lead}M", "q": f"{lead}N", "bias": "N"}
 
     @kernel(**left, **right, **units, **results, alpha=number, beta=number)
@@ -133,10 +133,9 @@ def in_halves(rank: int, number: DType) -> Kernel:
             prior_grid_wait()
             acc = zeros(precision=SUMMED if both else EXACT)
             for k in steps(A1.shape[-1]):
-                if both:
-                    acc += A2[(*batch, m, k)] @ B1[(*batch, k, n)]
-                    acc += A1[(*batch, m, k)] @ B2[(*batch, k, n)]
-                acc += A1[(*batch, m, k)] @ B1[(*batch, k, n)]
+                a = [half[(*batch, m, k)] for half in (A1, A2)]
+                b = [half[(*batch, k, n)] for half in (B1, B2)]
+                acc = with_halves(acc, a, b, both=both)
             unit = p[(*batch, m, None)] * q[(*batch, n)]
             at = (*batch, m, n)
             value = (acc * unit * unit).to(number)  # the square of the unit may be out of range
@@ -145,19 +144,31 @@ def in_halves(rank: int, number: DType) -> Kernel:
     return gemm_in_halves
 
 
-HALVES = {("A1", "A2"): "M K", ("B1", "B2"): "K N"}
-"""The halves of the operands, and their dimensions."""
+def with_halves(acc: Any, a: Sequence[Any], b: Sequence[Any], *, both: bool) -> Any:
+    """A sum, with the products of the halves of two tiles added, the largest last.
+
+    Args:
+        acc: the sum.
+        a: first and second halves of the tile on the left.
+        b: those of the tile on the right.
+        both: whether second halves are multiplied too; the product of two of them is left out.
+    """
+    if both:
+        acc += a[1] @ b[0]
+        acc += a[0] @ b[1]
+    acc += a[0] @ b[0]
+    return acc
 
 
 def _finished(
     value: Any,
     terms: frozenset[str],
     activation: str | None,
-    alpha: Any,
-    beta: Any,
-    c: Any,
-    bias: Any,
-    residual: Any,
+    alpha: Any = None,
+    beta: Any = None,
+    c: Any = None,
+    bias: Any = None,
+    residual: Any = None,
 ) -> Any:
     """What is done with the sums; ``terms`` says what there is."""
     if "alpha" in terms:
@@ -210,10 +221,7 @@ def scaled(rank: int) -> Kernel:
                 value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
             if "scale_b" in terms:
                 value = value * scale_b[(*batch, n)].to(dtypes.f32)
-            if "bias" in terms:
-                value = value + bias[n].to(dtypes.f32)
-            if activation is not None:
-                value = ACTIVATIONS[activation](value)
+            value = _finished(value, terms - {"alpha"}, activation, bias=bias[n])
             D[(*batch, m, n)] = saturated(value, D.dtype)
 
     return gemm_scaled
@@ -263,8 +271,7 @@ def scaled_in_groups(rank: int) -> Kernel:
             value = acc.to(dtypes.f32)
             if "scale_a" in terms:
                 value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
-            value = _finished(value, terms - {"c", "residual"}, activation, alpha, 0, 0, bias[n], 0)
-            D[(*batch, m, n)] = saturated(value, D.dtype)
+            D[(*batch, m, n)] = saturated(_finished(value, terms, activation, alpha, bias=bias[n]), D.dtype)
 
     return gemm_scaled_in_groups
 
@@ -310,8 +317,7 @@ def scaled_by_blocks(rank: int) -> Kernel:
                 by_row = scale_a[(*batch, m // rows, k // BLOCK)] if "scale_a" in terms else None
                 by_column = scale_b[(*batch, k // BLOCK, n // columns)] if "scale_b" in terms else None
                 acc += a.matmul(b, scales=(by_row, by_column))
-            value = _finished(acc, terms - {"c", "residual"}, activation, alpha, 0, 0, bias[n], 0)
-            D[(*batch, m, n)] = saturated(value, D.dtype)
+            D[(*batch, m, n)] = saturated(_finished(acc, terms, activation, alpha, bias=bias[n]), D.dtype)
 
     return gemm_scaled_by_blocks
 
@@ -354,11 +360,7 @@ def grouped(number: DType) -> Kernel:
             for k in steps(A.shape[-1]):
                 acc += A[m, k].matmul(B[g, k, n], precision=precision)
             value = acc.to(number) if terms else acc
-            if "bias" in terms:
-                value = value + bias[g, n].to(number)
-            if activation is not None:
-                value = ACTIVATIONS[activation](value)
-            D[m, n] = value
+            D[m, n] = _finished(value, terms, activation, bias=bias[g, n])
 
     return gemm_grouped
 
@@ -387,11 +389,7 @@ def each(number: DType) -> Kernel:
             for k in steps(A.shape[-1]):
                 acc += A[g, m, k].matmul(B[g, k, n], precision=precision)
             value = acc.to(number) if terms else acc
-            if "bias" in terms:
-                value = value + bias[g, n].to(number)
-            if activation is not None:
-                value = ACTIVATIONS[activation](value)
-            D[g, m, n] = value
+            D[g, m, n] = _finished(value, terms, activation, bias=bias[g, n])
 
     return gemm_each
 
