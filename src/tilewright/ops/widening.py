@@ -6,7 +6,7 @@ then is one of two operands of one width, which bulk copies bring and ``wgmma`` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -18,14 +18,11 @@ from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.grades import MOST_RANK
 from tilewright.ops.halves import Part, once
-from tilewright.ops.launching import Step
-from tilewright.ops.recalled import OWN, Behind, Place, Several
-from tilewright.runtime.arrays import current_stream, stream_handle
+from tilewright.ops.launching import Placed, Step, launched
+from tilewright.ops.recalled import OWN, Several
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS
 from tilewright.threads.distribution import raked
 
 SPREAD = raked((8, 512), (8, 32), 16, 1)
@@ -108,17 +105,11 @@ def multiply(
     """
     a, b, *rest = seen
     wide = Wide.of(b, a.info.dtype)
-    device = a.info.device
-    handle = current_stream(device, [one.array for one in seen]) if stream is None else stream_handle(stream)
-    with scratch(wide.copy.bytes, device, handle) as start:
-        step = wide.step(start, backend)
+
+    def steps(start: int) -> Iterator[Placed]:
+        """What widens, and what multiplies: the arrays of the call but B, which is in scratch memory."""
+        yield wide.step(start, backend), (1, OWN)
         product = Step.of(bound, (a, wide.seen(start), *rest), numbers, backend)
-        own = stream if isinstance(device, str) else handle  # on the host there is none
-        for one in (step, product):
-            one.prepared.launch(one.arguments, one.pointers, own)
-    if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
-        return None
-    others = (Place(2 + at) for at in range(len(rest)))
-    widening = Behind(step.prepared, (Place(1), Place(OWN)))
-    multiplying = Behind(product.prepared, (Place(0), Place(OWN), *others))
-    return Several((widening, multiplying), device, wide.copy.bytes)
+        yield product, (0, OWN, *range(2, 2 + len(rest)))
+
+    return launched(steps, wide.copy.bytes, seen, backend, stream)

@@ -6,7 +6,7 @@ the product then is one of two operands of one width.  Each weight is rounded as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
@@ -16,15 +16,12 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.launching import Step
-from tilewright.ops.recalled import OWN, Behind, Place, Several
+from tilewright.ops.launching import Placed, Step, launched
+from tilewright.ops.recalled import OWN, Several
 from tilewright.ops.widening import SPREAD, Wide
-from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS
 from tilewright.threads.distribution import Distribution, raked
 
 VECTOR = 16
@@ -102,21 +99,15 @@ def multiply(
         Strided(one.array, replace(one.info, shape=one.info.shape[::-1], strides=one.info.strides[::-1]))
         for one in beside
     ]
-    device, arrays = a.info.device, [one.array for one in (*seen, *beside)]
-    handle = current_stream(device, arrays) if stream is None else stream_handle(stream)
-    with scratch(wide.copy.bytes, device, handle) as start:
+
+    def steps(start: int) -> Iterator[Placed]:
+        """What widens, and what multiplies; the call's are a, b, scale_a, scale_b, zero_b, bias and out."""
         given = (wide.given, *of_rows, wide.copy.at(start, wide.given))
-        step = Step.of(widening, given, (), backend)
+        yield Step.of(widening, given, (), backend), (1, 3, 4, OWN)
         last = Step.of(product, (a, wide.seen(start), *rest), numbers, backend)
-        own = stream if isinstance(device, str) else handle  # on the host there is none
-        for one in (step, last):
-            one.prepared.launch(one.arguments, one.pointers, own)
-    if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
-        return None
-    # The call has the arrays of a product of groups: a, b, scale_a, scale_b, zero_b, bias, out.
-    widened = Behind(step.prepared, (Place(1), Place(3), Place(4), Place(OWN)))
-    places = (Place(0), Place(OWN), Place(2), Place(6), Place(5), Place(6))
-    return Several((widened, Behind(last.prepared, places)), device, wide.copy.bytes)
+        yield last, (0, OWN, 2, 6, 5, 6)  # which has no scale of columns, nor reads one
+
+    return launched(steps, wide.copy.bytes, (*seen, *beside), backend, stream)
 
 
 def widening_of(group: int, terms: frozenset[str]) -> Bound:
