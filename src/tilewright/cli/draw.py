@@ -169,7 +169,9 @@ def timeline_(
 def _spread(view: View, threads: str, element: DType) -> Distribution:
     """Who takes what of a tensor in shared memory in a copy."""
     if threads.isdecimal():
-        return by_number([TensorType(Memory.SHARED, element, view)], int(threads))
+        return by_number(
+            [TensorType(Memory.SHARED, element, view)], whole("a count of threads", threads, "256")
+        )
     return thread_map(view.shape, _threads(threads))
 
 
