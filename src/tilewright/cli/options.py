@@ -17,6 +17,17 @@ ScheduleText = Annotated[
     str | None,
     typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
 ]
+Element = Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")]
+OperandLayout = Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")]
+ExactOrTf32 = Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")]
+MostCandidates = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many candidates are measured. Default: all.", show_default=False),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes that compile. Default: one for each processor.", show_default=False),
+]
 
 
 def choose_activation(given: str | None) -> None:

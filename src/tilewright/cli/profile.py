@@ -13,7 +13,15 @@ import typer
 
 from tilewright.cli.console import UsageError, duration, reports, say
 from tilewright.cli.measuring import Bar, products, read_clocks
-from tilewright.cli.options import Seed, TargetName
+from tilewright.cli.options import (
+    Element,
+    ExactOrTf32,
+    MostCandidates,
+    OperandLayout,
+    Processes,
+    Seed,
+    TargetName,
+)
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.runtime.environment import usable_processors
 from tilewright.runtime.outputs import check_output, is_standard_output, output
@@ -35,23 +43,15 @@ def profile(
     extents: Annotated[
         list[str], typer.Argument(metavar="M N K | MxNxK", help="Extents of A (M, K) and B (K, N).")
     ],
-    dtype: Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")] = "f32",
-    layout: Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")] = "nn",
-    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    dtype: Element = "f32",
+    layout: OperandLayout = "nn",
+    precision: ExactOrTf32 = "exact",
     target: TargetName = CPU.name,
     seconds: Annotated[
         float, typer.Option(min=0.0, help="For how long each candidate is timed, in turns with all others.")
     ] = 0.2,
-    most: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many candidates are measured. Default: all.", show_default=False),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processes that compile. Default: one for each processor.", show_default=False
-        ),
-    ] = None,
+    most: MostCandidates = None,
+    processes: Processes = None,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write all of it to this file; may be /dev/stdout.")
     ] = None,

@@ -9,7 +9,7 @@ import typer
 
 from tilewright.cli.console import UsageError, duration, reports, say
 from tilewright.cli.measuring import Bar, products
-from tilewright.cli.options import Seed
+from tilewright.cli.options import Element, ExactOrTf32, MostCandidates, OperandLayout, Processes, Seed
 from tilewright.runtime.environment import usable_processors
 from tilewright.runtime.tables import user_table, version_of
 from tilewright.targets.target import CPU
@@ -32,24 +32,16 @@ def tune(
             "dtype, layout, precision.",
         ),
     ],
-    dtype: Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")] = "f32",
-    layout: Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")] = "nn",
-    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    dtype: Element = "f32",
+    layout: OperandLayout = "nn",
+    precision: ExactOrTf32 = "exact",
     target: Annotated[str, typer.Option(help="Which target runs it: cpu or cuda.")] = CPU.name,
     seconds: Annotated[
         float,
         typer.Option(min=0.0, help="For how long each candidate is timed, in turns with the untuned choice."),
     ] = 0.2,
-    most: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many candidates are measured. Default: all.", show_default=False),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processes that compile. Default: one for each processor.", show_default=False
-        ),
-    ] = None,
+    most: MostCandidates = None,
+    processes: Processes = None,
     table: Annotated[
         Path | None,
         typer.Option(
