@@ -53,7 +53,7 @@ tensor_map  = name "= tensor_map(" tensor "," box "," dtype "," order "," steps 
 guard       = "guard(" condition "," message ("," int)* ")"
 
 statement   = [name ("," name)* "="] operation "(" operands "," attribute "=" value … ")"
-            | "for" name "in range(" int "," int "," n ["unroll=True"] "):" block
+            | "for" name "in range(" int "," int "," n ["," "unroll=" ("True" | n)] "):" block
             | "if" condition ":" block ["else:" block]
             | "with role(first=" n ", count=" n ["registers=" n] "):" block
 block       = statements, indented by four spaces, or "pass"

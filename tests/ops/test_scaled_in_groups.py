@@ -12,8 +12,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.ops.prepasses import pays_widened_groups
 from tilewright.ops.products import scaled_in_groups
-from tilewright.ops.scales import pays_widened_groups
 from tilewright.ops.widening_groups import widening_of
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CPU, CUDA
@@ -341,6 +341,11 @@ def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
         grouped = {**infos, "scale_b": describe(np.empty((4096 // group, 2048), np.float16))}
         assert pays_widened_groups(grouped, tw.f16, frozenset(), CPU) == expected
         assert not pays_widened_groups({**grouped, "b": along_n}, tw.f16, frozenset(), CPU)
+    for rows, group, expected in ((512, 8 * 17, True), (256, 8 * 17, False), (512, 4096, False)):
+        of = describe(tw.packed(np.empty((2048, group * 2), np.uint8).T, tw.i4))
+        given = {"a": describe(np.empty((rows, group * 4), np.float16)), "b": of}
+        given["scale_b"] = describe(np.empty((4, 2048), np.float16))
+        assert pays_widened_groups(given, tw.f16, frozenset(), CPU) == expected
     widening = widening_of(128, frozenset({"scale_b", "zero_b"}))
     groups = tw.like("f16", 4096, 32)
     made = widening.compile(

@@ -10,8 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.ops.prepasses import pays_widened
 from tilewright.ops.products import scaled
-from tilewright.ops.scales import pays_widened
 from tilewright.ops.widening import widen
 from tilewright.runtime.arrays import describe
 

@@ -60,7 +60,7 @@ def test_few_tiles_leave_no_multiprocessor_to_two_warps(shape: tuple[int, int, i
 
 @pytest.mark.parametrize(
     ("shape", "whole"),
-    [((16, 4096, 4096), "mnk"), ((15, 4096, 4096), "mk"), ((16, 4100, 4096), "nk"), ((7, 4100, 4096), "k")],
+    [((16, 4096, 4096), "mk"), ((15, 4096, 4096), "mk"), ((8, 4096, 4096), "mk"), ((7, 4100, 4096), "k")],
     ids=str,
 )
 def test_few_rows_ask_nothing_of_whole_tiles_and_have_no_order(
@@ -69,6 +69,18 @@ def test_few_rows_ask_nothing_of_whole_tiles_and_have_no_order(
     """In the transposed product, whose rows are columns of the weights."""
     schedule = next(proposals(question(*shape, 128, "sm_90a"))).schedule
     assert (schedule.whole, schedule.group_m, schedule.group_n) == (whole, 0, 0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 16])
+@pytest.mark.parametrize("terms", [{"scale_b"}, {"scale_b", "zero_b"}], ids=["scales", "zero points"])
+def test_what_is_chosen_for_few_rows_does_not_spill(rows: int, terms: set[str]) -> None:
+    words = {"multiplied": tw.f16, "group": 128, "terms": frozenset(terms), "activation": None}
+    groups = tw.like("f16", 32, 4096)
+    weights = tw.like("i4", 4096, 4096, order="F")
+    given = (tw.like("f16", rows, 4096), weights, tw.like("f32", rows), groups, groups, tw.like("f32", 4096))
+    kernel = scaled_in_groups(0).bind(**words)
+    made = kernel.compile(*given, tw.like("f16", rows, 4096), 1.0, target="cuda", arch="sm_90a")
+    assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
 
 
 def test_warps_of_many_rows_decode_different_weights() -> None:

@@ -27,14 +27,14 @@ from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import inline, verb
 from tilewright.lang.watch import Watch
-from tilewright.layout.limits import UNROLLED
+from tilewright.layout.limits import COPIES, UNROLLED
 from tilewright.symbolic.expr import less
 from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 
 
-@verb(unroll=UNROLLED)
+@verb(unroll=COPIES)
 def range(  # noqa: A001
     *span: Index, unroll: bool | Count = False, provenance: str = ""
 ) -> Iterable[Index]:

@@ -26,6 +26,7 @@ SWIZZLE_BITS = 40
 WARPS = Most(1024, "a block of a GPU has 1024 threads at most")
 REPEATS = Most(4096, "each is held in registers of its own")
 UNROLLED = Most(1 << 16, "the body is traced once for each, and repeated in the generated text")
+COPIES = Most(64, "the machine code has so many copies of the loop's body")
 BARRIERS = Most(4096, "each takes 8 bytes of shared memory")
 ARRIVALS = Most((1 << 20) - 1, "the hardware counts no further")
 WIDEST = Most(128, "no access is wider than a line of 128 bytes")

@@ -163,13 +163,12 @@ def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int
 
 def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
     """The product of the scales that are numbers, and the arrays, in the place of a number None."""
-    product, arrays = 1.0, []
-    for name in ARRAYS:
-        array = given[name]
-        number = number_of("scaled_mm", name, array)
-        arrays.append(array if number is None else None)
-        product *= 1.0 if number is None else number
-    if math.isfinite(product) and product and not TINIEST <= abs(product) <= LARGEST:
+    found = {name: number_of("scaled_mm", name, given[name]) for name in ARRAYS}
+    numbers = [number for number in found.values() if number is not None]
+    arrays = [given[name] if number is None else None for name, number in found.items()]
+    product = math.prod(numbers, start=1.0)
+    ordinary = all(number and math.isfinite(number) for number in numbers)
+    if ordinary and not TINIEST <= abs(product) <= LARGEST:
         beyond = "overflows" if abs(product) > LARGEST else "underflows"
         raise LaunchError(
             f"scaled_mm: scale_a and scale_b are numbers whose product {product:.4g} {beyond} f32; "

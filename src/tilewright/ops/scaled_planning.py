@@ -11,6 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
+from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.recalled import Done
@@ -23,8 +24,6 @@ from tilewright.ops.scales import (
     check_prepass,
     multiplied_as,
     multiplied_on,
-    pays_widened,
-    pays_widened_groups,
     scaled_dtype,
 )
 from tilewright.runtime.aliases import Pair

@@ -231,65 +231,6 @@ def broadcast_scale(
 SIXTEEN_BITS = (dtypes.f16, dtypes.bf16)
 """Dtypes of 16 bits, which operands are widened to; ``wgmma`` takes it in every order."""
 
-WIDENED_ROWS = {True: 6144, False: 2048}
-"""From how many rows on it pays, for weights that are contiguous along K and for others.
-
-On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
-"""
-
-WIDENED_ELEMENTS = 1 << 22
-"""Of the weights; the launch of a pass over fewer takes longer than the pass."""
-
-
-def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
-    """Whether it takes less time to widen operand B before the product than on the way.
-
-    Args:
-        infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
-        features: of the machine.
-    """
-    a, b = infos["a"], infos["b"]
-    narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
-    if "sm_90a" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
-        return False
-    return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
-
-
-DECODED_RUN = 8
-"""Of neighbours along K in a group, processors decode a multiple as they pack panels."""
-
-GROUPED_ROWS = 257
-"""The same for weights of 4 bits in groups: up to 256 rows they are one kernel without being asked for.
-
-On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without the pass and 101 with it, one of
-256 rows 148 and 110: ``prepass=True`` is the faster one from about 192 rows on.
-"""
-
-
-def pays_widened_groups(
-    infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str], target: Target
-) -> bool:
-    """The same for weights in groups; on a GPU those of more than 4 bits are widened on the way.
-
-    Processors decode weights while they pack panels, which took less time than a pass for any number of rows.
-    Groups of a few neighbours they would decode slowly: those are widened in a pass.
-
-    Args:
-        infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
-        features: of the machine.
-        target: the machine's.
-    """
-    a, b = infos["a"], infos["b"]
-    if not target.warps:
-        groups = next((infos[name].shape[0] for name in ("scale_b", "zero_b") if name in infos), 1)
-        is_decoded = b.shape[0] // max(groups, 1) % DECODED_RUN == 0
-        return target.machine_code and not is_decoded and widens_groups(infos, multiplied)
-    if "sm_90a" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
-        return False
-    return b.dtype in PACKED and widens_groups(infos, multiplied)
-
 
 def widens_groups(infos: Mapping[str, ArrayInfo], multiplied: DType) -> bool:
     """Whether a pass can widen weights in groups: their neighbours along K are neighbours in memory.

@@ -10,7 +10,7 @@ from tilewright.calls import is_constant, launches
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
-from tilewright.layout.limits import STAGES, UNROLLED, WARPS
+from tilewright.layout.limits import COPIES, STAGES, WARPS
 from tilewright.symbolic.nodes import hashed_once
 from tilewright.targets.atoms import spelled
 
@@ -98,7 +98,7 @@ legal(
 )
 
 
-@launches(stages=STAGES, groups=WARPS, unroll=UNROLLED)
+@launches(stages=STAGES, groups=WARPS, unroll=COPIES)
 @hashed_once
 @dataclass(frozen=True, repr=False)
 class Schedule:

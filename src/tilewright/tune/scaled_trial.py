@@ -17,6 +17,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import IN_TORCH, DType, limits
+from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.scale_blocks import shared_rows
 from tilewright.ops.scaled import scaled_mm
@@ -25,8 +26,6 @@ from tilewright.ops.scales import (
     multiplied_as,
     multiplied_on,
     natural_dtype,
-    pays_widened,
-    pays_widened_groups,
 )
 from tilewright.packing import pack
 from tilewright.runtime.arrays import describe

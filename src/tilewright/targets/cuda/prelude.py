@@ -80,7 +80,8 @@ DEVICE float min_or_nan(float a, float b) {
   return y;
 }""",
     "round_to_tf32": """
-// As cvt.rna.tf32.f32, in as many instructions; but what that makes infinite is cut off.
+// As cvt.rna.tf32.f32, in as many instructions; but what that makes infinite is cut off, and so are NaNs,
+// of which those whose upper bits are zero become infinite.
 DEVICE float round_to_tf32(float x) {
   const unsigned bits = __float_as_uint(x);
   return __uint_as_float((fabsf(x) < 0x1.ffep127f ? bits + 0x1000u : bits) & 0xffffe000u);
