@@ -126,9 +126,16 @@ def is_constant(value: object) -> bool:
         >>> is_constant((1, "a", (2.5, None))), is_constant(([1], 2))
         (True, False)
     """
-    if type(value) is tuple:
-        return all(map(is_constant, value))
-    return type(value) in _CONSTANTS
+    if type(value) is not tuple:
+        return type(value) in _CONSTANTS
+    waiting = [value]  # of tuples, which may be nested as deep as memory goes
+    while waiting:
+        for one in waiting.pop():
+            if type(one) is tuple:
+                waiting.append(one)
+            elif type(one) not in _CONSTANTS:
+                return False
+    return True
 
 
 def is_hashable(value: object) -> bool:

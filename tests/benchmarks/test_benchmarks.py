@@ -120,14 +120,18 @@ def test_fp16_by_fp8_on_the_cpu(tmp_path: Path) -> None:
     """By processor time, of which both sides take some."""
     kept = tmp_path / "scaled.json"
     run("scaled_cpu.py", "--quick", "--busy", "--json", kept)
-    (row,) = json.loads(kept.read_text())["rows"]
-    assert row["shape"] == [16, 256, 256]
-    assert 0 < row["error_of_bound"] <= 1
-    assert row["weight_bytes"] == {"tilewright": 256 * 256, "NumPy, in f32": 4 * 256 * 256}
-    assert all(timing["median_us"] > 0 for timing in row["timings"].values())
+    rows = json.loads(kept.read_text())["rows"]
+    for row, held in zip(
+        rows, (256 * 256, 256 * 128 + 2 * 256 * 2), strict=True
+    ):  # with scales of two groups
+        assert row["shape"] == [16, 256, 256]
+        assert 0 < row["error_of_bound"] <= 1
+        assert row["weight_bytes"] == {"tilewright": held, "NumPy, in f32": 4 * 256 * 256}
+        assert all(timing["median_us"] > 0 for timing in row["timings"].values())
     run("render.py", kept, "--out", tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "| f16 × f8e4m3 16×256×256 contiguous along k |" in page
+    assert "| f16 × i4 16×256×256 contiguous along n, groups of 128 |" in page
     assert "Counted: processor time of all threads, as many calls" in page
 
 

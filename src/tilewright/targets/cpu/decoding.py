@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tilewright.dtypes import DType, bf16, f16, f32
+from tilewright.dtypes import DType, bf16, f4e2m1, f16, f32
 from tilewright.ir.ops import Copy, Elementwise, Op
 from tilewright.ir.packed_ops import Unpack
 from tilewright.ir.types import Memory, TensorType, Value
@@ -102,7 +102,7 @@ def decoding_of(
     beside = tuple(one for one in chain.loads if one is not elements)
     run = _common_run(beside, copy.target.tensor.shape[1])
     order = slowest_first(elements.source.tensor.view)
-    if not run or order is None or (unpack and order[-1] != unpack.dim):
+    if not run or order is None or (unpack and (order[-1] != unpack.dim or not _is_known(unpack.packed))):
         return None
     held = unpack.target if unpack else elements.target
     kind, dim = (unpack.packed, unpack.dim) if unpack else (None, order[-1])
@@ -111,6 +111,11 @@ def decoding_of(
         elements, held, kind, dim, beside, ops, copy.source, copy.target, run, location=copy.location
     )
     return made, chain.taken
+
+
+def _is_known(packed: DType) -> bool:
+    """Whether codes are taken apart here: integers, and the one float of 4 bits."""
+    return not packed.is_float or packed == f4e2m1
 
 
 @dataclass

@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import DType, bf16, f4e2m1, f16, i4
+from tilewright.dtypes import DType, bf16, f4e2m1, f16
 from tilewright.packing import numbers_of
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.decoding_values import DIGITS, OFFSET
+from tilewright.targets.cpu.decoding_values import DIGITS, offset_of
 from tilewright.targets.cpu.emitter import SELF
 from tilewright.targets.statements import Code
 
@@ -100,7 +100,7 @@ class Form:
     def values(self) -> list[float]:
         """The numbers that codes of 4 bits are taken for."""
         found = numbers_of(np.arange(16, dtype=np.uint8), self.kind)[::2].astype(np.float64)
-        return [float(value) + (OFFSET if self.kind == i4 else 0) for value in found]
+        return [float(value) + offset_of(self.kind) for value in found]
 
 
 Spelled: TypeAlias = Callable[[Form, Sequence[str], str, int, str], str]
@@ -159,7 +159,7 @@ def _before(form: Form, element: str) -> str:
 
 def _row(form: Form) -> list[str]:
     """The lines that read a row: words from which codes of 4 bits are taken."""
-    flipped = " ^ 0x88888888u" if form.kind == i4 else ""
+    flipped = " ^ 0x88888888u" if form.kind.kind == "int" and form.kind.is_packed else ""
     if form.way == "words":
         return [f"const bits word = *(const bits*)(from + k * {form.pitch} + j){flipped};"]
     if form.way == "plain":

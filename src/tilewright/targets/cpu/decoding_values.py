@@ -10,18 +10,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tilewright.dtypes import DType, bf16, f4e2m1, f16, f32, holds, i4, i8, u8
+from tilewright.dtypes import DType, bf16, f4e2m1, f16, f32, holds, limits
 from tilewright.ir.types import Value
 from tilewright.targets.cpu.decoding import Decoding
 
-OFFSET = 24
-"""By how much the number that a code of 4 bits is taken for at first is too large."""
+HALF, CODES = 8, 16
+"""Of the codes of 4 bits; a code is taken for a fraction of what is as large as there are codes."""
 
-LARGEST = {i4: 8, i8: 128, u8: 255}
-"""Sizes of the integers that operands are computed of."""
+LARGEST_BITS = 8
+"""Of integers whose sizes are used."""
 
-SIZES = {i4: (1.0, 8.0), f4e2m1: (0.5, 6.0), i8: (1.0, 128.0), u8: (1.0, 255.0)}
-"""Of numbers but for 0: the smallest size, and the largest."""
+
+def offset_of(kind: DType) -> int:
+    """By how much the number that a code of 4 bits is taken for at first is too large; 0 of floats.
+
+    Example:
+        >>> from tilewright.dtypes import f4e2m1, i4
+        >>> offset_of(i4), offset_of(f4e2m1)
+        (24, 0)
+    """
+    return 0 if kind.is_float else CODES + (HALF if kind.kind == "int" else 0)
+
+
+def largest_of(kind: DType) -> int:
+    """The largest size of an integer of a dtype; 0 of floats, and of wide ones."""
+    if kind.kind not in ("int", "uint") or kind.bits > LARGEST_BITS:
+        return 0
+    return int(max(-limits(kind)[0], limits(kind)[1]))
+
+
+def sizes_of(kind: DType) -> tuple[float, float] | None:
+    """Of numbers but for 0 the smallest size, and the largest; None: not known."""
+    if kind == f4e2m1:
+        return 0.5, 6.0
+    largest = largest_of(kind)
+    return (1.0, float(largest)) if largest else None
+
 
 SIMPLE = {f16: (2.0**-14, 65504.0), bf16: (2.0**-126, 2.0**100)}
 """Sizes of f32 that are rounded to a format by additions alone."""
@@ -73,11 +97,11 @@ class Computing:
     def result(self, op: Decoding) -> str:
         """The operand of what is decoded, as a vector; ``loaded0[n]`` is a column's number of an array."""
         kind = op.packed or op.elements.source.dtype
-        own = Known("raw", op.held.dtype, False, LARGEST.get(kind, 0), SIZES.get(kind))
-        known = {op.held: replace(own, offset=OFFSET if kind == i4 else 0)}
+        own = Known("raw", op.held.dtype, False, largest_of(kind), sizes_of(kind))
+        known = {op.held: replace(own, offset=offset_of(kind) if op.packed else 0)}
         for at, copy in enumerate(op.beside):
             of = copy.source.dtype
-            known[copy.target] = Known(f"loaded{at}[n]", of, True, LARGEST.get(of, 0), SIZES.get(of))
+            known[copy.target] = Known(f"loaded{at}[n]", of, True, largest_of(of), sizes_of(of))
         for one in op.ops:
             given = [known[value] for value in one.operands_ if isinstance(value, Value)]
             known[one.result] = self._computed(one.function, given, one.result.dtype)
