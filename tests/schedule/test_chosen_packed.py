@@ -60,7 +60,7 @@ def test_few_tiles_leave_no_multiprocessor_to_two_warps(shape: tuple[int, int, i
 
 @pytest.mark.parametrize(
     ("shape", "whole"),
-    [((16, 4096, 4096), "mk"), ((15, 4096, 4096), "mk"), ((8, 4096, 4096), "mk"), ((7, 4100, 4096), "k")],
+    [((16, 4096, 4096), "mnk"), ((15, 4096, 4096), "mk"), ((16, 11008, 4096), "mk"), ((8, 4100, 4096), "k")],
     ids=str,
 )
 def test_few_rows_ask_nothing_of_whole_tiles_and_have_no_order(
