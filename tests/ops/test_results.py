@@ -120,19 +120,31 @@ def test_what_keeps_integers_whole_is_taken_and_not_mixed_up_with_what_does_not(
     assert np.array_equal(steps, np.tile([8, 0, 8, 0], (4, 1)))
     for target in ("reference", "cpu"):
         halved = tw.einsum("mk,kn->mn", I, J, dropout=0.5, target=target)
-        assert {*np.unique(halved)} <= {0, 16}
+        assert {*np.unique(halved)} == {0, 16}
         with pytest.raises(tw.DTypeError, match="dropout: fractions"):  # though another dropout is known
             tw.einsum("mk,kn->mn", I, J, dropout=0.3, target=target)
 
 
 def test_sums_with_which_something_is_done_must_fit() -> None:
     a, b = np.zeros((1, MOST_IN_I32 + 1), np.int8), np.zeros((MOST_IN_I32 + 1, 1), np.int8)
-    for words in ({"multiply": np.int32([2])}, {"dropout": 0.5}, {"activation": "relu"}):
+    one = np.int32([2])
+    added: list[dict[str, Any]] = [{"bias": one}, {"alpha": 2}, {"activation": "relu"}]
+    own: list[dict[str, Any]] = [{"multiply": one}, {"dropout": 0.5}, {"residual": np.int32([[2]])}]
+    for words in added + own:
         with pytest.raises(tw.LaunchError, match="einsum: sums of 131072 products of i8 need not fit i32"):
             tw.einsum("mk,kn->mn", a, b, **words, target="reference")
-    for arrays in ((a, b[None], np.int32([1])), ([a], [b])):
-        with pytest.raises(tw.LaunchError, match="grouped_matmul: sums of 131072 products of i8 need not"):
-            tw.grouped_matmul(*arrays, activation="relu", target="reference")
+    c = {"c": np.int32([[2]])}
+    for words in (*added, {**c, "beta": 1}):
+        with pytest.raises(tw.LaunchError, match="matmul: sums of 131072 products of i8 need not fit i32"):
+            tw.matmul(a, b, **words, target="reference")
+    assert tw.matmul(a, b, **c, beta=0, target="reference").dtype == np.int32, "c is not read"
+    for grouped in ((a, b[None], one // 2), ([a], [b])):
+        biases = [one] if isinstance(grouped[0], list) else one[None]
+        for words in ({"activation": "relu"}, {"bias": biases}):
+            with pytest.raises(
+                tw.LaunchError, match="grouped_matmul: sums of 131072 products of i8 need not"
+            ):
+                tw.grouped_matmul(*grouped, **words, target="reference")
 
 
 @pytest.mark.parametrize("op", ["matmul", "complex_matmul"])
@@ -148,10 +160,11 @@ def test_out_and_out_dtype_say_the_same_or_one_of_them_is_left_out(op: str) -> N
 @pytest.mark.parametrize("op", OPS)
 def test_out_and_out_dtype_are_taken_alike(op: str) -> None:
     planes = op == "complex_matmul"
-    out = np.zeros((4, 4), np.float16)
+    out = np.full((4, 4), np.nan, np.float16)
     given: Any = (out, out.copy()) if planes else out
     OPS[op](out=given, out_dtype="f16", target="reference")
     assert np.array_equal(out, np.full((4, 4), 0 if planes else 8))
+    assert not planes or np.array_equal(given[1], np.full((4, 4), 16))
     what = "a pair of f16" if planes else "f16"
     with pytest.raises(tw.DTypeError, match=f"out is {what}, and out_dtype=f32; .*: one of them alone"):
         OPS[op](out=given, out_dtype="f32", target="reference")

@@ -222,9 +222,8 @@ def _checked(
     shape = _result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
     depth = prod(extent for axis, extent in axes if axis not in named.out)
-    factors = "multiply" in infos or extras.dropped.probability > 0
-    changed = wanted.activation is not None or extras.saturate or factors
-    check_sums("einsum", infos["a"].dtype, depth, kind, changed=changed)
+    changed = extras.saturate or "multiply" in infos or extras.dropped.probability > 0
+    check_sums("einsum", infos, depth, kind, wanted, changed=changed)
     backend = call.backend(wanted.target).name
     call.make("out", shape, kind)
     check_apart(infos)

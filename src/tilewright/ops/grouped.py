@@ -135,8 +135,8 @@ def _anew(given: Sequence[Any], wanted: Wanted, stream: Any) -> Done:
     call = Call.of("grouped_matmul", dict(zip(RANKS, given, strict=True)), ("a", "b", "ends"))
     arrays, infos = call.arrays, call.infos
     _check_shapes(infos)
-    kind, changed = result_dtype(infos, wanted, "grouped_matmul"), wanted.activation is not None
-    check_sums("grouped_matmul", infos["a"].dtype, infos["a"].shape[1], kind, changed=changed)
+    kind = result_dtype(infos, wanted, "grouped_matmul")
+    check_sums("grouped_matmul", infos, infos["a"].shape[1], kind, wanted)
     backend = call.backend(wanted.target).name
     call.make("out", (infos["a"].shape[0], infos["b"].shape[2]), kind)
     check_apart(infos)

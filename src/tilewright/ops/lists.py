@@ -166,7 +166,7 @@ def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:
     """The dtype of the results, which sums of integers must fit."""
     first, op = {name: list_[0] for name, list_ in infos.items()}, "grouped_matmul"
     kind, depth = result_dtype(first, wanted, op), max(one.shape[1] for one in infos["a"])
-    check_sums(op, first["a"].dtype, depth, kind, changed=wanted.activation is not None)
+    check_sums(op, first, depth, kind, wanted)
     return kind
 
 

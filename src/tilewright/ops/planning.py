@@ -138,13 +138,12 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
     kind = result_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
-    changed = wanted.activation is not None
-    check_sums("matmul", infos["a"].dtype, infos["a"].shape[-1], kind, changed=changed)
     call = Call("matmul", ARRAYS, given, arrays, infos)
     backend = call.backend(wanted.target)
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
+    check_sums("matmul", infos, infos["a"].shape[-1], kind, wanted)
     call.make("out", shape, kind)
     problem = problem_of(infos)
     check_apart(infos)

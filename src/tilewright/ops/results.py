@@ -169,25 +169,42 @@ def _check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> Non
             )
 
 
-def check_sums(op: str, element: DType, depth: int, kind: DType, *, changed: bool) -> None:
+def check_sums(
+    op: str,
+    infos: Mapping[str, ArrayInfo],
+    depth: int,
+    kind: DType,
+    wanted: ResultWanted,
+    *,
+    changed: bool = False,
+) -> None:
     """Sums that stay as they are wrap as NumPy's do; those with which something is done must fit.
 
     Args:
         op: what errors call the product.
-        element: dtype of the operands.
+        infos: of the arrays of the call that are read.
         depth: how many products are added up.
         kind: dtype of the result.
-        changed: whether something is done with sums that stay i32.
+        wanted: what is asked for besides arrays.
+        changed: whether something else is done with sums that stay i32.
 
     Raises:
         LaunchError: more products of i8 than fit, whose sums are changed or become another dtype.
 
     Example:
-        >>> from tilewright.dtypes import i8, i32
-        >>> check_sums("matmul", i8, 200_000, i32, changed=False)
-        >>> check_sums("matmul", i8, MOST_IN_I32, i8, changed=True)
+        >>> from types import SimpleNamespace
+        >>> import numpy as np
+        >>> from tilewright.dtypes import i32
+        >>> from tilewright.runtime.arrays import describe
+        >>> infos = {"a": describe(np.zeros((1, 200_000), np.int8))}
+        >>> check_sums("matmul", infos, 200_000, i32, SimpleNamespace(alpha=1, activation=None))
     """
-    if element == dtypes.i8 and depth > MOST_IN_I32 and (kind != dtypes.i32 or changed):
+    if infos["a"].dtype != dtypes.i8 or depth <= MOST_IN_I32:
+        return
+    changed = (
+        changed or wanted.alpha != 1 or wanted.activation is not None or not infos.keys().isdisjoint(ADDED)
+    )
+    if changed or kind != dtypes.i32:
         raise LaunchError(
             f"{op}: sums of {depth} products of i8 need not fit i32, in which they are added up; "
             f"nearest legal choice: operands of f16, or {MOST_IN_I32} products"
