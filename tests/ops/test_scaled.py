@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -371,11 +372,19 @@ def test_sums_of_many_bytes_do_not_wrap() -> None:
 def test_scales_that_are_numbers_have_a_product_that_is_one(scale: float) -> None:
     a = np.full((1, 4), 1e-15 if scale > 1 else 1e15, np.float32)
     beyond = "overflows" if scale > 1 else "underflows"
-    with pytest.raises(tw.LaunchError, match=rf"whose product .* {beyond} f32; nearest legal choice: arrays"):
+    fits = 1e-38 < scale < 1e38
+    bound = re.escape(str(float(np.finfo(np.float32).max if scale > 1 else np.finfo(np.float32).tiny)))
+    nearest = rf"which {beyond} f32; nearest legal choice: "
+    with pytest.raises(
+        tw.LaunchError, match=f"scale_a times scale_b is .*, {nearest}{'arrays' if fits else bound}"
+    ):
         tw.scaled_mm(a, a.T, scale_a=scale, scale_b=scale, target="cpu")
+    if not fits:
+        with pytest.raises(tw.LaunchError, match=f"scaled_mm: scale_b is -.*, {nearest}-{bound}"):
+            tw.scaled_mm(a, a.T, scale_b=-scale, target="cpu")
     unscaled = tw.scaled_mm(a, a.T, scale_a=1e-50, scale_b=1e50, target="cpu").item()
     assert abs(unscaled / (4 * float(a[0, 0]) ** 2) - 1) < 1e-6
-    if not 1e-38 < scale < 1e38:  # no number of f32 either
+    if not fits:  # no number of f32 either
         return
     one = np.full(1, scale, np.float32)
     made = tw.scaled_mm(a, a.T, scale_a=one, scale_b=one, target="cpu").item()

@@ -69,7 +69,8 @@ def scaled_mm(
     It is one kernel, which reads the narrower operand in its own dtype and converts it exactly before it is
     multiplied: on Hopper in registers.  Where that is faster, a separate kernel converts ``b`` in memory
     first: on Hopper for thousands of rows of ``a``, and for more than 256 rows by weights of 4 bits in
-    groups; on processors for groups whose length is no multiple of 8.  See ``prepass``.
+    groups; on processors for groups whose length is no multiple of 8, and from 512
+    rows on for those that only tiles of less than 32 along K divide, as 136.  See ``prepass``.
 
     Sums are in f32 (of two i8 in i32); the rest is computed in f32 and rounded once.
 
@@ -164,14 +165,17 @@ def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int
 def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
     """The product of the scales that are numbers, and the arrays, in the place of a number None."""
     found = {name: number_of("scaled_mm", name, given[name]) for name in ARRAYS}
-    numbers = [number for number in found.values() if number is not None]
+    numbers = {name: number for name, number in found.items() if number is not None}
     arrays = [given[name] if number is None else None for name, number in found.items()]
-    product = math.prod(numbers, start=1.0)
-    ordinary = all(number and math.isfinite(number) for number in numbers)
+    product = math.prod(numbers.values(), start=1.0)
+    ordinary = all(number and math.isfinite(number) for number in numbers.values())
     if ordinary and not TINIEST <= abs(product) <= LARGEST:
-        beyond = "overflows" if abs(product) > LARGEST else "underflows"
+        beyond, bound = ("overflows", LARGEST) if abs(product) > LARGEST else ("underflows", TINIEST)
+        nearest = f"{math.copysign(bound, product)}"
+        if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
+            nearest = "arrays of one element, by which results are multiplied in turn"
         raise LaunchError(
-            f"scaled_mm: scale_a and scale_b are numbers whose product {product:.4g} {beyond} f32; "
-            "nearest legal choice: arrays of one element, by which results are multiplied in turn"
+            f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
+            f"nearest legal choice: {nearest}"
         )
     return product, arrays
