@@ -218,7 +218,7 @@ def _take(index: int, name: str, handle: Any) -> None:
 
 
 def _quietly(name: str, handle: Any) -> None:
-    """Call a function whose error would help nobody."""
+    """Call a function of the driver, and ignore its status: an error would help nobody."""
     getattr(driver(), name)(handle)
 
 

@@ -7,6 +7,7 @@ of the arrays beside it none overflows or is subnormal: a simpler way rounds tho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -150,7 +151,9 @@ class Computing:
         text = f"kept_{dtype}<vector, bits>({exact})"
         if sizes is not None and scale is not None:
             least, largest = SIMPLE[dtype]
-            self.within[self._array(scale)] = least / sizes[0], largest / sizes[1]
+            at = self._array(scale)
+            low, high = self.within.get(at, (0.0, math.inf))
+            self.within[at] = max(low, least / sizes[0]), min(high, largest / sizes[1])
             text = f"SIMPLE ? near_{dtype}<vector, bits>({exact}) : {text}"
         return replace(value, text=self._line(text))
 
