@@ -10,7 +10,7 @@ from tilewright.cli.console import choose, choose_precision, duration, reports, 
 from tilewright.cli.matrices import check_memory, extents_of
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.options import ScheduleText, Seed, TargetName
-from tilewright.cli.perf import verified
+from tilewright.cli.perf import told, verified
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, ComplexWanted
 from tilewright.ops.complex_ways import METHODS
@@ -82,7 +82,4 @@ def complex_numbers(
         return
     with working("timing"):
         taken = trial.time(QUICK)
-    for timing in taken.timings:
-        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
-        say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
-    typer.echo(trial.perf(taken[OURS].us.median))
+    typer.echo(trial.perf(told(taken)))

@@ -9,7 +9,7 @@ import typer
 from tilewright.cli.console import choose
 from tilewright.ops.products import ACTIVATIONS
 
-TargetName = Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")]
+TargetName = Annotated[str, typer.Option(help="Which target runs it: cpu, cuda, hip or reference.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 EveryElement = Annotated[bool, typer.Option(help="Compare every element under a bound for each.")]
 Activation = Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)]

@@ -60,10 +60,10 @@ def timed(trial: Timed) -> None:
         return
     with working("timing"):
         taken = trial.time(QUICK)
-    typer.echo(trial.perf(_said(taken)))
+    typer.echo(trial.perf(told(taken)))
 
 
-def _said(taken: Measurement) -> float:
+def told(taken: Measurement) -> float:
     """Say what each call took, and how much faster ours is; gives back the microseconds of ours."""
     for timing in taken.timings:
         speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
@@ -92,7 +92,7 @@ def perf(
     if TARGETS[target].machine_code:
         with working("timing"):
             taken = measure({OURS: call, **rivals()}, target, effort=QUICK)
-        us = _said(taken)
+        us = told(taken)
     else:  # it executes operation by operation to find hazards; its time says nothing about a machine
         begun = time.perf_counter()
         call()
