@@ -199,7 +199,7 @@ def test_doctor_tries_every_target() -> None:
     assert "ok       target reference (numpy): 130x70x90 f32 verified" in output
     assert "ok       target cpu" in output
     assert "target cuda" in output
-    assert all(line.split()[0] in ("ok", "missing", "fix:") for line in output.splitlines())
+    assert all(line.split()[0] in ("ok", "unused", "missing", "fix:") for line in output.splitlines())
 
 
 def test_what_is_missing_names_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,7 @@ from tilewright.tune.self_test import STEPS, Outcome
 from tilewright.tune.self_test import self_test as tried_on
 from tilewright.tune.trial import gemm_trial
 
-OK, MISSING, WRONG = "ok", "missing", "WRONG"
+OK, UNUSED, MISSING, WRONG = "ok", "unused", "missing", "WRONG"
 
 SHAPE = (130, 70, 90)
 """M, N, K of the trial: whole tiles and ragged ones."""
@@ -58,7 +59,7 @@ class Check:
     """One line.
 
     Args:
-        status: `OK`, `MISSING` or `WRONG`.
+        status: `OK`, `UNUSED`, `MISSING` or `WRONG`.
         text: what was found or not.
         fix: what to do; empty if nothing needs to be done.
     """
@@ -98,7 +99,7 @@ def doctor(
         return
     if target is not None:
         raise UsageError("--target is for --self-test; nearest: leave it out, and every target is tried")
-    for check in (*_python(), *_packages(), _cache(), *_tools()):
+    for check in chain(_python(), _packages(), [_cache()], _tools()):
         typer.echo(check)
     outcome = {}
     for target in TARGETS:
@@ -214,10 +215,14 @@ def _disassembler() -> Check:
 
 def hip_tools() -> Iterator[Check]:
     """The compilers for AMD GPUs, ROCm's runtime, and the GPUs."""
-    found = amdgcn.find_toolchains()
-    for place, toolchain in enumerate(found):
-        used = "" if place else ", which target hip uses"
-        yield Check(OK, f"HIP compiler {toolchain} at {toolchain.place}{used}: needs no GPU")
+    found = 0
+    for trial in amdgcn.try_toolchains():
+        if trial.usable:
+            used = "" if found else ", which target hip uses"
+            found += 1
+            yield Check(OK, f"HIP compiler {trial.what}{used}: needs no GPU")
+        else:
+            yield Check(UNUSED, f"HIP compiler {trial.what}: passed over: {trial.reason}")
     if not found:
         yield Check(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
     try:

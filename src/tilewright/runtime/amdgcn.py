@@ -3,7 +3,7 @@
 What is compiled is always a listing, the compiler's own assembly text: from it resources are read, and a code
 object is assembled where a device loads one.  ROCm's clang is preferred; then one of the system, then the one
 inside the `ziglang` package, then the library that ROCm's hiprtc compiles with (`comgr`).  None of them needs
-ROCm's headers.
+ROCm's headers.  A compiler is taken if it compiles the whole prelude; older ones do not, and are passed over.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.runtime import comgr
+from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import rocm_folder
 from tilewright.runtime.ways_out import way_out
+from tilewright.targets.hip.prelude import probe_text
+from tilewright.targets.target import HIP
 
 CODE_OBJECT = "-mcode-object-version=5"
 """The version of code objects, pinned."""
@@ -44,7 +46,16 @@ ROCM_COMPILERS = ("lib/llvm/bin/amdclang++", "llvm/bin/amdclang++", "llvm/bin/cl
 SYSTEM_COMPILERS = ("clang++-22", "clang++-21", "clang++-20", "clang++-19", "clang++")
 """Compilers looked for on PATH, in this order."""
 
+LEAST_LLVM = 19
+"""The first LLVM that has all that the prelude calls: fences of one address space."""
+
 _EXCERPTS = 3
+
+_SECONDS = 60
+"""Seconds that a compiler has to say its version, or to compile the prelude."""
+
+_COMPILES = b"compiles"
+"""The answer of a compiler that compiles the prelude, in the cache."""
 
 Made = TypeVar("Made", str, bytes)
 
@@ -81,65 +92,113 @@ class Toolchain:
         return f"{self.name} {self.version}"
 
 
-def find_toolchains(path: str | None = None, rocm: Path | None = None) -> tuple[Toolchain, ...]:
-    """Every compiler found, the preferred one first.
+@dataclass(frozen=True)
+class Trial:
+    """A compiler that was found, and whether it compiles.
 
     Args:
-        path: where the system's are looked for; default: PATH.
-        rocm: where ROCm is installed; default: as the environment says.
+        what: name, version and place of the compiler.
+        toolchain: how it is called; None if it is no clang.
+        reason: why it is passed over; empty if it compiles the prelude.
     """
-    return tuple(dict.fromkeys(_found(path, rocm or rocm_folder())))
+
+    what: str
+    toolchain: Toolchain | None
+    reason: str = ""
+
+    @property
+    def usable(self) -> Toolchain | None:
+        """The compiler, if it compiles."""
+        return None if self.reason else self.toolchain
 
 
-@lru_cache(maxsize=1)
-def find_toolchain() -> Toolchain:
-    """The compiler to use.
+def try_toolchains(
+    path: str | None = None, rocm: Path | None = None, arch: str = HIP.arch
+) -> Iterator[Trial]:
+    """Try every compiler that is found, the preferred one first, on the whole prelude.
+
+    The answer of a compiler is kept in the cache until the compiler changes.
+
+    Args:
+        path: folders in which the system's compilers are looked for; default: PATH.
+        rocm: the folder of ROCm; default: as the environment says.
+        arch: the architecture that the compiler must know.
+    """
+    rocm_compiles = False
+    for name, found in _found(path, rocm or rocm_folder()):
+        if name == "rocm" and rocm_compiles:
+            continue
+        if isinstance(found, Trial):
+            yield found
+            continue
+        trial = Trial(f"{found} at {found.place}", found, _refusal(found, arch))
+        rocm_compiles = rocm_compiles or (name == "rocm" and not trial.reason)
+        yield trial
+
+
+def find_toolchains(
+    path: str | None = None, rocm: Path | None = None, arch: str = HIP.arch
+) -> tuple[Toolchain, ...]:
+    """Every compiler that compiles, the preferred one first; see `try_toolchains`."""
+    usable = (trial.usable for trial in try_toolchains(path, rocm, arch))
+    return tuple(dict.fromkeys(found for found in usable if found))
+
+
+@lru_cache(maxsize=64)
+def find_toolchain(arch: str = HIP.arch) -> Toolchain:
+    """The first compiler that compiles for an architecture.
 
     Raises:
-        ToolchainError: there is none; says what to install.
+        ToolchainError: none does; says which were tried, and what to install.
     """
-    return choose(tuple(islice(_found(None, rocm_folder()), 1)))
+    return choose(try_toolchains(arch=arch), arch)
 
 
-def choose(found: Sequence[Toolchain]) -> Toolchain:
-    """The first of the compilers found.
+def choose(trials: Iterable[Trial], arch: str = HIP.arch) -> Toolchain:
+    """The first compiler that compiles; those behind it are not tried.
 
     Raises:
-        ToolchainError: there is none; says what to install.
+        ToolchainError: none does; says which were tried, and what to install.
     """
-    if not found:
-        raise ToolchainError(
-            "the hip target needs a clang for AMD GPUs and found none: neither ROCm's in "
-            f"{rocm_folder()} nor {', '.join(SYSTEM_COMPILERS)} on PATH nor the ziglang package nor "
-            f"ROCm's {comgr.LIBRARY}; install one with `pip install 'tilewright[native]'`"
-        )
-    return found[0]
+    passed = []
+    for trial in trials:
+        if found := trial.usable:
+            return found
+        passed.append(f"{trial.what}: {trial.reason}")
+    said = f"found none that compiles for {arch}: {', '.join(passed)}" if passed else "found none"
+    raise ToolchainError(
+        f"the hip target needs a clang for AMD GPUs, of LLVM {LEAST_LLVM} or later, and {said}; looked for "
+        f"ROCm's in {rocm_folder()}, for {', '.join(SYSTEM_COMPILERS)} on PATH, for the ziglang package and "
+        f"for ROCm's {comgr.LIBRARY}; install one with `pip install 'tilewright[native]'`"
+    )
 
 
-def _found(path: str | None, rocm: Path) -> Iterator[Toolchain]:
+def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, Toolchain | Trial]]:
+    """Every compiler that lies where one is looked for, by its name; or why a program there is none."""
     for place in ROCM_COMPILERS:
         where = rocm / place
-        if where.is_file() and (made := _probe("rocm", str(where), str(where.parent))):
-            yield made
-            break
+        if where.is_file():
+            yield "rocm", _asked("rocm", str(where), str(where.parent))
     for command in SYSTEM_COMPILERS:
-        if (found := shutil.which(command, path=path)) and (made := _probe("clang", found, path)):
-            yield made
+        if found := shutil.which(command, path=path):
+            yield "clang", _asked("clang", found, path)
     if zig := _zig():
-        yield zig
+        yield "zig", zig
     with contextlib.suppress(ToolchainError):
-        yield Toolchain("comgr", comgr.version(), (), library=comgr.library().path)
+        yield "comgr", Toolchain("comgr", comgr.version(), (), library=comgr.library().path)
 
 
-def _probe(name: str, where: str, linkers: str | None) -> Toolchain | None:
-    """The compiler at a place, if it is a clang with the backend for AMD GPUs."""
+def _asked(name: str, where: str, linkers: str | None) -> Toolchain | Trial:
+    """The compiler at a place, by the version that it reports."""
     try:
-        version, targets = (_said([where, option]) for option in ("--version", "--print-targets"))
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+        version = _said([where, "--version"])
+    except OSError as problem:
+        return Trial(where, None, f"it cannot be run: {problem.strerror or problem}")
+    except subprocess.TimeoutExpired:
+        return Trial(where, None, f"it did not say its version in {_SECONDS} s")
     found = re.search(r"clang version (\d+)(\S*)", version)
-    if found is None or not re.search(r"^\s*amdgcn\b", targets, re.MULTILINE):
-        return None
+    if found is None:
+        return Trial(where, None, "it does not call itself a clang")
     beside = str(Path(where).resolve().parent)
     candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", beside), ("ld.lld", linkers))
     linker = next((at for called, there in candidates if (at := shutil.which(called, path=there))), None)
@@ -162,9 +221,40 @@ def _zig() -> Toolchain | None:
 def _said(command: list[str]) -> str:
     """What a command says."""
     made = subprocess.run(
-        command, capture_output=True, check=False, encoding="utf-8", errors="replace", timeout=60
+        command, capture_output=True, check=False, encoding="utf-8", errors="replace", timeout=_SECONDS
     )
     return made.stdout
+
+
+def _refusal(toolchain: Toolchain, arch: str) -> str:
+    """Why a compiler cannot compile the prelude for an architecture; empty if it can.
+
+    A compiler's answer is kept in the cache; why it could not be run is asked again.
+    """
+    text = probe_text(HIP.architecture(arch))
+
+    def build() -> bytes:
+        try:
+            compile_text(text, arch, "the prelude", toolchain, seconds=_SECONDS)
+        except CompileError as refused:
+            return (_first_error(refused.log) or "it refuses the prelude").encode()
+        return _COMPILES
+
+    try:
+        place = Path(toolchain.place).resolve()
+        seen = place.stat()
+        parts = [text, arch, toolchain.identity, str(place), str(seen.st_size), str(seen.st_mtime_ns)]
+        meta: dict[str, object] = {"compiler": str(toolchain), "target": HIP.name, "arch": arch}
+        answer = Cache.default().get_or_build(key(parts), ".probe", build, meta).data
+    except (OSError, ToolchainError) as problem:
+        return str(problem)
+    return "" if answer == _COMPILES else answer.decode(errors="replace")
+
+
+def _first_error(log: str) -> str:
+    """The first error of a compiler's log, without the place in the text."""
+    found = re.search(r"^.*?\b(error: .*)$", log, re.MULTILINE)
+    return found[1].strip() if found else log.strip().partition("\n")[0]
 
 
 # ---------------------------------------------------------------- compiling
@@ -175,7 +265,13 @@ LINES = "-gline-tables-only"
 
 
 def compile_text(
-    text: str, arch: str, name: str = "kernel", toolchain: Toolchain | None = None, *, lines: bool = False
+    text: str,
+    arch: str,
+    name: str = "kernel",
+    toolchain: Toolchain | None = None,
+    *,
+    lines: bool = False,
+    seconds: float | None = None,
 ) -> str:
     """Compile HIP text to the listing of its machine code.
 
@@ -185,18 +281,19 @@ def compile_text(
         name: what messages call the source.
         toolchain: which compiler; default: `find_toolchain`.
         lines: whether the listing says from which line of the text each instruction comes.
+        seconds: after which a command is given up; default: never.
 
     Raises:
         CompileError: the compiler refused the text; carries its log and the offending lines.
         ToolchainError: there is no compiler, or it could not be run.
     """
-    chosen, what = toolchain or find_toolchain(), f"{name} for {arch}"
+    chosen, what = toolchain or find_toolchain(arch), f"{name} for {arch}"
     if chosen.library:
         options = [*(flag for flag in FLAGS if flag not in COMMANDS), *([LINES] if lines else [])]
         return _by_library(what, text, lambda: comgr.listing(text, arch, options))
     command = [*chosen.compiler, *FLAGS, *([LINES] if lines else []), f"--offload-arch={arch}"]
     command += ["-S", "kernel.hip", "-o", "kernel.s"]
-    return _run(what, text, ("kernel.hip", text), [command], "kernel.s").decode()
+    return _run(what, text, ("kernel.hip", text), [command], "kernel.s", seconds).decode()
 
 
 def assemble(listing: str, arch: str, name: str = "kernel", toolchain: Toolchain | None = None) -> bytes:
@@ -212,7 +309,7 @@ def assemble(listing: str, arch: str, name: str = "kernel", toolchain: Toolchain
         CompileError: the assembler refused the listing.
         ToolchainError: there is no assembler or linker, or it could not be run.
     """
-    chosen, what = toolchain or find_toolchain(), f"{name} for {arch}"
+    chosen, what = toolchain or find_toolchain(arch), f"{name} for {arch}"
     if chosen.library:
         return _by_library(what, listing, lambda: comgr.code_object(listing, arch, [CODE_OBJECT]))
     if not chosen.linker:
@@ -238,25 +335,39 @@ def _by_library(what: str, source: str, act: Callable[[], Made]) -> Made:
 
 
 def _run(
-    what: str, source: str, given: tuple[str, str], commands: Sequence[Sequence[str]], made: str
+    what: str,
+    source: str,
+    given: tuple[str, str],
+    commands: Sequence[Sequence[str]],
+    made: str,
+    seconds: float | None = None,
 ) -> bytes:
     """What commands leave in a file, in a folder in which they find another one."""
     try:
         with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:
             Path(folder, given[0]).write_text(given[1], encoding="utf-8")
             for command in commands:
-                _step(what, source, list(command), folder)
+                _step(what, source, list(command), folder, seconds)
             return Path(folder, made).read_bytes()
     except OSError as problem:
         reason = f"{problem.strerror or problem}; {way_out(problem)}"
         raise ToolchainError(f"cannot compile {what}: {reason}") from problem
 
 
-def _step(what: str, source: str, command: list[str], folder: str) -> None:
+def _step(what: str, source: str, command: list[str], folder: str, seconds: float | None) -> None:
     name = Path(command[0]).name
-    done = subprocess.run(
-        command, capture_output=True, check=False, encoding="utf-8", errors="replace", cwd=folder
-    )
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+            cwd=folder,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolchainError(f"{name} did not compile {what} in {seconds:g} s") from None
     if done.returncode < 0:
         raise ToolchainError(
             f"{name} was ended by signal {-done.returncode} while it compiled {what}; was there too little "

@@ -30,7 +30,7 @@ def listing_together(executables: Sequence[Executable]) -> str:
         )
     # Pieces that several kernels need have one name in each text: a namespace keeps them apart.
     parts = [f"namespace part_{at} {{\n{made.source}}}\n" for at, made in enumerate(executables)]
-    text, toolchain = "\n".join(parts), amdgcn.find_toolchain()
+    text, toolchain = "\n".join(parts), amdgcn.find_toolchain(archs[0])
     meta: dict[str, object] = {"kernel": " ".join(names), "target": HIP.name, "arch": archs[0]}
 
     def build() -> bytes:

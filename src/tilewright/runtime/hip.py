@@ -57,7 +57,7 @@ class HipBackend(GpuBackend):
         start = time.perf_counter()
         chosen = arch or self.arch_name()
         listing = self.listing(kernel, chosen)
-        toolchain = amdgcn.find_toolchain()
+        toolchain = amdgcn.find_toolchain(chosen)
         meta: dict[str, object] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
 
         def build() -> bytes:
@@ -129,7 +129,7 @@ def code_object(executable: Executable) -> bytes:
 
 
 def _code_object(assembly: str, arch: str, name: str) -> bytes:
-    toolchain = amdgcn.find_toolchain()
+    toolchain = amdgcn.find_toolchain(arch)
     address = key([assembly, toolchain.identity, arch, "code object"])
     meta: dict[str, Any] = {"kernel": name, "target": HIP.name, "arch": arch}
 
@@ -145,7 +145,9 @@ def listing_with_lines(executable: Executable) -> str:
     Args:
         executable: compiled for the target.
     """
-    toolchain, text, name = amdgcn.find_toolchain(), executable.source, executable.kernel.name
+    assert executable.arch is not None
+    toolchain, text = amdgcn.find_toolchain(executable.arch), executable.source
+    name = executable.kernel.name
     address = key([text, toolchain.identity, HIP.name, executable.arch, amdgcn.LINES])
     meta: dict[str, Any] = {"kernel": name, "target": HIP.name, "arch": executable.arch}
 

@@ -97,7 +97,7 @@ class Machine(HipBackend):
         """By this compiler; the others compile what the newer one does."""
         if self.compiler == "reference":
             return Executable(self.name, self.arch, kernel)
-        with patch.object(amdgcn, "find_toolchain", lambda: toolchain(self.compiler)):
+        with patch.object(amdgcn, "find_toolchain", lambda arch: toolchain(self.compiler)):
             made = super().compile(kernel, self.arch)
         COMPILED[self.compiler] += 1
         for other in others() if self.compiler == "newer" else ():

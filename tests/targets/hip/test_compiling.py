@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.cli.doctor import hip_tools
 from tilewright.errors import CompileError, LaunchError, ToolchainError
 from tilewright.inspect.report import resources
 from tilewright.runtime import amdgcn
@@ -16,7 +18,10 @@ from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.hip import code_object
 from tilewright.targets.hip.arch import ARCHITECTURES, GFX942, GFX1151
+from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.simt.occupancy import limits
+
+from .machine import toolchain
 
 
 @pytest.fixture(autouse=True)
@@ -140,19 +145,33 @@ def test_what_limits_the_warps_of_a_simd(arch: Any, taken: Any, expected: Any) -
 # ---------------------------------------------------------------- toolchains
 
 CLANG = """#!/bin/sh
+echo "$@" >> '{asked}'
 case "$1" in
   --version) echo "{version}" ;;
-  --print-targets) echo "  Registered Targets:"; echo "    {backend} - of GPUs" ;;
+  *) {compiles} ;;
 esac
 """
 
+ZIG = amdgcn._zig()
+TOO_OLD = (
+    """echo "kernel.hip:4:3: error: too many arguments to function call, expected 2, have 3" >&2; exit 1"""
+)
+"""What clang 14 to 18 say of a fence that orders shared memory alone."""
 
-def pretended(folder: Path, name: str, version: str, backend: str = "amdgcn") -> Path:
+
+def pretended(folder: Path, name: str, version: str, compiles: str = "") -> Path:
+    """A program that says that it is a clang; compiles as the PyPI compiler does, or as it is told."""
+    assert ZIG is not None
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(CLANG.format(version=version, backend=backend))
+    path, compiles = folder / name, compiles or f"""exec {" ".join(ZIG.compiler)} "$@" """
+    path.write_text(CLANG.format(version=version, compiles=compiles, asked=folder / "asked"))
     path.chmod(0o755)
     return path
+
+
+def compilations(folder: Path) -> list[str]:
+    """What the programs in a folder were asked to compile."""
+    return [line for line in (folder / "asked").read_text().splitlines() if "kernel.hip" in line]
 
 
 def test_compilers_are_looked_for_in_order(tmp_path: Path) -> None:
@@ -161,7 +180,7 @@ def test_compilers_are_looked_for_in_order(tmp_path: Path) -> None:
     pretended(rocm / "lib/llvm/bin", "ld.lld", "")
     pretended(system, "clang++-19", "Debian clang version 19.1.7 (3)")
     pretended(system, "clang++-21", "Debian clang version 21.1.0")
-    pretended(system, "clang++", "Apple clang version 17.0.0", backend="aarch64")
+    pretended(system, "clang++", "Apple clang version 17.0.0", "echo no AMD GPUs >&2; exit 1")
     pretended(system, "ld.lld-21", "")
     rocm_s, newer, older, *rest = amdgcn.find_toolchains(str(system), rocm)
     assert (rocm_s.name, rocm_s.version) == ("rocm", "20.0.0git")
@@ -175,9 +194,94 @@ def test_compilers_are_looked_for_in_order(tmp_path: Path) -> None:
         amdgcn.assemble("", "gfx942", toolchain=older)
 
 
+def test_a_compiler_that_cannot_compile_the_prelude_is_passed_over(tmp_path: Path) -> None:
+    """ROCm's before LLVM 19 and a distribution's are found first, and the next one is taken."""
+    rocm, system = tmp_path / "rocm", tmp_path / "bin"
+    pretended(rocm / "llvm/bin", "clang++", "AMD clang version 17.0.0 (roc-6.0)", TOO_OLD)
+    pretended(system, "clang++-22", "", "exit 1")
+    pretended(system, "clang++-20", "clang version 20.1.0", "kill -9 $$")
+    pretended(system, "clang++", "Debian clang version 14.0.6", TOO_OLD)
+    trials = list(amdgcn.try_toolchains(str(system), rocm))
+    said = {trial.what: trial.reason for trial in trials}
+    too_old = "error: too many arguments to function call, expected 2, have 3"
+    assert said.pop(f"rocm 17.0.0 at {rocm}/llvm/bin/clang++") == too_old
+    assert said.pop(f"clang 14.0.6 at {system}/clang++") == too_old
+    assert said.pop(f"{system}/clang++-22") == "it does not call itself a clang"
+    assert "signal 9" in said.pop(f"clang 20.1.0 at {system}/clang++-20")
+    assert list(said.values()) == [""], "the one inside the ziglang package compiles"
+    assert amdgcn.choose(trials).name == "zig"
+    with pytest.raises(
+        ToolchainError, match=rf"clang 14\.0\.6 at {system}/clang\+\+: {too_old}.*pip install"
+    ):
+        amdgcn.choose(trial for trial in trials if not trial.usable)
+
+
+def test_the_answer_of_a_compiler_is_kept_until_it_changes(tmp_path: Path) -> None:
+    none, system = tmp_path / "rocm", tmp_path / "bin"
+    pretended(system, "clang++-20", "clang version 20.1.0")
+    old = pretended(system, "clang++", "clang version 18.1.0", TOO_OLD)
+    for _ in range(2):
+        assert amdgcn.find_toolchains(str(system), none)[0].version == "20.1.0"
+        assert len(compilations(system)) == 2, "one probe of each, once"
+    pretended(system, "clang++", "clang version 18.1.0")
+    os.utime(old, ns=(1, 1))
+    assert "18.1.0" in [found.version for found in amdgcn.find_toolchains(str(system), none)]
+    assert len(compilations(system)) == 3, "that of the one that changed"
+
+
+def test_what_keeps_a_compiler_from_running_is_asked_again(tmp_path: Path) -> None:
+    none, system = tmp_path / "rocm", tmp_path / "bin"
+    crowded = tmp_path / "crowded"
+    crowded.touch()
+    pretended(
+        system,
+        "clang++",
+        "clang version 20.1.0",
+        f'[ -e {crowded} ] && kill -9 $$; exec {" ".join(ZIG.compiler)} "$@"',
+    )
+    assert [found.name for found in amdgcn.find_toolchains(str(system), none)] == ["zig"]
+    crowded.unlink()
+    assert [found.name for found in amdgcn.find_toolchains(str(system), none)] == ["clang", "zig"]
+
+
+def test_a_compiler_that_does_not_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amdgcn, "_SECONDS", 0.5)
+    pretended(tmp_path / "bin", "clang++", "clang version 20.1.0", "exec sleep 60")
+    first = next(iter(amdgcn.try_toolchains(str(tmp_path / "bin"), tmp_path / "rocm")))
+    assert first.usable is None
+    assert first.reason == "clang++ did not compile the prelude for gfx942 in 0.5 s"
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_prelude_of_every_architecture_compiles(arch: str) -> None:
+    """With the function of every atom; LLVM 19 knows all architectures but gfx950."""
+    older = toolchain("older")
+    reasons = [trial.reason for trial in amdgcn.try_toolchains(arch=arch) if trial.toolchain == ZIG]
+    assert reasons == [""]
+    text = probe_text(ARCHITECTURES[arch])
+    if arch == "gfx950":
+        with pytest.raises(CompileError, match="refused") as refused:
+            amdgcn.compile_text(text, arch, toolchain=older)
+        assert "invalid target ID 'gfx950'" in refused.value.log
+    else:
+        assert "s_barrier" in amdgcn.compile_text(text, arch, toolchain=older)
+
+
 def test_without_a_compiler_the_error_says_what_to_install() -> None:
     with pytest.raises(ToolchainError, match=r"clang for AMD GPUs.*pip install 'tilewright\[native\]'"):
         amdgcn.choose(())
+
+
+def test_doctor_says_which_compilers_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretended(tmp_path / "llvm/bin", "clang++", "AMD clang version 17.0.0 (roc-6.0)", TOO_OLD)
+    monkeypatch.setattr(amdgcn, "rocm_folder", lambda: tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    first, second, *_ = map(str, hip_tools())
+    assert first.startswith(
+        f"unused   HIP compiler rocm 17.0.0 at {tmp_path}/llvm/bin/clang++: passed over: error: too"
+    )
+    assert second.startswith("ok       HIP compiler zig")
+    assert second.endswith(", which target hip uses: needs no GPU")
 
 
 def test_what_the_compiler_refuses_is_shown_with_its_line() -> None:

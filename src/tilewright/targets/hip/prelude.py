@@ -8,10 +8,12 @@ Metadata"; clang, "AMDGPU Support", and its language extensions.
 
 from __future__ import annotations
 
+from tilewright.arch import Arch
 from tilewright.functions.formulas import FORMULAS
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type, suffix
 from tilewright.targets.hip import atomics, background, pairs
 from tilewright.targets.hip.instructions import function
+from tilewright.targets.matrix_cores import MATRIX_CORES
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.dialect import SimtDialect
 
@@ -269,3 +271,33 @@ DIALECT = SimtDialect(
     anew="anew",
     instruction=function,
 )
+
+
+def probe_text(arch: Arch) -> str:
+    """The whole prelude and the functions of an architecture's atoms: whoever compiles it compiles kernels.
+
+    Args:
+        arch: the architecture.
+
+    Example:
+        >>> from tilewright.targets.hip.arch import GFX942
+        >>> "mfma_32x32x16_f16" in probe_text(GFX942)
+        True
+    """
+    atoms = [atom for atom in MATRIX_CORES.values() if atom.feature in arch.features]
+    made = {found.name: found.text for found in map(function, atoms) if found}
+    pieces = DIALECT.before([*DIALECT.prelude, *made], made)
+    return "\n".join([*pieces, _PROBE])
+
+
+_PROBE = """
+extern "C" __attribute__((global)) void probe(float* numbers) {
+  __attribute__((shared)) static float shared[64];
+  const unsigned lane = __builtin_amdgcn_workitem_id_x();
+  shared[lane] = numbers[lane];
+  block_barrier_of_shared();
+  in_this_order();
+  numbers[lane] = shared[lane ^ 1];
+  block_barrier();
+}
+"""
