@@ -59,34 +59,38 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
     parser.addoption(
-        "--every-mutant", action="store_true", help="try all mutants, not a part of them each day"
+        "--every-mutant", action="store_true", help="try all mutants, not the part that the commit draws"
     )
     parser.addoption(
-        "--every-case", action="store_true", help="run all cases of tests marked `in_turns`, not the day's"
+        "--every-case",
+        action="store_true",
+        help="run all cases of tests marked `in_turns`",
     )
     parser.addoption(
-        "--fuzz-seed", type=int, help="which wrong calls are made and whose turn it is; default: the day's"
+        "--fuzz-seed",
+        type=int,
+        help="draws cases, mutants and wrong calls; default: the commit's hash",
     )
     parser.addoption(
         "--every-compiler",
         action="store_true",
-        help="execute what the older compiler for AMD GPUs makes of every case, not of one each day",
+        help="execute what the older compiler for AMD GPUs makes of every case",
     )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    cases = "all" if _runs_every_case(config) else "those of the day; all of them: --every-case"
+    cases = "all" if _runs_every_case(config) else "those that the seed draws; all of them: --every-case"
     return f"fuzz seed: {_fuzz_seed(config)}\ncases of tests in turns: {cases}"
 
 
 def _fuzz_seed(config: pytest.Config) -> int:
-    return int(import_module("tests.turns").day_of(config))
+    return int(import_module("tests.turns").seed_of(config))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process of pytest-xdist which day it is."""
-    node.workerinput["day"] = _fuzz_seed(node.config)
+    """Give the seed to a worker of pytest-xdist."""
+    node.workerinput["seed"] = _fuzz_seed(node.config)
 
 
 def _runs_every_case(config: pytest.Config) -> bool:
@@ -98,16 +102,16 @@ def _runs_every_case(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def fuzz_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of the day, or the one that was asked for."""
+    """The seed of the session: from the commit, or ``--fuzz-seed``."""
     return _fuzz_seed(request.config)
 
 
 @pytest.fixture
 def turns(request: pytest.FixtureRequest) -> Any:
-    """Which mutants are tried today: see `tests/turns.py`."""
+    """Which mutants are tried: see `tests/turns.py`."""
     every = any(request.config.getoption(option) for option in ("--every-mutant", "--update-golden"))
     found = import_module("tests.turns")
-    number = found.turn_of(request.node, _fuzz_seed(request.config))
+    number = found.draw_of(request.node, _fuzz_seed(request.config))
     return found.Turns(request.node.nodeid.removeprefix("tests/"), every, number)
 
 
@@ -163,7 +167,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if missing := without_canaries(items):
         raise pytest.UsageError(f"GPU tests without the fixture `canaries`: {', '.join(missing)}")
     if not _runs_every_case(config):
-        waiting = import_module("tests.turns").waiting(items, _fuzz_seed(config), runs_on_gpu)
+        waiting = import_module("tests.turns").left_out(items, _fuzz_seed(config), runs_on_gpu)
         items[:] = [item for item in items if id(item) not in waiting]
         config.hook.pytest_deselected(items=[*waiting.values()])
 

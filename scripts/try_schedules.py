@@ -3,7 +3,7 @@
     python scripts/try_schedules.py [--first SEED] [--count PROGRAMS]
 
 Prints every program on which they disagree, with its seed, and how often they agreed on what; fails if they
-ever disagree.  The suite tries a thousand other programs every day.
+ever disagree.  The suite tries a thousand programs for each commit.
 """
 
 from __future__ import annotations

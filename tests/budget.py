@@ -1,6 +1,6 @@
-"""What the suite tries anew every day, and how long: 15 seconds on two processors, for all campaigns.
+"""Random campaigns of the suite, and how long each may take: 15 seconds on two processors, for all campaigns.
 
-The seed is the day's; ``--fuzz-seed`` tries the same again.  Scripts go on for as long as one likes:
+The seed comes from the commit; ``--fuzz-seed`` repeats it.  Scripts go on for as long as one likes:
 `scripts/fuzz_calls.py`, `scripts/try_schedules.py`, `scripts/try_problems.py`.
 """
 

@@ -1,27 +1,30 @@
-"""What takes turns: a part of a large family is tried each day, and all where that is asked for.
+"""Large families of tests run in part: which part is drawn from the commit's hash.
 
-Mutants: ``pytest --every-mutant tests/hazards tests/schedule/test_mutants.py`` tries all and writes what it
-found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
+Cases: of a parametrized test with the marker `in_turns(n)` one case in n runs.  In a file with the marker
+the tests without a marker of their own are drawn likewise.  ``pytest --every-case`` runs all of them, and so
+does whoever names a test.
 
-Cases: those of a parametrized test with the marker `in_turns` go one way through the library, with other
-numbers.  In a file with the marker all tests take turns that have none of their own.  ``pytest --every-case``
-runs all of them, and so does whoever names a test.
+Mutants: of a large family one mutant in `SHARE` is tried.  ``pytest --every-mutant`` tries all, and writes
+what it found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
+
+CI runs every case and every mutant.  The draw is for people, who wait: it depends on the commit alone, so a
+failure can be repeated, and ``--fuzz-seed`` repeats the draw of another commit.
 """
 
 from __future__ import annotations
 
 import fcntl
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
 
-DAYS = 6
-"""After which every mutant has had its turn."""
+SHARE = 6
+"""The number of parts into which a family of mutants is divided."""
 
 RECORD = Path(__file__).with_name("every_mutant.txt")
 """What the last run of all mutants found."""
@@ -32,23 +35,23 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Turns:
-    """Whose turn it is.
+    """The part of a family of mutants that is tried.
 
     Args:
-        family: what the mutants are called together, in the record.
+        family: the name of the family in the record.
         every: whether all of them are tried.
-        day: the day's number; of a test that takes turns itself, the number of its turn.
+        draw: the number that picks the part.
     """
 
     family: str
     every: bool
-    day: int
+    draw: int
 
-    def among(self, names: Iterable[Name], days: int = DAYS) -> set[Name]:
-        """Those that are tried today; families begin at different ones."""
+    def among(self, names: Iterable[Name], parts: int = SHARE) -> set[Name]:
+        """The names of one part of ``parts``; families begin at different ones."""
         listed = list(names)
-        first = (self.day + crc32(self.family.encode())) % min(days, max(len(listed), 1))
-        return {*listed} if self.every else {*listed[first::days]}
+        first = (self.draw + crc32(self.family.encode())) % min(parts, max(len(listed), 1))
+        return {*listed} if self.every else {*listed[first::parts]}
 
     def record(self, outcomes: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
         """Where all were tried: write down how many, and what showed how many of them to be wrong."""
@@ -66,44 +69,55 @@ class Turns:
             file.write("".join(f"{family} -> {told}\n" for family, told in sorted(known.items())))
 
 
-def day_of(config: Any) -> int:
-    """The number of the session's day, on which its processes agree, also at midnight."""
+def seed_of(config: Any) -> int:
+    """The number by which the session draws: ``--fuzz-seed``, or the commit's hash."""
     given = config.getoption("--fuzz-seed")
-    return int(
-        getattr(config, "workerinput", {}).get("day", date.today().toordinal()) if given is None else given
-    )
+    if given is None:
+        given = getattr(config, "workerinput", {}).get("seed")
+    return commit_number(config.rootpath) if given is None else int(given)
 
 
-def turn_of(item: Any, day: int) -> int:
-    """How often a test has had its turn by some day, which counts without gaps.
+def commit_number(root: Path) -> int:
+    """The first 28 bits of the hash of the checked-out commit; 0 outside of a git repository."""
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int(asked.stdout[:7], 16)
 
-    What such a test tries a part of goes by this number.  Days would not do: of those on which it runs, each
-    has the same remainder.
+
+def draw_of(item: Any, seed: int) -> int:
+    """The number by which a test picks the part that it tries.
+
+    A test in turns runs only for seeds of one remainder, so the remainder cannot pick the part as well: the
+    quotient does.
     """
     mark = item.get_closest_marker("in_turns")
-    return day if mark is None else day // int(mark.args[0])
+    return seed if mark is None else seed // int(mark.args[0])
 
 
-def waiting(items: Iterable[Any], day: int, needs_gpu: Callable[[Any], bool]) -> dict[int, Any]:
-    """The collected tests whose turn is on another day, by their `id`.
+def left_out(items: Iterable[Any], seed: int, needs_gpu: Callable[[Any], bool]) -> dict[int, Any]:
+    """The collected tests that the seed does not draw, by their `id`.
 
-    Those of a function come one after the other in an order that has nothing to do with their parameters, so
-    that every value of each parameter is tried on most days.  Functions without parameters take turns with
-    others of their file.  Tests that need a GPU run seldom, and take no turns.
+    The cases of a function are ordered by a hash of their names, so that every value of each parameter
+    appears in most draws.  Functions without parameters are drawn together with others of their file.
+    Tests that need a GPU run seldom, and always run whole.
     """
     families: dict[tuple[str, int], list[Any]] = {}
     for item in items:
         mark = item.get_closest_marker("in_turns")
         if mark is not None and not needs_gpu(item):
-            [days] = mark.args
+            [parts] = mark.args
             function, bracket, _ = item.nodeid.partition("[")
             family = function if bracket else function.partition("::")[0]
-            families.setdefault((family, days), []).append(item)
+            families.setdefault((family, parts), []).append(item)
     found: dict[int, Any] = {}
-    for (_, days), family in families.items():
+    for (_, parts), family in families.items():
         family.sort(key=lambda item: (crc32(item.nodeid.encode()), item.nodeid))
-        first = day % min(days, len(family))
-        found.update({id(item): item for n, item in enumerate(family) if n < first or (n - first) % days})
+        first = seed % min(parts, len(family))
+        found.update({id(item): item for n, item in enumerate(family) if n < first or (n - first) % parts})
     return found
 
 

@@ -29,11 +29,11 @@ def test_the_listing_itself_is_right(name: str, arch: str) -> None:
 @pytest.mark.parametrize("kind", EACH)
 @pytest.mark.parametrize(("name", "arch"), SUBJECTS)
 def test_mutants_are_found(name: str, arch: str, kind: str, turns: Turns) -> None:
-    """Another one of each listing at each turn."""
+    """One of each kind in each listing."""
     one = subject(name, arch)
     made = [mutant for mutant in mutants(one.text) if mutant.kind == kind]
     assert len(made) >= 2
-    mutant = made[turns.day % len(made)]
+    mutant = made[turns.draw % len(made)]
     by = one.verdict(mutant.text)
     idle = not by and "wait" in kind and mutant.line in one.idle_waits()
     assert idle or by in EACH[kind], f"line {mutant.line}: {mutant.instruction}"

@@ -1,6 +1,6 @@
-"""Wrong calls of everything public end in an answer or in an error that a user can read; others each day.
+"""Wrong calls of everything public end in an answer or in an error that a user can read.
 
-The seed is that of the day, and stands in the message of a failure: ``--fuzz-seed`` makes the calls again.
+The message of a failure has the seed: ``--fuzz-seed`` makes the calls again.
 `scripts/fuzz_calls.py` does it for as long as one likes.
 """
 

@@ -67,9 +67,9 @@ def scale(X, *, width=64):
 """
 
 
-def commands(place: str, day: int) -> Iterator[list[str]]:
+def commands(place: str, seed: int) -> Iterator[list[str]]:
     for number, pattern in enumerate(PLACES[place]):
-        for word in WORDS[(number + day) % 5 :: 5]:  # every word in every fifth place, others each day
+        for word in WORDS[(number + seed) % 5 :: 5]:  # each word in every fifth place
             yield [part.replace("{}", word) for part in pattern]
 
 

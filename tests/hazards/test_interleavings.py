@@ -168,7 +168,7 @@ def test_a_hang_that_the_schedule_in_turns_does_not_show() -> None:
 
 
 def test_random_programs_are_clean_exactly_if_no_schedule_of_them_goes_wrong(fuzz_seed: int) -> None:
-    """Other programs every day; ``scripts/try_schedules.py`` tries as many as wanted."""
+    """``scripts/try_schedules.py`` tries as many programs as wanted."""
     first = fuzz_seed * 1_000
     wrong = [seed for seed in range(first, first + 1_000) if disagreement(seed)]
     assert not wrong, f"the checker and the search of all schedules disagree on the seeds {wrong}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ def clone(tmp_path: Path) -> Path:
     return directory
 
 
-def dev(clone: Path, *arguments: str, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs `dev` with a PATH of basic tools and the given shell scripts."""
+def dev(
+    clone: Path, *arguments: str, programs: dict[str, str], environment: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[str]:
+    """Run `dev` with a PATH of basic tools and the given shell scripts."""
     path = clone.parent / "bin"
     path.mkdir(exist_ok=True)
     for tool in ("cat", "chmod", "cksum", "dirname", "mkdir", "rm"):
@@ -37,7 +40,10 @@ def dev(clone: Path, *arguments: str, programs: dict[str, str]) -> subprocess.Co
         (path / name).chmod(0o755)
     assert SH
     return subprocess.run(
-        [SH, clone / "dev", *arguments], env={"PATH": str(path)}, capture_output=True, text=True
+        [SH, clone / "dev", *arguments],
+        env={**environment, "PATH": str(path)},
+        capture_output=True,
+        text=True,
     )
 
 
@@ -118,3 +124,20 @@ def test_it_leaves_no_stamp_when_installing_fails(clone: Path) -> None:
     assert "installing the packages failed" in result.stderr
     assert [path.name for path in (clone / ".venv").iterdir() if "set-up" in path.name] == []
     assert (clone / ".venv" / "unfinished").exists()
+
+
+@pytest.mark.parametrize(("variable", "every"), [("", False), ("true", True), ("1", False)])
+def test_ci_runs_every_case(clone: Path, variable: str, every: bool) -> None:
+    """Every check is a program that prints its arguments; the environment is set up already."""
+    tools = clone / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("python", "ruff", "mypy", "lint-imports", "pytest"):
+        (tools / name).write_text(f'#!{SH}\necho "ran {name} $*"\n')
+        (tools / name).chmod(0o755)
+    script = (clone / "dev").read_text().replace("set_up test test\n", "")
+    (clone / "dev").write_text(script)
+    result = dev(clone, "test", "tests/some.py", programs={}, environment={"CI": variable})
+    assert result.returncode == 0, result.stderr
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("ran pytest")]
+    options = "--every-case --every-mutant --every-compiler --fuzz-seed=27 " if every else ""
+    assert line == f"ran pytest {options}tests/some.py"

@@ -1,89 +1,99 @@
-"""Cases and mutants that take turns: each has its day, and no day is without any."""
+"""Cases and mutants that are drawn: each is in some draw, no draw is empty, and the commit decides."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.turns import DAYS, Turns, turn_of, waiting
+from tests.turns import SHARE, Turns, commit_number, draw_of, left_out
 
 TESTS = Path(__file__).parents[1]
-DAY = 739_579
+SEED = 739_579
 
 
-def case(name: str, days: int | None = None, needs_gpu: bool = False) -> Any:
-    mark = None if days is None else SimpleNamespace(args=(days,))
+def case(name: str, parts: int | None = None, needs_gpu: bool = False) -> Any:
+    mark = None if parts is None else SimpleNamespace(args=(parts,))
     return SimpleNamespace(nodeid=name, needs_gpu=needs_gpu, get_closest_marker=lambda _: mark)
 
 
-def of_day(items: list[Any], day: int) -> set[str]:
-    others = waiting(items, day, lambda item: bool(item.needs_gpu))
+def drawn(items: list[Any], seed: int) -> set[str]:
+    others = left_out(items, seed, lambda item: bool(item.needs_gpu))
     return {item.nodeid for item in items if id(item) not in others}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 24])
-@pytest.mark.parametrize("days", [1, 2, 3, 4])
-def test_each_case_runs_on_one_of_so_many_days(count: int, days: int) -> None:
-    items = [case(f"tests/t.py::test[{number}]", days) for number in range(count)]
-    found = [of_day(items, DAY + day) for day in range(days)]
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_each_case_is_in_one_of_consecutive_draws(count: int, parts: int) -> None:
+    items = [case(f"tests/t.py::test[{number}]", parts) for number in range(count)]
+    found = [drawn(items, SEED + number) for number in range(parts)]
     assert set().union(*found) == {item.nodeid for item in items}
     assert all(found)
-    assert max(map(len, found)) - min(map(len, found)) <= 1 or count < days
+    assert max(map(len, found)) - min(map(len, found)) <= 1 or count < parts
 
 
-def test_others_run_every_day() -> None:
+def test_tests_without_the_marker_always_run() -> None:
     free = [case(f"tests/t.py::free[{number}]") for number in range(5)]
     on_gpu = [case(f"tests/t.py::gpu[{number}]", 3, needs_gpu=True) for number in range(5)]
-    assert of_day([*free, *on_gpu], DAY) == {item.nodeid for item in (*free, *on_gpu)}
+    assert drawn([*free, *on_gpu], SEED) == {item.nodeid for item in (*free, *on_gpu)}
 
 
-def test_functions_without_parameters_take_turns_with_others_of_their_file() -> None:
+def test_functions_without_parameters_are_drawn_with_others_of_their_file() -> None:
     items = [case(f"tests/{name}.py::test_{number}", 3) for name in "ab" for number in range(4)]
-    found = [of_day(items, DAY + day) for day in range(3)]
+    found = [drawn(items, SEED + number) for number in range(3)]
     assert sorted(name for names in found for name in names) == sorted(item.nodeid for item in items)
     assert all({name[:8] for name in names} == {"tests/a.", "tests/b."} for names in found)
 
 
 def test_values_of_every_parameter_are_mixed() -> None:
-    """Of 4 x 3 cases no day has those of one value alone, as every third in order would."""
+    """Of 4 x 3 cases no draw has those of one value alone, as every third in order would."""
     items = [case(f"tests/t.py::test[{a}-{b}]", 3) for a in "wxyz" for b in "123"]
-    for day in range(3):
-        assert len({name[-2] for name in of_day(items, DAY + day)}) > 1
+    for number in range(3):
+        assert len({name[-2] for name in drawn(items, SEED + number)}) > 1
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, DAYS, 100])
-def test_each_mutant_has_its_day(count: int) -> None:
+@pytest.mark.parametrize("count", [0, 1, 2, SHARE, 100])
+def test_each_mutant_is_in_one_of_consecutive_draws(count: int) -> None:
     names = [str(number) for number in range(count)]
     for family in ("one", "another"):
-        found = [Turns(family, False, DAY + day).among(names) for day in range(DAYS)]
+        found = [Turns(family, False, SEED + number).among(names) for number in range(SHARE)]
         assert set().union(*found) == {*names}
         assert all(found) or not names
-    assert Turns("one", True, DAY).among(names) == {*names}
+    assert Turns("one", True, SEED).among(names) == {*names}
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("days", [1, 2, 3, 4])
+@pytest.mark.parametrize("share", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [2, 3, 6, 12])
-def test_each_part_of_a_case_has_its_turn(count: int, days: int, parts: int) -> None:
-    """Days on which a case runs have one remainder; what it tries a part of must not go by that."""
-    items = [case(f"tests/t.py::test[{number}]", days) for number in range(count)]
+def test_each_part_of_a_drawn_case_is_drawn(count: int, share: int, parts: int) -> None:
+    """The seeds that draw a case have one remainder; the part that the case tries must not go by it."""
+    items = [case(f"tests/t.py::test[{number}]", share) for number in range(count)]
     tried: dict[str, set[str]] = {item.nodeid: set() for item in items}
-    for day in range(DAY, DAY + days * parts):
+    for seed in range(SEED, SEED + share * parts):
         for item in items:
-            if item.nodeid in of_day(items, day):
-                tried[item.nodeid] |= Turns("one", False, turn_of(item, day)).among("abcdefghijklmn", parts)
+            if item.nodeid in drawn(items, seed):
+                tried[item.nodeid] |= Turns("one", False, draw_of(item, seed)).among("abcdefghijklmn", parts)
     assert all(found == {*"abcdefghijklmn"} for found in tried.values())
 
 
-def test_nothing_goes_by_the_day_that_runs_on_some_days() -> None:
-    """A test in turns that asks for a part of something takes the fixture `turns`, which counts its turns."""
+def test_the_number_comes_from_the_commit(tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    assert commit_number(tmp_path) == 0, "no repository"
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    hash_ = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    assert commit_number(tmp_path) == int(hash_[:7], 16)
+
+
+def test_no_test_draws_by_the_date_or_twice_by_the_seed() -> None:
+    """A test in turns that tries a part of something asks the fixture `turns`, not the seed that drew it."""
     twice, clocks = [], []
     for path in sorted(TESTS.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if "date.today()" in text and path.name not in ("turns.py", Path(__file__).name):
+        if "date.today()" in text and path.name != Path(__file__).name:
             clocks.append(path.name)
         marked = "pytestmark = pytest.mark.in_turns" in text
         for node in ast.walk(ast.parse(text)):
@@ -104,7 +114,7 @@ def test_nothing_goes_by_the_day_that_runs_on_some_days() -> None:
     ],
     ids=str,
 )
-def test_what_is_asked_for_by_name_or_has_failed_runs_on_any_day(
+def test_what_is_asked_for_by_name_or_has_failed_always_runs(
     words: list[str], every: bool, request: pytest.FixtureRequest
 ) -> None:
     root = request.config.pluginmanager.get_plugin(str(TESTS.parent / "conftest.py"))

@@ -136,7 +136,7 @@ def test_what_matmul_refuses_of_complex_arrays() -> None:
     with pytest.raises(tw.LaunchError, match="activation='relu' of complex arrays, where it is not defined"):
         tw.matmul(X, X, activation="relu")
     for reduction in ("cluster", "reduce-scatter"):
-        with pytest.raises(tw.LaunchError, match=r'2 totals.*legal choice: reduction="workspace"'):
+        with pytest.raises(tw.LaunchError, match=r'of 2 sums.*legal choice: reduction="workspace"'):
             tw.matmul(X, X, split_k=2, reduction=reduction, target="cpu")
     with pytest.raises(tw.LaunchError, match="alpha=1j beside arrays of real numbers"):
         tw.matmul(X.real, X.real, alpha=1j)

@@ -132,7 +132,7 @@ def test_threads_do_not_share_sums(way: str) -> None:
 def test_a_row_has_its_bits_among_any_rows(way: str, turns: Turns) -> None:
     a, b = drawn(1, 130, 1500), drawn(2, 1500, 31)
     whole = tw.matmul(a, b, target="cpu", **WAYS[way])
-    for rows in turns.among(range(1, 130), days=3):
+    for rows in turns.among(range(1, 130), parts=3):
         assert (tw.matmul(a[:rows], b, target="cpu", **WAYS[way]) == whole[:rows]).all(), rows
 
 

@@ -21,7 +21,7 @@ SIZES = ("registers", "cp_async", "fragments", "wgmma, cp_async", "cooperative",
 @pytest.mark.parametrize("name", CASES)
 def test_no_hazard_and_every_element_right(name: str, turns: Turns) -> None:
     case = CASES[name]
-    for steps in turns.among(case.counts, days=3):
+    for steps in turns.among(case.counts, parts=3):
         arrays = case.arrays(case.shape(steps))
         report = case.executed(arrays)
         assert report.is_clean, f"{case.shape(steps)}: {report}"

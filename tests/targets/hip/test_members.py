@@ -1,7 +1,7 @@
 """Every operation of the library and the examples on AMD GPUs: their listings, executed on ragged sizes.
 
 What the newer of two compilers makes of each kernel is executed; the older one, and the system's where there
-is one, compile it too.  Of one case of each operation and each example, another one each day, what the older
+is one, compile it too.  Of one case of each operation and each example, drawn by the commit, what the older
 compiler makes is executed as well, and the reference executes the kernel itself with waves of 64 lanes.
 
 ``pytest --every-compiler tests/targets/hip/test_members.py`` does both with every case, and writes those that
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.turns import day_of
+from tests.turns import seed_of
 
 import tilewright as tw
 
@@ -67,19 +67,19 @@ def test_every_case(case: Case, arch: str) -> None:
     assert EXECUTED, "nothing was executed"
 
 
-def of_day(day: int) -> list[str]:
-    """One case of each operation and example by the older compiler and by the reference, others each day."""
+def drawn(seed: int) -> list[str]:
+    """One case of each operation and example by the older compiler and by the reference."""
     found = []
     for group, cases in GROUPS.items():
-        name = [*cases][day % len(cases)]
-        found += [f"{target}, {group}: {name}" for target in (f"{ARCHS[day // 7 % 2]} older", REFERENCE)]
+        name = [*cases][seed % len(cases)]
+        found += [f"{target}, {group}: {name}" for target in (f"{ARCHS[seed // 7 % 2]} older", REFERENCE)]
     return found
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "again" in metafunc.fixturenames:
         every = metafunc.config.getoption("--every-compiler")
-        metafunc.parametrize("again", [*SECOND] if every else of_day(day_of(metafunc.config)))
+        metafunc.parametrize("again", [*SECOND] if every else drawn(seed_of(metafunc.config)))
 
 
 def test_the_older_compiler_and_the_reference_with_64_lanes(
