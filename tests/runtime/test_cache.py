@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -230,3 +232,31 @@ def test_a_record_of_another_format_is_a_miss(cache: Cache, monkeypatch: pytest.
 
 
 # Room.
+
+
+SHAPES = ["[]", "null", "3", '"s"', "{}", "[" * 100_000, "\ud800", '{"format": 1e999}', "1" * 5000]
+"""Records that are whole, and no records; with `meta` in each of these shapes they are none either."""
+
+
+@pytest.mark.parametrize("text", SHAPES, ids=lambda text: text[:8].encode("ascii", "replace").decode())
+def test_a_whole_record_of_another_shape_is_a_miss(cache: Cache, text: str) -> None:
+    path = cache.get_or_build(KEY, ".bin", lambda: b"code", {"resources": {"registers": 40}}).path
+    facts = json.dumps({"format": 1, "name": path.name, "sha256": hashlib.sha256(b"code").hexdigest()})
+    for record in (text, f'{facts[:-1]}, "meta": {text}}}', facts):
+        data = record.encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(data).hexdigest().encode()
+        path.with_name(f"{path.name}.json").write_bytes(data + b"\n" + digest + b"\n")
+        assert not cache.get_or_build(KEY, ".bin", lambda: b"code", {"resources": {"registers": 0}}).hit
+        assert cache.get_or_build(KEY, ".bin", refuse, {"resources": {"registers": 0}}).hit
+
+
+@pytest.mark.parametrize(
+    "meta", [{}, {"resources": 3}, {"resources": {}}, {"resources": {"registers": "40"}}]
+)
+def test_an_entry_whose_meta_data_have_another_form_is_built_again(
+    cache: Cache, meta: dict[str, object]
+) -> None:
+    cache.get_or_build(KEY, ".bin", lambda: b"code", meta)
+    wanted = {"resources": {"registers": 0}}
+    assert not cache.get_or_build(KEY, ".bin", lambda: b"code", wanted).hit
+    assert cache.get_or_build(KEY, ".bin", refuse, wanted).hit

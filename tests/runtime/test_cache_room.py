@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.runtime import entries
+from tilewright.runtime import entries, trust
 from tilewright.runtime.cache import Cache, key
 
 from .cached import KEY, age, built, files, refuse
@@ -175,8 +175,8 @@ def test_locks_that_do_not_work_change_nothing_else(cache: Cache, monkeypatch: p
     def broken(*_: object, **__: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(entries.FileLock, "acquire", broken)
-    monkeypatch.setattr(entries.FileLock, "__enter__", broken)
+    monkeypatch.setattr(trust.FileLock, "acquire", broken)
+    monkeypatch.setattr(trust.FileLock, "__enter__", broken)
     assert built(cache, KEY).data == b"code"
     assert cache.get_or_build(KEY, ".bin", refuse, {}).hit
 

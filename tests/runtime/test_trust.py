@@ -187,6 +187,36 @@ def test_an_entry_that_another_may_have_written_is_missing(
     assert entries.load(path) is None
 
 
+@pytest.mark.parametrize("plant", ["link", "open"])
+def test_clearing_and_counting_leave_directories_of_others_alone(cache: Cache, plant: str) -> None:
+    path = built(cache, KEY, b"planted").path
+    if plant == "link":
+        elsewhere = cache.root.parent / "elsewhere"
+        path = path.parent.rename(elsewhere) / path.name
+        (cache.root / "artifacts" / KEY[:2]).symlink_to(elsewhere)
+    else:
+        path.parent.chmod(0o777)
+    assert cache.stats().entries == 0
+    assert cache.clear() == 0
+    assert path.read_bytes() == b"planted"
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(cache: Cache) -> None:
+    path, victim = built(cache, KEY, b"old").path, cache.root.parent / "victim"
+    victim.write_bytes(b"a diary")
+    path.unlink()
+    lock = path.with_name(f"{path.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(victim)
+    assert built(cache, KEY, b"new").data == b"new"
+    assert victim.read_bytes() == b"a diary"
+    lock.unlink()
+    lock.symlink_to(cache.root.parent / "missing")
+    path.unlink()
+    assert built(cache, KEY, b"newer").data == b"newer"
+    assert not (cache.root.parent / "missing").exists()
+
+
 def test_what_is_made_is_closed_to_others_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -195,7 +225,7 @@ def test_what_is_made_is_closed_to_others_under_any_umask(tmp_path: Path) -> Non
     finally:
         os.umask(before)
     made = [cache.root.parents[1], *(tmp_path / "some").rglob("*")]
-    assert all(not place.stat().st_mode & 0o022 for place in made if place.suffix != ".lock")
+    assert all(not place.stat().st_mode & 0o022 for place in made)
     assert cache.get_or_build(KEY, ".bin", refuse, {}).path == path
     assert cache.root.stat().st_mode & 0o777 == 0o700
 

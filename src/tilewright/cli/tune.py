@@ -10,7 +10,8 @@ import typer
 from tilewright.cli.console import UsageError, duration, reports, say
 from tilewright.cli.measuring import Bar, products
 from tilewright.cli.options import Element, ExactOrTf32, MostCandidates, OperandLayout, Processes, Seed
-from tilewright.runtime.environment import usable_processors
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.environment import CACHE_DIR, usable_processors
 from tilewright.runtime.tables import user_table, version_of
 from tilewright.targets.target import CPU
 from tilewright.tune.gemm import Gemm
@@ -70,6 +71,12 @@ def tune(
     if version is None:
         raise UsageError(
             f"no tables are kept of target {target}, which has no speed; nearest: --target {CPU.name}"
+        )
+    cache = Cache.default()
+    if table is None and (reason := cache.distrust()) is not None:
+        raise UsageError(
+            f"{cache.root} is not used: {reason}; nearest: --table, or {CACHE_DIR}, in a directory that "
+            "nobody else may write"
         )
     kept = Kept(table or user_table(version), version, renew=renew, say=lambda text: say("aside", text))
     effort, bar = Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=5), Bar()

@@ -144,13 +144,14 @@ class Cache:
     def get_or_build(
         self, key: str, suffix: str, build: Callable[[], bytes], meta: Mapping[str, object]
     ) -> Entry:
-        """The artifact of `key`, built if it is not there or damaged.
+        """The artifact of `key`, built if it is not there, is damaged, or has other meta data.
 
         Args:
             key: the address, from `key()`.
             suffix: how the file's name ends, e.g. ``".cubin"``.
             build: makes the artifact; called at most once, and by one process at a time for a key.
-            meta: what to remember about it, in JSON's types; written after `build` ran, which may add to it.
+            meta: what to remember about it, in JSON's types; written after `build` ran, which may change it.
+                An artifact that is there must say the same names, each with a value of the same type.
 
         Returns:
             The entry; its path stays while the entry is alive in this process.
@@ -160,10 +161,10 @@ class Cache:
         """
         name = entries.file_name(key, suffix)
         home = self._find_home()
-        entry = self._find(name, home)
+        entry = self._find(name, home, meta)
         if entry is None:
             with contextlib.nullcontext() if home is None else entries.locked(entries.place(home, name)):
-                entry = self._find(name, home)
+                entry = self._find(name, home, meta)
                 if entry is None:
                     entry = self._keep(home, name, build(), meta)
         with self._counting:
@@ -218,12 +219,13 @@ class Cache:
         unused = self._home is self.root and self.distrust() is not None
         return ([], []) if unused else entries.scan(self._home)
 
-    def _find(self, name: str, home: Path | None) -> Entry | None:
+    def _find(self, name: str, home: Path | None, meta: Mapping[str, object]) -> Entry | None:
         places = [] if home is None else [home]
         if home != self.root and self.distrust() is None:
             places = [self.root, *places]
         found = (entries.load(entries.place(place, name)) for place in places)
-        return next((entry for entry in found if entry is not None), None) or self._unwritten.get(name)
+        fits = (entry for entry in found if entry is not None and _has_form(entry.meta, meta))
+        return next(fits, None) or self._unwritten.get(name)
 
     def _keep(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> Entry:
         problem: OSError | None = None
@@ -287,6 +289,15 @@ class Cache:
                 size -= entry.size
         _sweep(litter)
         self._held_bytes = size
+
+
+def _has_form(found: object, wanted: object) -> bool:
+    """Whether meta data that was read have the names and types of those that are wanted."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            name in found and _has_form(found[name], value) for name, value in wanted.items()
+        )
+    return type(found) is type(wanted)
 
 
 def _level_outside() -> int:

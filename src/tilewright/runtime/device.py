@@ -38,6 +38,7 @@ class CudaBackend(GpuBackend):
         chosen = arch or self.arch_name()
         listing = self.listing(kernel, chosen)
         meta: dict[str, Any] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
+        meta["resources"] = {"registers": 0}  # its form; the build says how many
 
         def build() -> bytes:
             binary = nvrtc.compile_text(listing.text, chosen, kernel.name)

@@ -20,11 +20,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from filelock import FileLock
+from typing import Any
 
 from tilewright.runtime.forks import renew_after_fork
-from tilewright.runtime.trust import owned, private
+from tilewright.runtime.trust import (
+    is_own_directory,
+    lock_own,
+    make_directories,
+    owned,
+    private,
+    read_own,
+    write_own,
+)
 
 _KEY = re.compile(r"[0-9a-f]{16,128}")
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
@@ -85,37 +92,34 @@ def load(artifact: Path) -> Entry | None:
     """The entry, if it is whole and nobody else's: its record, its name and its artifact agree."""
     record = f"{artifact}{_RECORD}"
     try:
-        if not all(private(os.lstat(directory)) for directory in (artifact.parents[1], artifact.parent)):
+        if not all(map(is_own_directory, (artifact.parents[1], artifact.parent))):
             return None
-        found, used = _read(record)
-        data, _ = _read(str(artifact))
+        found, state = read_own(record)
+        data, _ = read_own(artifact)
     except OSError:
         return None
     text, _, check = found.partition(b"\n")
     if not data or check != _digest(text) + b"\n":
         return None
-    facts = json.loads(text)
+    facts = _facts(text)
     expected = (_FORMAT, artifact.name, _digest(data).decode())
     if (facts.get("format"), facts.get("name"), facts.get("sha256")) != expected:
         return None
-    if used < time.time() - _TOUCH_SECONDS:
+    if not isinstance(facts.get("meta"), dict):
+        return None
+    if state.st_mtime < time.time() - _TOUCH_SECONDS:
         with contextlib.suppress(OSError):  # a directory that others fill may be read-only
             os.utime(record)
     return Entry(artifact, facts["meta"], hit=True, data=data)
 
 
-def _read(path: str) -> tuple[bytes, float]:
-    """What a file of ours holds, and when it was changed last.
-
-    Raises:
-        OSError: it cannot be read, or another user may have written it.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # of a pipe
-    with open(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb", buffering=0) as file:
-        state = os.fstat(file.fileno())
-        if not (stat.S_ISREG(state.st_mode) and private(state)):
-            raise PermissionError(f"{path} is not of this user alone")
-        return file.read(), state.st_mtime
+def _facts(text: bytes) -> dict[str, Any]:
+    """What a record says; nothing if it is no JSON, or no object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
@@ -130,8 +134,8 @@ def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
     facts = {"format": _FORMAT, "name": artifact.name, "sha256": _digest(data).decode(), "meta": dict(meta)}
     text = json.dumps(facts, sort_keys=True).encode()
     _make_directory(artifact.parent)
-    _replace(str(artifact), data)
-    _replace(f"{artifact}{_RECORD}", text + b"\n" + _digest(text) + b"\n")
+    write_own(artifact, data)
+    write_own(f"{artifact}{_RECORD}", text + b"\n" + _digest(text) + b"\n")
     return Entry(artifact, json.loads(text)["meta"], hit=False, data=data)
 
 
@@ -165,23 +169,27 @@ def locked(artifact: Path) -> Iterator[None]:
     if builder in _builders.at:
         yield
         return
-    lock = FileLock(f"{artifact}{_LOCK}", timeout=_WAIT_SECONDS, poll_interval=_POLL_SECONDS)
     _builders.at.add(builder)
     try:
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OSError, NotImplementedError):
                 _make_directory(artifact.parent)
-                held.enter_context(lock)
+                held.enter_context(lock_own(f"{artifact}{_LOCK}", _WAIT_SECONDS, _POLL_SECONDS))
             yield
     finally:
         _builders.at.discard(builder)
 
 
 def scan(root: Path) -> tuple[list[Listed], list[tuple[Path, float]]]:
-    """Every entry; and the files that belong to none, with the times of their last change."""
+    """Every entry; and the files that belong to none, with the times of their last change.
+
+    Nothing is listed of directories that others may write, or that lie behind a link.
+    """
     entries: list[Listed] = []
     litter: list[tuple[Path, float]] = []
     for directory in sorted(root.glob("artifacts/[0-9a-f][0-9a-f]")):
+        if not all(map(is_own_directory, (directory.parent, directory))):
+            continue
         files = {name: state for name, state in _list(directory) if _OURS.match(name)}
         for name, state in files.items():
             stem, ending = os.path.splitext(name)
@@ -213,7 +221,7 @@ def _list(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
     with contextlib.suppress(OSError), os.scandir(directory) as found:
         for item in found:
             with contextlib.suppress(OSError):  # gone since
-                yield item.name, item.stat()
+                yield item.name, item.stat(follow_symlinks=False)
 
 
 def _make_directory(directory: Path) -> None:
@@ -222,35 +230,11 @@ def _make_directory(directory: Path) -> None:
     Raises:
         OSError: the directory cannot be made, or others may write in it.
     """
-    root = directory.parents[1]
-    for parent in reversed(root.parents):
-        _make_one(parent, 0o755)
-    _make_one(root, 0o700)
+    make_directories(directory.parents[1], 0o700)
     for inner in (directory.parent, directory):
-        _make_one(inner, 0o755)
+        make_directories(inner)
         state = os.lstat(inner)
         if stat.S_ISDIR(state.st_mode) and owned(state) and not private(state):
             os.chmod(inner, 0o755)  # made under an umask that lets a group write
-        if not private(os.lstat(inner)):
+        if not is_own_directory(inner):
             raise PermissionError(errno.EACCES, "other users may write it", str(inner))
-
-
-def _make_one(directory: Path, mode: int) -> None:
-    with contextlib.suppress(FileExistsError):
-        if not directory.is_dir():
-            os.mkdir(directory, mode)
-
-
-def _replace(path: str, data: bytes) -> None:
-    """Write a file that appears whole or not at all, also when the machine stops."""
-    temporary = f"{path}.{os.getpid()}-{os.urandom(6).hex()}{_TEMPORARY}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        unlink(Path(temporary))
-        raise

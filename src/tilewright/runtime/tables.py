@@ -6,7 +6,9 @@ read once in a process, when the first schedule is chosen; kernels that are know
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -16,7 +18,14 @@ from tilewright.arch import Arch
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import settings
-from tilewright.runtime.outputs import output
+from tilewright.runtime.trust import (
+    UntrustedError,
+    check_directory,
+    make_directories,
+    open_own,
+    read_own,
+    write_own,
+)
 from tilewright.schedule.tables import Table, TableError, Version
 from tilewright.targets.target import owner
 
@@ -74,15 +83,20 @@ def file_name(version: Version) -> str:
 
 
 def load(path: Path, version: Version) -> Table:
-    """The table in a file.
+    """The table in a file; one that comes with the package is trusted as its source is.
 
     Raises:
         OtherVersionError: it is of another version, or of another machine.
         TableError: it is damaged.
+        UntrustedError: another user may have written it.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
+    if path.parent == SHIPPED:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    else:
+        check_directory(path.parent)
+        data, _ = read_own(path, MOST_BYTES + 1)
     try:
         if len(data) > MOST_BYTES:
             raise TableError(f"more than {MOST_BYTES} bytes")
@@ -94,10 +108,30 @@ def load(path: Path, version: Version) -> Table:
 
 
 def save(table: Table, path: Path) -> None:
-    """Write a table, as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with output(path) as file:
-        file.write(f"{json.dumps(table.record(), indent=1)}\n".encode())
+    """Write a table, as a whole or not at all.
+
+    Raises:
+        UntrustedError: another user may write its directory, or may have written what is there.
+        OSError: it cannot be written.
+    """
+    prepare_directory(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.close(open_own(path, os.O_RDWR))
+    write_own(path, f"{json.dumps(table.record(), indent=1)}\n".encode())
+
+
+def prepare_directory(path: Path) -> None:
+    """Make the directory of a table or journal, if it is missing, and check that no other user may write it.
+
+    Raises:
+        UntrustedError: another user may.
+        OSError: it cannot be made.
+    """
+    root = Cache.default().root
+    if root in path.parents:
+        make_directories(root, 0o700)
+    make_directories(path.parent)
+    check_directory(path.parent)
 
 
 def _directory() -> Path:
@@ -113,7 +147,10 @@ def _joined(version: Version) -> Table | None:
         except FileNotFoundError:
             continue
         except (TableError, OSError) as error:
-            message = f"{error}; it is not used; tilewright tune makes it anew"
+            anew = (
+                "" if isinstance(error, UntrustedError) else "; it is not used; tilewright tune makes it anew"
+            )
+            message = f"{error}{anew}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
             continue
         found = table if found is None else found.joined(table.entries)

@@ -1,16 +1,25 @@
-"""Who may have written a file that holds code: this user and root, and nobody else.
+"""The one rule of trust for files that the library keeps: only this user and root may have written them.
 
 A library from the cache runs with all that the process may do.  So the directory that it lies in, and every
 symbolic link and directory on the way there, must be such that no other user could have put it there.
+
+Tables, journals, records and lock files keep the same rule.  `open_own` opens them without following a
+link, and looks at the open file: it is an ordinary file of this user or root, and nobody else may write it.
+Nothing is cut before its content is known.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock
+
+from tilewright.errors import TilewrightError
 
 if sys.platform != "win32":
     import grp
@@ -20,13 +29,22 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40
 
 
-def distrust(directory: Path) -> str | None:
+class UntrustedError(TilewrightError, PermissionError):
+    """A file or directory that another user may have written, or that is not the library's; says why."""
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        super().__init__(f"{path} is not used: {reason}")
+
+
+def distrust(directory: Path, sticky: bool = False) -> str | None:
     """Why code in a directory cannot be trusted; None if nobody but the user and root can have put it there.
 
     What is missing is trusted, as this process will make it; systems without owners of files are too.
 
     Args:
         directory: an absolute path.
+        sticky: whether others may add files to the directory, if they cannot exchange ours; `open_own` tells
+            theirs from ours.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -36,7 +54,7 @@ def distrust(directory: Path) -> str | None:
         what = "the symbolic link " if stat.S_ISLNK(state.st_mode) else ""
         if not owned(state):
             return f"{what}{place} belongs to another user (uid {state.st_uid})"
-        if not what and state.st_mode & _OTHERS and (last or not _shared_safely(state)):
+        if not what and state.st_mode & _OTHERS and ((last and not sticky) or not _shared_safely(state)):
             return f"{place} may be written by other users (mode {stat.S_IMODE(state.st_mode):o})"
     return None
 
@@ -49,6 +67,133 @@ def owned(state: os.stat_result) -> bool:
 def private(state: os.stat_result) -> bool:
     """Whether nobody but this user and root may write a file or directory."""
     return owned(state) and (not hasattr(os, "geteuid") or not state.st_mode & _OTHERS)
+
+
+def check_directory(directory: Path) -> None:
+    """Check that no other user can exchange files in a directory.
+
+    Raises:
+        UntrustedError: one can.
+    """
+    if (reason := distrust(directory.absolute(), sticky=True)) is not None:
+        raise UntrustedError(directory, f"{reason}; nearest: a directory that nobody else may write")
+
+
+def open_own(path: str | Path, flags: int) -> int:
+    """Open a file that the library keeps; returns the descriptor.
+
+    Args:
+        path: the file.
+        flags: as for `os.open`, without `os.O_TRUNC`; a file that is made gets mode 644.
+
+    Raises:
+        UntrustedError: it is a link, no ordinary file, or another user may have written it; or it is to be
+            written, and has several names.
+        OSError: it cannot be opened.
+    """
+    safe = sum(
+        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+    )  # no wait for a pipe
+    try:
+        descriptor = os.open(path, flags | safe, 0o644)
+    except OSError:
+        if os.path.islink(path):
+            raise UntrustedError(path, "it is a symbolic link; nearest: the file itself") from None
+        raise
+    try:
+        _check_own(path, os.fstat(descriptor), written=flags & (os.O_WRONLY | os.O_RDWR) != 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_own(path: str | Path, most_bytes: int = -1) -> tuple[bytes, os.stat_result]:
+    """What a file that the library keeps holds, and its state.
+
+    Args:
+        path: the file.
+        most_bytes: at most so many are read; -1: all.
+
+    Raises:
+        UntrustedError: as for `open_own`.
+        OSError: it cannot be read.
+    """
+    with open(open_own(path, os.O_RDONLY), "rb") as file:
+        return file.read(most_bytes), os.fstat(file.fileno())
+
+
+def write_own(path: str | Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all, also when the machine stops; a link is replaced.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}-{os.urandom(6).hex()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def lock_own(path: str | Path, seconds: float = -1, poll_seconds: float = 0.05) -> FileLock:
+    """A lock between processes, to be entered; its file is made, or is empty and our own.
+
+    Args:
+        path: the lock's file.
+        seconds: how long to wait for it; -1: for ever.
+        poll_seconds: how often to try.
+
+    Raises:
+        UntrustedError: something else has that name, which taking the lock might empty.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        state = os.lstat(path)
+        _check_own(path, state, written=True)
+        if state.st_size:
+            raise UntrustedError(path, "it is no lock file, as it is not empty; nearest: another name for it")
+    return FileLock(path, timeout=seconds, mode=0o644, poll_interval=poll_seconds)
+
+
+def _check_own(path: str | Path, state: os.stat_result, *, written: bool) -> None:
+    if stat.S_ISLNK(state.st_mode):
+        reason = "it is a symbolic link"
+    elif not stat.S_ISREG(state.st_mode):
+        reason = "it is no ordinary file"
+    elif not owned(state):
+        reason = f"it belongs to another user (uid {state.st_uid})"
+    elif not private(state):
+        reason = f"other users may write it (mode {stat.S_IMODE(state.st_mode):o}); nearest: chmod go-w"
+    elif written and state.st_nlink > 1:
+        reason = f"it has {state.st_nlink} names, and is another file too"
+    else:
+        return
+    raise UntrustedError(path, reason)
+
+
+def is_own_directory(directory: Path) -> bool:
+    """Whether a directory, and no link to one, is such that nobody else may write in it.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    state = os.lstat(directory)
+    return stat.S_ISDIR(state.st_mode) and private(state)
+
+
+def make_directories(directory: Path, mode: int = 0o755) -> None:
+    """Like `mkdir -p`, but under any umask nobody else may write in what is new."""
+    for place in (*reversed(directory.parents), directory):
+        with contextlib.suppress(FileExistsError):
+            if not place.is_dir():
+                os.mkdir(place, mode if place == directory else 0o755)
 
 
 def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, bool]]:

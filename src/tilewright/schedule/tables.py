@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import ParseError, TilewrightError
+from tilewright.errors import ParseError, TilewrightError, shown
+from tilewright.kinds import MOST
 from tilewright.schedule.choose import Question, choose
 from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.classes import coarse
@@ -77,6 +79,15 @@ class Version:
         """That of tables which this library makes on a machine."""
         return Version(schedule_format(), rules_hash(), arch, device, processors)
 
+    @staticmethod
+    def of(record: Any, where: str) -> Version:
+        """A version from its record.
+
+        Raises:
+            TableError: it is none.
+        """
+        return Version(**checked(record, VERSION, where))
+
     def against(self, other: Version) -> str:
         """What differs in another version, in words; empty if nothing does."""
         names = {"format": "schedule format", "rules": "hash of the candidate rules"}
@@ -84,6 +95,52 @@ class Version:
         return "; ".join(
             f"{names.get(name, name)} {there}, not {here}" for name, here, there in pairs if here != there
         )
+
+
+VERSION = {"format": str, "rules": str, "arch": str, "device": str, "processors": int}
+"""The fields of a version in JSON."""
+
+ENTRY = {
+    "kind": str,
+    "extents": list,
+    "schedule": str,
+    "us": float,
+    "speed": float,
+    "measured": int,
+    "by_rules": bool,
+}
+"""The fields of an entry in JSON."""
+
+
+def checked(record: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
+    """The fields of a record that was read as JSON.
+
+    Args:
+        record: what JSON holds at that place.
+        fields: the type of each; a float may be written as an integer that a float holds, and is finite.
+        where: the record's place, as errors name it.
+
+    Raises:
+        TableError: it is no object with these fields and no other; names the first that is wrong.
+
+    Example:
+        >>> checked({"us": 1}, {"us": float}, "table t.json, entry 0")
+        {'us': 1.0}
+        >>> checked({"us": "1"}, {"us": float}, "table t.json, entry 0")
+        Traceback (most recent call last):
+        tilewright.schedule.tables.TableError: table t.json, entry 0: damaged: us='1' is no float
+    """
+    if not isinstance(record, dict) or record.keys() != fields.keys():
+        raise TableError(f"{where}: damaged: no object with {', '.join(fields)}, but {shown(record)}")
+    found: dict[str, Any] = {}
+    for name, kind in fields.items():
+        value: Any = record[name]
+        if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
+            value = float(value)
+        if type(value) is not kind or value in (math.inf, -math.inf) or value != value:
+            raise TableError(f"{where}: damaged: {name}={shown(value)} is no {kind.__name__}")
+        found[name] = value
+    return found
 
 
 @dataclass(frozen=True)
@@ -125,19 +182,25 @@ class Entry:
         return asdict(replace(self)) | {"schedule": repr(self.schedule), "extents": list(self.extents)}
 
     @staticmethod
-    def of(record: Mapping[str, Any]) -> Entry:
+    def of(record: Any, where: str) -> Entry:
         """An entry from its record.
+
+        Args:
+            record: what `record` gave, after a way through JSON.
+            where: the record's place, as errors name it.
 
         Raises:
             TableError: it is none.
         """
+        found = checked(record, ENTRY, where)
+        extents = found["extents"]
+        if len(extents) != 4 or not all(type(one) is int and 0 <= one < MOST for one in extents):
+            raise TableError(f"{where}: damaged: extents={shown(extents)} are no four extents of 63 bits")
         try:
-            batch, m, n, k = (int(extent) for extent in record["extents"])
-            numbers = float(record["us"]), float(record["speed"]), int(record["measured"])
-            schedule, by_rules = read_schedule(record["schedule"]), bool(record["by_rules"])
-            return Entry(str(record["kind"]), (batch, m, n, k), schedule, *numbers, by_rules)
-        except (KeyError, TypeError, ValueError, ParseError) as error:
-            raise TableError(f"an entry is damaged: {type(error).__name__}: {error}") from None
+            schedule = read_schedule(found["schedule"])
+        except ParseError as error:
+            raise TableError(f"{where}: damaged: {error}") from None
+        return Entry(**found | {"extents": tuple(extents), "schedule": schedule})
 
 
 @dataclass(frozen=True)
@@ -198,16 +261,12 @@ class Table:
             OtherVersionError: it is of another version.
             TableError: it is no table.
         """
-        try:
-            version = Version(**record["version"])
-            entries = record["entries"]
-        except (KeyError, TypeError) as error:
-            raise TableError(f"no table: {type(error).__name__}: {error}") from None
+        fields = checked(record, {"version": dict, "entries": list}, "no table")
+        version = Version.of(fields["version"], "its version")
         if differs := wanted.against(version):
             raise OtherVersionError(f"of another version: {differs}")
-        if not isinstance(entries, list):
-            raise TableError("no table: its entries are no list")
-        return Table(version, tuple(Entry.of(entry) for entry in entries))
+        entries = (Entry.of(entry, f"entry {at}") for at, entry in enumerate(fields["entries"]))
+        return Table(version, tuple(entries))
 
 
 def class_of(question: Question) -> str:

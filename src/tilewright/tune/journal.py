@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.schedule.tables import Entry, OtherVersionError, TableError, Version
+from tilewright.errors import shown
+from tilewright.runtime.tables import MOST_BYTES
+from tilewright.runtime.trust import open_own, read_own
+from tilewright.schedule.tables import Entry, OtherVersionError, TableError, Version, checked
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,23 @@ class Outcome:
     speed: float = 0.0
     against: str = ""
 
+    @staticmethod
+    def of(record: Any, where: str) -> Outcome:
+        """An outcome from its record.
+
+        Args:
+            record: what `asdict` gave, after a way through JSON.
+            where: the record's place, as errors name it.
+
+        Raises:
+            TableError: it is none.
+        """
+        return Outcome(**checked(record, OUTCOME, where))
+
+
+OUTCOME = {"problem": str, "schedule": str, "us": float, "speed": float, "against": str}
+"""The fields of an outcome in JSON."""
+
 
 class Journal:
     """A file of lines of JSON: its version, then outcomes and winners in the order in which they came.
@@ -41,6 +61,7 @@ class Journal:
     Raises:
         OtherVersionError: what is there was measured by another version, or on another machine.
         TableError: what is there is no journal.
+        UntrustedError: another user may have written what is there.
 
     Example:
         >>> import tempfile
@@ -56,11 +77,14 @@ class Journal:
         self.path, self.version = path, version
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         self.entries: dict[tuple[str, Any], Entry] = {}
-        for line in self._lines():
+        for number, line in enumerate(self._lines(), 2):
+            where = f"journal {path}, line {number}"
             if "outcome" in line:
-                self._remember(Outcome(**line["outcome"]))
+                self._remember(Outcome.of(line["outcome"], where))
             elif "entry" in line:
-                self._won(Entry.of(line["entry"]))
+                self._won(Entry.of(line["entry"], where))
+            else:
+                raise TableError(f"{where}: damaged: neither an outcome nor an entry, but {shown(line)}")
 
     def outcomes(self, problem: str) -> dict[str, Outcome]:
         """What came of the candidates of a problem so far, by the text of their schedules; the last word."""
@@ -83,29 +107,38 @@ class Journal:
         self.entries[entry.kind, entry.extents] = entry
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """What is there; a last line that a kill cut off is cut off here too."""
-        if not self.path.exists():
-            return
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(self.path, len(whole))
-        first, *rest = whole.splitlines() or [b""]
+        """What is there; a last line that a kill cut off is removed, once all lines before it are read."""
         try:
-            found = Version(**json.loads(first)["version"]) if first else self.version
-        except (ValueError, KeyError, TypeError) as error:
-            raise TableError(f"journal {self.path}: damaged: {error}") from None
+            data, _ = read_own(self.path, MOST_BYTES + 1)
+        except FileNotFoundError:
+            return
+        if not data:
+            return
+        if len(data) > MOST_BYTES:
+            raise TableError(f"journal {self.path}: damaged: more than {MOST_BYTES} bytes")
+        whole = data[: data.rfind(b"\n") + 1]
+        first, *rest = whole.splitlines() or [b""]
+        found = Version.of(self._object(first, 1).get("version"), f"journal {self.path}, line 1")
         if differs := self.version.against(found):
             raise OtherVersionError(f"journal {self.path}: of another version: {differs}")
         for number, line in enumerate(rest, 2):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise TableError(f"journal {self.path}, line {number}: damaged: {error}") from None
+            yield self._object(line, number)
+        if whole != data:
+            with open(open_own(self.path, os.O_RDWR), "rb+") as file:
+                file.truncate(len(whole))
+
+    def _object(self, line: bytes, number: int) -> dict[str, Any]:
+        """A line of JSON."""
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TableError(f"journal {self.path}, line {number}: damaged: {error}") from None
+        if not isinstance(found, dict):
+            raise TableError(f"journal {self.path}, line {number}: damaged: no object, but {shown(found)}")
+        return found
 
     def _write(self, line: dict[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as file:
+        with open(open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab") as file:
             if file.tell() == 0:
                 file.write(_text({"version": asdict(self.version)}))
             file.write(_text(line))
@@ -119,7 +152,7 @@ def _text(line: dict[str, Any]) -> bytes:
 
 def set_aside(path: Path) -> Path | None:
     """Give a file another name, under which it can be looked at; the new path, or None if there was none."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    number = next(n for n in range(1, 10**6) if not path.with_name(f"{path.name}.aside-{n}").exists())
+    number = next(n for n in range(1, 10**6) if not os.path.lexists(f"{path}.aside-{n}"))
     return path.rename(path.with_name(f"{path.name}.aside-{number}"))

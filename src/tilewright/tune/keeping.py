@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from filelock import FileLock
-
 from tilewright.runtime import tables
+from tilewright.runtime.trust import lock_own
 from tilewright.schedule.tables import Entry, OtherVersionError, Table, TableError, Version
 from tilewright.tune.journal import Journal, set_aside
 
@@ -28,12 +27,14 @@ class Kept:
 
     Raises:
         OtherVersionError: what is there was measured by another version or on another machine.
+        UntrustedError: another user may have written a file or its directory; nothing is changed.
         OSError: a file cannot be read, or cannot be given another name.
     """
 
     def __init__(self, path: Path, version: Version, *, renew: bool, say: Say) -> None:
         self.path, self.version, self._say = path, version, say
         log = path.with_suffix(".journal")
+        tables.prepare_directory(path)
         for file in (path, log) if renew else ():
             self._aside(file, "as was asked for")
         try:
@@ -50,8 +51,7 @@ class Kept:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Put entries into the table, beside what other processes have put there meanwhile."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock")):
+        with lock_own(self.path.with_name(f"{self.path.name}.lock")):
             try:
                 table = tables.load(self.path, self.version)
             except FileNotFoundError:
