@@ -1,15 +1,19 @@
 """Everything that needs a GPU, in one run: tests, examples, sanitizers, benchmarks. One process per part.
 
     python benchmarks/device_run.py --out DIRECTORY [--parts probe tests …] [--commit HASH] [--seconds 560]
+    python benchmarks/device_run.py --out DIRECTORY --parts "*-members-*" --at-once 48
 
-A part that fails or runs out of time does not stop the others. Writes `results.json` (each part's outcome
-and what the benchmarks kept), `log.txt` (all that they printed) and `table.txt`, which it prints last. Exits
-with 1 if a part did not end well.
+A part that fails or runs out of time does not stop the others.  With ``--at-once`` several run side by side,
+spread over the GPUs of the machine: for tests and sanitizers, never for what is timed.
+
+Writes `results.json` (each part's outcome and what the benchmarks kept), `log.txt` (all that they printed)
+and `table.txt`, which it prints last.  Exits with 1 if a part did not end well.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import re
@@ -20,8 +24,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +52,9 @@ SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in SPLIT_NAMES)
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
 PROGRAMS = ("nvidia-smi", "compute-sanitizer", "ncu", "c++")
+
+MEMBER_PARTS = 16
+"""Parts into which the members' random problems are divided for each sanitizer."""
 
 ENDING_S = 15
 """What a benchmark may still take when it begins no other row."""
@@ -250,8 +259,17 @@ def parts(quick: bool) -> list[Part]:
         Part("racecheck-blocks", _sanitizer("racecheck", "blocks"), 120, _clean),
         Part("memcheck-splits", _sanitizer("memcheck", "splits"), 150, _clean),
         Part("racecheck-splits", _sanitizer("racecheck", "splits"), 150, _clean),
-        Part("memcheck-members", _sanitizer("memcheck", "members", "--part", "0", "3"), 240, _clean),
-        Part("racecheck-members", _sanitizer("racecheck", "members", "--part", "1", "3"), 240, _clean),
+        *(
+            Part(
+                f"{tool}-members-{number}",
+                _sanitizer(tool, "members", "--part", str(number), str(MEMBER_PARTS)),
+                570,
+                _clean,
+                asked=True,
+            )
+            for tool in ("racecheck", "initcheck", "synccheck", "memcheck")
+            for number in range(MEMBER_PARTS)
+        ),
         Part("memcheck-schedules", _sanitizer("memcheck", "schedules"), 180, _clean),
         Part("racecheck-schedules", _sanitizer("racecheck", "schedules"), 180, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),
@@ -283,26 +301,38 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, required=True, help="directory for results.json, log.txt, table.txt"
     )
-    parser.add_argument("--parts", nargs="*", help="only these parts")
+    parser.add_argument("--parts", nargs="*", help="only these parts; `*` and `?` match as in file names")
     parser.add_argument("--without", nargs="*", default=[], help="all but these parts")
     parser.add_argument("--commit", default="", help="of the source tree, for the record")
     parser.add_argument("--seconds", type=float, default=560, help="for all parts together")
     parser.add_argument("--quick", action="store_true", help="few, small problems")
+    parser.add_argument("--at-once", type=int, default=1, help="parts that run side by side")
     parser.add_argument("--cache", type=Path, help="folder of kernels that are compiled; default: a new one")
     asked = parser.parse_args()
     known = parts(asked.quick)
     names = [part.name for part in known]
-    unknown = [name for name in [*(asked.parts or []), *asked.without] if name not in names]
+    patterns = [*(asked.parts or []), *asked.without]
+    unknown = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
     if unknown:
         parser.error(f"unknown parts: {', '.join(unknown)}; choose from {', '.join(names)}")
     asked.out.mkdir(parents=True, exist_ok=True)
     usual = [part.name for part in known if not part.asked]
-    wanted = [p for p in known if p.name in (asked.parts or usual) and p.name not in asked.without]
+    kept, left = (
+        {name for pattern in given for name in fnmatch.filter(names, pattern)}
+        for given in (asked.parts or usual, asked.without)
+    )
+    wanted = [part for part in known if part.name in kept - left]
     deadline = time.monotonic() + asked.seconds
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory() as scratch, (asked.out / "log.txt").open("w") as log:
-        for part in wanted:
-            outcomes.append(run(part, Path(scratch), deadline, asked.commit, log, asked.cache))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.at_once) as pool:
+        scratch, log = Path(folder), asked.out / "log.txt"
+        log.write_text("")
+        started = [
+            pool.submit(run, part, scratch, deadline, asked.commit, log, asked.cache, gpu)
+            for part, gpu in zip(wanted, cycle(gpus() if asked.at_once > 1 else [None]))
+        ]
+        for future in as_completed(started):
+            outcomes.append(future.result())
             print(summary(outcomes[-1]), flush=True)
             write(asked.out, asked.commit, outcomes)
     table = "\n".join(summary(outcome) for outcome in outcomes)
@@ -310,11 +340,23 @@ def main() -> int:
     return 0 if all(outcome.well for outcome in outcomes) else 1
 
 
+def gpus() -> list[str]:
+    """The numbers of the machine's GPUs."""
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True)
+    return [str(number) for number, _ in enumerate(listed.stdout.splitlines())]
+
+
 def run(
-    part: Part, scratch: Path, deadline: float, commit: str, log: Any, cache: Path | None = None
+    part: Part,
+    scratch: Path,
+    deadline: float,
+    commit: str,
+    log: Path,
+    cache: Path | None = None,
+    gpu: str | None = None,
 ) -> Outcome:
-    """Run one part to its end or its limit."""
-    kept = scratch / f"{part.name}.json"
+    """Run one part to its end or its limit, and append its output to ``log``; ``gpu`` is all that it sees."""
+    kept, printed = scratch / f"{part.name}.json", scratch / f"{part.name}.txt"
     limit = min(part.limit_s, deadline - time.monotonic())
     said = {"{json}": str(kept), "{commit}": commit, "{seconds}": f"{max(limit - ENDING_S, 1):.0f}"}
     command = [reduce(lambda made, pair: made.replace(*pair), said.items(), word) for word in part.command]
@@ -325,28 +367,28 @@ def run(
     if shutil.which(command[0]) is None:
         outcome.ended = f"not started: {command[0]} is missing"
         return outcome
-    log.write(f"\n==== {part.name}: {' '.join(command)}\n")
-    log.flush()
-    start, begin = log.tell(), time.monotonic()
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment(scratch, cache),
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        outcome.status = process.wait(limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        outcome.ended = f"ended after {limit:.0f} s"
+    begin = time.monotonic()
+    with printed.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment(scratch, cache) | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            outcome.status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            outcome.ended = f"ended after {limit:.0f} s"
     outcome.seconds = time.monotonic() - begin
-    log.seek(0, os.SEEK_END)
-    output = Path(log.name).read_text(errors="replace")[start:]
-    outcome.well = outcome.status is not None and part.well(outcome.status, output)
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    text = printed.read_text(errors="replace")
+    with log.open("a") as whole:  # one write for each part: parts run side by side
+        whole.write(f"\n==== {part.name}: {' '.join(command)}\n{text}")
+    outcome.well = outcome.status is not None and part.well(outcome.status, text)
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     outcome.last = public(last, scratch)
     if part.result and kept.exists():
         outcome.result = json.loads(kept.read_text())

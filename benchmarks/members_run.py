@@ -85,10 +85,10 @@ def verify(parts: list[Part], asked: argparse.Namespace, scratch: Path) -> list[
     def one(part: Part) -> Outcome:
         folder = scratch / "verified" / part.name.replace(" ", "_")
         folder.mkdir(parents=True)
-        with (folder / "log.txt").open("w") as log:
-            outcome = run(part, folder, deadline, asked.commit, log, asked.cache)
+        log = folder / "log.txt"
+        outcome = run(part, folder, deadline, asked.commit, log, asked.cache)
         if not outcome.well:
-            print((folder / "log.txt").read_text(), flush=True)
+            print(log.read_text() if log.exists() else outcome.ended, flush=True)
         return outcome
 
     with ThreadPoolExecutor(COMPILED_AT_ONCE) as pool:
@@ -147,8 +147,9 @@ def measure(wanted: list[Measured], asked: argparse.Namespace) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     more = ("--quick",) if asked.quick else ()
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory() as made, (asked.out / "log.txt").open("w") as log:
-        scratch = Path(made)
+    with tempfile.TemporaryDirectory() as made:
+        scratch, log = Path(made), asked.out / "log.txt"
+        log.write_text("")
         asked.cache = asked.cache or scratch / "cache"
         if asked.phase != "time":
             compiled = [one.part("--verify", *more) for one in wanted if one.script not in ALREADY_BUILT]

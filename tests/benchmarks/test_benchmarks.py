@@ -194,23 +194,27 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from device_run import Part, run
 scratch = Path({str(tmp_path)!r})
-with (scratch / "log.txt").open("w") as log:
-    parts = [
-        Part("slow", (sys.executable, "-c", "import time; print('started', flush=True); time.sleep(60)"), 6),
-        Part("absent", ("no-such-program-as-this",), 10),
-        Part("fails", (sys.executable, "-c", "raise SystemExit('why')"), 10),
-    ]
-    for part in parts:
-        found = run(part, scratch, time.monotonic() + 30, "", log)
-        print(found.name, found.well, found.status, found.ended, found.last, sep="|")
-    print(run(parts[2], scratch, time.monotonic() + 1, "", log).ended)
+log = scratch / "log.txt"
+parts = [
+    Part("slow", (sys.executable, "-c", "import time; print('started', flush=True); time.sleep(60)"), 6),
+    Part("absent", ("no-such-program-as-this",), 10),
+    Part("fails", (sys.executable, "-c", "raise SystemExit('why')"), 10),
+    Part("gpu", (sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"), 10),
+]
+for part in parts:
+    found = run(part, scratch, time.monotonic() + 30, "", log, gpu="3")
+    print(found.name, found.well, found.status, found.ended, found.last, sep="|")
+print(run(parts[2], scratch, time.monotonic() + 1, "", log).ended)
+print(*[line.split(":")[0] for line in log.read_text().splitlines() if line.startswith("====")])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == [
         "slow|False|None|ended after 6 s|started",
         "absent|False|None|not started: no-such-program-as-this is missing|",
         "fails|False|1||why",
+        "gpu|True|0||3",
         "not started: no time left",
+        "==== slow ==== fails ==== gpu",
     ], done.stderr
 
 

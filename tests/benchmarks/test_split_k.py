@@ -98,10 +98,9 @@ from pathlib import Path
 sys.path.insert(0, {str(HERE)!r})
 from device_run import Part, run
 scratch = Path({str(tmp_path)!r})
-with (scratch / "log.txt").open("w") as log:
-    for limit, left in ((100, 60), (40, 60)):
-        part = Part("some", (sys.executable, "-c", "import sys; print(sys.argv[1])", "{{seconds}}"), limit)
-        print(run(part, scratch, time.monotonic() + left, "", log).last)
+for limit, left in ((100, 60), (40, 60)):
+    part = Part("some", (sys.executable, "-c", "import sys; print(sys.argv[1])", "{{seconds}}"), limit)
+    print(run(part, scratch, time.monotonic() + left, "", scratch / "log.txt").last)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["45", "25"], done.stderr
