@@ -243,3 +243,86 @@ def test_two_steps_are_as_good_as_one(way: str, across: int) -> None:
     assert not bound.check(x, y).findings
     assert bound(x, y, target="reference").target == "reference"
     check(x, y, across, way)
+
+
+@tw.kernel(X="N", Y="N", first=int)
+def tiles_of_peers(X, Y, first, *, way, turns=1):
+    """Each block adds up tiles of the blocks from rank ``first`` on, or writes into one."""
+    block = tw.block_index(2)
+    tw.hopper.cluster_index(2)
+    held, spread = tw.shared((32,), X.dtype), tw.blocked((32,), (32,))
+    tw.copy(X.tile((32,), (block,)), held, threads=32)
+    tw.hopper.cluster_barrier()
+    if way == "load":
+        total = tw.fragment(spread, X.dtype, 0)
+        for turn in tw.range(turns):
+            total += tw.load(tw.hopper.peer(held, first + turn), spread)
+        tw.copy(total, Y.tile((32,), (block,)))
+    elif way == "copy":
+        tw.copy(tw.hopper.peer(held, first), Y.tile((32,), (block,)), threads=32)
+    elif way == "index":
+        at = tw.index(tw.hopper.peer(held, first)[0], 0, 32)
+        tw.copy(tw.load(X[at : at + 1].tile((1,), (0,)), tw.blocked((1,), (1,))), Y[block : block + 1])
+    else:
+        tw.copy(tw.fragment(spread, X.dtype, 1), tw.hopper.peer(held, first), reduction="add")
+        tw.hopper.cluster_barrier()
+        tw.copy(held, Y.tile((32,), (block,)), threads=32)
+    tw.hopper.cluster_barrier()
+
+
+@pytest.mark.parametrize("way", ["load", "copy", "index", "add"])
+def test_a_rank_outside_of_the_cluster_is_found(way) -> None:
+    x, y = np.arange(64, dtype=np.int32) % 32, np.zeros(64, np.int32)
+    for rank, inside in ((0, True), (1, True), (2, False), (-1, False)):
+        found = tiles_of_peers.check(x, y, rank, way=way, partial="Y").findings
+        reasons = {finding.reason for finding in found if finding.kind.value == "out-of-bounds access"}
+        assert reasons == (set() if inside else {f"rank {rank} in a cluster of the ranks 0 to 1"})
+        assert inside != bool(found)
+    if way == "load":
+        assert not tiles_of_peers.check(x, y, 0, way=way, turns=2).findings
+        assert tiles_of_peers.check(x, y, 0, way=way, turns=3).findings
+
+
+@tw.kernel(X="N", Y="N")
+def led(X, Y, *, without="", halves=False):
+    """The block of rank 0 brings a tile that all copy; they meet at lines of their own."""
+    tw.block_index(4)
+    rank = tw.hopper.cluster_index(4)
+    held = tw.shared((32,), X.dtype)
+
+    def meet(name: str) -> None:
+        if name == without:
+            return
+        if halves:
+            tw.hopper.cluster_arrive()
+            tw.hopper.cluster_wait()
+        else:
+            tw.hopper.cluster_barrier()
+
+    with tw.when(rank == 0):
+        tw.copy(X.tile((32,), (0,)), held, threads=64)
+        meet("leader, filled")
+        tw.copy(held, Y.tile((32,), (0,)), threads=64)
+        meet("leader, read")
+    with tw.otherwise():
+        meet("follower, filled")
+        tw.copy(tw.hopper.peer(held, 0), Y.tile((32,), (rank,)), threads=64)
+        meet("follower, read")
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_blocks_of_a_cluster_may_meet_at_different_lines(halves) -> None:
+    """The barrier of a cluster has neither a number nor a place."""
+    x, y = np.arange(32, dtype=np.float32).repeat(4), np.zeros(128, np.float32)
+    assert not led.check(x, y, halves=halves).findings
+    led(x, y, halves=halves, target="reference")
+    np.testing.assert_array_equal(y.reshape(4, 32), np.tile(x[:32], (4, 1)))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("without", ["leader, filled", "leader, read", "follower, filled", "follower, read"])
+def test_blocks_of_a_cluster_meet_equally_often(without, halves) -> None:
+    found = led.check(
+        np.zeros(128, np.float32), np.zeros(128, np.float32), without=without, halves=halves
+    ).findings
+    assert "barrier divergence" in {finding.kind.value for finding in found}

@@ -105,11 +105,81 @@ def late_signal(X, Y):
         tw.signal(ready[0])
 
 
-def test_a_signal_that_could_stand_in_for_another_is_found_when_it_comes() -> None:
-    found = checked(late_signal, *tiles(4)).findings
-    assert [one.kind for one in found] == [Kind.COUNTER, Kind.NOT_RESET]
-    assert "could have taken the place of one of them" in found[0].reason
-    assert "it is 2 when the kernel ends" in found[1].reason
+def test_what_a_wait_lets_through_that_another_signal_can_end_is_a_race() -> None:
+    report = checked(late_signal, *tiles(4))
+    assert [one.kind for one in report.findings] == [Kind.WRITE_READ, Kind.NOT_RESET]
+    assert "by a tw.await_ that cannot return without it" in report.findings[0].reason
+    assert "it is 2 when the kernel ends" in report.findings[1].reason
+    (note,) = report.notes
+    assert "await_(ready[0]) returns whichever signals come first" in note
+
+
+THROTTLE = 5
+
+
+@tw.kernel(X="N", Y="N")
+def throttled(X, Y, *, needs, reads=""):
+    """Each block writes its tile of Y and goes on once ``needs`` of the blocks have, whichever they are."""
+    block, done, left = tw.block_index(THROTTLE), tw.counter(1), tw.counter(1)
+    spread = tw.blocked((64,), (64,))
+    tw.copy(tw.load(X.tile((64,), (block,)), spread), Y.tile((64,), (block,)))
+    tw.signal(done[0])
+    tw.await_(done[0], needs)
+    if reads == "its own":
+        tw.copy(tw.load(Y.tile((64,), (block,)), spread) + 1, Y.tile((64,), (block,)))
+    elif reads == "another":
+        tw.copy(tw.load(Y.tile((64,), ((block + 1) % THROTTLE,)), spread), X.tile((64,), (block,)))
+    with tw.when(tw.ticket(left[0], of=THROTTLE) == THROTTLE - 1):
+        tw.reset(done[0])
+
+
+@pytest.mark.parametrize("needs", range(1, THROTTLE + 1))
+@pytest.mark.parametrize("reads", ["", "its own"])
+def test_a_wait_for_any_of_several_signals_is_clean_if_nothing_depends_on_which(reads, needs) -> None:
+    x, y = np.arange(64.0 * THROTTLE, dtype=np.float32), np.full(64 * THROTTLE, np.nan, np.float32)
+    report = checked(throttled.bind(needs=needs, reads=reads), x, y)
+    assert report.findings == ()
+    assert bool(report.notes) == (needs < THROTTLE)
+    np.testing.assert_array_equal(y, x + (reads == "its own"))
+
+
+@pytest.mark.parametrize("needs", range(1, THROTTLE))
+def test_another_blocks_tile_needs_all_of_the_signals(needs) -> None:
+    x, y = tiles(THROTTLE)
+    found = checked(throttled.bind(needs=needs, reads="another"), x, y).findings
+    assert {one.kind for one in found} == {Kind.WRITE_READ, Kind.READ_WRITE}
+    # X is written by the block whose tile of it another one may not have loaded yet.
+    assert {one.tensor for one in found} <= {"X", "Y"}
+    assert checked(throttled.bind(needs=THROTTLE, reads="another"), *tiles(THROTTLE)).findings == ()
+
+
+@tw.kernel(X="N", Y="N")
+def relayed(X, Y, *, counts):
+    """Block 1 passes on to block 2 that block 0 has written; block 3 counts where block 1 waits."""
+    block, ready, on = tw.block_index(4), tw.counter(1), tw.counter(1)
+    spread = tw.blocked((64,), (64,))
+    with tw.when(block == 0):
+        tw.copy(tw.load(X.tile((64,), (0,)), spread), Y.tile((64,), (0,)))
+        tw.signal(ready[0])
+    with tw.when(block == 1):
+        tw.await_(ready[0], counts)
+        tw.signal(on[0])
+    with tw.when(block == 2):
+        tw.await_(on[0], 1)
+        tw.copy(tw.load(Y.tile((64,), (0,)), spread), Y.tile((64,), (2,)))
+        tw.reset(on[0])
+    with tw.when(block == 3):
+        tw.signal(ready[0])
+
+
+def test_who_learns_of_a_signal_by_way_of_a_block_that_did_not_need_it_races() -> None:
+    """The wait that counts on too little is block 1's, the read that needs more is block 2's."""
+    kinds = {
+        counts: {(one.kind, one.tensor) for one in checked(relayed.bind(counts=counts), *tiles(4)).findings}
+        for counts in (1, 2)
+    }
+    assert (Kind.WRITE_READ, "Y") in kinds[1]
+    assert kinds[2] == {(Kind.NOT_RESET, "ready")}
 
 
 @tw.kernel(X="N", Y="N")

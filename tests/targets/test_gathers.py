@@ -187,7 +187,7 @@ def test_rows_that_are_scattered_twice_are_found(pair: tuple[int, int], way: str
     assert not scatter.check(x, index, y, way=way, partial=("Y",)).findings
     index[pair[1]] = index[pair[0]]
     found = scatter.check(x, index, y, way=way, partial=("Y",)).findings
-    assert {finding.kind.value for finding in found} == {"one row written twice"}
+    assert {finding.kind.value for finding in found} == {"one element written twice"}
     assert all("reduction=" in finding.reason for finding in found)
 
 

@@ -29,6 +29,12 @@ ROW_TWICE = (
     'rows that differ, or a copy with reduction="add"'
 )
 
+VALUES_TWICE = (
+    "one thread writes several values to this element in one copy, as the view has several coordinates for "
+    "it, and nothing says which of them stays; reduce them first (tw.reduce_max, tw.reduce_sum), write one "
+    'of them, or copy with reduction="add"'
+)
+
 LIMIT = 64
 """How many findings a report lists."""
 

@@ -2,14 +2,18 @@
 
 A wait until a counter is 3 passes after some three signals, and says nothing of which.  It comes after those
 without which the others could not have taken the counter there: a signal that comes after another one cannot
-stand in for it.  As many blocks as can go on do so before a wait is looked at, so that all signals that may
-come before it have come; one that comes later all the same, and could have stood in, is found.
+stand in for it.  As many blocks as can go on do so before a wait is looked at, so that the signals that may
+come before it have come.  A block that begins later may still signal in time to stand in for one of them.
+The kernel is then executed once more, and the wait comes after those signals alone without which it could not
+have passed with that one: accesses that need more are races.  A wait after which nothing is accessed that the
+signallers wrote is legal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -71,20 +75,19 @@ class Count:
         """Its present value."""
         return int(self.buffer.elements[self.at])
 
-    def certain(self, value: int) -> list[Signalled]:
-        """The signals without which the others do not come to a value."""
-        return [one for one in self.signals if self._without(one) < value]
+    def certain(self, value: int, late: Iterable[Signalled] = ()) -> list[Signalled]:
+        """The signals without which the others, and some that come later, do not take it to a value."""
+        every = [*self.signals, *late]
+        return [one for one in self.signals if _without(one, every) < value]
 
-    def _without(self, one: Signalled) -> int:
-        """How far the signals count that neither are this one nor come after it."""
-        return sum(other.value for other in self.signals if not one.is_before(other.seen))
-
-    def overtaken(self, late: Signalled) -> Passed | None:
-        """A wait that a signal, which does not come after it, could have let pass too early."""
-        for wait in self.passed:
-            if not wait.is_before(late.seen) and any(self._without(s) >= wait.value for s in wait.certain):
-                return wait
-        return None
+    def overtaken(self, late: Signalled) -> list[Passed]:
+        """The waits that a signal, which does not come after them, could have let pass too early."""
+        return [
+            wait
+            for wait in self.passed
+            if not wait.is_before(late.seen)
+            and any(_without(one, self.signals) >= wait.value for one in wait.certain)
+        ]
 
     def unsignalled(self, of: int) -> list[Passed]:
         """The waits that may still be under way when the last of so many signals comes.
@@ -107,11 +110,29 @@ class Count:
         self.zeroed = mark
 
 
-class Counts:
-    """All counters of a launch."""
+def _without(one: Signalled, signals: Iterable[Signalled]) -> int:
+    """How far signals count that neither are a certain one nor come after it."""
+    return sum(other.value for other in signals if not one.is_before(other.seen))
 
-    def __init__(self) -> None:
+
+Late: TypeAlias = dict[int, dict[int, Signalled]]
+"""For waits, by their numbers, the signals that come later and could end them, by theirs."""
+
+
+class Counts:
+    """All counters of a launch.
+
+    Args:
+        late: late signals that executions before this one have shown; events have the same numbers in all.
+    """
+
+    def __init__(self, late: Late) -> None:
         self.known: dict[tuple[int, int], Count] = {}
+        self.late = late
+        self.is_settled = True
+        """Whether all late signals of this execution were known before it."""
+        self.orderless: dict[Op, None] = {}
+        """The waits for which no signal is certain."""
         self._numbers = 0
 
     def of(self, buffer: Buffer, at: int) -> Count:
@@ -124,6 +145,15 @@ class Counts:
         agent.seen |= 1 << self._numbers
         return self._numbers
 
+    def wait(self, count: Count, agent: Agent, op: Op, value: int) -> None:
+        """Note a wait that passes: its warp learns what the signals told that are certain."""
+        number = self.number(agent)
+        certain = count.certain(value, self.late.get(number, {}).values())
+        if not certain:
+            self.orderless[op] = None
+        learn(agent, certain)
+        count.passed.append(Passed(number, agent, op, value, certain))
+
     def signal(self, count: Count, agent: Agent, op: Op, value: int) -> Signalled:
         """Note a signal of a warp: it tells what all lanes know."""
         number = self.number(agent)
@@ -132,6 +162,9 @@ class Counts:
             mine[agent.group] = agent.every[clock, Scope.BLOCK].copy()
         made = Signalled(number, agent, op, value, told, agent.seen)
         count.signals.append(made)
+        for wait in count.overtaken(made):
+            self.late.setdefault(wait.number, {})[number] = made
+            self.is_settled = False
         agent.advance()
         return made
 

@@ -24,7 +24,7 @@ class Kind(Enum):
     IN_FLIGHT = "in-flight access"
     UNWRITTEN = "unwritten read"
     STALE = "stale read"
-    DUPLICATE = "one row written twice"
+    DUPLICATE = "one element written twice"
     OVERLAP = "copy onto itself"
     OUT_OF_BOUNDS = "out-of-bounds access"
     MISALIGNED = "misaligned access"

@@ -79,6 +79,33 @@ class Footprint:
         return found
 
     @cached_property
+    def repeats(self) -> Array | None:
+        """Which accesses of a lane touch an element that it also touches at another coordinate of the tile.
+
+        A coordinate that a lane holds more than once is one value, so its accesses are not among them.  None
+        if no access is.
+        """
+        key = ("repeats", self.offsets.shape, *self._pattern)
+        if key not in self.alike:
+            self.alike[key] = self._find_same_offsets()
+        lanes, one, other = self.alike[key]
+        apart = (self.coordinates[lanes, one] != self.coordinates[lanes, other]).any(-1)
+        if not apart.any():
+            return None
+        found = np.zeros(self.offsets.shape, bool)
+        found[lanes[apart], other[apart]] = True
+        return found
+
+    def _find_same_offsets(self) -> tuple[Array, Array, Array]:
+        """Lanes, and two values of each that lie at one offset."""
+        lowest = self.offsets.min(initial=0)
+        places = np.where(self.valid, self.offsets, lowest - 1 - np.arange(self.offsets.shape[1]))
+        order = np.argsort(places, axis=1, kind="stable")
+        places = np.take_along_axis(places, order, axis=1)
+        lanes, at = np.nonzero(places[:, 1:] == places[:, :-1])
+        return lanes, order[lanes, at], order[lanes, at + 1]
+
+    @cached_property
     def _pattern(self) -> tuple[bytes, bytes]:
         """Where the elements lie, from the first of them on, and which exist."""
         return (self.offsets - self.bounds[0]).tobytes(), self.valid.tobytes()

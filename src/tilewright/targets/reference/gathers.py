@@ -35,6 +35,10 @@ class Gathers:
                 if gathers := (*(gather for known in sources for gather in known), *own):
                     self._of[result] = gathers
 
+    def chooses(self, value: Value) -> bool:
+        """Whether rows of a view are chosen in memory."""
+        return value in self._of
+
     def environment(self, warp: Warp, value: Value) -> Mapping[Sym, Any]:
         """The integers by which a warp's access to a tensor is placed; those in memory as functions."""
         if not value.tensor.indices:
@@ -96,7 +100,7 @@ class Gathers:
     ) -> tuple[Array, Array]:
         """The elements that a warp writes, each once; those of rows that are chosen twice are found."""
         site, value, buffer = access
-        if value not in self._of:
+        if not self.chooses(value):
             return at, lanes
         found, first, counts = np.unique(at, return_index=True, return_counts=True)
         again = np.isin(at, found[counts > 1])

@@ -14,9 +14,9 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference import edges, peers
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
-from tilewright.targets.reference.checker import Checker
+from tilewright.targets.reference.checker import VALUES_TWICE, Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
-from tilewright.targets.reference.counts import Counts
+from tilewright.targets.reference.counts import Counts, Late
 from tilewright.targets.reference.coverage import Trail
 from tilewright.targets.reference.engines import Engines, Vectors
 from tilewright.targets.reference.extents import Extents
@@ -50,6 +50,7 @@ class Machine:
         scalars: the caller's numbers.
         check: whether to look for hazards and to count.
         numbers: what numbers are.
+        late: the late signals of executions before this one, see `Counts`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Machine:
         scalars: dict[Value, Any],
         check: bool,
         numbers: Numbers = NUMBERS,
+        late: Late | None = None,
     ) -> None:
         self.kernel = kernel
         self.numbers = numbers
@@ -82,7 +84,7 @@ class Machine:
         self._scalars = scalars
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
-        self.counts = Counts()
+        self.counts = Counts({} if late is None else late)
         self._population = Population(kernel, lanes, check, numbers)
         self.agents = self._population.agents
 
@@ -156,10 +158,16 @@ class Machine:
         return Wait(op, lambda: barrier.opened > opened)
 
     def _release(self, barrier: Gathering) -> None:
+        """Open a barrier.
+
+        The warps of a block must come to the same `tw.barrier`.  The barrier of a cluster has neither a
+        number nor a place (PTX ISA, "barrier.cluster": it waits for all threads of the cluster), so its
+        blocks, and the warps of each, may come to it at different lines, equally often.
+        """
         (first, op), *others = barrier.arrived.items()
         for warp, other in others:
-            if other is not op:
-                reason = f"the warps of one {barrier.place} wait at different barriers"
+            if other is not op and barrier.place == "block":
+                reason = "the warps of one block wait at different barriers"
                 self.checker.waiting(Kind.DIVERGENCE, warp.agent, other, (first.agent, op), reason)
         barrier.arrived.clear()
         barrier.opened += 1
@@ -256,6 +264,7 @@ class Machine:
             if reduction is not None:
                 self.checker.reduces(agent, site, buffer, at, lanes, reduction)
             else:
+                self._find_repeats(agent, (site, value, buffer), footprint, touched)
                 once = self.gathers.once(self.checker, agent, (site, value, buffer), at, lanes)
                 self.checker.writes(agent, site, buffer, *once, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
@@ -268,6 +277,18 @@ class Machine:
             warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched], marks))
         else:
             buffer.elements[at] = values[touched]
+
+    def _find_repeats(
+        self, agent: Agent, access: tuple[int, Value, Buffer], footprint: Footprint, touched: Array
+    ) -> None:
+        """Find elements to which one lane writes several values, through a view that is broadcast."""
+        site, value, buffer = access
+        if self.gathers.chooses(value) or footprint.repeats is None:
+            return  # of rows that are chosen in memory `Gathers.once` finds those that are equal
+        again = footprint.repeats & touched
+        if again.any():
+            at, lanes = footprint.offsets[again], lanes_of(again)
+            self.checker.defect(Kind.DUPLICATE, agent, site, buffer, at, lanes, VALUES_TWICE)
 
     def keep_within(
         self, warp: Warp, agent: Agent, site: int, buffer: Buffer, offsets: Array, wanted: Array

@@ -37,7 +37,8 @@ def reach(checker: Checker, warp: Warp, op: Op, value: Value, action: str, check
     """
     block = owner(warp, value)
     if block is None:
-        rank, last = warp.int(value.tensor.block or 0), len(warp.block.cluster.blocks) - 1
+        assert value.tensor.block is not None, "a block has its own memory"
+        rank, last = warp.int(value.tensor.block), len(warp.block.cluster.blocks) - 1
         reason = f"rank {rank} in a cluster of the ranks 0 to {last}"
         checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, action)
         return None

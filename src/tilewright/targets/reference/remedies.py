@@ -15,7 +15,7 @@ from tilewright.ir.ops import AsyncWait, Barrier, For, WarpBarrier
 NO_ORDER = "nothing orders two blocks: each must keep to elements of its own"
 NO_SIGNAL = (
     "nothing orders the two blocks here: no tw.signal after the first access of which the other block knows, "
-    "by a tw.await_ or the last tw.ticket, before the second"
+    "by a tw.await_ that cannot return without it or the last tw.ticket, before the second"
 )
 NO_BARRIER = "no barrier between the two accesses"
 NO_WARP_BARRIER = "no barrier or warp_barrier between these two lanes of one warp"

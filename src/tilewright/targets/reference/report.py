@@ -26,6 +26,7 @@ class Report:
         target: the target and architecture whose rules were asked too; empty if none was named.
         violations: the rules of that target that the kernel breaks.
         coverage: what the run was about: sizes, blocks, operations that never ran, loops that were short.
+        waits: notes about waits for counters that order nothing.
     """
 
     kernel: str
@@ -37,6 +38,7 @@ class Report:
     target: str = ""
     violations: tuple[Violation, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
+    waits: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -45,8 +47,8 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is no hazard, but slow: copies that ask for more sectors of global memory than they need."""
-        return tuple(
+        """No hazards: waits that order nothing, copies that request more sectors than they need."""
+        return self.waits + tuple(
             f"note: {count.site} {count.site.action}s {count.touched} sectors of global {count.site.value} "
             f"where {count.fewest} would do, {count.excess:.2f} times as many, at {place(count.site.op)}"
             for count in self.counters.sectors

@@ -23,6 +23,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.array_buffers import array_buffer, from_lowest, in_elements
 from tilewright.targets.reference.checker import Checker
+from tilewright.targets.reference.counts import Late
 from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
@@ -33,6 +34,7 @@ from tilewright.targets.reference.selection import Selection
 from tilewright.targets.reference.signals import (
     RESIDENT,
     has_signals,
+    orderless,
     report_counters,
     run_together,
 )
@@ -101,30 +103,48 @@ def run(
     if lanes < 1:
         raise LaunchError(f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}")
     _verify(kernel, lanes)
+    asked = None if blocks is None else list(blocks)
     kernel = wait_for_multiplies(copy_bytes(from_lowest(kernel, arrays)))
     env = bind_sizes(kernel, arrays, sizes or {})
     for guard in kernel.guards:
         if (message := guard.broken(env)) is not None:
             raise LaunchError(f"kernel {kernel.name}: {message}")
-    buffers = _bind_buffers(kernel, arrays, env, check, numbers)
-    _forget(kernel, buffers, outputs)
-    bound = _bind_scalars(kernel, scalars or {}, numbers)
-    machine = Machine(kernel, lanes, rules, buffers, bound, check, numbers)
     extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
-    selection = Selection(kernel, env, extents, buffers, work, asked=blocks is not None)
-    wanted = _clusters(kernel, extents, _grid(extents) if blocks is None else blocks)
-    members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
-    if has_signals(kernel):
+    bound = _bind_scalars(kernel, scalars or {}, numbers)
+    before = {name: arrays[name].copy() for name in kernel.written_params} if has_signals(kernel) else {}
+    late: Late = {}
+    while True:
+        buffers = _bind_buffers(kernel, arrays, env, check, numbers)
+        _forget(kernel, buffers, outputs)
+        machine = Machine(kernel, lanes, rules, buffers, bound, check, numbers, late)
+        selection = Selection(kernel, env, extents, buffers, work, asked=blocks is not None)
+        wanted = _clusters(kernel, extents, _grid(extents) if asked is None else asked)
+        members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
+        if not has_signals(kernel):
+            done, ended = _run_apart(machine, members, selection)
+            break
         done, ended = run_together(machine, members, resident)
-        if ended and done == math.prod(extents):  # others might have reset what is left
-            report_counters(machine)
-    else:
-        done, ended = _run_apart(machine, members, selection)
+        if machine.counts.is_settled or not check:
+            break
+        for name, contents in before.items():
+            arrays[name][...] = contents
+    if ended and done == math.prod(extents):  # others might have reset what is left
+        report_counters(machine)
     selection.has_stopped = not ended
     uncovered = _uncovered(kernel, buffers, machine.checker, whole, selection)
     found = machine.checker.findings
     about = covered(kernel, env, machine.trail, extents, done, lanes, selection.told(done))
-    return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done, coverage=about)
+    waits = tuple(orderless(op) for op in machine.counts.orderless)
+    return Report(
+        kernel.name,
+        found.all(),
+        found.omitted,
+        machine.counters,
+        uncovered,
+        done,
+        coverage=about,
+        waits=waits,
+    )
 
 
 def _run_apart(machine: Machine, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:

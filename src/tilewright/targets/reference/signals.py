@@ -16,7 +16,8 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.counts import Count, Mark, Passed, learn
-from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.coverage import place
+from tilewright.targets.reference.findings import Kind, describe
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.standstill import explain_standstill
@@ -70,9 +71,7 @@ def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, 
         machine.checker.waiting(Kind.COUNTER, agent, op, None, reason, "signal")
         return old
     _in_this_round(machine, agent, op, count, "signal")
-    made = machine.counts.signal(count, agent, op, value)
-    if machine.check and (wait := count.overtaken(made)) is not None:
-        machine.checker.waiting(Kind.COUNTER, agent, op, (wait.agent, wait.op), _late(wait), "signal")
+    machine.counts.signal(count, agent, op, value)
     if end is None or old + 1 < end:
         count.buffer.elements[count.at] = (old + value) % (1 << 32)
         return old
@@ -80,14 +79,6 @@ def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, 
         learn(agent, count.signals[:-1])
     _make_zero(machine, agent, op, count, count.unsignalled(end))
     return old
-
-
-def _late(wait: Passed) -> str:
-    return (
-        f"the wait until the counter is {wait.value} counts on signals that are there by then, but this one "
-        "is not ordered after it, and could have taken the place of one of them: count them in another "
-        "counter, or wait for all"
-    )
 
 
 def _make_zero(machine: Machine, agent: Agent, op: Op, count: Count, before: Sequence[Mark]) -> None:
@@ -128,12 +119,9 @@ def _await(machine: Machine, warp: Warp, op: Await) -> Steps:
         return f"{count.buffer.owner}[{count.at}] to be {value}; it is {count.value}{why}"
 
     yield Wait(op, lambda: count.value >= value, state, is_last=True)
-    agent = warp.agent
-    certain = count.certain(value)
-    learn(agent, certain)
-    _in_this_round(machine, agent, op, count, "wait")
-    count.passed.append(Passed(machine.counts.number(agent), agent, op, value, certain))
-    agent.advance()
+    machine.counts.wait(count, warp.agent, op, value)
+    _in_this_round(machine, warp.agent, op, count, "wait")
+    warp.agent.advance()
 
 
 @REFERENCE.rule(Reset)
@@ -228,6 +216,14 @@ def _note_residents(
         "several, or let blocks wait for lower numbers only"
     )
     machine.checker.waiting(Kind.RESIDENT, warp.agent, warp.waiting.op, None, reason)
+
+
+def orderless(op: Op) -> str:
+    """A note about a wait that orders nothing."""
+    return (
+        f"note: {describe(op)} returns whichever signals come first, so nothing that another block did is "
+        f"certain to come before it, at {place(op)}"
+    )
 
 
 def report_counters(machine: Machine) -> None:
