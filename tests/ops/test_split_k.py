@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -12,6 +16,7 @@ from tests.turns import Turns
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.ops.products import plain
+from tilewright.runtime import native
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import bind
 from tilewright.schedule.choose import Splitting
@@ -134,6 +139,62 @@ def test_a_row_has_its_bits_among_any_rows(way: str, turns: Turns) -> None:
     whole = tw.matmul(a, b, target="cpu", **WAYS[way])
     for rows in turns.among(range(1, 130), parts=3):
         assert (tw.matmul(a[:rows], b, target="cpu", **WAYS[way]) == whole[:rows]).all(), rows
+
+
+@pytest.mark.in_turns(6)
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("compiler", [toolchain.name for toolchain in native.find_toolchains()])
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [(d, "matmul") for d in ("f32", "f64", "f16", "bf16", "i8")]
+    + [(d, f"complex_matmul {method}") for d in ("c64", "c128") for method in ("4m", "3m")],
+)
+def test_a_row_has_its_bits_whatever_the_compiler_fuses(
+    dtype: str, op: str, compiler: str, threads: str
+) -> None:
+    """Micro-tiles of each height and width, tuned for a processor on which GCC avoids fused chains."""
+    tuned = "-mtune=znver3" if platform.machine() == "x86_64" else ""
+    command = [sys.executable, "-c", ROWS_APART, dtype, op, compiler, tuned]
+    environment = {**os.environ, "TILEWRIGHT_THREADS": threads}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+ROWS_APART = """
+import sys
+import numpy as np
+import tilewright as tw
+from tilewright.runtime import host, native
+
+dtype, op, compiler, tuned = sys.argv[1:]
+chosen = next(one for one in native.find_toolchains() if one.name == compiler)
+native.find_toolchains = lambda path=None: (chosen,)
+if tuned:  # vectors of eight f32, which every such processor has, and two of them in a row of a micro-tile
+    native.ARITHMETIC += (tuned,)
+    if native.host_arch() == "x86-64-v4":
+        native.NATIVE, host.host_arch = "-march=x86-64-v3", lambda: "x86-64-v3"
+rng, kind = np.random.default_rng(7), tw.dtype(dtype).numbers
+
+def drawn(*shape):
+    if dtype == "i8":
+        return rng.integers(-128, 128, shape).astype(kind)
+    real = rng.standard_normal(shape)
+    return (real + 1j * rng.standard_normal(shape) if dtype[0] == "c" else real).astype(kind)
+
+def product(a, b):
+    if op == "matmul":
+        return tw.matmul(a, b, batch_invariant=True, target="cpu")
+    return tw.complex_matmul(a, b, method=op.split()[1], batch_invariant=True, target="cpu")
+
+for k, n in ((100, 72), (37, 33), (51, 16), (30, 9)):
+    a, b = drawn(260, k), drawn(k, n)
+    whole = product(a, b)
+    for m in (1, 3, 7, 13, 60, 259) if dtype == "f32" else (1, 7, 13):
+        got = product(a[:m], b)
+        differing = np.argwhere(got != whole[:m])
+        if len(differing):
+            print(f"K={k} N={n}, {m} rows: {len(differing)} elements differ, the first at {differing[0]}")
+"""
 
 
 @pytest.mark.parametrize("asked", [{}, {"split_k": "auto"}, {"split_k": 3}], ids=str)

@@ -32,7 +32,7 @@ SYSTEM_COMPILERS = ("c++", "g++", "clang++")
 
 LANGUAGE = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fwrapv", "-fno-strict-aliasing")
 # No errno and no floating-point traps: neither changes a result, and loops with branches vectorise.
-# Contraction is off, so that every operation rounds once; the micro-kernels allow it for themselves.
+# Contraction is off, so that every operation rounds once; micro-kernels call fma by its name.
 ARITHMETIC = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 LINKING = ("-shared", "-nostdlib")
 OUTPUT = ("-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import platform
 import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.runtime import native
 from tilewright.targets import cpu
 
 MMA = tw.TiledMma(tw.atoms.fma(tw.f32), repeats=(12, 8))
@@ -250,3 +254,64 @@ def test_nothing_past_an_edge_is_filled_but_the_rest_of_a_micro_tile() -> None:
     assert fills
     assert re.search(r"for \(Index i0 = inside0; i0 < limit0; \+\+i0\)", text)
     assert "inside1" not in text[: text.index("acc += sA")]
+
+
+TUNED = {"aarch64": ()}
+if platform.machine() == "x86_64":
+    TUNED = {name: (f"-march={name}", "-mtune=znver3") for name in ("x86-64-v3", "x86-64-v4")}
+"""Options under which GCC chooses between fused and separate multiply-adds by the shape of a loop."""
+
+
+def emitted(name: str, arch: str) -> str:
+    """Text with micro-kernels of all sizes: of one dtype, or of several products at once."""
+    if name == "crossed":
+        return text_of(name, arch)
+    mma = tw.TiledMma(tw.atoms.fma(tw.dtype(name)), repeats=(12, 8))
+    dtypes = (name, name, mma.atom.c_dtype.name)
+    return cpu.emit(of_dtype.trace(*[tw.like(one, 100, 100) for one in dtypes], mma=mma), arch).text
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def of_dtype(A, B, C, *, mma):
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(TILE[:2], (m, n)))
+
+
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize("machine_arch", TUNED)
+@pytest.mark.parametrize("name", ["f32", "f64", "f16", "bf16", "crossed"])
+def test_each_product_and_its_sum_are_one_instruction(
+    toolchain: native.Toolchain, name: str, machine_arch: str, tmp_path: Path
+) -> None:
+    """In micro-kernels of every size, or the bits of a row would depend on how many rows there are."""
+    (tmp_path / "kernel.cpp").write_text(emitted(name, machine_arch))
+    command = [
+        *toolchain.compiler,
+        "-x",
+        "c++",
+        *native.flags(),
+        *TUNED[machine_arch],
+        "-S",
+        "kernel.cpp",
+        "-o",
+        "kernel.s",
+    ]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    pattern = r"^(\w*multiply_f\d+\w*ILi(\d+)ELi(\d+)E\w*[\w.]*):.*?^\s*\.size\s+\1"
+    found = list(re.finditer(pattern, (tmp_path / "kernel.s").read_text(), re.MULTILINE | re.DOTALL))
+    assert len(found) >= 6, "three heights and two widths"
+    for function in found:
+        # Several products at once are added up for one vector of columns after the other.
+        several = "_times" in function[1]
+        fused = len(re.findall(r"\b(?:vfn?madd\d+[ps][sd]|fml[as])\b", function[0]))
+        assert fused >= int(function[2]) * (4 if several else int(function[3])), function[1]
+        assert not re.findall(r"\b(?:vmul[ps][sd]|fmul)\b.*", function[0]), function[1]

@@ -146,8 +146,6 @@ def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchai
     """The loop has a fused multiply-add for each vector of the micro-tile, and touches no stack."""
     arch = native.host_arch()
     text = cpu.emit(CASES["gemm_f32"](), arch).text
-    # Kept apart, so that its code can be found.
-    text = text.replace("#define CONTRACTED\n", "#define CONTRACTED __attribute__((noinline))\n")
     assembly = compiled(toolchain, text, tmp_path)
     tile = cpu.lower(CASES["gemm_f32"](), arch)[0]
     rows, columns, _ = next(op.mma.atom.shape for op in tile.walk() if isinstance(op, Mma))

@@ -63,6 +63,7 @@ class Dots:
             tables = aligned_array(emitter, "float", "tables", CODES * self.columns)
             parts = Parts.of(emitter, op, panel, form, _tables)
             sums = aligned_array(emitter, "float", "sums", MOST_ROWS * CODES * self.columns)
+            emitter.call("fused_lanes")
             kernel = emitter.function("multiply_looked_up", _text(self, op.run, parts.depth // 2))
             with parts.each() as first:
                 parts.call(tables, code("(const unsigned*){}", held), first, self.columns)
@@ -122,9 +123,8 @@ def _text(dots: Dots, run: int, pitch: int) -> str:
     return f"""\
 // sums[i][n][lane] = (adds ? sums[i][n][lane] : 0) + sum of a[i][k] * tables[n][code of n at k] over {run} k
 template <int ROWS>
-CONTRACTED static void {SELF}(float* sums, const float* a, const unsigned char* from, const float* tables,
-    bool adds) {{
-  CONTRACT
+__attribute__((noinline)) static void {SELF}(float* sums, const float* a, const unsigned char* from,
+    const float* tables, bool adds) {{
 {header(CODES)}  typedef unsigned long long words __attribute__((vector_size({VECTOR_BYTES})));
   const bits shifts = {{{shifts}}};
   vector left[ROWS][{steps}];
@@ -149,7 +149,7 @@ CONTRACTED static void {SELF}(float* sums, const float* a, const unsigned char* 
 #else
       for (Index l = 0; l < {CODES}; ++l) x[l] = table[index[l] & {CODES - 1}];
 #endif
-      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] += left[i][t] * x;
+      UNROLL for (Index i = 0; i < ROWS; ++i) sum[i] = fused_lanes<1>(left[i][t], x, sum[i]);
     }}
     UNROLL for (Index i = 0; i < ROWS; ++i) to[{dots.columns} * i] = sum[i];
   }}

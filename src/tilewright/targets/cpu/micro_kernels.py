@@ -48,6 +48,11 @@ class Form:
     terms: tuple[Term, ...] = (Term(0, 0, 0),)
     width: int = 0
 
+    @property
+    def is_fused(self) -> bool:
+        """Whether a product and the sum it goes into are rounded together; sums of integers are exact."""
+        return self.atom.c_dtype.computed.is_float
+
     def count(self, side: str) -> int:
         """How many A, B or C there are."""
         found: int = 1 + max(getattr(term, side) for term in self.terms)
@@ -147,11 +152,14 @@ def _source(emitter: CpuEmitter, form: Form) -> str:
     at_a = f"{_index('i', form.a.row_stride)} + {_index('k', form.a.k_stride)}"
     for number, place in enumerate(a):
         value = _narrowed(emitter, atom, f"{place}[{at_a}]", "int, float")
-        lines += [f"  {each_row} {{", f"    const {real} left = {value};"]
+        if form.is_fused and lanes > 1:
+            lines += [f"  {each_row} {{", f"    const vector left = {value} - vector{{}};"]
+        else:
+            lines += [f"  {each_row} {{", f"    const {real} left = {value};"]
         for term in form.terms:
             if term.a == number:
-                sign = "-" if term.negative else "+"
-                lines.append(f"    {each_vector} {sums[term.c]}[i][j] {sign}= left * {rights[term.b]}[j];")
+                into, right = f"{sums[term.c]}[i][j]", f"{rights[term.b]}[j]"
+                lines.append(f"    {each_vector} {_added(emitter, form, into, right, term.negative)};")
         lines.append("  }")
     lines.append("}")
     for one, place, adding in zip(sums, c, adds, strict=True):
@@ -166,11 +174,22 @@ def _source(emitter: CpuEmitter, form: Form) -> str:
     return f"""\
 {_meaning(form, adds)}
 template <int ROWS, int VECTORS>
-CONTRACTED static void {SELF}({", ".join(parameters)}) {{
-  CONTRACT
+__attribute__((noinline)) static void {SELF}({", ".join(parameters)}) {{
   typedef {real} vector{kind};{bits}
 {body}
 }}"""
+
+
+def _added(emitter: CpuEmitter, form: Form, into: str, right: str, negative: bool) -> str:
+    """The statement that adds a product to a sum, or subtracts it; floats are rounded once."""
+    if not form.is_fused:
+        return f"{into} {'-' if negative else '+'}= left * {right}"
+    sign = "-" if negative else ""
+    if form.lanes == 1:
+        emitter.call("fused")
+        return f"{into} = fused(left, {sign}{right}, {into})"
+    emitter.call("fused_lanes")
+    return f"{into} = fused_lanes<{sign}1>(left, {right}, {into})"
 
 
 def _meaning(form: Form, adds: Sequence[str]) -> str:

@@ -8,20 +8,16 @@ from tilewright.targets.cpu import conversions, functions
 
 MACROS = """\
 #if defined(__clang__)
-#define CONTRACTED
-#define CONTRACT _Pragma("clang fp contract(fast)")
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #else
-#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
-#define CONTRACT
 #define UNROLL _Pragma("GCC unroll 16")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
 typedef long long Index;
 """
-"""CONTRACTED functions may fuse a product with the sum it goes into; INDEPENDENT loops carry no element."""
+"""INDEPENDENT loops carry no element from one turn to the next."""
 
 INTEGERS: dict[str, tuple[tuple[str, ...], str]] = {
     name: (("quotient",) if name == "remainder" else (), f"static inline {text}")
@@ -56,6 +52,53 @@ static inline Real cut(Real x, int drop) {
   const Bits bits = __builtin_bit_cast(Bits, x), finite = ((bits & 0x7fffffff) - 0x7f800000) >> 31;
   return __builtin_bit_cast(Real, (bits & (-1 << drop) & finite) | (bits & ~finite));
 }"""
+
+_FUSED = """\
+// a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
+template <typename Real>
+static inline Real fused(Real a, Real b, Real c) {
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
+  if constexpr (sizeof(Real) == sizeof(float)) return __builtin_fmaf(a, b, c);
+  else return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}"""
+"""The multiply-add of every micro-kernel.
+
+Compilers may not fuse by themselves: they would in some functions and not in others, and the bits of a row
+would depend on how many rows the last micro-tile has.
+"""
+
+
+def _fused_lanes() -> str:
+    """The multiply-add of vectors. Of the loop GCC 12 makes slow code: a vector is loaded for one number."""
+    lines = []
+    for size in (64, 32, 16):
+        wide, rest = (512, "_mask") if size == 64 else (256 if size == 32 else "", "")
+        lines += ["#if defined(__AVX512F__)"] if size == 64 else []
+        for bytes_, real in ((4, "ps"), (8, "pd")):
+            added, taken = (f"__builtin_ia32_vf{name}add{real}{wide}{rest}" for name in ("m", "nm"))
+            given = "a, b, c, -1, 4" if rest else "a, b, c"
+            lines += [
+                f"  if constexpr (sizeof a == {size} && sizeof a[0] == {bytes_})",
+                f"    return SIGN > 0 ? {added}({given}) : {taken}({given});",
+            ]
+        lines += ["#endif"] if size == 64 else []
+    body = "\n".join(lines)
+    return f"""\
+// SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
+template <int SIGN, typename Vector>
+static inline Vector fused_lanes(Vector a, Vector b, Vector c) {{
+#if defined(__FMA__) && !defined(__clang__)
+{body}
+#endif
+  Vector sum{{}};
+  const Index lanes = sizeof a / sizeof a[0];
+  UNROLL for (Index l = 0; l < lanes; ++l) sum[l] = fused(SIGN > 0 ? a[l] : -a[l], b[l], c[l]);
+  return sum;
+}}"""
+
 
 _CLAMP = """\
 template <typename Real>
@@ -113,6 +156,8 @@ SNIPPETS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "await_counter": ((), _AWAIT_COUNTER),
     "keep": ((), _KEEP),
     "cut": ((), _CUT),
+    "fused": ((), _FUSED),
+    "fused_lanes": (("fused",), _fused_lanes()),
     "clamp": ((), _CLAMP),
 }
 """Every helper function by name, with the names of those that it calls; in an order that C++ accepts."""
@@ -132,6 +177,8 @@ OWN_NAMES = (
     "arguments",
     "keep",
     "cut",
+    "fused",
+    "fused_lanes",
     "clamp",
     "bits_of_f32",
 )

@@ -2,13 +2,9 @@
 // - one thread does the work of 32; 1 synchronisations hold nothing back
 
 #if defined(__clang__)
-#define CONTRACTED
-#define CONTRACT _Pragma("clang fp contract(fast)")
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #else
-#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
-#define CONTRACT
 #define UNROLL _Pragma("GCC unroll 16")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif

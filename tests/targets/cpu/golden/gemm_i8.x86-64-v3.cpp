@@ -5,13 +5,9 @@
 // - sB re-laid out: strides (1, 24)
 
 #if defined(__clang__)
-#define CONTRACTED
-#define CONTRACT _Pragma("clang fp contract(fast)")
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #else
-#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
-#define CONTRACT
 #define UNROLL _Pragma("GCC unroll 16")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
