@@ -171,6 +171,80 @@ def test_compiling_for_an_unknown_target() -> None:
         double.compile(spec_of(describe(np.zeros(8))), spec_of(describe(np.zeros(8))), target="gpu")
 
 
+class Index:
+    """An integer of a stranger's: its text, or the error that asking for it raises."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: int | None) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        if self.value is None:
+            raise RuntimeError("it does not want to")
+        return self.value
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+
+@tw.kernel(X="N", by=tw.f32, i=int)
+def with_integer(X, by, i, *, used, tile=32):
+    n = tw.block_index(tw.ceil_div(X.shape[0], tile))
+    part = X.tile((tile,), (n,))
+    if used:
+        with tw.when(n < i):
+            tw.copy(tw.load(part.partition((32,))) + by, part)
+    else:
+        tw.copy(tw.load(part.partition((32,))) + 1.0, part)
+
+
+NO_INTEGERS = (
+    *(np.array([2, 3]), np.array(2), np.zeros((0,), np.int32), [1, 2], [1], (1, 2), {}, set(), "a", b"1"),
+    *(None, 1.5, np.float32(2), 1j, True, np.True_, object, np, Index(None), tw.f32, float("nan")),
+    *(2**31, -(2**31) - 1, 10**400, np.uint32(2**31), Index(2**40)),
+)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_no_integer_of_32_bits_is_refused_whether_it_is_used_or_not(target: str, used: bool) -> None:
+    kernel, x = with_integer.bind(used=used), np.zeros(70, np.float32)
+    kernel(x, 1.0, 2, target=target)
+    calls = [
+        lambda value: kernel(x, 1.0, value, target=target),
+        lambda value: kernel(x, i=value, by=1.0, target=target),
+        lambda value: with_integer(x, 1.0, value, used=used, target=target),
+        lambda value: kernel.prepare(x, 1.0, value, target=target),
+    ]
+    if target == "reference":
+        calls += [lambda value: kernel.check(x, 1.0, value), lambda value: kernel.check_sizes(x, 1.0, value)]
+    before = x.copy()
+    for value in NO_INTEGERS:
+        for call in calls:
+            with pytest.raises(
+                tw.LaunchError, match=r"kernel with_integer: i=(?s:.*) (must be an integer|does not fit)"
+            ):
+                call(value)
+    for value in (np.array([1.0, 2.0]), "a", [1], {}, None, 1j, Index(None), 10**400):
+        with pytest.raises(tw.LaunchError, match=r"by=(?s:.*) must be a number"):
+            kernel(x, value, 2, target=target)
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_integer_that_changes_is_read_anew_by_each_launch(target: str) -> None:
+    kernel, x, turns = with_integer.bind(used=True), np.zeros(96, np.float32), Index(1)
+    kernel(x, 1.0, turns, target=target)
+    np.testing.assert_array_equal(x, np.repeat([1, 0, 0], 32))
+    turns.value = 2
+    kernel(x, 1.0, turns, target=target)
+    np.testing.assert_array_equal(x, np.repeat([2, 1, 0], 32))
+    for value in (np.int8(3), np.uint64(3), 3):
+        kernel(x, 1.0, value, target=target)
+    np.testing.assert_array_equal(x, np.repeat([5, 4, 3], 32))
+
+
 def test_overlap() -> None:
     x = np.zeros((8, 8), np.float32)
     parts = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import struct
 from collections.abc import Sequence
@@ -103,15 +104,13 @@ def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]
 
 def _plain(name: str, dtype: DType, value: Any) -> float | int:
     if dtype.is_float:
-        try:
+        with contextlib.suppress(Exception):  # whatever a stranger's __float__ raises
             if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
                 return float(value)
-        except (TypeError, ValueError, OverflowError):
-            pass
         raise LaunchError(f"{name}={shown(value)} must be a number, which {dtype} holds")
     try:
         whole = operator.index(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001 what a stranger's __index__ raises
         raise LaunchError(f"{name}={shown(value)} must be an integer, to be passed as {dtype}") from None
     low, high = (0, 1) if dtype.kind == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
     if not low <= whole <= high:

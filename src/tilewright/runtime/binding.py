@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, Stride
 from tilewright.ir.types import Value
+from tilewright.kinds import is_integer, near_integer
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
@@ -57,7 +59,7 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
         elif isinstance(source, Stride):
             env[param.sym] = arrays[source.tensor].strides[source.dim]
         elif isinstance(source, Argument):
-            env[param.sym] = _integer(kernel, source.name, indices[source.name])
+            env[param.sym] = integer(kernel.name, source.name, indices[source.name])
     for param in kernel.sizes:
         if isinstance(param.source, Derived):
             env[param.sym] = int(evaluate(param.source.value, env))
@@ -109,13 +111,33 @@ def _transposed(param: Value, array: ArrayInfo, others: Mapping[Sym, int]) -> st
     return f"; {param.name} is ({dims[0]}, {dims[1]}); nearest: {param.name}.T"
 
 
-def _integer(kernel: Kernel, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise LaunchError(f"kernel {kernel.name}: {name}={value!r} must be an integer")
-    number = int(value.__index__())
+def integer(kernel: str, name: str, value: Any) -> int:
+    """A caller's integer, as Python's own.
+
+    Args:
+        kernel: the kernel's name.
+        name: the parameter's.
+        value: what the caller gave.
+
+    Raises:
+        LaunchError: it is no integer, or one that 32 bits do not hold.
+
+    Example:
+        >>> integer("k", "steps", 2.5)
+        Traceback (most recent call last):
+        tilewright.errors.LaunchError: kernel k: steps=2.5 must be an integer; nearest: 2
+    """
+    try:
+        number = operator.index(value) if is_integer(value) or isinstance(value, int) else None
+    except Exception:  # noqa: BLE001 what a stranger's __index__ raises
+        number = None
+    if number is None or isinstance(value, bool):
+        whole = None if isinstance(value, bool) else near_integer(value)
+        nearest = "" if whole is None else f"; nearest: {min(max(whole, -(2**31)), 2**31 - 1)}"
+        raise LaunchError(f"kernel {kernel}: {name}={shown(value)} must be an integer{nearest}")
     if not -(2**31) <= number < 2**31:
-        nearest = min(max(number, -(2**31)), 2**31 - 1)
-        raise LaunchError(f"kernel {kernel.name}: {name}={number} does not fit 32 bits; nearest: {nearest}")
+        nearest = f"nearest: {min(max(number, -(2**31)), 2**31 - 1)}"
+        raise LaunchError(f"kernel {kernel}: {name}={shown(value)} does not fit 32 bits; {nearest}")
     return number
 
 

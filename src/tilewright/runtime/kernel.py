@@ -16,7 +16,7 @@ from tilewright.calls import is_hashable, launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
-from tilewright.lang.program import Program
+from tilewright.lang.program import Parameter, Program
 from tilewright.runtime.aliases import check_apart, pairs_of
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
 from tilewright.runtime.backends import (
@@ -25,7 +25,7 @@ from tilewright.runtime.backends import (
     arch_named,
     processors_of,
 )
-from tilewright.runtime.binding import bind, check_output
+from tilewright.runtime.binding import bind, check_output, integer
 from tilewright.runtime.builds import Builds, Surroundings
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.constants import exact as exactly
@@ -229,8 +229,9 @@ class Bound(BoundChecks, BoundFlow):
         tensors = arguments
         if not self._only_tensors:
             tensors = tuple(a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor")
-            indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
-            key += [len(arguments), *indices, *map(type, indices)]  # 1 == True, which is no integer
+            pairs = zip(self.program.parameters, arguments, strict=False)
+            indices = [self._integer(p, a) for p, a in pairs if p.kind == "index"]
+            key += [len(arguments), *indices]
         pointers = []
         try:
             for tensor in tensors:
@@ -242,7 +243,7 @@ class Bound(BoundChecks, BoundFlow):
                 plan = self._plans.find(tuple(key))
             elif pointers == last_pointers or not plan.pairs:
                 return plan, pointers
-        except (LaunchError, TypeError, ValueError):  # no array, or an integer that is none: it says which
+        except (LaunchError, TypeError, ValueError):  # no array: it says which
             self._prepare(arguments, target)
             raise
         if plan is None:
@@ -252,6 +253,10 @@ class Bound(BoundChecks, BoundFlow):
             check_apart(plan.prepared.executable.flow, found)
         self._last = (key, plan, pointers)
         return plan, pointers
+
+    def _integer(self, parameter: Parameter, value: Any) -> int:
+        known = type(value) is int and -(2**31) <= value < 2**31
+        return value if known else integer(self.program.name, parameter.name, value)
 
     def prepare(self, *arguments: Any, target: str | None = None) -> PreparedLaunch:
         """A launch for these very arrays: all is checked now, and calling it only starts the kernel.
@@ -354,7 +359,7 @@ class Bound(BoundChecks, BoundFlow):
         found = arrays_of(self.program, arguments) if arrays is None else arrays
         parameters = self.program.parameters
         pairs = zip(parameters, arguments, strict=True)
-        numbers = {p.name: argument for p, argument in pairs if p.kind != "tensor"}
+        numbers = {p.name: self._integer(p, argument) for p, argument in pairs if p.kind == "index"}
         backend = serving(self.program, arguments, found, target)
         specs = {name: spec_of(info) for name, info in found.items()}
         self._builds.keep_up()

@@ -11,6 +11,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.kinds import is_integer, is_sequence
 from tilewright.lang.program import Program, dim_names
 from tilewright.runtime.arrays import ArrayInfo, described
+from tilewright.runtime.binding import integer
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets.reference.coverage import extents
 from tilewright.targets.reference.report import Report
@@ -35,7 +36,8 @@ def check_sizes(
     """One report of a kernel at many sizes; see `tilewright.runtime.kernel.Bound.check_sizes`."""
     infos = _infos(program, given)
     kernel = _traced(trace, program, given, infos)
-    known = {p.name: int(a) for p, a in zip(program.parameters, given, strict=True) if p.kind == "index"}
+    pairs = [(p.name, a) for p, a in zip(program.parameters, given, strict=True) if p.kind == "index"]
+    known = {name: integer(program.name, name, argument) for name, argument in pairs}
     known |= _extents(kernel, infos)
     asked = _asked(program.name, kernel, sizes)
     reports: dict[Sizes, Report] = {}
