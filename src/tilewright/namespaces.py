@@ -5,6 +5,9 @@ A namespace is a module with ``__all__``; `dir` shows that and nothing else.
 
 from __future__ import annotations
 
+import signal
+import sys
+from _thread import get_ident
 from importlib import import_module
 from importlib.machinery import PathFinder
 
@@ -71,7 +74,48 @@ def submodule(package: str, path: list[str], name: str) -> Any:
         name: what follows its dot.
     """
     found = None if name.startswith("__") else PathFinder.find_spec(f"{package}.{name}", path)
-    return None if found is None else import_module(found.name)
+    return None if found is None else import_whole(found.name)
+
+
+_importing: list[int] = []
+"""The threads that import a module now, while handlers of signals wait."""
+
+
+def import_whole(name: str) -> Any:
+    """Import a module; handlers of signals that arrive meanwhile run when it is whole.
+
+    A handler runs on the thread that imports, and would find half of the module.  Python's own handler of
+    interrupts does not wait: it ends the import.
+
+    Args:
+        name: the module's full name.
+
+    Raises:
+        ImportError: there is no such module.
+    """
+    known = sys.modules.get(name)
+    if known is not None and not getattr(known.__spec__, "_initializing", False):
+        return known
+    waiting: list[tuple[int, Any]] = []
+    handlers: dict[int, Any] = {}
+    try:
+        if get_ident() not in _importing:
+            for number in map(int, signal.valid_signals()):
+                handler = signal.getsignal(number)
+                if callable(handler) and handler is not signal.default_int_handler:
+                    signal.signal(number, lambda number, frame: waiting.append((number, frame)))
+                    handlers[number] = handler
+    except ValueError:  # handlers run on the main thread alone, and this is another one
+        return import_module(name)
+    _importing.append(get_ident())
+    try:
+        return import_module(name)
+    finally:
+        _importing.remove(get_ident())
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, frame in waiting:
+            handlers[number](number, frame)
 
 
 def missing(module: str, name: str) -> AttributeError:

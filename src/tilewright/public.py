@@ -3,7 +3,6 @@
 `tilewright` itself loads this file when the first of them is asked for.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.dtypes import (
@@ -93,6 +92,7 @@ from tilewright.lang.tile_arithmetic import (
 )
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
+from tilewright.namespaces import import_whole
 from tilewright.ops.complex_matmul import complex_matmul
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
@@ -285,11 +285,11 @@ it is asked for."""
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    module = import_module(_LATE[name])
+    module = import_whole(_LATE[name])
     return module if name == "draw" else getattr(module, name)
 
 
 @shows
 def _svg(what: object) -> str | None:
-    found: str | None = import_module("tilewright.inspect.draw.notebooks").svg_of(what)
+    found: str | None = import_whole("tilewright.inspect.draw.notebooks").svg_of(what)
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -207,3 +209,39 @@ def test_on_a_gpu_launches_on_several_threads_have_arguments_of_their_own(gpu: D
     together = gpu.launched[1:]
     assert {launched.words[0] for launched in together} == {x.address for x in xs}
     assert len({launched.words[1] for launched in together}) == 4, "they share counters on one stream"
+
+
+DURING_IMPORT = """
+import signal, sys, numpy as np, tilewright as tw
+x, results = np.eye(8, dtype=np.float32), []
+
+class Interrupting:
+    \"\"\"Sends a signal when one module in 20 of the library is looked for.\"\"\"
+    asked, inside = 0, 0
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("tilewright."):
+            self.asked += 1
+            if self.asked % 20 == 3:
+                signal.raise_signal(signal.SIGUSR1)
+
+def handler(number, frame):
+    if not finder.inside:  # its own imports send signals too
+        finder.inside = 1
+        results.append(float(tw.matmul(x, x, target="reference").sum()))
+        results.append(tw.ir.parse_kernel.__name__)
+        finder.inside = 0
+
+finder = Interrupting()
+signal.signal(signal.SIGUSR1, handler)
+sys.meta_path.insert(0, finder)
+print(tw.matmul(x, x, target="reference").sum(), finder.asked > 100, len(results) > 10, set(results))
+assert signal.getsignal(signal.SIGUSR1) is handler
+"""
+
+
+def test_a_signal_handler_that_interrupts_an_import_uses_the_whole_library() -> None:
+    done = subprocess.run([sys.executable, "-c", DURING_IMPORT], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("8.0 True True {")
+    assert "8.0" in done.stdout[4:]
+    assert "'parse_kernel'" in done.stdout

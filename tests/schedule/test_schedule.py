@@ -100,6 +100,9 @@ def test_the_tiled_mma_is_that_of_one_group() -> None:
         ({"stages": 0}, "stages must be a positive integer"),
         ({"blocks": -1}, "blocks must be an integer from 0 on"),
         ({"tile": (64, 64)}, "tile must be"),
+        ({"warps": (0, 1)}, "warps must be 2 positive integers; nearest legal choice: warps=(1, 1)"),
+        ({"warps": (2, -1)}, "warps must be 2 positive integers; nearest legal choice: warps=(2, 1)"),
+        ({"cluster": (1, 0)}, "cluster must be 2 positive integers; nearest legal choice: cluster=(1, 1)"),
         ({"split_k": 0}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
         ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
         ({"reduction": "two-stage"}, "reduction must be one of 'workspace', 'reduce-scatter'"),
@@ -110,3 +113,58 @@ def test_a_value_that_no_schedule_has_is_refused(wrong: dict[str, Any], said: st
     with pytest.raises(tw.LaunchError) as refused:
         tw.Schedule(**{"atom": tw.atoms.MMA_F16, "tile": (64, 64, 32)} | wrong)
     assert said in str(refused.value)
+
+
+VALUES: dict[str, list[Any]] = {
+    "tile": [(32, 32, 8), (16, 16, 16), (0, 32, 8), (-1, 2, 3), (33, 7, 5), (2**40, 32, 8)],
+    "warps": [(1, 1), (2, 2), (4, 1), (2**40, 1)],
+    "stages": [1, 3, 2**40],
+    "staging": ["direct", "registers", "cp_async", "tma"],
+    "roles": ["none", "cooperative", "ping-pong"],
+    "groups": [1, 2, 3, 2**40],
+    "cluster": [(1, 1), (2, 1), (3, 3), (2**20, 2**20)],
+    "epilogue": ["direct", "staged", "overlapped"],
+    "split_k": [1, 2, 7, "auto", "stream", 2**40],
+    "reduction": ["workspace", "reduce-scatter", "cluster", "atomic"],
+    "promote": [0, 1, 16, 2**40],
+    "blocks": [0, 7, 2**40],
+    "group_m": [0, 8, 2**40],
+    "k1": [(0, 0), (3, 0), (2**40, 1)],
+    "extra_rows": [(0, 0), (2**40, 0)],
+    "buffers": [1, 2**40],
+    "swap_ab": [False, True],
+}
+
+
+@pytest.mark.parametrize("epilogue", ["direct", "staged", "overlapped"])
+@pytest.mark.parametrize("split", ["auto", "stream", 17, 2**40])
+def test_a_split_whose_blocks_have_no_number_and_a_cluster_is_refused_by_name(
+    epilogue: Any, split: Any
+) -> None:
+    schedule = tw.Schedule(
+        tw.atoms.fma("f32", "f32", (4, 8)), (32, 32, 8), split_k=split, reduction="cluster", epilogue=epilogue
+    )
+    a, b = np.ones((33, 17), np.float32), np.ones((17, 21), np.float32)
+    with pytest.raises(tw.ScheduleError, match="the schedule is refused"):
+        tw.matmul(a, b, schedule=schedule, target="reference")
+
+
+def test_random_schedules_compute_the_product_or_are_refused() -> None:
+    rng, computed = random.Random(11), 0
+    values = np.random.default_rng(11)
+    a = values.integers(-4, 5, (33, 17)).astype(np.float32)
+    b = values.integers(-4, 5, (17, 21)).astype(np.float32)
+    for _ in range(250):
+        named = {
+            name: rng.choice(VALUES[name]) for name in rng.sample([*VALUES], rng.choice([1, 2, 2, 3, 5]))
+        }
+        try:
+            schedule = tw.Schedule(
+                **{"atom": tw.atoms.fma("f32", "f32", (4, 8)), "tile": (32, 32, 8)} | named
+            )
+            found = tw.matmul(a, b, schedule=schedule, target="reference")
+        except tw.TilewrightError:
+            continue
+        np.testing.assert_array_equal(found, a @ b)
+        computed += 1
+    assert computed > 5

@@ -8,10 +8,9 @@ Both print and read back; operations are verified, and a graph is evaluated with
 ([], ['barrier'])
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tilewright.namespaces import namespace, submodule
+from tilewright.namespaces import import_whole, namespace, submodule
 
 if TYPE_CHECKING:
     from tilewright.dataflow.evaluate import evaluate
@@ -75,7 +74,7 @@ def _found(name: str) -> Any:
     file = next((file for file, names in _FILES.items() if name in names), None)
     if file is None:
         return submodule(__name__, __path__, name)
-    return getattr(import_module(f"tilewright.{file}"), name)
+    return getattr(import_whole(f"tilewright.{file}"), name)
 
 
 __getattr__, __dir__ = namespace(__name__, __all__, _found)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any, Protocol
 
+from tilewright.namespaces import import_whole
 from tilewright.targets.target import TARGETS
 
 UNTIMED = 2
@@ -150,5 +150,5 @@ def driver_of(memory: str) -> Driver:
         memory: what frameworks call such a device.
     """
     place = next(found.driver for found in TARGETS.values() if found.driver and found.memory == memory)
-    made: Any = import_module(place)
+    made: Any = import_whole(place)
     return made  # type: ignore[no-any-return]

@@ -285,12 +285,20 @@ def _split(case: Case) -> Reasons:
         yield from _of_a_cluster(case)
 
 
+MOST_OF_A_CLUSTER = 16
+"""Blocks of the largest cluster of any machine; the rules of a machine know its own."""
+
+
 def _of_a_cluster(case: Case) -> Reasons:
     """Parts of K that a cluster computes are as many as it has blocks, which meet outside of roles."""
     schedule, product = case.schedule, case.form.sum
     if isinstance(schedule.split_k, str):
         text = f'split_k="{schedule.split_k}" with reduction="cluster", of a number of blocks that is said'
         yield "reduction", text, 'split_k=4 and blocks=0, or reduction="workspace"', product
+    elif schedule.split_k > MOST_OF_A_CLUSTER:
+        most = f"a cluster has at most {MOST_OF_A_CLUSTER} blocks"
+        text = f'split_k={schedule.split_k} with reduction="cluster"; {most}'
+        yield "split_k", text, f'split_k={MOST_OF_A_CLUSTER}, or reduction="workspace"', product
     if case.is_bulk and schedule.registers:
         text = (
             f'registers={schedule.registers} with reduction="cluster"; warps that have multiplied go on '

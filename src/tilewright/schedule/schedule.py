@@ -194,14 +194,14 @@ class Schedule:
 
     atom: MmaAtom
     tile: tuple[int, int, int]
-    warps: tuple[int, int] = (1, 1)
+    warps: tuple[Count, Count] = (1, 1)
     stages: Count = 1
     staging: Staging = "direct"
     roles: Roles = "none"
     groups: Count = 1
     balanced: bool = False
     blocks: Natural = 0
-    cluster: tuple[int, int] = (1, 1)
+    cluster: tuple[Count, Count] = (1, 1)
     group_m: Natural = 0
     group_n: Natural = 0
     promote: Natural = 0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError, close_to, shown
+from tilewright.namespaces import import_whole
 from tilewright.passes.pipeline import Pass
 
 HOST = "cpu"
@@ -212,7 +212,7 @@ def owner(arch: str) -> Target:
 def part(place: str) -> Any:
     """What lies at ``"module:name"``."""
     module, _, name = place.partition(":")
-    found: Any = import_module(module)
+    found: Any = import_whole(module)
     for word in name.split("."):
         found = getattr(found, word)
     return found

@@ -239,8 +239,9 @@ def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
     if not is_clustered(schedule):
         widths = (width for width in range(LEAST_SHARE, columns, LEAST_SHARE) if in_parts(spread, width))
         return next(widths, columns)
-    assert isinstance(schedule.split_k, int), "a number of blocks, by the rules"
-    for count in range(min(schedule.split_k, most), 1, -1):
+    # Blocks of a cluster have a number; the rules refuse another split, and ask for the columns meanwhile.
+    blocks = schedule.split_k if isinstance(schedule.split_k, int) else 1
+    for count in range(min(blocks, most), 1, -1):
         if columns % count == 0 and in_parts(spread, columns // count):
             return columns // count
     return columns
