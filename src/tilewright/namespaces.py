@@ -5,7 +5,6 @@ A namespace is a module with ``__all__``; `dir` shows that and nothing else.
 
 from __future__ import annotations
 
-import signal
 import sys
 from _thread import get_ident
 from importlib import import_module
@@ -96,11 +95,12 @@ def import_whole(name: str) -> Any:
     known = sys.modules.get(name)
     if known is not None and not getattr(known.__spec__, "_initializing", False):
         return known
+    signal: Any = sys.modules["_signal"]  # always there; the module `signal` gives names to its numbers
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
     try:
         if get_ident() not in _importing:
-            for number in map(int, signal.valid_signals()):
+            for number in signal.valid_signals():
                 handler = signal.getsignal(number)
                 if callable(handler) and handler is not signal.default_int_handler:
                     signal.signal(number, lambda number, frame: waiting.append((number, frame)))
