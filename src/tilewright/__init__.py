@@ -18,7 +18,9 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from tilewright import ck, hopper, ir, layouts, testing  # noqa: F401
-    from tilewright.public import *  # noqa: F403
+    from tilewright.lang.exact_functions import *  # noqa: F403
+    from tilewright.lang.functions import *  # noqa: F403
+    from tilewright.public import *  # noqa: F403  mypy does not see what `__all__ +=` adds
 else:
     # A program that only may use tilewright, and the command line that says its version, do not wait for it:
     # the names come when the first is asked for, the targets when a kernel is compiled for them.

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow
 from tilewright.dtypes import DType, i32
@@ -66,12 +68,14 @@ class Parameter:
         dims: names of a tensor's dimensions; empty if the author gave none.  `BATCH` among them stands for
             any number of dimensions, which have the same extents in all tensors that declare it.
         dtype: dtype of a scalar.
+        default: the value of a number or an integer that a launch leaves out; None if there is no default.
     """
 
     name: str
     kind: str
     dims: tuple[str, ...] = ()
     dtype: DType = i32
+    default: float | int | None = None
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -120,7 +124,9 @@ class Program:
                 if parameter.default is not parameter.empty:
                     self.defaults[parameter.name] = parameter.default
             elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                found.append(_parameter(self.name, parameter.name, declared.pop(parameter.name, "")))
+                made = _parameter(self.name, parameter.name, declared.pop(parameter.name, ""))
+                default = None if parameter.default is parameter.empty else parameter.default
+                found.append(made if default is None else _with_default(self.name, made, default))
             else:
                 raise SignatureError(
                     f"kernel {self.name}: parameter {parameter} cannot be variadic or positional-only"
@@ -316,6 +322,18 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
         f"kernel {program}: {name}={shown(declared)} is neither the names of dimensions, such as 'M K', nor "
         f"a dtype for a number, nor int; nearest legal choice: {name}=tw.f32 or {name}=int"
     )
+
+
+def _with_default(program: str, parameter: Parameter, default: Any) -> Parameter:
+    """A number or an integer with the value that a launch may leave out."""
+    kinds = (int, np.integer) if parameter.kind == "index" else (int, float, np.integer, np.floating)
+    if parameter.kind == "tensor" or isinstance(default, bool) or not isinstance(default, kinds):
+        what = {"tensor": "an array, which has no default", "index": "an integer"}
+        raise SignatureError(
+            f"kernel {program}: {parameter.name}={shown(default)}, and {parameter.name} is "
+            f"{what.get(parameter.kind, 'a number')}; nearest legal choice: no default"
+        )
+    return replace(parameter, default=default)
 
 
 def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ def kernel(function: Callable[..., None] | None = None, /, *, sync: str = EXPLIC
 
     Args:
         function: takes tensors, numbers and integers positionally, compile-time constants by keyword only.
+            Numbers, integers and constants may have defaults.
         sync: ``"explicit"``: the author writes `barrier`, `async_commit` and `async_wait` where they are
             needed.  ``"auto"``: they are placed when the kernel is traced, from what its operations read and
             write: as few as serve, which `tilewright inspect` lists with the accesses that need them.  A
@@ -36,7 +37,8 @@ def kernel(function: Callable[..., None] | None = None, /, *, sync: str = EXPLIC
             have equal extents), a dtype for a number (``alpha=tw.f32``), or ``int`` for an integer.
 
     Returns:
-        A `Kernel`, or a decorator when called with declarations alone.
+        A `Kernel`, or a decorator when called with declarations alone.  Kernels are pickled by name, as
+        functions are, so define them at the top of a module to send them to other processes.
 
     Example:
         >>> import numpy as np

@@ -70,6 +70,9 @@ class Kernel(KernelChecks):
         self.name = program.name
         self.__doc__ = program.__doc__
         self.__name__ = program.name
+        self.__module__ = program.function.__module__
+        self.__qualname__ = program.function.__qualname__
+        self.__wrapped__ = program.function
         self._names = frozenset(parameter.name for parameter in program.parameters)
         self._around = Surroundings(program)
         self._bound: Recent[Any, Bound] = Recent(MOST_BOUND)
@@ -99,7 +102,7 @@ class Kernel(KernelChecks):
                 f"kernel {self.name}: constant {bad}={shown(given[bad])} is not hashable; use a tuple"
             ) from None
         if found is None:
-            found = Bound(self.program, given, self._around, schedule)
+            found = Bound(self.program, given, self._around, schedule, self)
             self._bound.keep(key, found)
         self._last = (values, found)
         return found
@@ -141,6 +144,10 @@ class Kernel(KernelChecks):
         constants = {name: value for name, value in named.items() if name not in self._names}
         return self.bind(**constants), {name: named[name] for name in named if name in self._names}
 
+    def __reduce__(self) -> str:
+        """Pickle by name, as functions do; a copy is the same object."""
+        return self.__qualname__
+
     def __repr__(self) -> str:
         names = ", ".join(parameter.name for parameter in self.program.parameters)
         constants = ", ".join(self.program.constants)
@@ -157,8 +164,10 @@ class Bound(BoundChecks, BoundFlow):
         constants: Mapping[str, Any],
         around: Surroundings | None = None,
         schedule: Schedule | Splitting | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
         self.program = program
+        self._kernel = kernel
         self.constants = dict(constants)
         self.schedule = schedule
         self._plans = Plans()
@@ -173,6 +182,13 @@ class Bound(BoundChecks, BoundFlow):
         names = ", ".join(parameter.name for parameter in self.program.parameters)
         constants = "".join(f", {name}={shown(value)}" for name, value in self.constants.items())
         return f"<kernel {self.program.name}({names}){constants}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the kernel's name, its constants and its schedule; a copy is the same object."""
+        if self._kernel is None:
+            raise TypeError(f"{self!r} was not made by Kernel.bind, and cannot be pickled")
+        constants = self.constants if self.schedule is None else {**self.constants, "schedule": self.schedule}
+        return _bound_again, (self._kernel, constants)
 
     def forget(self, executable: Executable | None = None) -> None:
         """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
@@ -201,7 +217,7 @@ class Bound(BoundChecks, BoundFlow):
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
         try:
-            if named:
+            if named or len(arguments) < len(self._kinds):
                 arguments = tuple(in_order(self.program, arguments, named, numbers=True))
             plan, pointers = self.planned(arguments, target)
             plan.prepared.launch(arguments, pointers, stream)
@@ -285,6 +301,7 @@ class Bound(BoundChecks, BoundFlow):
             >>> float(x[0]), float(x[-1])
             (12.0, 12.0)
         """
+        arguments = tuple(in_order(self.program, arguments, {}, numbers=True))
         prepared = self._prepare(arguments, target)
         return PreparedLaunch(self.program.name, prepared, self.program.parameters, arguments)
 
@@ -377,3 +394,8 @@ class Bound(BoundChecks, BoundFlow):
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
+
+
+def _bound_again(kernel: Kernel, constants: dict[str, Any]) -> Bound:
+    """What a pickled `Bound` becomes."""
+    return kernel.bind(**constants)

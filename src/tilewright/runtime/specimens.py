@@ -181,8 +181,10 @@ def check_count(program: Program, given: Sequence[Any]) -> None:
     """
     names = [parameter.name for parameter in program.parameters]
     if len(given) != len(names):
+        least = sum(parameter.default is None for parameter in program.parameters)
+        count = str(len(names)) if least == len(names) else f"{least} to {len(names)}"
         raise LaunchError(
-            f"kernel {program.name} takes {len(names)} arguments ({', '.join(names)}), {len(given)} given"
+            f"kernel {program.name} takes {count} arguments ({', '.join(names)}), {len(given)} given"
         )
 
 
@@ -195,15 +197,19 @@ def in_order(
         program: the kernel.
         given: arguments by position.
         named: arguments by name.
-        numbers: whether there must be numbers too; if not, those that are left out are None.
+        numbers: whether there must be numbers too; if not, those that are left out and have no default are
+            None.
 
     Raises:
         LaunchError: an argument twice, one that the kernel does not take, or no array for a parameter.
     """
-    if not named:
+    if not named and len(given) >= len(program.parameters):
         return given
     names = [parameter.name for parameter in program.parameters]
     known: dict[str, Any] = dict(zip(names, given, strict=False))
+    if not named:
+        rest = program.parameters[len(given) :]
+        return given if any(p.default is None for p in rest) else (*given, *(p.default for p in rest))
     twice = [name for name in named if name in known]
     unknown = [name for name in named if name not in names]
     if twice or unknown or len(given) > len(names):
@@ -211,6 +217,8 @@ def in_order(
         which = ", ".join(twice or unknown) or f"{len(given)} arguments by position"
         raise LaunchError(f"kernel {program.name}: {which} {wrong}, which are {', '.join(names)}")
     known |= named
+    defaults = {p.name: p.default for p in program.parameters if p.default is not None}
+    known = defaults | known
     wanted = [p.name for p in program.parameters if numbers or p.kind == "tensor"]
     if missing := [name for name in wanted if name not in known]:
         example = "" if numbers else f"; e.g. {missing[0]}=tw.like('f16', 512, 512)"

@@ -1,0 +1,354 @@
+"""A mutation campaign: change the library's source in one place, and see whether a nearby test fails.
+
+    python scripts/mutate.py --map [--jobs 2]
+    python scripts/mutate.py --count 200 --seed 1 [--jobs 2] [--json tests/src_mutants.json]
+
+``--map`` runs the tests of the mutated rooms once under `coverage` (``pip install coverage``), and writes into
+`.mutation/` which tests execute which line.  Then a mutant costs seconds: the quickest tests that execute its
+line run until one fails.  A mutant that no test fails for has survived.  The record keeps each mutant with
+its outcome, and for a survivor the reason why it is equivalent, which a person writes into ``why``.
+
+Mutants are semantic: a comparison, an operator, a constant, a condition, a sort, a rounding, a dropped call.
+Left out are lines that change no result: messages, and the rules that only rank legal schedules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / ".mutation"
+RECORD = ROOT / "tests" / "src_mutants.json"
+ROOMS = ("ops", "schedule", "dataflow", "targets/cpu")
+RANKING = ("choose", "candidates", "tables", "_time", "estimate", "gains", "slow")
+"""Parts of the names of files that only rank legal schedules, or warn."""
+TESTS = (
+    *(
+        "tests/ops",
+        "tests/schedule",
+        "tests/dataflow",
+        "tests/targets/cpu",
+        "tests/targets/cuda",
+        "tests/lang",
+    ),
+    *("tests/problems", "tests/checking", "tests/hazards", "tests/targets/hip/test_members.py"),
+)
+MOST_TESTS, MOST_SECONDS, ENDED_AFTER_S = 40, 40.0, 240.0
+"""What runs for one mutant: tests, their seconds on the unchanged source, seconds after which it is ended."""
+
+COMPARED = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+COMPUTED = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+}
+CALLED = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "sorted": "list",
+    "round": "int",
+    "abs": "+",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file.
+
+    Args:
+        file: the path below `src/tilewright`.
+        function: the function that is changed.
+        line: its line, counted from 1.
+        before: the source text that is replaced.
+        after: the text that replaces it.
+        start: the offset of ``before`` in the file.
+    """
+
+    file: str
+    function: str
+    line: int
+    before: str
+    after: str
+    start: int
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What stays the same when lines above it change."""
+        return self.file, self.function, self.before, self.after
+
+
+def changed(node: ast.AST) -> Iterator[str]:
+    """The texts that may stand in the place of a node."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in COMPARED:
+            yield ast.unparse(ast.Compare(node.left, [COMPARED[type(op)]()], node.comparators))
+        case ast.BinOp(op=op) if type(op) in COMPUTED and not isinstance(
+            node.left, ast.Constant | ast.JoinedStr
+        ):
+            yield f"({ast.unparse(ast.BinOp(node.left, COMPUTED[type(op)](), node.right))})"
+        case ast.BoolOp(op=op):
+            other = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield f"({ast.unparse(ast.BoolOp(other, node.values))})"
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            yield f"({ast.unparse(node.operand)})"
+        case ast.Constant(value=bool(value)):
+            yield str(not value)
+        case ast.Constant(value=int(value)) if value < 1 << 16:
+            yield str(value + 1)
+        case ast.Call(func=ast.Name(id=name), args=[_, *_]) if name in CALLED:
+            yield f"{CALLED[name]}({', '.join(map(ast.unparse, [*node.args, *node.keywords]))})"
+        case ast.IfExp():
+            yield f"({ast.unparse(ast.IfExp(node.test, node.orelse, node.body))})"
+        case ast.Expr(value=ast.Call()):
+            yield "pass"
+        case _:
+            return
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    """Every mutant of a file, in the order of its text."""
+    text = path.read_text(encoding="utf-8")
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    lines = text.splitlines()
+
+    def offset(line: int, column: int) -> int:
+        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+    def walk(node: ast.AST, function: str) -> Iterator[Mutant]:
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert):
+            return
+        if function and isinstance(node, ast.expr | ast.stmt):
+            start, end = (
+                offset(node.lineno, node.col_offset),
+                offset(node.end_lineno or 0, node.end_col_offset or 0),
+            )
+            for after in changed(node):
+                yield Mutant(
+                    path.relative_to(ROOT / "src" / "tilewright").as_posix(),
+                    function,
+                    node.lineno,
+                    text[start:end],
+                    after,
+                    start,
+                )
+        if isinstance(node, ast.FunctionDef):
+            if node.name.startswith("__") and node.name != "__init__":
+                return
+            for statement in node.body:
+                yield from walk(statement, f"{function}.{node.name}".strip("."))
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, function)
+
+    yield from walk(ast.parse(text), "")
+
+
+def sources() -> Iterator[Path]:
+    """The files that are mutated."""
+    for room in ROOMS:
+        for path in sorted((ROOT / "src" / "tilewright" / room).rglob("*.py")):
+            if not any(word in path.stem for word in RANKING):
+                yield path
+
+
+# The map of lines: this file is a plugin of pytest then.
+
+_coverage: Any = None
+_seconds: dict[str, float] = {}
+
+
+def pytest_sessionstart(session: Any) -> None:
+    """Measure in each process of pytest-xdist, or in the only one."""
+    global _coverage
+    name = os.environ.get("PYTEST_XDIST_WORKER")
+    if name is None and session.config.getoption("numprocesses", None):
+        return
+    coverage = __import__("coverage")
+    folders = [str(ROOT / "src" / "tilewright" / room) for room in ROOMS]
+    _coverage = coverage.Coverage(data_file=str(FOLDER / f"lines.{name}"), source=folders, config_file=False)
+    _coverage.start()
+
+
+def pytest_runtest_protocol(item: Any) -> None:
+    """Count what runs from here on for this test."""
+    if _coverage is not None:
+        _coverage.switch_context(item.nodeid)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Remember how long a test that passed took."""
+    if report.when == "call" and report.passed:
+        _seconds[report.nodeid] = report.duration
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    """Keep what was measured."""
+    if _coverage is not None:
+        _coverage.stop()
+        _coverage.save()
+    if os.environ.get("PYTEST_XDIST_WORKER") is None:
+        (FOLDER / "seconds.json").write_text(json.dumps(_seconds))
+
+
+def make_map(jobs: int, tests: list[str]) -> None:
+    """Run the tests of the rooms, and write which of them execute which line."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "mutate",
+        "-n",
+        str(jobs),
+        "--fuzz-seed=27",
+        *TESTS,
+    ]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "scripts")])
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, check=False)
+    data = __import__("coverage").CoverageData(basename=str(FOLDER / "all"))
+    for part in sorted(FOLDER.glob("lines.*")):
+        one = __import__("coverage").CoverageData(basename=str(part))
+        one.read()
+        data.update(one)
+    found: dict[str, dict[int, list[str]]] = {}
+    for name in data.measured_files():
+        lines = {line: [one for one in tests if one] for line, tests in data.contexts_by_lineno(name).items()}
+        found[Path(name).relative_to(ROOT / "src" / "tilewright").as_posix()] = lines
+    (FOLDER / "lines.json").write_text(json.dumps(found))
+
+
+def nearby(mutant: Mutant, lines: dict[str, dict[str, list[str]]], seconds: dict[str, float]) -> list[str]:
+    """The quickest tests that execute the mutant's line."""
+    tests = lines.get(mutant.file, {}).get(str(mutant.line), [])
+    found, left = [], MOST_SECONDS
+    for test in sorted((one for one in set(tests) if one in seconds), key=lambda one: (seconds[one], one)):
+        left -= seconds[test]
+        if found and (left < 0 or len(found) == MOST_TESTS):
+            break
+        found.append(test)
+    return found
+
+
+def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
+    """Run the tests on a tree with the mutant: ``killed`` or ``survived``."""
+    path = tree / "src" / "tilewright" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    end = mutant.start + len(mutant.before)
+    path.write_text(text[: mutant.start] + mutant.after + text[end:], encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n",
+        "0",
+        "--timeout=60",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TILEWRIGHT_CACHE_DIR": str(tree / "cache")}
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=ENDED_AFTER_S)
+        return "survived" if done.returncode == 0 else "killed"
+    except subprocess.TimeoutExpired:
+        return "killed"
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def campaign(count: int, seed: int, jobs: int, record: Path) -> None:
+    """Draw mutants, try each, and write the record."""
+    lines = json.loads((FOLDER / "lines.json").read_text())
+    seconds = json.loads((FOLDER / "seconds.json").read_text())
+    reached = [mutant for path in sources() for mutant in mutants(path) if nearby(mutant, lines, seconds)]
+    drawn = random.Random(seed).sample(reached, min(count, len(reached)))
+    before = json.loads(record.read_text())["mutants"] if record.exists() else []
+    known = {
+        (one["file"], one["function"], one["before"], one["after"]): one.get("why", "") for one in before
+    }
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            tree = Path(folder) / str(number)
+            ignored = shutil.ignore_patterns(".git", ".venv", ".mutation", ".*_cache", "__pycache__", ".whl")
+            shutil.copytree(ROOT, tree, ignore=ignored)
+            trees.put(tree)
+
+        def one(mutant: Mutant) -> dict[str, Any]:
+            tree, tests, began = trees.get(), nearby(mutant, lines, seconds), time.monotonic()
+            try:
+                found = outcome(mutant, tests, tree)
+            finally:
+                trees.put(tree)
+            took = time.monotonic() - began
+            shown = f"{mutant.file}:{mutant.line} {mutant.before!r} -> {mutant.after!r}"
+            print(f"{found:<9} {took:5.1f} s {len(tests):3d} tests  {shown}", flush=True)
+            why = {"why": known.get(mutant.key, "")} if found == "survived" else {}
+            return {**asdict(mutant), "tests": len(tests), "outcome": found, **why}
+
+        tried = list(pool.map(one, drawn))
+    counts = Counter(one["outcome"] for one in tried)
+    equivalent = sum(1 for one in tried if one.get("why"))
+    said = {"seed": seed, "reached": len(reached), **counts, "equivalent": equivalent}
+    tried.sort(key=lambda one: (one["outcome"], one["file"], one["line"]), reverse=True)
+    for mutant in tried:
+        del mutant["start"]
+    record.write_text(json.dumps({**said, "mutants": tried}, indent=1) + "\n", encoding="utf-8")
+    print(said)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--map", action="store_true", help="write which tests execute which line")
+    parser.add_argument("--tests", nargs="*", default=[], help="for the map; default: those of the rooms")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", type=Path, default=RECORD)
+    asked = parser.parse_args()
+    if asked.map:
+        make_map(asked.jobs, asked.tests)
+    else:
+        campaign(asked.count, asked.seed, asked.jobs, asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A user's file that type checkers read: the README's code, and every public name."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.namespaces import SPELLED
+
+ROOT = Path(__file__).parents[2]
+CHECKERS = {
+    "mypy": ("mypy", "--check-untyped-defs", "--no-incremental"),
+    "pyright": ("basedpyright", "--project", "."),
+}
+"""The command of each; `basedpyright` is pyright with a Node.js of its own."""
+
+
+def code_of_readme() -> str:
+    """Every block of Python in order, without prompts and outputs."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    parser = doctest.DocTestParser()
+    return "\n".join(
+        "".join(example.source for example in parser.get_examples(block)) if ">>>" in block else block
+        for block in blocks
+    )
+
+
+def every_name() -> str:
+    """A file that uses each public name of each public namespace."""
+    lines = ["import tilewright as tw"]
+    for module, spelled in SPELLED.items():
+        names = importlib.import_module(module).__all__
+        lines += [f"print({spelled}.{name})" for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def checked(checker: str, folder: Path, **files: str) -> tuple[int, str]:
+    """The status of a type checker, and what it says of files in a folder that is not the project's."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT / "src")]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    (folder / "mypy.ini").write_text(f"[mypy]\nmypy_path = {ROOT / 'src'}\n")
+    program, *words = CHECKERS[checker]
+    command = [str(Path(sys.executable).with_name(program)), *words]
+    command += [f"{name}.py" for name in files] if checker == "mypy" else []
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_users_file_has_no_type_errors(checker: str, tmp_path: Path) -> None:
+    status, said = checked(checker, tmp_path, readme=code_of_readme(), names=every_name())
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_name_that_is_not_there_is_a_type_error(checker: str, tmp_path: Path) -> None:
+    status, said = checked(checker, tmp_path, wrong="import tilewright as tw\n\nprint(tw.silo, tw.silu)\n")
+    assert status == 1
+    assert "silo" in said
+    assert "silu" not in said
