@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.arch import Arch
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.kinds import is_integer, is_sequence, legal
@@ -27,6 +28,12 @@ LANES = (32, 64)
 
 WORK = 6_000_000
 """Accesses to elements, a few seconds of them, after which `check` runs only blocks that stand for others."""
+
+
+def resident_blocks(arch: Arch) -> int | None:
+    """How many blocks are certain to run at once on every known product of an architecture; None: unknown."""
+    boards = () if arch.rates is None else arch.rates.boards
+    return min((board.multiprocessors for board in boards), default=None)
 
 
 def check_lanes(kernel: Kernel, lanes: object) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.arch import Arch
 from tilewright.calls import launches
-from tilewright.errors import LegalityError
+from tilewright.errors import LaunchError, LegalityError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.runtime.backends import arch_named, backend_named, broken_rules
-from tilewright.runtime.check_arguments import Blocks
+from tilewright.runtime.check_arguments import Blocks, resident_blocks
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.specimens import check_count, in_order, with_arrays
 from tilewright.targets.target import REFERENCE
@@ -85,6 +85,9 @@ class BoundChecks:
                 grid does not have, or other lanes than warps have.
             LegalityError: the kernel breaks rules that hold on every target.
         """
+        options = {"lanes": lanes, "target": target, "arch": arch, "blocks": blocks}
+        options |= {"outputs": _given(outputs), "partial": _given(partial)}
+        _refuse_clashes(self.program, len(arguments), named, options)
         given = tuple(with_arrays(in_order(self.program, arguments, named)))
         written_for = arch_named(target, arch)
         try:
@@ -92,7 +95,14 @@ class BoundChecks:
         except LegalityError:  # of that architecture alone: then the report tells of it
             prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name))
         rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
-        report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial, blocks=blocks)
+        report = prepared.check(
+            given,
+            lanes=lanes,
+            outputs=outputs,
+            partial=partial,
+            blocks=blocks,
+            resident=resident_blocks(written_for),
+        )
         return replace(report, target=rules_of, violations=broken)
 
     @launches.of("Bound.check_sizes")
@@ -109,19 +119,22 @@ class BoundChecks:
         along it turn 0 and 1 times, as often as their ring of shared memory has stages, once more and once
         less, and 2 * stages + 1 times; so that the grid has one and two blocks; each with whole tiles, and
         with an edge that cuts the last one.  Then all dimensions are ragged at once.  Where a kernel takes
-        multiples only, ragged sizes are multiples of 8, of 16, or of 64.
+        multiples only, ragged sizes are multiples of 8, of 16, or of 64.  Conditions of the kernel that
+        compare an extent, or the index of a loop or block, with a constant add sizes just below and above.
+        Integer arguments that decide what runs are 0, 1, 2, as given, and one more.  If blocks wait for each
+        other, there is one block more than is certain to be resident.
 
         Args:
             arguments: arrays or `tw.like` values as specimens: their dtypes, and in which order their
                 dimensions lie in memory, are kept; their extents and contents are not.  Numbers as for a
                 launch.
-            sizes: the extents to try instead for some dimensions, by name: ``{"K": (0, 64, 100), "N": 64}``.
+            sizes: the extents and integers to try instead, by name: ``{"K": (0, 64, 100), "N": 64}``.
             seconds: no further size is begun after this time.
             named: arguments by the names of the kernel's parameters, and the options of `check`.
 
         Returns:
-            One report of all sizes: `findings`, each with the sizes that show it; which sizes the kernel
-            refuses; which operations ran at none.
+            One report of all sizes, and why each was tried: `findings`, each with the sizes that show it;
+            which sizes the kernel refuses; which operations ran at none, which conditions were true at all.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or no dimension has such a name.
@@ -145,25 +158,54 @@ class BoundChecks:
             [0, 1, 63, 64]
         """
         options = {name: named.pop(name) for name in CHECKED if name in named}
+        _refuse_clashes(self.program, len(arguments), named, options)
         given = in_order(self.program, arguments, named)
         check_count(self.program, given)
         backend = cast("ReferenceBackend", backend_named(REFERENCE.name))
 
-        def check(*made: Any) -> Report:
-            return self.check(*made, **options)
+        def check(made: Sequence[Any], partial: Collection[str]) -> Report:
+            return self.check(*made, **{**options, **({"partial": tuple(partial)} if partial else {})})
 
-        return backend.check_sizes(self.program, self.trace, given, check, sizes, float(seconds))
+        resident = resident_blocks(arch_named(options.get("target"), options.get("arch")))
+        return backend.check_sizes(self.program, self.trace, given, check, sizes, float(seconds), resident)
+
+
+def _given(names: Any) -> Any:
+    """Names of arrays; None for the default, none."""
+    return None if isinstance(names, tuple) and not names else names
+
+
+def _refuse_clashes(
+    program: Program, positional: int, named: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Refuse an option of `check` that has the name of a parameter which nothing else is given for.
+
+    Raises:
+        LaunchError: the name is both an option's and a parameter's.
+    """
+    for parameter in program.parameters[positional:]:
+        if parameter.name not in named and options.get(parameter.name) is not None:
+            raise LaunchError(
+                f"check({parameter.name}=...): {parameter.name} is an option of check, and a parameter of "
+                f"kernel {program.name}; nearest legal choice: give the parameter by its position"
+            )
 
 
 class KernelChecks:
     """What a kernel has of the checker."""
+
+    program: Program
 
     def _split(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         raise NotImplementedError
 
     @launches.of("Kernel.check")
     def check(self, *arguments: Any, **named: Any) -> Report:
-        """Run on copies of the arguments under the hazard checker, with the options of `Bound.check`."""
+        """Run on copies of the arguments under the hazard checker, with the options of `Bound.check`.
+
+        If a constant of the kernel has the name of an option, the name is the constant's: for the option bind
+        the constant first, ``kernel.bind(blocks=4).check(x, y, blocks="all")``.
+        """
         return self._called("check", CHECKED, arguments, named)  # type: ignore[no-any-return]
 
     @launches.of("Kernel.check_sizes")
@@ -173,6 +215,9 @@ class KernelChecks:
         return self._called("check_sizes", options, arguments, named)  # type: ignore[no-any-return]
 
     def _called(self, method: str, names: Sequence[str], arguments: Any, named: dict[str, Any]) -> Any:
-        options = {name: named.pop(name) for name in names if name in named}
+        """A name that a constant of the kernel has is the constant's, as in a launch, and not an option's."""
+        own = self.program.constants
+        options = {name: named.pop(name) for name in names if name in named and name not in own}
+        _refuse_clashes(self.program, len(arguments), named, options)
         bound, given = self._split(named)
         return getattr(bound, method)(*arguments, **options, **given)

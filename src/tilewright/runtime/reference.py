@@ -22,6 +22,7 @@ from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.residues import MODULO_PRIME, PRIME, Residues, Ring
 from tilewright.targets.reference.run import run
+from tilewright.targets.reference.signals import RESIDENT
 from tilewright.targets.target import HOST, REFERENCE
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -110,6 +111,7 @@ class PreparedReference:
         outputs: str | Sequence[str] = (),
         partial: str | Sequence[str] = (),
         blocks: Blocks | None = None,
+        resident: int | None = None,
     ) -> Report:
         """Run on copies of the arrays, and report; see `tilewright.runtime.kernel.Bound.check`.
 
@@ -131,6 +133,7 @@ class PreparedReference:
             whole=kernel.written_params - _written("partial", partial, kernel),
             blocks=asked_blocks(kernel, self.binding.grid, blocks),
             work=WORK if blocks is None else None,
+            resident=resident or RESIDENT,
         )
 
     def residues(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 from tilewright.errors import LaunchError, LegalityError, TilewrightError, shown
@@ -14,9 +14,11 @@ from tilewright.runtime.arrays import ArrayInfo, described
 from tilewright.runtime.binding import integer
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets.reference.coverage import extents
+from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.signals import RESIDENT
 from tilewright.targets.reference.sizes import Sizes, SizesReport
-from tilewright.targets.reference.trial_sizes import trial_sizes
+from tilewright.targets.reference.trial_sizes import deciding_integers, trial_sizes
 
 GRAINS = (1, 8, 16, 64)
 """Of what ragged extents are multiples: the first that the kernel takes."""
@@ -25,43 +27,66 @@ ODD = 97
 """An extent that nothing divides: a kernel traced for it counts the iterations of ragged tiles too."""
 
 
+OUTSIDE = (Kind.OUT_OF_BOUNDS, Kind.DIVISION, Kind.RANGE)
+"""What a run shows of an integer that a kernel is not written for."""
+
+
 def check_sizes(
     program: Program,
     trace: Callable[..., Kernel],
     given: Sequence[Any],
-    check: Callable[..., Report],
+    check: Callable[[Sequence[Any], Collection[str]], Report],
     sizes: Any,
     seconds: float,
+    resident: int | None,
 ) -> SizesReport:
     """One report of a kernel at many sizes; see `tilewright.runtime.kernel.Bound.check_sizes`."""
     infos = _infos(program, given)
     kernel = _traced(trace, program, given, infos)
     pairs = [(p.name, a) for p, a in zip(program.parameters, given, strict=True) if p.kind == "index"]
-    known = {name: integer(program.name, name, argument) for name, argument in pairs}
+    numbers = {name: integer(program.name, name, argument) for name, argument in pairs}
+    known = dict(numbers)
     known |= _extents(kernel, infos)
     asked = _asked(program.name, kernel, sizes)
     reports: dict[Sizes, Report] = {}
+    reasons: dict[Sizes, str] = {}
     refused: dict[Sizes, str] = {}
     left_out: list[Sizes] = []
     broken: LegalityError | None = None
     end = time.monotonic() + seconds
-    for wanted in trial_sizes(kernel, known, asked):
+    for trial in trial_sizes(kernel, known, asked, resident or RESIDENT):
         if time.monotonic() > end:
-            left_out.append(tuple(wanted.items()))
+            left_out.append(tuple(trial.sizes.items()))
             continue
+        changed = [name for name, value in numbers.items() if trial.sizes.get(name, value) != value]
         for grain in GRAINS:
-            key = tuple((name, _rounded(name, size, grain, asked)) for name, size in wanted.items())
-            if key in reports:
+            fixed = {*asked, *numbers}
+            key = tuple((name, _rounded(name, size, grain, fixed)) for name, size in trial.sizes.items())
+            if key in reports or key in refused:
                 break
             try:
-                reports[key] = check(*_arguments(program, given, infos, dict(key), 0))
-                break
+                # With another integer than the one that was given, less of the arrays may be written.
+                partial = kernel.written_params if changed else ()
+                report = check(_arguments(program, given, infos, dict(key), 0), partial)
             except (LegalityError, LaunchError) as error:
                 broken = error if isinstance(error, LegalityError) else broken
                 refused.setdefault(key, _why(error))
+                continue
+            meant = [name for name in changed if name not in asked]
+            if meant and (outside := _outside(report)):
+                refused[key] = f"{', '.join(meant)} may not be meant to have this value: {outside}"
+            else:
+                reports[key], reasons[key] = report, trial.why
+            break
     if not reports and broken is not None:
         raise broken
-    return SizesReport(program.name, tuple(reports.items()), tuple(refused.items()), tuple(left_out))
+    return SizesReport(program.name, tuple(reports.items()), tuple(refused.items()), tuple(left_out), reasons)
+
+
+def _outside(report: Report) -> str:
+    """Why an integer that nobody gave is none that a kernel takes; empty if it may be."""
+    found = next((finding for finding in report.findings if finding.kind in OUTSIDE), None)
+    return "" if found is None else str(found).splitlines()[0]
 
 
 def _traced(
@@ -94,8 +119,8 @@ def _extents(kernel: Kernel, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
 
 
 def _asked(name: str, kernel: Kernel, sizes: Any) -> dict[str, list[int]]:
-    """The extents that the caller wants tried, by dimension."""
-    known = [sym.name for sym in extents(kernel)]
+    """The extents and integers that the caller wants tried, by name."""
+    known = [sym.name for sym in (*extents(kernel), *deciding_integers(kernel))]
     found = {}
     for dim, wanted in [] if sizes is None else _items(sizes):
         values = list(wanted) if is_sequence(wanted) else [wanted]
@@ -112,8 +137,8 @@ def _items(sizes: Any) -> list[tuple[Any, Any]]:
     return list(sizes.items()) if isinstance(sizes, Mapping) else [(sizes, ())]
 
 
-def _rounded(name: str, size: int, grain: int, asked: Mapping[str, Sequence[int]]) -> int:
-    return size if name in asked else size - size % grain
+def _rounded(name: str, size: int, grain: int, fixed: Container[str]) -> int:
+    return size if name in fixed else size - size % grain
 
 
 def _why(error: TilewrightError) -> str:
@@ -132,7 +157,7 @@ def _arguments(
     made = []
     for parameter, argument in zip(program.parameters, given, strict=True):
         if parameter.kind != "tensor":
-            made.append(argument)
+            made.append(sizes.get(parameter.name, argument) if parameter.kind == "index" else argument)
             continue
         info = infos[parameter.name]
         names = dim_names(parameter, len(info.shape), program.name)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from tilewright.ir.async_ops import Arrive, MBarrier, Wait
 from tilewright.ir.copies import is_bulk_load
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, For, Op
+from tilewright.ir.ops import Block, For, If, Let, Op
 from tilewright.ir.types import Memory, TensorType
-from tilewright.symbolic.nodes import Mod, Sym
-from tilewright.symbolic.rebuilding import parts, symbols
+from tilewright.symbolic.nodes import Int, Mod, Sym
+from tilewright.symbolic.rebuilding import parts, substitute, symbols
 from tilewright.targets.reference.findings import describe
 
 SHOWN = 8
@@ -26,10 +26,12 @@ class Trail:
     Args:
         ran: the operations, by identity.
         trips: the most iterations that any warp made of each loop, by identity.
+        took: which ways conditions went, by the identity of the `tw.when`.
     """
 
     ran: set[int] = field(default_factory=set)
     trips: dict[int, int] = field(default_factory=dict)
+    took: dict[int, set[bool]] = field(default_factory=dict)
 
     def turned(self, loop: For, trips: int) -> None:
         """A warp ran a loop."""
@@ -74,6 +76,7 @@ class Coverage:
         left_out: why blocks did not run, and what is known of them; empty if all ran.
         idle: operations that never ran, each with its line; of a nested block that never ran the first.
         short: loops that were too short for their ring.
+        ways: which ways each `tw.when` without `tw.otherwise` went that was reached, by its line.
     """
 
     sizes: tuple[tuple[str, int], ...] = ()
@@ -84,6 +87,7 @@ class Coverage:
     left_out: str = ""
     idle: tuple[str, ...] = ()
     short: tuple[ShortLoop, ...] = ()
+    ways: Mapping[str, frozenset[bool]] = field(default_factory=dict, hash=False)
 
     def lines(self) -> Iterator[str]:
         """The head of a report, in sentences."""
@@ -125,6 +129,15 @@ def _idle(block: Block, trail: Trail) -> Iterator[str]:
             yield from _idle(region, trail)
 
 
+def ways(kernel: Kernel, trail: Trail) -> dict[str, frozenset[bool]]:
+    """Which ways conditions went whose other way has no operations that `idle` would name."""
+    found: dict[str, frozenset[bool]] = {}
+    for op in kernel.walk():
+        if isinstance(op, If) and not op.otherwise.ops and id(op) in trail.took:
+            found[place(op)] = found.get(place(op), frozenset()) | trail.took[id(op)]
+    return found
+
+
 def short_loops(kernel: Kernel, trail: Trail) -> tuple[ShortLoop, ...]:
     """Loops over memory that is used again, of fewer iterations than show what comes of it."""
     found = []
@@ -139,16 +152,20 @@ def short_loops(kernel: Kernel, trail: Trail) -> tuple[ShortLoop, ...]:
 def stages_of(loop: For) -> int:
     """Stages of the longest ring that a loop steps through; 1 if it writes shared memory; else 0.
 
-    A ring is what is indexed by a remainder of the loop's index: shared memory, or transaction barriers.
+    A ring is what is indexed by a remainder of the loop's index: shared memory, or transaction barriers.  The
+    remainder may have a name (`tw.let`).
     """
     longest = 0
+    lets: dict[Sym, Int] = {}
     for op in loop.body.walk():
+        if isinstance(op, Let):
+            lets[op.result] = substitute(op.value, lets)
         for value in op.operands:
             if isinstance(value.type, TensorType) and value.type.memory is Memory.SHARED:
-                longest = max(longest, _remainder(value.type.view.offset, loop.index))
+                longest = max(longest, _remainder(substitute(value.type.view.offset, lets), loop.index))
                 longest = max(longest, int(value in op.written))
         if isinstance(op, Arrive | Wait) or is_bulk_load(op):
-            longest = max(longest, _remainder(op.stage, loop.index))
+            longest = max(longest, _remainder(substitute(op.stage, lets), loop.index))
     return longest
 
 
@@ -176,8 +193,17 @@ def covered(
     """What a run has covered, for the head of its report."""
     strides = {param.sym for param in kernel.sizes if "stride" in param.sym.name}
     sizes = tuple((sym.name, env[sym]) for sym in extents(kernel) if sym in env and sym not in strides)
-    loops = short_loops(kernel, trail)
-    return Coverage(sizes, grid, blocks, kernel.threads, lanes, left_out, idle(kernel, trail), loops)
+    return Coverage(
+        sizes,
+        grid,
+        blocks,
+        kernel.threads,
+        lanes,
+        left_out,
+        idle(kernel, trail),
+        short_loops(kernel, trail),
+        ways(kernel, trail),
+    )
 
 
 def extents(kernel: Kernel) -> tuple[Sym, ...]:

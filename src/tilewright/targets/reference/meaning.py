@@ -290,4 +290,6 @@ def _for(machine: Machine, warp: Warp, op: ops.For) -> Steps:
 
 @REFERENCE.rule(ops.If)
 def _if(machine: Machine, warp: Warp, op: ops.If) -> Steps:
-    yield from machine.steps(warp, op.then if warp.cond(op.condition) else op.otherwise)
+    holds = warp.cond(op.condition)
+    machine.trail.took.setdefault(id(op), set()).add(holds)
+    yield from machine.steps(warp, op.then if holds else op.otherwise)

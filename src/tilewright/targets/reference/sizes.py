@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tilewright.errors import HazardError, LegalityError
@@ -23,12 +23,14 @@ class SizesReport:
         reports: for each of the sizes what the run found and counted.
         refused: sizes that the kernel does not take, with the first line of why.
         left_out: sizes that were not tried, as time was up.
+        why: what each of the sizes shows.
     """
 
     kernel: str
     reports: tuple[tuple[Sizes, Report], ...]
     refused: tuple[tuple[Sizes, str], ...] = ()
     left_out: tuple[Sizes, ...] = ()
+    why: Mapping[Sizes, str] = field(default_factory=dict)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -45,6 +47,15 @@ class SizesReport:
         """Operations that ran at none of the sizes."""
         runs = [report.coverage.idle for _, report in self.reports]
         return tuple(op for op in runs[0] if all(op in idle for idle in runs)) if runs else ()
+
+    @property
+    def one_sided(self) -> tuple[str, ...]:
+        """Conditions that were true at all of the sizes where they were looked at, each with its line."""
+        ways: dict[str, frozenset[bool]] = {}
+        for _, report in self.reports:
+            for where, went in report.coverage.ways.items():
+                ways[where] = ways.get(where, frozenset()) | went
+        return tuple(where for where, went in ways.items() if went == {True})
 
     @property
     def short(self) -> tuple[ShortLoop, ...]:
@@ -91,11 +102,13 @@ class SizesReport:
     def _head(self) -> Iterator[str]:
         for sizes, report in self.reports:
             count = len(report.findings) + report.omitted + len(report.violations)
-            yield f"{spelled(sizes)}: {count or 'no'} finding{'s' * (count != 1)}"
+            why = f" ({self.why[sizes]})" if sizes in self.why else ""
+            yield f"{spelled(sizes)}: {count or 'no'} finding{'s' * (count != 1)}{why}"
         yield from (f"{spelled(sizes)}: refused: {why}" for sizes, why in self.refused)
         if self.left_out:
             yield f"not tried, as time was up: {_several(self.left_out)}"
         yield from (f"never ran at any of them: {what}" for what in self.idle)
+        yield from (f"true at all of them: the condition at {where}" for where in self.one_sided)
         yield from (f"at most {loop}" for loop in self.short)
 
 

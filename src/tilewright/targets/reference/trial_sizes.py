@@ -1,95 +1,329 @@
-"""Sizes at which a kernel shows what it does: loops of no, one and many iterations, tiles cut by an edge."""
+"""Sizes at which a kernel shows what it does, read from the kernel, each with the reason to try it.
+
+Loops of no, one and many iterations; tiles cut by an edge; both sides of a comparison with a constant; small
+integers; more blocks than are resident.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import For
-from tilewright.symbolic.expr import add, floordiv, mul
-from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
-from tilewright.targets.reference.coverage import extents, stages_of
+from tilewright.functions.conversions import Array
+from tilewright.ir.kernel import Argument, Derived, Kernel
+from tilewright.ir.op import Op
+from tilewright.ir.ops import Elementwise, For, If, Let
+from tilewright.ir.signal_ops import Await
+from tilewright.symbolic.expr import add, floordiv, less, mul
+from tilewright.symbolic.nodes import Cond, Equal, Expr, Int, Less, Max, Min, Sym
+from tilewright.symbolic.rebuilding import evaluate, parts, substitute, symbols
+from tilewright.targets.reference.coverage import extents, place, stages_of
 from tilewright.targets.reference.sampling import named
 
 LARGEST = 4096
-"""The largest extent that is tried."""
+"""The largest extent that is tried together with others of several tiles."""
+
+FARTHEST = 1 << 15
+"""The largest extent that is tried at all; beyond `LARGEST` the others are the least."""
 
 GRIDS = (1, 2)
 """Blocks along each axis that are tried."""
 
+TURNS = 48
+"""Turns of a loop, or blocks along an axis, up to which conditions about its index are looked at."""
+
+CHANGES = 2
+"""Changes of one condition that are tried, the first ones."""
+
+CONDITIONS = 8
+"""Conditions whose changes are tried along one dimension, the first ones that change."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Sizes to run a kernel at.
+
+    Args:
+        sizes: extents and integer arguments, by name.
+        why: what they show.
+    """
+
+    sizes: Mapping[str, int]
+    why: str
+
+
+@dataclass(frozen=True)
+class Turning:
+    """A loop, or an axis of the grid: an index, and how many values it takes.
+
+    Args:
+        index: the index.
+        turns: how many values it takes, in terms of the kernel's sizes.
+        what: its name, after a number.
+        tried: the numbers of turns to try, the first first.
+        loop: the loop; None for an axis of the grid.
+    """
+
+    index: Sym
+    turns: Int
+    what: str
+    tried: tuple[int, ...]
+    loop: For | None
+
 
 def trial_sizes(
-    kernel: Kernel, given: Mapping[str, int], asked: Mapping[str, Sequence[int]]
-) -> list[dict[str, int]]:
+    kernel: Kernel, given: Mapping[str, int], asked: Mapping[str, Sequence[int]], resident: int
+) -> list[Trial]:
     """Sizes to run a kernel at, one dimension varied at a time, and all ragged together.
 
     Args:
         kernel: traced for arrays of which nothing divides the extents.
         given: the integer arguments, by name, and extents to fall back on.
-        asked: for some extents those to try.
+        asked: for some extents and integers those to try.
+        resident: how many blocks are certain to run at once.
 
     Returns:
-        The extents by name, without repetitions.
+        The sizes by name, without repetitions.
     """
-    varied = {
-        sym.name: list(asked[sym.name]) if sym.name in asked else choices(kernel, sym, given)
-        for sym in extents(kernel)
+    turnings = [*_loops(kernel), *_axes(kernel)]
+    integers = deciding_integers(kernel)
+    varied: dict[str, dict[int, str]] = {}
+    for sym in (*extents(kernel), *integers):
+        if sym.name in asked:
+            varied[sym.name] = dict.fromkeys(asked[sym.name], "as asked")
+        else:
+            varied[sym.name] = _by_turns(kernel, turnings, sym, given, sym in integers)
+    base = {name: next(iter(sizes)) for name, sizes in varied.items()}
+    known = {**given, **base}
+    found = [Trial(base, "whole tiles")]
+    found += [Trial({**base, name: n}, why) for name, sizes in varied.items() for n, why in sizes.items()]
+    ragged = {
+        sym.name: base[sym.name] if sym in integers else list(varied[sym.name])[:2][-1]
+        for sym in (*extents(kernel), *integers)
     }
-    base = {name: sizes[0] for name, sizes in varied.items()}
-    found = [base]
-    for name, sizes in varied.items():
-        found += [{**base, name: size} for size in sizes]
-    found.append({name: sizes[min(1, len(sizes) - 1)] for name, sizes in varied.items()})
-    return list({tuple(sizes.items()): sizes for sizes in found}.values())
-
-
-def choices(kernel: Kernel, sym: Sym, given: Mapping[str, int]) -> list[int]:
-    """Extents to try for one dimension: first of whole tiles, then the longest ragged one, then others."""
-    spans: list[tuple[int, int]] = []
-    for count, wanted in _counts(kernel, sym):
-        of = np.arange(LARGEST + 1)
-        env = {size.sym: given.get(size.sym.name, 1) for size in kernel.sizes} | {sym: of}
-        try:
-            turns = np.broadcast_to(np.asarray(evaluate(count, env)), of.shape)
-        except (KeyError, ZeroDivisionError):
+    found.append(Trial(ragged, "all dimensions ragged"))
+    least = {name: min((n for n in sizes if n), default=0) for name, sizes in varied.items()}
+    for sym in (*extents(kernel), *integers):
+        if sym.name in asked:
             continue
-        for turn in wanted:
-            at = np.flatnonzero(turns == turn)
+        others = {**base, sym.name: 0}
+        for n, why in _at_conditions(kernel, turnings, sym, known).items():
+            found.append(Trial({**(others if n <= LARGEST else least), sym.name: n}, why))
+        if sym not in integers:
+            found += _beyond_residents(kernel, sym, {**given, **least}, least, resident)
+    unique: dict[tuple[tuple[str, int], ...], Trial] = {}
+    for trial in found:
+        unique.setdefault(tuple(trial.sizes.items()), trial)
+    return list(unique.values())
+
+
+def deciding_integers(kernel: Kernel) -> tuple[Sym, ...]:
+    """The integer arguments that decide what runs: bounds of loops, conditions, the extents of the grid.
+
+    Those that only say where something lies are not varied: most values of an index lie outside.
+    """
+    lets = named(kernel)
+    decide: set[Sym] = set()
+    for op in kernel.walk():
+        if isinstance(op, For | If):
+            what = (op.start, op.stop) if isinstance(op, For) else (op.condition,)
+            decide |= {sym for part in what for sym in symbols(substitute(part, lets))}
+    decide |= {sym for axis in kernel.grid for sym in symbols(axis.extent)}
+    for param in kernel.sizes:
+        if isinstance(param.source, Derived) and param.sym in decide:
+            decide |= symbols(param.source.value)
+    return tuple(
+        param.sym for param in kernel.sizes if isinstance(param.source, Argument) and param.sym in decide
+    )
+
+
+def _by_turns(
+    kernel: Kernel, turnings: Sequence[Turning], sym: Sym, given: Mapping[str, int], is_integer: bool
+) -> dict[int, str]:
+    """Values to try: first of whole tiles, then the longest ragged one, then others; each with its reason."""
+    spans: list[tuple[int, int, str]] = []
+    for turning in turnings:
+        counts = _counted(kernel, turning, sym, given)
+        if counts is None:
+            continue
+        for wanted in turning.tried:
+            at = np.flatnonzero(counts == wanted)
             if len(at) and at[-1] < LARGEST:
-                spans.append((int(at[0]), int(at[-1])))
+                spans.append((int(at[0]), int(at[-1]), f"{wanted} {turning.what}"))
+    mine = min(given.get(sym.name, 1), LARGEST)
+    if is_integer:
+        few = {mine: "as given", 0: "0", 1: "1", 2: "2", mine + 1: "one more than given"}
+        return {**few, **{n: why for _, n, why in spans if n not in few}}
     if not spans:
-        return [min(given.get(sym.name, 1), LARGEST), 1]
-    whole = [last for _, last in spans]
-    ragged = [last - 1 if last > first else last for first, last in spans]
-    least = min((first for first, _ in spans if first), default=0)
-    return list(dict.fromkeys([whole[0], max(ragged), *whole, *ragged, least]))
+        return {mine: "as given", 1: "1 element"}
+    whole = [(last, why) for _, last, why in spans]
+    ragged = [(last - 1 if last > first else last, f"{why}, the last cut") for first, last, why in spans]
+    least = min(((first, why) for first, _, why in spans if first), default=(0, "nothing"))
+    found: dict[int, str] = {}
+    for n, why in (whole[0], max(ragged), *whole, *ragged, least):
+        found.setdefault(n, why)
+    return found
 
 
-def _counts(kernel: Kernel, sym: Sym) -> Iterator[tuple[Int, tuple[int, ...]]]:
-    """What counts iterations or blocks along a dimension, with the counts that are tried, the first first."""
+def _loops(kernel: Kernel) -> Iterator[Turning]:
+    lets = named(kernel)
     for op in kernel.walk():
         if isinstance(op, For):
-            turns = _iterations(kernel, op)
-            if sym in symbols(turns):
-                ring = max(stages_of(op), 1)
-                few = (2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)
-                yield turns, tuple(dict.fromkeys(few))
-    for axis in kernel.grid:
-        if sym in symbols(axis.extent):
-            yield axis.extent, GRIDS
+            ring = max(stages_of(op), 1)
+            few = tuple(dict.fromkeys((2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)))
+            turns: Int = floordiv(add(op.stop, mul(op.start, -1), op.step - 1), op.step)
+            yield Turning(op.index, substitute(turns, lets), f"turns of the loop at {place(op)}", few, op)
 
 
-def _iterations(kernel: Kernel, loop: For) -> Int:
-    """How often a loop turns in the first block, on the first turn of loops around it."""
-    known = {size.sym for size in kernel.sizes}
-    first: dict[Sym, Any] = {}
-    turns: Int = floordiv(add(loop.stop, mul(loop.start, -1), loop.step - 1), loop.step)
-    turns = substitute(turns, named(kernel))
-    for inner in symbols(turns) - known:
-        first[inner] = inner.low
-    found: Int = substitute(turns, first)
+def _axes(kernel: Kernel) -> Iterator[Turning]:
+    for at, axis in enumerate(kernel.grid):
+        yield Turning(axis.sym, axis.extent, f"blocks along axis {at}", GRIDS, None)
+
+
+def _counted(kernel: Kernel, turning: Turning, sym: Sym, given: Mapping[str, int]) -> Array | None:
+    """How many turns there are in the first block, for every value of a size; None if it does not say."""
+    turns = substitute(turning.turns, _derived(kernel))
+    if sym not in symbols(turns):
+        return None
+    of = np.arange(LARGEST + 1)
+    return _value(kernel, turns, {**_environment(kernel, given), sym: of}, of.shape)
+
+
+def _environment(kernel: Kernel, given: Mapping[str, int]) -> dict[Sym, Any]:
+    return {size.sym: given.get(size.sym.name, 1) for size in kernel.sizes}
+
+
+def _derived(kernel: Kernel) -> dict[Sym, Int]:
+    return {param.sym: param.source.value for param in kernel.sizes if isinstance(param.source, Derived)}
+
+
+def _value(kernel: Kernel, what: Any, env: Mapping[Sym, Any], shape: tuple[int, ...]) -> Array | None:
+    """An integer or condition in the first block, on the first turn of loops; None if it is not known."""
+    first = {inner: inner.low for inner in symbols(what) if inner not in env}
+    try:
+        with np.errstate(divide="ignore"):  # an integer that is tried may be 0
+            return np.broadcast_to(np.asarray(evaluate(what, {**first, **env})), shape)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+# ---------------------------------------------------------------- conditions
+
+
+def _comparisons(kernel: Kernel) -> dict[Cond, Op]:
+    """What a kernel compares in its conditions, and in minima and maxima; each with where it is first."""
+    lets = {**named(kernel), **_derived(kernel)}
+    found: dict[Cond, Op] = {}
+    for op in kernel.walk():
+        match op:
+            case If():
+                whole: tuple[Any, ...] = (op.condition,)
+            case For():
+                whole = (op.start, op.stop)
+            case Let():
+                whole = (op.value,)
+            case Elementwise():
+                whole = tuple(operand for operand in op.operands_ if isinstance(operand, Expr | Cond))
+            case _:
+                continue
+        for part in (part for one in whole for part in parts(substitute(one, lets))):
+            compared = less(part.left, part.right) if isinstance(part, Min | Max) else part
+            if isinstance(compared, Less | Equal):
+                found.setdefault(compared, op)
     return found
+
+
+def _at_conditions(
+    kernel: Kernel, turnings: Sequence[Turning], sym: Sym, known: Mapping[str, int]
+) -> dict[int, str]:
+    """Values just below, at and above those at which a condition changes, and turns at which one does."""
+    found: dict[int, str] = {}
+    changing = 0
+    for condition, op in _comparisons(kernel).items():
+        inner = [turning for turning in turnings if turning.index in symbols(condition)]
+        if inner:
+            made = dict(
+                pair
+                for turning in inner
+                for pair in _turns_of_change(kernel, turning, condition, op, sym, known)
+            )
+        else:
+            made = _sizes_of_change(kernel, condition, op, sym, known)
+        if made and changing < CONDITIONS:
+            changing += 1
+            found = {**made, **found}
+    return found
+
+
+def _sizes_of_change(
+    kernel: Kernel, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
+) -> dict[int, str]:
+    if sym not in symbols(condition):
+        return {}
+    of = np.arange(FARTHEST + 1)
+    holds = _value(kernel, condition, {**_environment(kernel, known), sym: of}, of.shape)
+    if holds is None:
+        return {}
+    found: dict[int, str] = {}
+    for at in (np.flatnonzero(holds[1:] != holds[:-1]) + 1)[:CHANGES].tolist():
+        why = f"a condition at {place(op)} changes at {sym.name} = {at}"
+        above = -(-(at + 1) // 64) * 64  # also for kernels that take multiples of 64 only
+        found |= dict.fromkeys((at - 1, at, at + 1, above), why)
+    return found
+
+
+def _turns_of_change(
+    kernel: Kernel, turning: Turning, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
+) -> Iterator[tuple[int, str]]:
+    """Sizes for which an index first takes a value that changes a condition, and for one turn more."""
+    counts = _counted(kernel, turning, sym, known)
+    if counts is None:
+        return
+    seen: frozenset[bool] | None = None
+    changes = 0
+    for turns in range(1, TURNS):
+        at = np.flatnonzero(counts == turns)
+        if not len(at) or at[-1] >= LARGEST:
+            continue
+        start = 0 if turning.loop is None else turning.loop.start
+        step = 1 if turning.loop is None else turning.loop.step
+        env = {**_environment(kernel, known), sym: int(at[-1])}
+        begin = _value(kernel, start, env, ())
+        index = np.arange(turns) * step + (0 if begin is None else int(begin))
+        holds = _value(kernel, condition, {**env, turning.index: index}, index.shape)
+        if holds is None:
+            return
+        now = frozenset(holds.tolist())
+        if seen is not None and now != seen:
+            changes += 1
+            why = f"a condition at {place(op)} changes after {turns - 1} {turning.what}"
+            yield int(at[-1]), why
+            following = np.flatnonzero(counts == turns + 1)
+            if len(following) and following[-1] < LARGEST:
+                yield int(following[-1]), why
+        seen = now
+        if changes == CHANGES:
+            return
+
+
+def _beyond_residents(
+    kernel: Kernel, sym: Sym, known: Mapping[str, int], least: Mapping[str, int], resident: int
+) -> list[Trial]:
+    """One block more than is resident, of a kernel whose blocks wait for each other."""
+    if not any(isinstance(op, Await) for op in kernel.walk()):
+        return []
+    of = np.arange(FARTHEST + 1)
+    env = {**_environment(kernel, known), sym: of}
+    derived = _derived(kernel)
+    axes = [_value(kernel, substitute(axis.extent, derived), env, of.shape) for axis in kernel.grid]
+    if any(axis is None for axis in axes):
+        return []
+    enough = np.flatnonzero(math.prod(axes) > resident)  # type: ignore[arg-type]
+    if not len(enough) or not enough[0]:
+        return []
+    why = f"more blocks than the {resident} that are certain to be resident"
+    return [Trial({**least, sym.name: int(enough[0])}, why)]
