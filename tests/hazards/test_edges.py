@@ -68,6 +68,55 @@ RIGHT = {
 }
 
 
+PADDING = TILE[1]
+
+
+def variance(x: Any, n: Any, take_off: Any) -> Any:
+    """``take_off`` takes the padding's share off the sum of squares around the mean."""
+    mean = tw.reduce_sum(x, 1) / n
+    squares = tw.reduce_sum((x - mean) * (x - mean), 1)
+    return (x - mean) * tw.rsqrt(take_off(squares, mean) / n + 1e-5)
+
+
+TAKEN_OFF = {
+    "subtracted": lambda x, inside, n: variance(x, n, lambda s, m: s - m * m * (PADDING - n)),
+    "added": lambda x, inside, n: variance(x, n, lambda s, m: s + m * m * (n - PADDING)),
+    "by an fma": lambda x, inside, n: variance(x, n, lambda s, m: tw.fma(m * m, n - PADDING + 0 * m, s)),
+    "of exponentials": lambda x, inside, n: x / (tw.reduce_sum(tw.exp(x), 1) - (PADDING - n)),
+    "in place": lambda x, inside, n: variance(
+        x, n, lambda s, m: tw.fragment(s, fill=0).assign(s - m * m * (PADDING - n))
+    ),
+}
+LEFT_IN = {
+    "all of it": lambda x, inside, n: variance(x, n, lambda s, m: s * 1.0),
+    "one element's": lambda x, inside, n: variance(x, n, lambda s, m: s - m * m * (PADDING - n - 1)),
+    "one element's too much": lambda x, inside, n: variance(x, n, lambda s, m: s - m * m * (PADDING - n + 1)),
+    "added instead": lambda x, inside, n: variance(x, n, lambda s, m: s + m * m * (PADDING - n)),
+    "another number": lambda x, inside, n: variance(x, n, lambda s, m: s - m * (PADDING - n)),
+    "used before": lambda x, inside, n: variance(x, n, lambda s, m: (s - m * m * (PADDING - n)) + 0.0 * s),
+    "of a whole tile's sum": lambda x, inside, n: x - tw.reduce_sum(tw.exp(x), 1),
+    "of a maximum": lambda x, inside, n: x / (tw.reduce_max(tw.exp(x - 9.0), 1) - 1.0),
+}
+
+
+@pytest.mark.parametrize("compute", TAKEN_OFF.values(), ids=TAKEN_OFF)
+@pytest.mark.parametrize("columns", [1, 50, 63])
+def test_the_paddings_share_may_be_taken_off_by_the_next_operation(compute: Any, columns: int) -> None:
+    assert findings(rows, *arrays((13, columns)), compute=compute) == []
+
+
+@pytest.mark.parametrize("compute", LEFT_IN.values(), ids=LEFT_IN)
+def test_what_is_left_of_the_paddings_share_is_found(compute: Any) -> None:
+    assert {finding.kind for finding in findings(rows, *arrays(), compute=compute)} == {Kind.EDGE}
+    assert findings(rows, *arrays((16, 64)), compute=compute) == []
+
+
+def test_a_share_of_narrow_floats_is_found_as_it_cannot_be_compared() -> None:
+    """A sum of 64 numbers of 11 bits is not exact enough to tell one element of padding."""
+    x, y = arrays(dtype=np.float16)
+    assert {f.kind for f in findings(rows, x, y, compute=TAKEN_OFF["of exponentials"])} == {Kind.EDGE}
+
+
 @pytest.mark.parametrize("compute", WRONG.values(), ids=WRONG)
 def test_what_changes_a_result_is_found(compute: Any) -> None:
     found = findings(rows, *arrays(), compute=compute)

@@ -6,6 +6,9 @@ choosing something else for them (`tw.where`) clears the mark.  A reduction, or 
 mixes them with elements inside is a finding unless their values change nothing: 0 in a sum, the least number
 in a maximum.  Where all of what is reduced lies beyond, as in rows past the last, so does the result.
 
+The one operation that uses a sum may take off what the elements beyond the edge added to it.  The checker
+knows that share, and compares: what is left must be the sum of the elements inside.
+
 Marks are not kept in global memory: what a kernel writes there, it means.
 """
 
@@ -31,10 +34,17 @@ from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Access, Finding, Kind
 from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.state import Registers
+from tilewright.targets.reference.state import Padded, Registers
 
 MASKED = 1e4
 """Numbers of this size stand for what a mask leaves out of an extreme, where that is not infinite."""
+
+
+TAKES_OFF = ("add", "sub", "fma")
+"""Operations that may take the padding's share off a sum."""
+
+MORE_ROUNDINGS = 8
+"""Roundings that the padding's share may have, as its author computes it, beside those of a sum."""
 
 
 class Signs:
@@ -49,6 +59,20 @@ class Signs:
         changed = {value for op in ops for value in op.written}
         self._made = {op.result: op for op in ops if isinstance(op, Elementwise) and op.result not in changed}
         self._known: dict[Value, bool] = {}
+        self._readers: dict[Value, list[Op]] = {}
+        for op in ops:
+            for value in op.read:
+                self._readers.setdefault(value, []).append(op)
+        self._changed = changed
+
+    def sole_user(self, value: Value) -> Elementwise | None:
+        """The one operation that reads a fragment, if that adds or subtracts, with 32 bits or more."""
+        readers = self._readers.get(value, [])
+        user = readers[0] if len(readers) == 1 else None
+        if not isinstance(user, Elementwise) or user.function not in TAKES_OFF or value in self._changed:
+            return None
+        wide = value.dtype.is_float and value.dtype.bits >= 32 and user.result.dtype == value.dtype
+        return user if wide else None
 
     def is_positive_or_0(self, operand: Any) -> bool:
         """Whether an operand holds no negative number, whatever the kernel is given."""
@@ -78,6 +102,30 @@ class Signs:
         if row.keeps_sign is None or not op.result.dtype.is_float:
             return False
         return row.keeps_sign(map(self.is_positive_or_0, operands))
+
+
+# ---------------------------------------------------------------- the padding's share of a sum
+
+
+def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
+    """Report a sum, unless what is made of it is the sum of the elements inside, as exact as a sum is.
+
+    Args:
+        padded: what is known of the sum.
+        total: the sums.
+        made: the results of the operation that uses them.
+        unit: the unit roundoff of both.
+    """
+    if padded.report is None:
+        return
+    if made.shape == total.shape:
+        wanted = total.astype(np.float64) - padded.share
+        bound = (padded.extent + MORE_ROUNDINGS) * unit * (padded.sizes + np.abs(padded.share))
+        with np.errstate(invalid="ignore"):
+            right = np.abs(made.astype(np.float64) - wanted) <= bound
+        if right[padded.mixed].all():
+            return
+    padded.report()
 
 
 # ---------------------------------------------------------------- marks

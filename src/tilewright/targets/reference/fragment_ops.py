@@ -5,6 +5,8 @@ Importing them adds them to `REFERENCE`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from tilewright.functions.conversions import Array
@@ -13,7 +15,7 @@ from tilewright.targets.reference import edges
 from tilewright.targets.reference.fragments import define, read
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.state import Warp
+from tilewright.targets.reference.state import Padded, Warp
 from tilewright.threads.distribution import registers
 from tilewright.threads.registers import Reduction, registers_of
 
@@ -48,15 +50,37 @@ def _beyond(machine: Machine, warp: Warp, op: ops.Reduce, values: Array) -> Arra
     made, mixed = edges.of_reduce(op, marks[:, registers], neutral[:, registers])
     if mixed.any():
         wrong = (marks & ~neutral)[:, registers] & mixed[..., None]
-        if wrong.any():  # else another warp's lane shows it
-            lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
-            number = int(registers[result, part])
-            thread = warp.rank * machine.lanes + lane
-            element = tuple(int(i) for i in op.source.fragment.distribution.table[thread, number])
-            changed = f"which changes the {op.function} of elements inside"
-            what, place = f"{edges.spelled(values[lane, number])}, {changed}", (element, lane)
-            edges.report(machine.checker, warp.agent, op, op.source, place, what, int(wrong.sum()))
+        if op.function == "sum" and machine.signs.sole_user(op.result) is not None:
+            _defer(machine, warp, op, values, wrong, mixed)
+        elif wrong.any():  # else another warp's lane shows it
+            _report(machine, warp, op, values, wrong)
     return made
+
+
+def _report(machine: Machine, warp: Warp, op: ops.Reduce, values: Array, wrong: Array) -> None:
+    registers = _registers(op.plan)
+    lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
+    number = int(registers[result, part])
+    thread = warp.rank * machine.lanes + lane
+    element = tuple(int(i) for i in op.source.fragment.distribution.table[thread, number])
+    changed = f"which changes the {op.function} of elements inside"
+    what, place = f"{edges.spelled(values[lane, number])}, {changed}", (element, lane)
+    edges.report(machine.checker, warp.agent, op, op.source, place, what, int(wrong.sum()))
+
+
+def _defer(machine: Machine, warp: Warp, op: ops.Reduce, values: Array, wrong: Array, mixed: Array) -> None:
+    """Let the operation that uses a sum take off what elements beyond an edge added to it."""
+    parts = values[:, _registers(op.plan)].astype(np.float64)
+    share, sizes = np.where(wrong, parts, 0).sum(-1), np.abs(parts).sum(-1)
+    lanes = np.arange(len(share))
+    for digit in op.plan.lanes:
+        apart = digit.weight
+        while apart < digit.weight * digit.extent:
+            share, sizes = share + share[lanes ^ apart], sizes + sizes[lanes ^ apart]
+            apart *= 2
+    extent = op.source.fragment.shape[op.dim]
+    report = partial(_report, machine, warp, op, values, wrong) if wrong.any() else None
+    warp.padded[op.result] = Padded(share, sizes, mixed, extent, report)
 
 
 def _registers(plan: Reduction) -> Array:

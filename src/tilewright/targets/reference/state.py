@@ -122,6 +122,25 @@ class Registers:
 
 
 @dataclass(frozen=True)
+class Padded:
+    """A sum of elements inside of an array and others beyond its edge, which the next operation may take off.
+
+    Args:
+        share: what the elements beyond the edge added to each result.
+        sizes: the sum of the absolute values of all elements.
+        mixed: which results have elements of both kinds.
+        extent: how many elements each result is of.
+        report: makes the finding; None if another warp's lane shows it.
+    """
+
+    share: Array
+    sizes: Array
+    mixed: Array
+    extent: int
+    report: Callable[[], None] | None
+
+
+@dataclass(frozen=True)
 class Delivery:
     """What an asynchronous copy will write when its group completes, and what of it lies beyond an edge."""
 
@@ -174,6 +193,7 @@ class Warp:
         waiting: what it waits for; None while it runs.
         executes: the operation that it is at.
         beyond: for fragments, which elements lie beyond the edge of an array; none that is not here.
+        padded: sums that have elements beyond an edge in them, until they are used.
         loaded: the same of what it read last from memory.
         acquired: the tensor maps that it has made seen: the table of each, and where it begins there.
     """
@@ -198,6 +218,7 @@ class Warp:
     waiting: Wait | None = None
     executes: Op | None = None
     beyond: dict[Value, Array] = field(default_factory=dict)
+    padded: dict[Value, Padded] = field(default_factory=dict)
     loaded: Array | None = None
     acquired: set[tuple[Value, int]] = field(default_factory=set)
 
