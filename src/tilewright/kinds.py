@@ -125,6 +125,9 @@ NEAREST = {
     "TiledMma": "tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2))",
     "Fragment": "tw.load(tensor) brings a tensor to registers",
     "Tensor": "a parameter of the kernel, tw.shared, or tile, slice or view of one",
+    "Program": "tw.kernel, which makes a kernel of a function",
+    "Kernel": "what trace(...) of a tw.kernel gives",
+    "Generator": "np.random.default_rng(0)",
     "BarrierStage": "one stage of a tw.hopper.mbarrier: full[stage]",
 }
 
@@ -173,6 +176,13 @@ def _read(node: ast.expr, scope: Mapping[str, Any]) -> Kind:
             return read(text, scope)
         case ast.Name(id=name):
             return _named(name, scope)
+        case ast.Attribute(value=value, attr=name):
+            words = [*ast.unparse(value).split("."), name]
+            found: Any = scope.get(words[0])
+            for word in words[1:]:
+                found = getattr(found, word, None)
+            if isinstance(found, type):
+                return named(found)
         case ast.Subscript(value=ast.Name(id="Sequence"), slice=inner):
             return _sequence("a sequence", _read(inner, scope), is_sequence)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inner, ast.Constant()])):

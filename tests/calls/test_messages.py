@@ -203,3 +203,23 @@ def test_a_word_like_none_is_told_all_that_there_are_and_no_guess() -> None:
 def test_a_misspelt_keyword_says_which_was_meant() -> None:
     with pytest.raises(TypeError, match=r"did you mean 'threads'\?"):
         misspelt.trace(X)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: tw.Kernel(0), r"Kernel\(program=0\): program must be a Program; .*: tw\.kernel"),
+        (lambda: tw.ir.violations(0), r"violations\(kernel=0\): kernel must be a Kernel; .* trace\(\.\.\.\)"),
+        (lambda: tw.like("f32", 3).filled(0), r"rng must be a Generator; .*: np\.random\.default_rng\(0\)"),
+        (lambda: tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8)).spelled(1), "field must be a string"),
+        (
+            lambda: tw.matmul(np.eye(3), np.eye(3), batch_invariant=np.array([1, 2]), target="reference"),
+            "batch_invariant must be True or False",
+        ),
+    ],
+)
+def test_what_the_library_makes_and_its_methods_look_at_what_they_are_given(
+    call: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(tw.LaunchError, match=said):
+        call()

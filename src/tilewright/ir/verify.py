@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from tilewright.calls import launches
 from tilewright.errors import Violation
 from tilewright.ir import clusters, meetings, prior_grid_legality
 from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier
@@ -22,6 +23,7 @@ from tilewright.symbolic.rebuilding import symbols
 from tilewright.views.view import View
 
 
+@launches
 def violations(kernel: Kernel) -> list[Violation]:
     """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`.
 

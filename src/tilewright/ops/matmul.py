@@ -126,7 +126,7 @@ def matmul(
             and schedule is None
             and split_k is None
             and reduction is None
-            and not batch_invariant
+            and batch_invariant is False
         ):
             if stream is None and target is None:
                 found = _SHORTCUTS.call(a, b) if out is None else _SHORTCUTS.call(a, b, out)

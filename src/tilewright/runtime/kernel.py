@@ -45,6 +45,7 @@ MOST_BOUND = 256
 """For how many sets of constants a kernel remembers what it was bound to."""
 
 
+@launches
 @launches.methods("bind", "trace", "compile")
 class Kernel(KernelChecks):
     """A kernel that can be traced, checked, compiled and launched.

@@ -49,6 +49,7 @@ class Specimen:
         """Its metadata, as those of an array."""
         return ArrayInfo(self.align, self.shape, self.strides, self.dtype, HOST, False, None)
 
+    @launches
     def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]] | Packed:
         """An array in host memory like this, of random whole numbers that every dtype holds."""
         if self.dtype.is_packed:

@@ -272,6 +272,7 @@ class Schedule:
         """How deep the tiles of A and B are that are copied at once."""
         return self.tile[2]
 
+    @launches
     def spelled(self, field: str) -> str:
         """The value of a field as an author writes it."""
         value = getattr(self, field)
