@@ -14,7 +14,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 import tilewright as tw
+
+LOWEST = float(np.finfo(np.float32).min)
+"""The largest score of a row without keys so far: -inf less -inf would be NaN."""
 
 
 @tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
@@ -47,7 +52,7 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     tw.copy(tw.where(scale < 0, -query, query), sQ)
     exponent = (tw.absolute(scale) + 1e-30) * math.log2(math.e)  # never 0: -inf of a hidden key stays -inf
     acc = tw.accumulator(by_depth)
-    largest = tw.fragment(by_keys.c().projected((rows, 1)), tw.f32, -math.inf)
+    largest = tw.fragment(by_keys.c().projected((rows, 1)), tw.f32, LOWEST)
     total = tw.fragment(largest, fill=0)
     for j in tw.range(count, provenance="mainloop"):
         tw.async_wait(0)
@@ -66,9 +71,8 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
                 scores.assign(tw.causal_mask(scores, m * rows + shift, j * keys))
 
         highest = tw.maximum(largest, tw.reduce_max(scores, 1))
-        base = exponent * tw.where(highest == -math.inf, 0.0, highest)  # 0 of a row without keys so far
-        weights = tw.exp2(tw.fma(scores, exponent, -base))
-        decay = tw.exp2(tw.fma(largest, exponent, -base))
+        weights = tw.exp2((scores - highest) * exponent)  # of the largest score 1, however large it is
+        decay = tw.exp2((largest - highest) * exponent)
         total.assign(tw.fma(total, decay, tw.reduce_sum(weights, 1)))
         largest.assign(highest)
         acc *= decay

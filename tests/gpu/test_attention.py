@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 from tests.canaries import Canaries
 from tests.ops.attending import Problem
-from tests.ops.test_attention import PROBLEMS, STRIDES, named, poisoned, strided
+from tests.ops.test_attention import (
+    EQUAL,
+    PROBLEMS,
+    STRIDES,
+    check_infinities,
+    equal_scores,
+    named,
+    poisoned,
+    size,
+    strided,
+    with_infinities,
+)
+from tests.ops.test_attention import LARGE as LARGE_SCORES
 
 import tilewright as tw
 from tilewright.runtime.device_array import DeviceArray
@@ -75,3 +87,38 @@ def test_torch_tensors(causal: bool, canaries: Canaries) -> None:
     wanted = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
     assert out.dtype == torch.float16
     assert float((out.float() - wanted).abs().max()) < 4e-3
+
+
+def both(problem: Problem, kernel: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """The result and the logarithms."""
+    out = DeviceArray.of(poisoned(problem))
+    lse = DeviceArray.of(np.full(out.shape[:-1], np.nan, np.float32))
+    given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
+    tw.attention(*given, **problem.words, out=out, lse=lse, kernel=kernel, target="cuda")
+    return out.host(), lse.host()
+
+
+@pytest.mark.parametrize("kernel", [None, "warps"])
+@pytest.mark.parametrize("problem", LARGE_SCORES, ids=size)
+def test_scores_of_any_size(problem: Problem, kernel: str | None) -> None:
+    """The largest score of a row weighs 1, and equal ones the same, however large they are."""
+    out, lse = both(problem, kernel)
+    problem.check(out)
+    problem.check_lse(lse)
+
+
+@pytest.mark.parametrize("kernel", [None, "warps"])
+@pytest.mark.parametrize(("element", "number", "depth"), EQUAL, ids=str)
+def test_equal_scores(element: tw.DType, number: float, depth: int, kernel: str | None) -> None:
+    problem = equal_scores(element, number, depth)
+    out, lse = both(problem, kernel)
+    problem.check(out)
+    problem.whole = False
+    problem.check_lse(lse)
+
+
+@pytest.mark.parametrize("kernel", [None, "warps"])
+@pytest.mark.parametrize("element", [tw.f16, tw.f32], ids=str)
+def test_infinite_scores(element: tw.DType, kernel: str | None) -> None:
+    problem = with_infinities(element)
+    check_infinities(problem, *both(problem, kernel))

@@ -60,7 +60,7 @@ class Attending:
         self.exponent = self.problem.by * math.log2(math.e)
         tiles = WarpgroupTiles(16, 16, 16, 2, groups, own_output)
         self.kernel = by_warpgroups.attention.bind(
-            causal=True, between=BySoftmax(negated=False), with_lse=True, tiles=tiles, blocks=1
+            causal=True, between=BySoftmax(), with_lse=True, tiles=tiles, blocks=1
         )
 
     def trace(self) -> Kernel:
@@ -143,7 +143,7 @@ def test_the_kernel_for_warps_needs_its_waits_and_barriers(name: str) -> None:
     exponent = problem.by * math.log2(math.e)
     kernel = by_warps.attention.bind(
         causal=True,
-        between=BySoftmax(negated=False),
+        between=BySoftmax(),
         with_lse=True,
         tiles=WarpTiles(32, 16, 16, 16, 2, atom, by_column),
     ).trace(problem.q, problem.k, problem.v, out, lse, exponent, problem.diagonal)

@@ -8,7 +8,7 @@ of its own terms, ``8u`` times the largest score and itself.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,9 @@ class Problem:
         diagonal: as `tw.attention` takes it; None: not causal.
         scale: likewise; None: the default.
         seed: of the numbers.
+        sizes: factors of the queries and of the keys.
+        whole: whether queries and keys are small whole numbers times their factors, powers of two: f32 holds
+            every score then, and many scores of a row are equal.
     """
 
     heads: tuple[int, int, int]
@@ -51,6 +54,8 @@ class Problem:
     diagonal: int | None = None
     scale: float | None = None
     seed: int = 0
+    sizes: tuple[float, float] = (1.0, 1.0)
+    whole: bool = False
     q: Any = field(init=False)
     k: Any = field(init=False)
     v: Any = field(init=False)
@@ -62,6 +67,10 @@ class Problem:
             rng.standard_normal(shape).astype(self.element.numpy)
             for shape in ((b, h, m, d), (b, g, n, d), (b, g, n, e))
         )
+        for name, factor in zip("qk", self.sizes, strict=True):
+            numbers = getattr(self, name).astype(np.float64)
+            numbers = (np.rint(numbers) if self.whole else numbers) * factor
+            setattr(self, name, numbers.astype(self.element.numpy))
 
     @property
     def by(self) -> float:
@@ -94,7 +103,8 @@ class Problem:
 
     def check(self, found: Any) -> None:
         """Every element of the result is within its bound."""
-        room = attention_room(self.q, *map(self._for_each_head, (self.k, self.v)), self.by, self.diagonal)
+        arrays = (self.q, *map(self._for_each_head, (self.k, self.v)))
+        room = attention_room(*arrays, self.by, self.diagonal, exact=self.whole)
         error = np.abs(found.astype(np.float64) - self.expected())
         assert (error <= room).all(), f"{self.name}: {beyond(found, error, room)}"
 
@@ -103,7 +113,14 @@ class Problem:
         """What it is, in short."""
         mask = "" if self.diagonal is None else f", diagonal {self.diagonal}"
         scale = "" if self.scale is None else f", scale {self.scale}"
-        return f"attention of {self.element}, {self.heads}, {self.rows}, {self.columns}{mask}{scale}"
+        sizes = "" if self.sizes == (1, 1) else f", sizes {self.sizes}"
+        return f"attention of {self.element}, {self.heads}, {self.rows}, {self.columns}{mask}{scale}{sizes}"
+
+    def without(self, key: int) -> Problem:
+        """The problem without one of its keys."""
+        made = replace(self, rows=(self.rows[0], self.rows[1] - 1))
+        made.q, made.k, made.v = self.q, *(np.delete(x, key, axis=2) for x in (self.k, self.v))
+        return made
 
     def check_lse(self, found: Any) -> None:
         """Every logarithm is within its bound; -inf stands where no key is seen."""
@@ -114,7 +131,7 @@ class Problem:
         assert (found[blind] == -math.inf).all(), f"{self.name}: a row that sees no key has a logarithm"
         wanted = base + np.log(np.maximum(np.exp(scores - base[..., None]).sum(axis=-1), blind))
         off = (
-            score_room(self.q, self._for_each_head(self.k), self.by)[..., 0]
+            (0 if self.whole else score_room(self.q, self._for_each_head(self.k), self.by)[..., 0])
             + (self.rows[1] + 8) * U
             + 8 * U * (np.abs(base) + np.abs(wanted) + 1)
         )

@@ -142,7 +142,7 @@ def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int)
     tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output=band % 2 == 0)
     kernel = by_warpgroups.attention.bind(
         causal=diagonal is not None,
-        between=BySoftmax(negated=False),
+        between=BySoftmax(),
         with_lse=True,
         tiles=tiles,
         blocks=blocks,
@@ -195,7 +195,7 @@ def test_results_of_more_panels_than_queries(columns: tuple[int, int], own_outpu
     depth, width = (-(-side // 16) * 16 for side in columns)
     kernel = by_warpgroups.attention.bind(
         causal=False,
-        between=BySoftmax(negated=False),
+        between=BySoftmax(),
         with_lse=False,
         tiles=WarpgroupTiles(depth, width, 16, 2, 1, own_output),
         blocks=1,
@@ -273,6 +273,127 @@ def test_known_calls() -> None:
     first.check(both[1])
     with pytest.raises(tw.LaunchError, match="out and q share memory"):
         tw.attention(q, first.k, first.v, **first.words, out=q)
+
+
+# ---------------------------------------------------------------- scores of any size
+
+SIZES = [0, 10, 20, 23, 24, 25, 28, 31, 32, 40, 60]
+"""Binary logarithms of the scores' factor."""
+
+
+def of_size(power: int, *, element: tw.DType = tw.f32, whole: bool = False, **words: Any) -> Problem:
+    """A problem of whose scores most lie around ``2**power``."""
+    half = power // 2
+    sizes = (2.0**half, 2.0 ** (power - half))
+    return Problem((1, 2, 1), (37, 45), (64, 24), element, sizes=sizes, whole=whole, **words)
+
+
+LARGE = [
+    *(of_size(power, diagonal=11 if power % 2 else None) for power in SIZES),
+    *(of_size(power, whole=True) for power in SIZES),
+    *(of_size(power, whole=True, element=tw.bf16, diagonal=3) for power in (24, 33, 60)),
+    *(of_size(power, element=tw.f16, diagonal=20) for power in (18, 24)),
+    of_size(26, element=tw.f16, whole=True),
+    of_size(4, scale=2.0**31),
+    of_size(4, scale=-(2.0**31)),
+    of_size(3, scale=-(2.0**63), whole=True),
+    of_size(100, scale=2.0**-98),
+    of_size(100, scale=2.0**-101, whole=True, diagonal=0),
+    of_size(110, scale=-(2.0**-108)),
+    of_size(116, scale=0.0, diagonal=7),
+]
+
+
+def size(given: Any) -> str:
+    """What a case is called."""
+    if not isinstance(given, Problem):
+        return str(given)
+    kind = "whole" if given.whole else "random"
+    return f"{given.element}-{kind}-2^{math.log2(math.prod(given.sizes)):g}-{given.diagonal}-{given.scale}"
+
+
+WITH_LARGE = [
+    *((problem, "cpu", None) for problem in LARGE),
+    *((problem, "reference", "warps") for problem in LARGE),
+    *((problem, "reference", "warpgroups") for problem in LARGE if problem.element != tw.f32),
+]
+
+
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize(("problem", "target", "kernel"), WITH_LARGE, ids=size)
+def test_scores_of_any_size(problem: Problem, target: str, kernel: str | None) -> None:
+    """The largest score of a row weighs 1, and equal ones the same, however large they are."""
+    words = problem.words | {"kernel": kernel, "target": target}
+    out, lse = tw.attention(problem.q, problem.k, problem.v, **words, return_lse=True)
+    problem.check(out)
+    problem.check_lse(lse)
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS[0], *LARGE], ids=size)
+def test_a_key_that_is_left_out_is_found(problem: Problem) -> None:
+    """The bound of every problem is less than what the largest key of a row makes of it."""
+    scores = problem.scores()[0, 0]
+    key = int(scores[-1].argmax())
+    wrong = problem.without(key).expected().astype(problem.element.numpy)
+    with pytest.raises(AssertionError, match="elements are wrong"):
+        problem.check(wrong)
+
+
+EQUAL = [
+    (tw.f16, 20000.0, 32),
+    (tw.f16, 60000.0, 32),
+    (tw.bf16, 2.0**60, 64),
+    (tw.f32, 3e18, 24),
+    (tw.f32, -7.5, 24),
+]
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize(("element", "number", "depth"), EQUAL, ids=str)
+def test_equal_scores(element: tw.DType, number: float, depth: int, target: str) -> None:
+    """All keys weigh the same."""
+    problem = equal_scores(element, number, depth)
+    out, lse = tw.attention(problem.q, problem.k, problem.v, return_lse=True, target=target)
+    problem.check(out)
+    problem.whole = False  # the logarithm has the scores' error, the weights have none
+    problem.check_lse(lse)
+
+
+def equal_scores(element: tw.DType, number: float, depth: int) -> Problem:
+    """A problem all of whose scores are equal; of products that are equal sums are, too."""
+    problem = Problem((1, 2, 2), (19, 70), (depth, 24), element, whole=True)
+    problem.q[...], problem.k[...] = number, abs(number)
+    return problem
+
+
+def with_infinities(element: tw.DType) -> Problem:
+    """A problem whose scores are -inf in rows 0 and 1, +inf in 2 and 3, and for key 5 -inf in the others."""
+    problem = Problem((1, 1, 1), (21, 33), (16, 24), element)
+    q, k = problem.q[0, 0], problem.k[0, 0]
+    k[:, :2] = np.abs(k[:, :2]) + 1
+    q[0, 0], q[1, :2], q[2, 2] = -np.inf, -np.inf, np.inf
+    k[5, 4], q[:, 4], q[3, 4] = np.inf, -np.abs(q[:, 4]) - 1, 1
+    return problem
+
+
+def check_infinities(problem: Problem, out: Any, lse: Any) -> None:
+    """Rows of -inf are 0; a key of -inf weighs nothing; a row with +inf is NaN, and no other row is."""
+    assert (out[0, 0, :2] == 0).all()
+    assert (lse[0, 0, :2] == -np.inf).all()
+    assert np.isnan(out[0, 0, 2:4]).all()
+    assert np.isnan(lse[0, 0, 2:4]).all()
+    finite = problem.without(5)
+    finite.rows, finite.q = (problem.rows[0] - 4, problem.rows[1] - 1), problem.q[:, :, 4:]
+    finite.check(out[:, :, 4:])
+    finite.check_lse(lse[:, :, 4:])
+
+
+@pytest.mark.parametrize("element", [tw.f16, tw.f32], ids=str)
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_infinite_scores(target: str, element: tw.DType) -> None:
+    problem = with_infinities(element)
+    out, lse = tw.attention(problem.q, problem.k, problem.v, return_lse=True, target=target)
+    check_infinities(problem, out, lse)
 
 
 # ---------------------------------------------------------------- arguments

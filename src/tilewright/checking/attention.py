@@ -45,11 +45,7 @@ def softmax_attention(
 
 @np.errstate(all="ignore")
 def _averages(q: Array, k: Array, v: Array, scale: float, shift: int | None) -> npt.NDArray[np.float64]:
-    queries, keys, values = (x.astype(np.float64) for x in (q, k, v))
-    scores = scale * queries @ keys.swapaxes(-1, -2)
-    if shift is not None:
-        i, j = np.indices(scores.shape[-2:])
-        scores = np.where(j <= i + shift, scores, -np.inf)
+    values, scores = v.astype(np.float64), _scores(q, k, scale, shift)
     largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
     total: Array = weights.sum(axis=-1, keepdims=True)
@@ -58,28 +54,69 @@ def _averages(q: Array, k: Array, v: Array, scale: float, shift: int | None) -> 
 
 
 @np.errstate(all="ignore")
-def attention_room(q: Array, k: Array, v: Array, scale: float, shift: int | None = None) -> Array:
+def attention_room(
+    q: Array, k: Array, v: Array, scale: float, shift: int | None = None, *, exact: bool = False
+) -> Array:
     """How far off `softmax_attention` each element of a right result may be; of arrays as that takes them.
 
     With ``u`` the unit roundoff of f32 and ``w`` that of the arrays' dtype:
 
     - a score is a sum of D exact products: off by at most ``(D + 1) 2u sum |q k|`` (matrix units cut off what
-      sticks out, hence twice); times the scale, that is a relative error of the weight, as is what `exp2` and
-      its argument add, ``4u + 3u |argument|``, where an argument of more than 40 belongs to a weight that
-      does not matter;
+      sticks out, hence twice); see `_moved` for what that makes of the weights;
+    - `exp2` and its argument add a relative error of the weight, ``4u + 3u |argument|``, where an argument of
+      more than 40 belongs to a weight that does not matter;
     - a weight is rounded to the arrays' dtype before it is multiplied: ``w``;
     - both sums have at most N terms and are scaled once for each tile of keys: ``(2 N) u`` together;
     - an average of values that are off by a relative ``e`` is off by ``2 e`` times the average of
       ``|values|``; the sum of the weights takes no ``w``, in whose place its reciprocal may be rounded;
     - the result is rounded to the dtype: ``w |o|``.
+
+    With ``exact`` scores are not off: f32 holds every partial sum of every score.
     """
     element, u = dtype(q.dtype), f32.unit_roundoff
     w, keys = element.unit_roundoff, k.shape[-2]
-    off = score_room(q, k, scale) + 4 * u + 3 * u * 40 + w + 2 * keys * u
+    off = 4 * u + 3 * u * 40 + w + 2 * keys * u
     wide = v.astype(np.float64)
     averages = softmax_attention(q, k, np.abs(wide), scale, shift)
     wanted = softmax_attention(q, k, wide, scale, shift)
     made: Array = 2 * off * averages + w * np.abs(wanted) + _smallest(element.numpy)
+    return made if exact else made + _moved(q, k, np.abs(wide), averages, scale, shift)
+
+
+def _moved(q: Array, k: Array, sizes: Array, averages: Array, scale: float, shift: int | None) -> Array:
+    """How far averages of values move when every score moves by up to ``d``, which is `score_room`.
+
+    A weight p grows or shrinks by a factor between ``exp(-2d)`` and ``exp(2d)``: averages move by at most
+    ``(exp(2d) - 1) sum p |v|``, which is ``2d sum p |v|`` for small d.  Large scores have a d beyond 1, but
+    keys whose scores are far below the largest still weigh nothing: a weight moves by at most ``m = min(1,
+    p (exp(2d) - 1))``, that of the largest score by the sum of the others' m, and averages by the sum of
+    ``m (|v| + |v of the largest|)`` over the other keys.
+    """
+    room = score_room(q, k, scale)
+    scores = _scores(q, k, scale, shift)
+    if not scores.shape[-1]:
+        return np.zeros_like(averages)
+    top = scores.argmax(axis=-1)[..., None]
+    largest = np.take_along_axis(scores, top, axis=-1)
+    below = scores - np.where(np.isinf(largest), 0, largest)
+    logarithms = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    factor = np.where(room < 1, np.log(np.expm1(2 * room)), 2 * room)
+    moved = np.exp(np.minimum(logarithms + factor, 0))
+    moved[~np.isfinite(scores)] = 0
+    np.put_along_axis(moved, top, 0, axis=-1)
+    of_top = np.take_along_axis(sizes, np.broadcast_to(top, (*top.shape[:-1], sizes.shape[-1])), axis=-2)
+    by_each = moved @ sizes + moved.sum(axis=-1, keepdims=True) * of_top
+    by_all = np.where(room < 1, np.expm1(2 * np.minimum(room, 1)) * averages, np.inf)
+    made: Array = np.minimum(by_each, by_all)
+    return made
+
+
+def _scores(q: Array, k: Array, scale: float, shift: int | None) -> Array:
+    """Scores in float64, -inf where a key is hidden."""
+    made: Array = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+    if shift is not None:
+        i, j = np.indices(made.shape[-2:])
+        made = np.where(j <= i + shift, made, -np.inf)
     return made
 
 

@@ -83,7 +83,8 @@ def attention(
         stream: the CUDA stream; default: the framework's current stream.
 
     Returns:
-        ``out``, or ``(out, lse)``.  A row that sees no key is 0 in ``out`` and -inf in ``lse``.
+        ``out``, or ``(out, lse)``.  A row that sees no key, or whose scores are all -inf, is 0 in ``out`` and
+        -inf in ``lse``.
 
     Raises:
         LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, a diagonal without

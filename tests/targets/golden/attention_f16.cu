@@ -117,15 +117,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   const int h = blockIdx.y;  // of H
   const int b = blockIdx.z;  // of B
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 09_attention.py:27: sQ: f16 128x64
+  // 09_attention.py:32: sQ: f16 128x64
   half_t* const sQ = (half_t*)shared_memory;
-  // 09_attention.py:28: sK: f16 2x64x64
+  // 09_attention.py:33: sK: f16 2x64x64
   half_t* const sK = (half_t*)(shared_memory + 16384);
-  // 09_attention.py:29: sV: f16 2x64x64
+  // 09_attention.py:34: sV: f16 2x64x64
   half_t* const sV = (half_t*)(shared_memory + 32768);
   const int m_1 = ((M + 112) / 128) - m - 1;
   const int count = (min_int(N, max_int(128*m_1 + shift + 128, 0)) + 63) / 64;
-  // 09_attention.py:40: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
+  // 09_attention.py:45: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:40: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
+  // 09_attention.py:45: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -149,11 +149,11 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*V_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:44: close the group of copies
+  // 09_attention.py:49: close the group of copies
   async_commit();
-  // 09_attention.py:46: query: f16 128x64, 64 per thread
+  // 09_attention.py:51: query: f16 128x64, 64 per thread
   __align__(16) half_t query[64];
-  // 09_attention.py:46: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
+  // 09_attention.py:51: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -165,17 +165,17 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           load_if<uint4>(inside && 128*m_1 + 16*i + row < M, from + 16*Q_stride2*i);
     }
   }
-  // 09_attention.py:47: less = less(scale, 0)
+  // 09_attention.py:52: less = less(scale, 0)
   const bool less = scale < 0.0f;
-  // 09_attention.py:47: neg = neg(query)
+  // 09_attention.py:52: neg = neg(query)
   half_t neg[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) neg[i] = negated(query[i]);
-  // 09_attention.py:47: select = select(less, neg, query)
+  // 09_attention.py:52: select = select(less, neg, query)
   __align__(16) half_t select[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) select[i] = less ? neg[i] : query[i];
-  // 09_attention.py:47: select -> sQ, 16 bytes at a time
+  // 09_attention.py:52: select -> sQ, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -183,27 +183,27 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     #pragma unroll
     for (int i = 0; i < 8; ++i) *(uint4*)(to + 1024*i) = *(const uint4*)&select[8*i];
   }
-  // 09_attention.py:48: abs = abs(scale)
+  // 09_attention.py:53: abs = abs(scale)
   const float abs_1 = fabsf(scale);
-  // 09_attention.py:48: add = add(abs, 1e-30)
+  // 09_attention.py:53: add = add(abs, 1e-30)
   const float add = abs_1 + 1e-30f;
-  // 09_attention.py:48: exponent = mul(add, 1.4426950408889634)
+  // 09_attention.py:53: exponent = mul(add, 1.4426950408889634)
   const float exponent = add * 1.4426950408889634f;
-  // 09_attention.py:49: acc: f32 128x64, 64 per thread
+  // 09_attention.py:54: acc: f32 128x64, 64 per thread
   float acc[64] = {};
-  // 09_attention.py:50: largest: f32 128x1, 4 per thread
+  // 09_attention.py:55: largest: f32 128x1, 4 per thread
   float largest[4];
   #pragma unroll
-  for (int i = 0; i < 4; ++i) largest[i] = -__int_as_float(0x7f800000);
-  // 09_attention.py:51: total: f32 128x1, 4 per thread
+  for (int i = 0; i < 4; ++i) largest[i] = (-3.4028234663852886e+38f);
+  // 09_attention.py:56: total: f32 128x1, 4 per thread
   float total[4] = {};
   for (int j = 0; j < count; ++j) {
-    // 09_attention.py:53: wait until at most 0 groups are unfinished
+    // 09_attention.py:58: wait until at most 0 groups are unfinished
     async_wait<0>();
-    // 09_attention.py:54: barrier
+    // 09_attention.py:59: barrier
     __syncthreads();
     if (j + 1 < count) {
-      // 09_attention.py:40: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
+      // 09_attention.py:45: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 64*j + 16*i + row + 64 < N);
         }
       }
-      // 09_attention.py:40: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
+      // 09_attention.py:45: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -228,15 +228,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         }
       }
     }
-    // 09_attention.py:58: close the group of copies
+    // 09_attention.py:63: close the group of copies
     async_commit();
-    // 09_attention.py:59: scores: f32 128x64, 64 per thread
+    // 09_attention.py:64: scores: f32 128x64, 64 per thread
     float scores[64] = {};
     #pragma unroll
     for (int k_step = 0; k_step < 4; ++k_step) {
-      // 09_attention.py:60: sQ_frag: f16 128x16, 16 per thread
+      // 09_attention.py:65: sQ_frag: f16 128x16, 16 per thread
       __align__(4) half_t sQ_frag[16];
-      // 09_attention.py:60: sQ_step -> sQ_frag, 4 matrices at a time
+      // 09_attention.py:65: sQ_step -> sQ_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -245,9 +245,9 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sQ_frag[8*i], from + 1024*i);
       }
-      // 09_attention.py:60: sK_frag: f16 64x16, 32 per thread
+      // 09_attention.py:65: sK_frag: f16 64x16, 32 per thread
       __align__(4) half_t sK_frag[32];
-      // 09_attention.py:60: sK_step -> sK_frag, 4 matrices at a time
+      // 09_attention.py:65: sK_step -> sK_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sK_frag[8*i], from + 1024*i);
       }
-      // 09_attention.py:60: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:65: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
@@ -266,28 +266,28 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       }
     }
     if (N < 64*j + 64) {
-      // 09_attention.py:62: at = coordinates along 1
+      // 09_attention.py:67: at = coordinates along 1
       int at[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:62: there = less(at, -64*j + N)
+      // 09_attention.py:67: there = less(at, -64*j + N)
       bool there[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) there[i] = at[i] < (-64*j + N);
-      // 09_attention.py:63: select_1 = select(there, scores, -inf)
+      // 09_attention.py:68: select_1 = select(there, scores, -inf)
       float select_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) select_1[i] = there[i] ? scores[i] : -__int_as_float(0x7f800000);
-      // 09_attention.py:63: select_1 -> scores
+      // 09_attention.py:68: select_1 -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select_1[i];
     }
     if (128*m_1 + shift + 1 < 64*j + 64) {
-      // 09_attention.py:66: at_1 = coordinates along 1
+      // 09_attention.py:71: at_1 = coordinates along 1
       int at_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:66: sub = sub(at_1, 2*min(max(64*m_1 - 32*j + (shift // 2), -65), 33) + (shift % 2))
+      // 09_attention.py:71: sub = sub(at_1, 2*min(max(64*m_1 - 32*j + (shift // 2), -65), 33) + (shift % 2))
       int sub[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) {
@@ -295,25 +295,25 @@ extern "C" __global__ void __launch_bounds__(128) attention(
             (int)((unsigned)at_1[i] - (2*min_int(max_int(64*m_1 - 32*j + floor_div(shift, 2), -65),
             33) + floor_mod(shift, 2)));
       }
-      // 09_attention.py:66: at_2 = coordinates along 0
+      // 09_attention.py:71: at_2 = coordinates along 0
       int at_2[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
-      // 09_attention.py:66: less_equal = less_equal(sub, at_2)
+      // 09_attention.py:71: less_equal = less_equal(sub, at_2)
       bool less_equal[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) less_equal[i] = sub[i] <= at_2[i];
-      // 09_attention.py:66: select_2 = select(less_equal, scores, -inf)
+      // 09_attention.py:71: select_2 = select(less_equal, scores, -inf)
       float select_2[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) {
         select_2[i] = less_equal[i] ? scores[i] : -__int_as_float(0x7f800000);
       }
-      // 09_attention.py:66: select_2 -> scores
+      // 09_attention.py:71: select_2 -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select_2[i];
     }
-    // 09_attention.py:68: scores_max = max of scores along 1
+    // 09_attention.py:73: scores_max = max of scores along 1
     float scores_max[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -326,47 +326,35 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = max_or_nan(total_1, __shfl_xor_sync(0xffffffff, total_1, 2));
       scores_max[i] = total_1;
     }
-    // 09_attention.py:68: highest = max(largest, scores_max)
+    // 09_attention.py:73: highest = max(largest, scores_max)
     float highest[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) highest[i] = max_or_nan(largest[i], scores_max[i]);
-    // 09_attention.py:69: equal = equal(highest, -inf)
-    bool equal[4];
+    // 09_attention.py:74: sub_1 = sub(scores, highest)
+    float sub_1[64];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) equal[i] = highest[i] == -__int_as_float(0x7f800000);
-    // 09_attention.py:69: select_3 = select(equal, 0.0, highest)
-    float select_3[4];
+    for (int i = 0; i < 64; ++i) sub_1[i] = scores[i] - highest[(i / 2) % 4];
+    // 09_attention.py:74: mul = mul(sub_1, exponent)
+    float mul[64];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) select_3[i] = equal[i] ? 0.0f : highest[i];
-    // 09_attention.py:69: base = mul(exponent, select_3)
-    float base[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) base[i] = exponent * select_3[i];
-    // 09_attention.py:70: neg_1 = neg(base)
-    float neg_1[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) neg_1[i] = -base[i];
-    // 09_attention.py:70: fma = fma(scores, exponent, neg_1)
-    float fma_1[64];
-    #pragma unroll
-    for (int i = 0; i < 64; ++i) fma_1[i] = fmaf(scores[i], exponent, neg_1[(i / 2) % 4]);
-    // 09_attention.py:70: weights = exp2(fma)
+    for (int i = 0; i < 64; ++i) mul[i] = sub_1[i] * exponent;
+    // 09_attention.py:74: weights = exp2(mul)
     float weights[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(fma_1[i]);
-    // 09_attention.py:71: neg_2 = neg(base)
-    float neg_2[4];
+    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(mul[i]);
+    // 09_attention.py:75: sub_2 = sub(largest, highest)
+    float sub_2[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) neg_2[i] = -base[i];
-    // 09_attention.py:71: fma_1 = fma(largest, exponent, neg_2)
-    float fma_1_1[4];
+    for (int i = 0; i < 4; ++i) sub_2[i] = largest[i] - highest[i];
+    // 09_attention.py:75: mul_1 = mul(sub_2, exponent)
+    float mul_1[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) fma_1_1[i] = fmaf(largest[i], exponent, neg_2[i]);
-    // 09_attention.py:71: decay = exp2(fma_1)
+    for (int i = 0; i < 4; ++i) mul_1[i] = sub_2[i] * exponent;
+    // 09_attention.py:75: decay = exp2(mul_1)
     float decay[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(fma_1_1[i]);
-    // 09_attention.py:72: weights_sum = sum of weights along 1
+    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(mul_1[i]);
+    // 09_attention.py:76: weights_sum = sum of weights along 1
     float weights_sum[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -377,28 +365,28 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = total_1 + __shfl_xor_sync(0xffffffff, total_1, 2);
       weights_sum[i] = total_1;
     }
-    // 09_attention.py:72: fma_2 = fma(total, decay, weights_sum)
-    float fma_2[4];
+    // 09_attention.py:76: fma = fma(total, decay, weights_sum)
+    float fma_1[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) fma_2[i] = fmaf(total[i], decay[i], weights_sum[i]);
-    // 09_attention.py:72: fma_2 -> total
+    for (int i = 0; i < 4; ++i) fma_1[i] = fmaf(total[i], decay[i], weights_sum[i]);
+    // 09_attention.py:76: fma -> total
     #pragma unroll
-    for (int i = 0; i < 4; ++i) total[i] = fma_2[i];
-    // 09_attention.py:73: highest -> largest
+    for (int i = 0; i < 4; ++i) total[i] = fma_1[i];
+    // 09_attention.py:77: highest -> largest
     #pragma unroll
     for (int i = 0; i < 4; ++i) largest[i] = highest[i];
-    // 09_attention.py:74: mul = mul(acc, decay)
-    float mul[64];
+    // 09_attention.py:78: mul_2 = mul(acc, decay)
+    float mul_2[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) mul[i] = acc[i] * decay[(i / 2) % 4];
-    // 09_attention.py:74: mul -> acc
+    for (int i = 0; i < 64; ++i) mul_2[i] = acc[i] * decay[(i / 2) % 4];
+    // 09_attention.py:78: mul_2 -> acc
     #pragma unroll
-    for (int i = 0; i < 64; ++i) acc[i] = mul[i];
-    // 09_attention.py:75: convert = convert(weights)
+    for (int i = 0; i < 64; ++i) acc[i] = mul_2[i];
+    // 09_attention.py:79: convert = convert(weights)
     half_t convert[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) convert[i] = float_to_half(weights[i]);
-    // 09_attention.py:75: operand = convert[0:128, 0:64]
+    // 09_attention.py:79: operand = convert[0:128, 0:64]
     half_t operand[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) {
@@ -406,13 +394,13 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     }
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
-      // 09_attention.py:76: operand_frag = operand[0:128, 16*k_step_1:16*k_step_1 + 16]
+      // 09_attention.py:80: operand_frag = operand[0:128, 16*k_step_1:16*k_step_1 + 16]
       __align__(4) half_t operand_frag[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) operand_frag[i] = operand[16*k_step_1 + i];
-      // 09_attention.py:76: sV_frag: f16 64x16, 32 per thread
+      // 09_attention.py:80: sV_frag: f16 64x16, 32 per thread
       __align__(4) half_t sV_frag[32];
-      // 09_attention.py:76: sV_step -> sV_frag, 4 matrices at a time
+      // 09_attention.py:80: sV_step -> sV_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2);
         const int col = tid % 16;
@@ -420,7 +408,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4_trans(&sV_frag[8*i], sV + ((16*i) ^ start));
       }
-      // 09_attention.py:76: acc += operand_frag * sV_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:80: acc += operand_frag * sV_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
@@ -430,23 +418,23 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       }
     }
   }
-  // 09_attention.py:77: equal_1 = equal(total, 0)
-  bool equal_1[4];
+  // 09_attention.py:81: equal = equal(total, 0)
+  bool equal[4];
   #pragma unroll
-  for (int i = 0; i < 4; ++i) equal_1[i] = total[i] == 0.0f;
-  // 09_attention.py:77: div = div(1, total)
+  for (int i = 0; i < 4; ++i) equal[i] = total[i] == 0.0f;
+  // 09_attention.py:81: div = div(1, total)
   float div[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) div[i] = 1.0f / total[i];
-  // 09_attention.py:77: mul_1 = mul(acc, div)
-  float mul_1[64];
+  // 09_attention.py:81: mul_3 = mul(acc, div)
+  float mul_3[64];
   #pragma unroll
-  for (int i = 0; i < 64; ++i) mul_1[i] = acc[i] * div[(i / 2) % 4];
-  // 09_attention.py:77: select_4 = select(equal_1, 0.0, mul_1)
-  float select_4[64];
+  for (int i = 0; i < 64; ++i) mul_3[i] = acc[i] * div[(i / 2) % 4];
+  // 09_attention.py:81: select_3 = select(equal, 0.0, mul_3)
+  float select_3[64];
   #pragma unroll
-  for (int i = 0; i < 64; ++i) select_4[i] = equal_1[(i / 2) % 4] ? 0.0f : mul_1[i];
-  // 09_attention.py:77: select_4 -> O[b, h].tile((128, 64), (m_1, 0)), 4 bytes at a time
+  for (int i = 0; i < 64; ++i) select_3[i] = equal[(i / 2) % 4] ? 0.0f : mul_3[i];
+  // 09_attention.py:81: select_3 -> O[b, h].tile((128, 64), (m_1, 0)), 4 bytes at a time
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);
@@ -458,7 +446,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       for (int i = 0; i < 4; ++i) {
         __align__(4) half_t packed[2];
         #pragma unroll
-        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(select_4[8*j_1 + 2*i + e]);
+        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(select_3[8*j_1 + 2*i + e]);
         if (inside && 128*m_1 + 8*i + row < M && 8*j_1 + col < D) {
           *(unsigned*)(to + 8*O_stride2*i + 8*j_1) = *(const unsigned*)packed;
         }

@@ -62,7 +62,7 @@ def attention(
 ) -> None:
     """``O = softmax(scale Q Kᵀ) V``, and L the logarithms of the sums of exponentials.
 
-    ``exponent`` is ``abs(scale) * log2(e)``, row i sees the keys up to ``i + diagonal`` if it is causal, and
+    ``exponent`` is that of `BySoftmax.of`, row i sees the keys up to ``i + diagonal`` if it is causal, and
     ``band`` is how many heads are worked at side by side.
     """
     masked = (diagonal, band) if causal else None

@@ -39,7 +39,7 @@ def attention(
 ) -> None:
     """``O = softmax(scale Q Kᵀ) V``, and L the logarithms of the sums of exponentials.
 
-    ``exponent`` is ``abs(scale) * log2(e)``, and row i sees the keys up to ``i + diagonal`` if it is causal.
+    ``exponent`` is that of `BySoftmax.of`, and row i sees the keys up to ``i + diagonal`` if it is causal.
     """
     _compute((Q, K, V, O), L if with_lse else None, exponent, diagonal if causal else None, between, tiles)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -44,9 +43,6 @@ ITEM = 0.6
 
 CACHE_BYTES = 40e6
 """Of a machine that nobody has said the cache of."""
-
-NEVER_0 = 1e-30
-"""Stands for a scale of 0: a score that is hidden is -inf, which times 0 is no number."""
 
 
 class AttentionQuestion(NamedTuple):
@@ -105,7 +101,7 @@ def chosen(question: AttentionQuestion, wanted: str | None) -> Answer:
     """
     constants = {
         "causal": question.diagonal is not None,
-        "between": BySoftmax(negated=question.scale < 0),
+        "between": BySoftmax.of(question.scale)[0],
         "with_lse": question.with_lse,
     }
     # The reference executes either; warps are executed sooner.
@@ -172,7 +168,7 @@ def _numbers(question: AttentionQuestion) -> tuple[float, int]:
     """The exponent and the diagonal; a diagonal beyond all keys is as good as any other."""
     rows, keys = question.queries.shape[2], question.keys.shape[2]
     diagonal = min(max(question.diagonal or 0, -rows), keys)
-    return max(abs(question.scale), NEVER_0) * math.log2(math.e), diagonal
+    return BySoftmax.of(question.scale)[1], diagonal
 
 
 def band(question: AttentionQuestion, tiles: WarpgroupTiles, blocks: int) -> int:

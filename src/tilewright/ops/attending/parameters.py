@@ -15,7 +15,7 @@ PARAMETERS: dict[str, Any] = {
     "exponent": f32,
     "diagonal": int,
 }
-"""Queries, keys, values, results and logarithms; ``abs(scale) * log2(e)``; the mask's first diagonal."""
+"""Queries, keys, values, results and logarithms; `BySoftmax.of`'s exponent; the mask's first diagonal."""
 
 CHAINED: dict[str, Any] = {"A": "B H M K", "B": "B G N K", "C": "B G N P", "D": "B H M P"}
 """Of a chain of two products: the factors, B as it would be for keys, and the result."""

@@ -1,7 +1,12 @@
 """The softmax of rows whose scores come in tiles: what every kernel of attention does between its products.
 
-Of each row it keeps the largest exponent so far and the sum of the weights so far, and says by how much what
+Of each row it keeps the largest score so far and the sum of the weights so far, and says by how much what
 was summed up before shrinks: the fold of ``flow.py``, in registers.
+
+The largest score is subtracted before the scale multiplies.  The largest weight of a row is 1 then, however
+large scores are.  ``exp2(fma(score, exponent, -base))`` with ``base = round(largest * exponent)`` is one
+instruction less, but leaves the rounding error of the base as the exponent of the largest weight: beyond
+2**31 that is infinity or 0.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.dtypes import f32
+from tilewright.dtypes import f32, limits
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.control import when
@@ -19,20 +24,40 @@ from tilewright.lang.functions import exp2, log2
 from tilewright.lang.scalars import Index
 from tilewright.lang.tile_arithmetic import causal_mask, coordinates, reduce_max, reduce_sum
 
+FAINT = 2.0**-64
+"""Scales below it multiply scores in two steps, so that differences of any two scores of f32 are finite."""
+
+NEVER_0 = 2.0**-100
+"""Stands for a scale of 0 after the first step: times a score of f32 it is less than 2**-36."""
+
+LOWEST = limits(f32)[0]
+"""The largest score of a row that has seen no key: -inf less this is -inf, which less itself would be NaN."""
+
 
 @dataclass(frozen=True)
 class BySoftmax:
     """Weights are the exponentials of scores over their sum.
 
     Args:
-        negated: whether the scale is negative.
+        factor: the first factor of the scale, which multiplies scores before anything else: 1, or -1 for a
+            negative scale, times `FAINT` for a scale close to 0.
     """
 
-    negated: bool
+    factor: float = 1.0
+
+    @staticmethod
+    def of(scale: float) -> tuple[BySoftmax, float]:
+        """The softmax of scores times a scale, and the exponent that its kernels take.
+
+        The exponent is ``abs(scale) * log2(e)`` without the first factor.  It is more than 0: a score that
+        is hidden is -inf, which times 0 is NaN.
+        """
+        size, factor = (abs(scale), 1.0) if abs(scale) >= FAINT else (abs(scale) / FAINT, FAINT)
+        return BySoftmax(math.copysign(factor, scale)), max(size, NEVER_0) * math.log2(math.e)
 
     def begin(self, mma: TiledMma, exponent: Number) -> Softmax:
         """The state of the rows of a tile; see `Softmax`."""
-        return Softmax(mma, exponent, negated=self.negated)
+        return Softmax(mma, exponent, factor=self.factor)
 
 
 class Softmax:
@@ -40,14 +65,14 @@ class Softmax:
 
     Args:
         mma: what multiplies queries by keys; its accumulator is a tile of scores.
-        exponent: ``abs(scale) * log2(e)``, more than 0, as weights are powers of two.
-        negated: whether the scale is negative.
+        exponent: multiplies differences of scores, as weights are powers of two; more than 0.
+        factor: multiplies scores first.
     """
 
-    def __init__(self, mma: TiledMma, exponent: Number, *, negated: bool) -> None:
+    def __init__(self, mma: TiledMma, exponent: Number, *, factor: float) -> None:
         rows, self.keys = mma.c().shape
-        self.exponent, self.negated = exponent, negated
-        self.largest = tw.fragment(mma.c().projected((rows, 1)), f32, -math.inf)
+        self.exponent, self.factor = exponent, factor
+        self.largest = tw.fragment(mma.c().projected((rows, 1)), f32, LOWEST)
         self.total = tw.fragment(self.largest, fill=0)
         self.decay = tw.fragment(self.largest, fill=1)
 
@@ -61,8 +86,8 @@ class Softmax:
             seen: the last key that the tile's first row sees; the next row sees one more.  None: every row
                 sees all of them.
         """
-        if self.negated:
-            scores.assign(-scores)
+        if self.factor != 1:
+            scores.assign(-scores if self.factor == -1 else scores * self.factor)
         with when(begin + self.keys > keys):
             scores.assign(where(coordinates(scores, 1) < keys - begin, scores, -math.inf))
         if seen is not None:
@@ -71,10 +96,9 @@ class Softmax:
 
     def weigh(self, scores: Fragment) -> None:
         """Make weights of a tile of scores; `decay` is by how much sums with earlier weights shrink."""
-        highest = maximum(self.largest, self.exponent * reduce_max(scores, 1))
-        base = where(highest == -math.inf, 0.0, highest)  # of a row that has seen no key
-        scores.assign(exp2(fma(scores, self.exponent, -base)))
-        self.decay.assign(exp2(self.largest - base))
+        highest = maximum(self.largest, reduce_max(scores, 1))
+        scores.assign(exp2((scores - highest) * self.exponent))
+        self.decay.assign(exp2((self.largest - highest) * self.exponent))
         self.total.assign(fma(self.total, self.decay, reduce_sum(scores, 1)))
         self.largest.assign(highest)
 
@@ -89,5 +113,5 @@ class Softmax:
 
     def log_sum_exp(self) -> Fragment:
         """``log(sum(exp(scale * scores)))`` of each row: -inf in a row that has seen no key."""
-        made: Fragment = (log2(self.total) + self.largest) * math.log(2)
+        made: Fragment = fma(self.largest, self.exponent * math.log(2), log2(self.total) * math.log(2))
         return made
