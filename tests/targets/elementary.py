@@ -64,10 +64,14 @@ def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def _share(x: Any, share: Any) -> Any:
+    """x times its share, whose limit at -inf is 0."""
+    return np.where(x == -np.inf, 0, x * share)
+
+
 def _gelu_tanh(x: Any) -> Any:
-    return x * _sigmoid(
-        2 * np.sqrt(2 / np.arccos(np.longdouble(-1))) * (x + np.longdouble("0.044715") * x**3)
-    )
+    t = 2 * np.sqrt(2 / np.arccos(np.longdouble(-1))) * (x + np.longdouble("0.044715") * x**3)
+    return _share(x, _sigmoid(t))
 
 
 def _erf(x: Any) -> Any:
@@ -88,8 +92,8 @@ EXACT: dict[str, Callable[[Any], Any]] = {
     },
     "round": np.rint,
     "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x),
-    "gelu": lambda x: x * (1 + _erf(x * np.sqrt(np.longdouble(0.5)))) / 2,
+    "silu": lambda x: _share(x, _sigmoid(x)),
+    "gelu": lambda x: _share(x, (1 + _erf(x * np.sqrt(np.longdouble(0.5)))) / 2),
     "gelu_tanh": _gelu_tanh,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "erf": _erf,

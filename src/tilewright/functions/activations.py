@@ -1,7 +1,8 @@
 """Activations of neural networks: rows, and what their values are made of.
 
 Those that are x times a share between 0 and 1 are computed as ``x / (1 + 2**t)``: no difference of nearly
-equal numbers is taken, and where ``2**t`` overflows the result is 0.
+equal numbers is taken, and where ``2**t`` overflows the result is 0.  The share of -inf is 0, and -inf times
+0 would be NaN: the factor x is `LOWEST` at least.  NaN stays NaN, as its share is NaN too.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.dtypes import DType, f32, f64, limits
 from tilewright.functions.floats import erf
 from tilewright.functions.function import FLOATS, Function
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+LOWEST: dict[DType, float] = {kind: limits(kind)[0] for kind in (f32, f64)}
+"""The lowest finite number, which stands for -inf where a share multiplies it."""
 
 SILU_SLOPE = -1 / math.log(2)
 """``t / x`` of silu."""
@@ -45,20 +50,25 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x < 0, small, 1.0) / (1.0 + small))
 
 
+def _finite_below(x: Array) -> Array:
+    """``maximum(x, LOWEST)``, NaN where x is NaN."""
+    return np.asarray(np.maximum(x, np.finfo(x.dtype).min))
+
+
 @np.errstate(over="ignore", invalid="ignore")
 def _gelu_tanh(x: Array) -> Array:
     linear, cubic = GELU_TANH
-    return np.asarray(x / (1.0 + np.exp2(x * (linear + cubic * (x * x)))))
+    return np.asarray(_finite_below(x) / (1.0 + np.exp2(x * (linear + cubic * (x * x)))))
 
 
 @np.errstate(invalid="ignore")
 def _gelu(x: Array) -> Array:
-    return np.asarray(x * (0.5 + 0.5 * erf(x * math.sqrt(0.5))))
+    return np.asarray(_finite_below(x) * (0.5 + 0.5 * erf(x * math.sqrt(0.5))))
 
 
 @np.errstate(invalid="ignore")
 def _silu(x: Array) -> Array:
-    return np.asarray(x * _sigmoid(x))
+    return np.asarray(_finite_below(x) * _sigmoid(x))
 
 
 ACTIVATIONS = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.functions.activations import GELU, GELU_TANH, SILU_SLOPE
+from tilewright.dtypes import f32, f64
+from tilewright.functions.activations import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 from tilewright.functions.function import horner
 
 Snippet = tuple[tuple[str, ...], str]
@@ -14,6 +15,13 @@ def _f32(coefficients: tuple[float, ...], variable: str) -> str:
     for coefficient in reversed(coefficients[:-1]):
         text = f"{coefficient!r}f + {variable} * ({text})"
     return text
+
+
+_FINITE_BELOW = {
+    name: f"(x < {LOWEST[kind]!r}{end} ? {LOWEST[kind]!r}{end} : x)"
+    for name, kind, end in (("f32", f32, "f"), ("f64", f64, ""))
+}
+"""x, or the lowest finite number for -inf, by dtype; NaN stays NaN."""
 
 
 def _sigmoid(name: str, real: str) -> Snippet:
@@ -34,14 +42,17 @@ def _share(function: str, name: str, real: str, slope: str) -> Snippet:
         f"""\
 static inline {real} {function}_{name}({real} x) {{
   const {real} z = x * x, t = x * ({slope});
-  return x / (1 + exp2_{name}(t));
+  return {_FINITE_BELOW[name]} / (1 + exp2_{name}(t));
 }}""",
     )
 
 
 _GELU_F64: Snippet = (
     ("erf_f64",),
-    f"static inline double gelu_f64(double x) {{ return x * (0.5 + 0.5 * erf_f64(x * {0.5**0.5!r})); }}",
+    f"""\
+static inline double gelu_f64(double x) {{
+  return {_FINITE_BELOW["f64"]} * (0.5 + 0.5 * erf_f64(x * {0.5**0.5!r}));
+}}""",
 )
 
 SNIPPETS: dict[str, Snippet] = {
@@ -50,7 +61,7 @@ SNIPPETS: dict[str, Snippet] = {
     "silu_f32": _share("silu", "f32", "float", f"{SILU_SLOPE!r}f"),
     "silu_f64": (
         ("sigmoid_f64",),
-        "static inline double silu_f64(double x) { return x * sigmoid_f64(x); }",
+        f"static inline double silu_f64(double x) {{ return {_FINITE_BELOW['f64']} * sigmoid_f64(x); }}",
     ),
     "gelu_f32": _share("gelu", "f32", "float", _f32(GELU, "z")),
     "gelu_f64": _GELU_F64,

@@ -127,7 +127,15 @@ DEVICE T abs(T x) {
 }""",
 }
 
-_OF_BOTH = (("fma", "xyz"), ("fmod", "xy"), ("copysign", "xy"), ("fabs", "x"), ("floor", "x"), ("rint", "x"))
+_OF_BOTH = (
+    ("fma", "xyz"),
+    ("fmod", "xy"),
+    ("fmax", "xy"),
+    ("copysign", "xy"),
+    ("fabs", "x"),
+    ("floor", "x"),
+    ("rint", "x"),
+)
 """Functions that the compiler has for both types of floats."""
 
 _OF_FLOATS = (("exp", "x"), ("log", "x"), ("log2", "x"))
@@ -222,10 +230,11 @@ _NEEDS = {
     "load_or_zeros": ("zeros",),
     **{f"{called_in_names(kind)}_to_float_odd": ("double_to_float_odd", "fabs") for kind in INTEGERS},
     **{
-        f"fast_{name}": ("fast_exp2", "fast_reciprocal", "expf", "fmaf")
+        f"fast_{name}": ("fast_exp2", "fast_reciprocal", "expf", "fmaf", "fmaxf")
         for name in ("sigmoid", "silu", "gelu", "gelu_tanh")
     },
-    **dict.fromkeys(("sigmoid", "gelu", "gelu_tanh"), ("exp", "exp2", "erf", "fabs")),
+    **dict.fromkeys(("sigmoid", "gelu", "gelu_tanh"), ("exp", "exp2", "erf", "fabs", "fmax")),
+    "silu": ("sigmoid", "fmax"),
     **{name: needs for name, (needs, _) in FORMULAS.items()},
     **{f"{name}f": (f"{name}_f32",) for name in _FORMULAS_OF["float"]},
     **{name: (f"{name}_f64",) for name in _FORMULAS_OF["double"]},

@@ -6,7 +6,13 @@ results below the least normal number.
 
 from __future__ import annotations
 
-from tilewright.functions.activations import GELU, GELU_TANH, SILU_SLOPE
+from tilewright.dtypes import f32, f64
+from tilewright.functions.activations import GELU, GELU_TANH, LOWEST, SILU_SLOPE
+
+_FINITE_BELOW = f"fmaxf(x, {LOWEST[f32]!r}f)"
+"""x, or the lowest finite number for -inf and for NaN, whose share is NaN."""
+
+_FINITE_BELOW_F64 = f"fmax(x, {LOWEST[f64]!r})"
 
 
 def _fused(coefficients: tuple[float, ...], variable: str) -> str:
@@ -22,7 +28,7 @@ def _share(name: str, slope: str) -> str:
 DEVICE float {name}(float x) {{
   // x / (1 + 2**t)
   const float t = x * {slope};
-  return x * fast_reciprocal(1.0f + fast_exp2(t));
+  return {_FINITE_BELOW} * fast_reciprocal(1.0f + fast_exp2(t));
 }}"""
 
 
@@ -40,17 +46,17 @@ DEVICE double sigmoid(double x) {
   const double small = exp(-fabs(x));
   return (x < 0 ? small : 1.0) / (1.0 + small);
 }""",
-    "silu": """
-DEVICE double silu(double x) {
-  return x * sigmoid(x);
-}""",
+    "silu": f"""
+DEVICE double silu(double x) {{
+  return {_FINITE_BELOW_F64} * sigmoid(x);
+}}""",
     "gelu": f"""
 DEVICE double gelu(double x) {{
-  return x * (0.5 + 0.5 * erf(x * {0.5**0.5!r}));
+  return {_FINITE_BELOW_F64} * (0.5 + 0.5 * erf(x * {0.5**0.5!r}));
 }}""",
     "gelu_tanh": f"""
 DEVICE double gelu_tanh(double x) {{
-  return x / (1.0 + exp2(x * ({GELU_TANH[0]!r} + {GELU_TANH[1]!r} * (x * x))));
+  return {_FINITE_BELOW_F64} / (1.0 + exp2(x * ({GELU_TANH[0]!r} + {GELU_TANH[1]!r} * (x * x))));
 }}""",
 }
 """By the names that they define; those of f32 are the fast ones."""
