@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.parser import parse_kernel
+from tilewright.ir.printer import print_kernel
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 
@@ -262,3 +264,107 @@ def test_the_text_for_cuda_compiles_beside_narrow_floats(dtype: tw.DType) -> Non
     x = np.zeros(48, dtype.numpy)
     listing = cuda.emit(with_narrow_floats.trace(x, x.copy(), x.copy(), x.copy()), "sm_90a")
     assert compile_text(listing.text, "sm_90a", listing.entry)
+
+
+# ---------------------------------------------------------------- choices between plain numbers
+
+
+@tw.kernel(X="N", Y="N", Z="N", B="N", W="N", V="N", H="B", i=int)
+def chosen(X, Y, Z, B, W, V, H, i):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    x = tw.load(X.tile((64,), (n,)).partition((32,)))
+    small, large = tw.where(x == 3, 1, 0), tw.where(x > 1, 2**60 + 1, -1)
+    truth, index, mixed = tw.where(x > 1, True, False), tw.where(x > 1, i, 0), tw.where(x > 1, 1, 0.5)
+    uniform, size = tw.where(n < 1, 7, -7), tw.absolute(n - i)
+    kinds = [made.dtype for made in (small, large, truth, index, mixed, uniform, tw.where(x > 1, 0, x))]
+    assert [*map(str, kinds)] == ["i32", "i64", "boolean", "i32", "f32", "i32", str(X.dtype)]
+    tw.copy(small + uniform + size, Y.tile((64,), (n,)))
+    tw.copy(large, Z.tile((64,), (n,)))
+    tw.copy(truth.to(tw.u8), B.tile((64,), (n,)))
+    tw.copy(index, W.tile((64,), (n,)))
+    tw.copy(mixed, V.tile((64,), (n,)))
+    tw.copy(tw.reduce_sum(small, 0), H[n : n + 1])
+
+
+def choices(kind: type) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+    """Numbers, arrays to write, and what stands in them afterwards, of `chosen` with i = 12345."""
+    x = np.random.default_rng(0).integers(0, 6, 150).astype(kind)
+    block = np.arange(150) // 64
+    first = np.where(x == 3, 1, 0)
+    wanted = [
+        (first + np.where(block < 1, 7, -7) + np.abs(block - 12345)).astype(np.int32),
+        np.where(x > 1, 2**60 + 1, -1),
+        (x > 1).astype(np.uint8),
+        np.where(x > 1, 12345, 0).astype(np.int32),
+        np.where(x > 1, 1, 0.5).astype(np.float32),
+        np.bincount(block, first).astype(np.int32),
+    ]
+    return x, [np.full_like(array, 77) for array in wanted], wanted
+
+
+@TARGETS
+@pytest.mark.parametrize("kind", [np.int32, np.uint8, np.float16])
+def test_a_choice_between_integers_is_an_integer(target: str, kind: type) -> None:
+    """As in NumPy: i32 if it holds both, else i64; beside a fragment the fragment's dtype."""
+    x, made, wanted = choices(kind)
+    chosen(x, *made, 12345, target=target)
+    for got, want in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_choices_compile_and_read_back(arch: str) -> None:
+    x, made, _ = choices(np.int32)
+    kernel = chosen.trace(x, *made, 12345)
+    text = print_kernel(kernel)
+    assert print_kernel(parse_kernel(text)) == text
+    binary = compile_text(cuda.emit(kernel, arch).text, arch, "chosen")
+    assert binary.resources["spill_store_bytes"] == 0
+
+
+@TARGETS
+def test_a_choice_in_a_flow_is_an_integer(target: str) -> None:
+    @tw.kernel(A="M K", B="K N", C="M N")
+    def above(A, B, C, *, low, high):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            C[m, n] = tw.where(acc > 0, high, low)
+
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (33, 20)).astype(np.float32), rng.integers(-4, 5, (20, 41)).astype(np.float32)
+    for low, high, kind in ((-3, 2**24 + 1, np.int32), (-3, 2**60 + 1, np.int64), (0, 0.5, np.float32)):
+        c = np.full((33, 41), 77, kind)
+        above(a, b, c, low=low, high=high, target=target)
+        np.testing.assert_array_equal(c, np.where(a @ b > 0, high, low).astype(kind))
+
+
+def test_an_integer_that_no_dtype_holds_is_refused() -> None:
+    @tw.kernel(X="N")
+    def beyond(X):
+        part = X.tile((32,), (0,)).partition((32,))
+        tw.copy(tw.where(tw.load(part) > 0, 2**63, 0).to(X.dtype), part)
+
+    with pytest.raises(tw.TilewrightError, match=r"9223372036854775808 is not within .* range of i64"):
+        beyond(np.zeros(5, np.float32), target="reference")
+
+
+def test_scratch_of_another_dtype_is_named() -> None:
+    @tw.kernel(X="N", H="B")
+    def count(X, H, *, kind):
+        x = tw.load(X.tile((256,), (0,)).partition((128,)), other=-1)
+        scratch = tw.shared((4,), kind)
+        tw.copy(tw.reduce_sum(tw.where(x == 3, 1, 0), 0, scratch=scratch), H[0:1])
+
+    x, h = np.arange(200, dtype=np.int32) % 5, np.zeros(1, np.int32)
+    message = (
+        r"scratch is shared memory for f32 of shape \(4,\), and i32 of shape \(4,\) are exchanged; nearest "
+        r"legal choice: tw.shared\(\(4,\), tw.i32\)"
+    )
+    with pytest.raises(tw.TraceError, match=message):
+        count(x, h, kind=tw.f32, target="reference")
+    for target in ("reference", "cpu"):
+        h[:] = 77
+        count(x, h, kind=tw.i32, target=target)
+        assert h[0] == (x == 3).sum()

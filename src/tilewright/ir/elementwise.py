@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilewright.dtypes import DType, boolean, f32
+from tilewright.dtypes import DType, boolean, f32, i32, i64, limits
 from tilewright.errors import DTypeError
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+from tilewright.symbolic.nodes import Expr
+from tilewright.symbolic.ranges import bounds
 from tilewright.threads.distribution import Distribution
 
 
 def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) -> DType:
     """The dtype of ``function(operands)``: ``asked`` of conversions, boolean of comparisons, else theirs.
+
+    Args:
+        function: what is computed.
+        operands: the dtypes of the operands that have one; the first one of a choice is its condition's.
+        asked: the dtype of a conversion, and of what only has plain numbers as operands.
 
     Raises:
         DTypeError: operands of different dtypes, an unknown function, or one that needs floats.
@@ -33,6 +40,35 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
     if obstacle := FUNCTIONS[function].takes.obstacle(values[0]):
         raise DTypeError(f"{function} of {values[0]}: {obstacle}")
     return boolean if function in COMPARISON else values[0]
+
+
+def choice_dtype(function: str, operands: Sequence[object]) -> DType | None:
+    """The dtype of a choice between integers, or between truth values, that have no dtype of their own.
+
+    Truth values stay truth values.  Integers of the author and of the kernel are i32 if it holds all of
+    them, else i64.
+
+    Args:
+        function: what is computed.
+        operands: the condition and both alternatives.
+
+    Returns:
+        None if an alternative has a dtype, or is a float: `result_dtype` says it then.
+
+    Example:
+        >>> choice_dtype("select", (True, 1, 0)), choice_dtype("select", (True, 1, 2**40))
+        (i32, i64)
+    """
+    if function != "select":
+        return None
+    plain = [arm for arm in operands[1:] if isinstance(arm, int | Expr)]
+    if len(plain) < len(operands) - 1:
+        return None
+    if all(isinstance(arm, bool) for arm in plain):
+        return boolean
+    ends = [end for arm in plain for end in bounds(arm)]
+    low, high = limits(i32)
+    return i32 if low <= min(ends) and max(ends) <= high else i64
 
 
 def _no_bits(given: DType, asked: DType) -> str:

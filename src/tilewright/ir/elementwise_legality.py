@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tilewright.dtypes import DType, limits
 from tilewright.errors import Violation
 from tilewright.functions.table import CONVERSION, FUNCTIONS
-from tilewright.ir.elementwise import widest_map
+from tilewright.ir.elementwise import choice_dtype, widest_map
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import Value
@@ -77,7 +77,8 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
         for value in values:
             yield from verify_conversion(op, value, op.result)
     elif values:
-        beside = values[-1].dtype
+        of_choice = choice_dtype(op.function, op.operands_)
+        beside = values[-1].dtype if of_choice is None else op.result.dtype
         yield from verify_literals(op, beside, op.operands_)
         if op.function != "select" or len(values) > 1:
             yield from _verify_kinds(op, beside)

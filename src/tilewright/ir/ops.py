@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, boolean
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import ENGINES, Copy
 from tilewright.ir.elementwise import result_dtype, widest_map
@@ -209,7 +209,10 @@ class Elementwise(Op):
     def infer(function: str, operands_: tuple[Value | float | Int, ...], dtype: DType | None = None) -> Type:
         """Type of the result: a fragment if any operand is one, of the map that no other broadcasts to."""
         values = [v for v in operands_ if isinstance(v, Value)]
-        chosen = result_dtype(function, [v.dtype for v in values], dtype)
+        kinds = [v.dtype for v in values]
+        if function == "select" and not isinstance(operands_[0], Value):
+            kinds.insert(0, boolean)
+        chosen = result_dtype(function, kinds, dtype)
         maps = [v.type.distribution for v in values if isinstance(v.type, FragmentType)]
         return FragmentType(chosen, widest_map(maps)) if maps else ScalarType(chosen)
 

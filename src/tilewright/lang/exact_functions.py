@@ -118,7 +118,7 @@ def bitcast(x: Fragment | Tile | Number, dtype: DType | str) -> Any:
 
 @verb
 def absolute(x: Fragment | Tile | Number | Scalar) -> Any:
-    """``|x|``.
+    """``|x|``; of an extent or an index an integer.
 
     Example:
         >>> import numpy as np
@@ -132,6 +132,8 @@ def absolute(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> sizes(x, target="reference").target, x.tolist()
         ('reference', [1.5, 0.0, 2.0])
     """
+    if isinstance(x, Scalar):
+        return maximum(x, -x)
     return elementwise("abs", x)
 
 
@@ -215,6 +217,8 @@ def fma(x: Operand, y: Operand, z: Operand) -> Any:
 @verb
 def where(condition: Fragment | Tile | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
     """``x`` where the condition holds, else ``y``, element by element; also of numbers.
+
+    Two plain integers make an integer, i32 if it holds both, else i64; a plain float makes f32.
 
     Example:
         >>> import numpy as np

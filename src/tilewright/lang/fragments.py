@@ -13,6 +13,7 @@ from tilewright.errors import TraceError, shown
 from tilewright.functions.activations import ACTIVATIONS
 from tilewright.functions.circle import CIRCLE
 from tilewright.functions.floats import FLOATING
+from tilewright.ir.elementwise import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
@@ -263,7 +264,8 @@ def elementwise(function: str, *operands: object, dtype: DType | None = None) ->
     if flow is not None and (made := flow.map(function, operands, dtype)) is not None:
         return made
     values = tuple(_of_truth(o) if function in LOGICAL else operand(o) for o in operands)
-    result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
+    kind = choice_dtype(function, values) if dtype is None else dtype
+    result = current().define(Elementwise, function, function=function, operands_=values, dtype=kind)
     return Fragment(result) if result.is_fragment else Number(result)
 
 

@@ -98,7 +98,10 @@ def prefix_sum(x: Fragment, dim: int, *, scratch: Tensor, barrier: int | None = 
     kind = scratch.value.tensor
     if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, sums.dtype, x.shape):
         raise TraceError(
-            f"scratch is {scratch!r}; nearest legal choice: tw.shared({x.shape}, tw.{sums.dtype})", here()
+            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and "
+            f"{sums.dtype} of shape {x.shape} are exchanged; nearest legal choice: "
+            f"tw.shared({x.shape}, tw.{sums.dtype})",
+            here(),
         )
     meet, step = meeting(barrier, SHARE), 1
     while step < x.shape[along]:

@@ -191,7 +191,10 @@ def _across_warps(
     kind = scratch.value.tensor
     if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, wide.dtype, wanted):
         raise TraceError(
-            f"scratch is {scratch!r}; nearest legal choice: tw.shared({wanted}, tw.{wide.dtype})", here()
+            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and "
+            f"{wide.dtype} of shape {wanted} are exchanged; nearest legal choice: "
+            f"tw.shared({wanted}, tw.{wide.dtype})",
+            here(),
         )
     name = f"{x.value.name}_{function}"
     partial = Fragment(

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright.dataflow.nodes import Axis, Integer, Literal, Map, Node, Number, Span, Store
-from tilewright.dtypes import DType, i64
+from tilewright.dtypes import DType, boolean, i64
 from tilewright.errors import TraceError
 from tilewright.functions.table import CONVERSION
-from tilewright.ir.elementwise import result_dtype
+from tilewright.ir.elementwise import choice_dtype, result_dtype
 from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
@@ -121,8 +121,9 @@ class Recorder(Recording):
                 common = promoted(function, kinds)
                 nodes[first:] = [self._converted(node, common) for node in nodes[first:]]
                 kinds = [common]
-            asked = element if function in CONVERSION else None
-            known = [node.dtype for node in nodes if isinstance(node, Node)]
+            asked = element if function in CONVERSION else choice_dtype(function, nodes)
+            conditions = [boolean] * first
+            known = conditions + [node.dtype for node in nodes[first:] if isinstance(node, Node)]
             made = result_dtype(function, known, asked)
         beside = kinds[0] if kinds else made
         given = tuple(node if isinstance(node, Node) else self._literal(node, beside) for node in nodes)

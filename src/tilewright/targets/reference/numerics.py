@@ -54,7 +54,7 @@ def elementwise(
         left, right = (
             convert(np.asarray(arm), dtype, result)
             if dtype is not None
-            else rounded(np.asarray(arm, np.float64), result)
+            else rounded(np.asarray(arm, _held_by(arm)), result)
             for arm, dtype in zip(arms, dtypes[1:], strict=True)
         )
         return np.where(np.asarray(condition), left, right)
