@@ -45,7 +45,7 @@ static inline float exp2_f32(float x) {
 
 static inline float silu_f32(float x) {
   const float z = x * x, t = x * (-1.4426950408889634f);
-  return x / (1 + exp2_f32(t));
+  return (x < -3.4028234663852886e+38f ? -3.4028234663852886e+38f : x) / (1 + exp2_f32(t));
 }
 
 static inline Index min_int(Index a, Index b) { return a < b ? a : b; }

@@ -37,7 +37,7 @@ __device__ __forceinline__ float bf16_to_float(bf16_t x) {
 __device__ __forceinline__ float fast_silu(float x) {
   // x / (1 + 2**t)
   const float t = x * -1.4426950408889634f;
-  return x * fast_reciprocal(1.0f + fast_exp2(t));
+  return fmaxf(x, -3.4028234663852886e+38f) * fast_reciprocal(1.0f + fast_exp2(t));
 }
 
 template <class Word>
