@@ -26,6 +26,9 @@ class Gates:
         flushes_per_barrier: most instructions that invalidate caches, for each barrier.
         waits_for_loads: most waits for what the turn itself loads before its last matrix instruction; it is
             multiplied in the next one, and should be on its way until then.
+        loads_behind_matrix: most loads of global memory that a turn issues after its first matrix instruction;
+            those before it are on their way while the whole tile is multiplied.
+        registers: most vector registers of a thread; None for any number.
         warps: fewest warps that a SIMD executes in turns.
     """
 
@@ -38,6 +41,8 @@ class Gates:
     barriers: int = 2
     flushes_per_barrier: float = 0
     waits_for_loads: int = 0
+    loads_behind_matrix: int = 0
+    registers: int | None = None
     warps: int = 1
 
 
@@ -139,6 +144,20 @@ def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
         yield Breach("waits_for_loads", len(waits), gates.waits_for_loads, _counted(waits))
 
 
+def _order(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    turn = isa.main.turn
+    first = next(at for at, line in enumerate(turn) if line.kind is Kind.MATRIX)
+    late = [line for line in turn[first:] if line.kind in (Kind.GLOBAL_LOAD, Kind.TO_SHARED)]
+    if len(late) > gates.loads_behind_matrix:
+        yield Breach("loads_behind_matrix", len(late), gates.loads_behind_matrix, _counted(late))
+
+
+def _registers(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    found = isa.resources["registers"]
+    if gates.registers is not None and found > gates.registers:
+        yield Breach("registers", found, gates.registers, (("registers", found),))
+
+
 def _occupancy(isa: Isa, gates: Gates) -> Iterator[Breach]:
     if (found := min(isa.limits.values())) < gates.warps:
         limited = tuple((name, isa.limits[name]) for name in isa.limited_by)
@@ -146,7 +165,7 @@ def _occupancy(isa: Isa, gates: Gates) -> Iterator[Breach]:
 
 
 _GATES: tuple[Callable[[Isa, Gates], Iterator[Breach]], ...] = (
-    *(_matrix, _loads, _widths, _spills, _barriers, _waits, _occupancy),
+    *(_matrix, _loads, _widths, _spills, _barriers, _waits, _order, _registers, _occupancy),
 )
 
 

@@ -87,6 +87,8 @@ class SimtDialect(Dialect):
         load_if: the function that loads from global memory what exists, or zeros.
         load_part: the same of an f64 in shared memory beside the other part of a number, of which it makes a
             load of its own, for what one load brings must be moved apart; empty: the compiler decides.
+        prefetched: the function that keeps the loads of a prefetch before the multiplies behind it, if the
+            compiler would move them there; empty if it does not.
         anew: the function that gives an integer which is computed with anew at this place, so that conditions
             of lanes are not kept for long in scalar registers; empty where they lie in no such ones.
         instruction: the function that executes an atom, of the first registers of C, A and B; None if it has
@@ -124,6 +126,7 @@ class SimtDialect(Dialect):
     exchanging: tuple[str, ...] = ()
     load_if: str = "load_if"
     load_part: str = ""
+    prefetched: str = ""
     anew: str = ""
     instruction: Callable[[MmaAtom], Function | None] = no_instruction
     pairs: Mapping[tuple[str, str], Pair] = field(default_factory=dict, hash=False)

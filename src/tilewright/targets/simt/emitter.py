@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeGuard
 
 from tilewright.arch import Arch
@@ -14,7 +15,7 @@ from tilewright.ir.copies import Copy, is_by_threads
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.op import Block
 from tilewright.ir.ops import Mma, Op
-from tilewright.ir.types import Value
+from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import all_of, less
 from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
 from tilewright.symbolic.ranges import bits, bounds, divisor
@@ -24,7 +25,7 @@ from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.dialect import THREAD, Function, SimtDialect
 from tilewright.targets.simt.random_places import RandomPlaces
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
-from tilewright.targets.statements import Branch, Code, Statement, call, code, named
+from tilewright.targets.statements import Assign, Branch, Code, Statement, call, code, named
 from tilewright.threads.distribution import Distribution
 
 SIMT_RULES = RuleTable("simt", C_RULES)
@@ -78,8 +79,50 @@ class SimtEmitter(Emitter):
 
     def block(self, block: Block) -> None:
         """Emit every operation, but for those whose results have no text; see `RandomPlaces.unread`."""
-        kept = (op for op in block.ops if not (op.results and op.results[0] in self.random.unread))
-        super().block(Block(tuple(kept)) if self.random.unread else block)
+        ops = block.ops
+        if self.random.unread:
+            ops = tuple(op for op in ops if not (op.results and op.results[0] in self.random.unread))
+        done = 0
+        for at, act in sorted(self._around_prefetch(ops), key=lambda found: found[0]):
+            super().block(Block(ops[done:at]))
+            act()
+            done = at
+        super().block(Block(ops[done:]))
+
+    def _around_prefetch(self, ops: Sequence[Op]) -> Iterator[tuple[int, Callable[[], None]]]:
+        """What keeps a block's prefetch early and the use of its numbers late, and before which operation."""
+        found = prefetch(ops) if self.dialect.prefetched else None
+        if found is None or not all(self._is_in_words(fragment) for fragment in found.computed):
+            return
+        yield found.end, lambda: self.do(call(self.dialect.prefetched))
+        for fragment, at in found.computed.items():
+            loaded = found.loaded[fragment]
+            yield at, partial(self._compute_from_here, fragment)
+            yield loaded if loaded > at else len(ops), partial(self._call, fragment, self.name(fragment))
+
+    def _is_in_words(self, fragment: Value) -> bool:
+        """Whether the registers of a fragment are accessed by whole words."""
+        size = fragment.fragment.distribution.size_values * fragment.dtype.bytes
+        return self.access_bytes.get(fragment, 0) >= WORD_BYTES and size % WORD_BYTES == 0
+
+    def _compute_from_here(self, fragment: Value) -> None:
+        """Declare registers with the words of a fragment, which are read in its place from here on.
+
+        A compiler would take words apart where they were loaded, and wait for them there.
+        """
+        before, now = self.name(fragment), self.local(f"{self.name(fragment)}_now")
+        distribution = fragment.fragment.distribution
+        align = self.access_bytes[fragment]
+        self.declare_array(fragment.dtype, now, distribution.size_values, align)
+        count = distribution.size_values * fragment.dtype.bytes // WORD_BYTES
+        word, kind = Sym(self.local("word"), 0, count - 1), named(self.dialect.words[WORD_BYTES])
+        source, target = (code("(({}*){})[{}]", kind, name, named(word.name)) for name in (before, now))
+        self.one_line((word,), Assign(target, call(self.dialect.anew, source)))
+        self._call(fragment, now)
+
+    def _call(self, fragment: Value, name: Code) -> None:
+        """Name a fragment otherwise from here on."""
+        self._spelled[fragment.name] = name
 
     def base(self, tensor: Value) -> Code:
         """Where the buffer of a tensor begins, in one's own block or in another of the cluster."""
@@ -190,6 +233,60 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
         for value, width in widths.items():
             found[value] = max(found.get(value, 0), width)
     return found
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """The loads of a block whose numbers are used in its next turn.
+
+    Args:
+        end: the number of operations up to the last of them.
+        loaded: the index of the operation that loads a fragment.
+        computed: the index of the operation that first computes with the numbers of a fragment.
+    """
+
+    end: int
+    loaded: Mapping[Value, int]
+    computed: Mapping[Value, int]
+
+
+def prefetch(ops: Sequence[Op]) -> Prefetch | None:
+    """The prefetch of a block: copies from global memory into registers before its first matrix multiply.
+
+    Nothing reads these registers between the copy and the multiply.
+    """
+    inner = [tuple(_with_inner(op)) for op in ops]
+    multiply = next((at for at, found in enumerate(inner) if any(isinstance(op, Mma) for op in found)), 0)
+    read: set[Value] = set()
+    loaded: dict[Value, int] = {}
+    for at in range(multiply, -1, -1) if ops else ():
+        op = ops[at]
+        if isinstance(op, Copy) and _is_load(op) and op.target not in read:
+            loaded.setdefault(op.target, at)
+        read.update(value for one in inner[at] for value in one.read)
+    if not loaded:
+        return None
+    computed: dict[Value, int] = {}
+    for at, found in enumerate(inner):
+        for value in {value for op in found if not _is_plain_copy(op) for value in op.read} & loaded.keys():
+            computed.setdefault(value, at)
+    return Prefetch(max(loaded.values()) + 1, loaded, computed)
+
+
+def _is_plain_copy(op: Op) -> bool:
+    return isinstance(op, Copy) and op.source.dtype == op.target.dtype
+
+
+def _with_inner(op: Op) -> Iterator[Op]:
+    yield op
+    for region in op.regions:
+        yield from region.walk()
+
+
+def _is_load(op: Copy) -> bool:
+    """Whether a copy loads from global memory into registers."""
+    source = op.source
+    return op.target.is_fragment and source.is_tensor and source.tensor.memory is Memory.GLOBAL
 
 
 def _in_registers(op: Copy) -> bool:

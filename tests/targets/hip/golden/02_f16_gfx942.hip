@@ -19,7 +19,14 @@ __attribute__((device)) inline half_t float_to_half(float x) {
 __attribute__((device)) inline void block_barrier_of_shared() {
   // Orders accesses to shared memory alone: loads from global memory stay on their way.
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+#if __clang_major__ < 22 && defined(__GFX11__)
+  // The builtin of these compilers waits for all loads.
+  asm volatile("s_barrier" : : : "memory");
+#elif __clang_major__ < 22 && defined(__GFX12__)
+  asm volatile("s_barrier_signal -1\n\ts_barrier_wait -1" : : : "memory");
+#else
   __builtin_amdgcn_s_barrier();
+#endif
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
