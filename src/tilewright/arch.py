@@ -30,9 +30,12 @@ class Board:
         multiprocessors: how many.
         clock_mhz: the highest clock.
         memory_gbytes_per_s: bandwidth of its memory by datasheet.
-        l2_mbytes: size of the second-level cache.
+        l2_mbytes: megabytes of the second-level cache that a multiprocessor reaches; products of several
+            dies have one on each.
         copied_gbytes_per_s: what a copy from memory to memory was measured to reach, read and written; 0 if
             nobody measured it.
+        memory_side_mbytes: megabytes of a cache between that one and memory, which AMD calls Infinity Cache;
+            0 if there is none.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Board:
     memory_gbytes_per_s: float
     l2_mbytes: float
     copied_gbytes_per_s: float = 0
+    memory_side_mbytes: float = 0
 
 
 @dataclass(frozen=True)

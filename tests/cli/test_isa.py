@@ -66,7 +66,7 @@ def test_hopper_by_hand_in_machine_code(tmp_path: Path) -> None:
             "inspect --isa",
             "target cpu has no listing of machine code that is read here; nearest legal choice",
         ),
-        ("inspect --isa --target hip --arch gfx1150", "unknown architecture 'gfx1150'"),
+        ("inspect --isa --target hip --arch gfx1250", "unknown architecture 'gfx1250'"),
         ("inspect --isa --target hip --arch gfx1151", "no main loop: 0 matrix instructions"),
         ("inspect --html loop.html", "nearest legal choice: --isa --html FILE"),
         ("inspect --isa --target hip --html no/such/folder/loop.html", "no/such/folder"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.targets.hip.arch import ARCHITECTURES
 
 from .seeds import NARROW, SEED, XDL
 
@@ -192,6 +193,34 @@ def test_there_is_no_check_that_is_never_failed() -> None:
 @pytest.mark.parametrize(("instance", "arch"), [(SEED, "gfx942"), (XDL, "gfx1151"), (SEED, "sm_90a")])
 def test_an_architecture_without_the_instruction_is_refused(instance: Any, arch: str) -> None:
     assert [row.name for row in instance.check(arch=arch).failed] == ["Arch"]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("instance", [SEED, NARROW, XDL], ids=["seed", "narrow", "xdl"])
+def test_checks_and_schedules_know_the_same_architectures(instance: Any, arch: str) -> None:
+    """Every architecture of target hip, and none beside: what passes the checks has a schedule."""
+    is_home = arch.startswith("gfx9") == (instance is XDL)
+    checks = instance.check(arch=arch)
+    assert checks.ok == is_home
+    if is_home:
+        made = instance.schedule(arch)
+        assert made.atom.instruction == {"wmma": "wmma", "xdl": "mfma"}[instance.matrix]
+        assert made.atom.feature in ARCHITECTURES[arch].features
+        assert made.tile[:2] == (instance.m_per_block, instance.n_per_block)
+    else:
+        with pytest.raises(tw.LegalityError, match="Arch: "):
+            instance.schedule(arch)
+    for row in checks.failed:
+        nearest = row.nearest.removeprefix('arch="').removesuffix('"')
+        assert instance.check(arch=nearest).ok
+
+
+@pytest.mark.parametrize("arch", ["gfx908", "gfx940", "gfx1250"])
+def test_an_architecture_without_a_record_passes_neither(arch: str) -> None:
+    for instance in (SEED, XDL):
+        assert not instance.check(arch=arch).ok
+        with pytest.raises(tw.LaunchError, match="nothing here runs on it"):
+            instance.schedule(arch)
 
 
 def test_a_larger_shared_memory_is_counted_where_there_is_one() -> None:

@@ -1,36 +1,24 @@
-"""The architectures that instances are made for."""
+"""The architectures that instances are made for: those of target hip that have their matrix instructions."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+
+from tilewright.arch import Arch
+from tilewright.targets.target import HIP
 
 LDS_BYTES = 64 * 1024
-"""Shared memory of a block, where no architecture says otherwise."""
+"""Bytes of shared memory of a block, if no architecture says otherwise."""
+
+FEATURES = {"wmma": ("gfx11", "gfx12"), "xdl": ("mfma",)}
+"""Features of an architecture, one of which says that it has the matrix instructions of an instance."""
 
 
-class Machine(NamedTuple):
-    """What an instance asks of an architecture.
-
-    Args:
-        matrix: the matrix instructions that it has, ``"wmma"`` or ``"xdl"``.
-        lds_bytes: most shared memory of one block.
-    """
-
-    matrix: str
-    lds_bytes: int = LDS_BYTES
-
-
-WMMA = ("gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1200", "gfx1201")
-XDL = ("gfx908", "gfx90a", "gfx940", "gfx941", "gfx942")
-
-MACHINES: dict[str, Machine] = {
-    **{name: Machine("wmma") for name in WMMA},
-    **{name: Machine("xdl") for name in XDL},
-    "gfx950": Machine("xdl", 160 * 1024),
-}
-"""By the name that a compiler has for them."""
+def machines() -> Mapping[str, Arch]:
+    """Every architecture of AMD's by its name, as `DeviceGemm.schedule` knows them."""
+    return HIP.architectures
 
 
 def of_matrix(matrix: str) -> tuple[str, ...]:
-    """The architectures that have these instructions."""
-    return tuple(name for name, machine in MACHINES.items() if machine.matrix == matrix)
+    """The architectures that have the matrix instructions of an instance, ``"wmma"`` or ``"xdl"``."""
+    return tuple(name for name, arch in machines().items() if arch.features & {*FEATURES[matrix]})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
-from tilewright.instances.arches import MACHINES
+from tilewright.instances.arches import machines
 from tilewright.instances.carried import place_of, schedule_of
 from tilewright.instances.checks import Checks
 from tilewright.instances.instance_rules import rules_of_instances
@@ -93,7 +93,7 @@ class DeviceGemm(Template):
             LaunchError: no such architecture.
         """
         place = place_of(arch)
-        self.check(arch=arch if arch in MACHINES else "").require()
+        self.check(arch=arch if arch in machines() else "").require()
         return schedule_of(self, place, None if b_memory is None else dtype(b_memory))
 
     @launches

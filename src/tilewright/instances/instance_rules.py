@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from tilewright.arch import in_words
-from tilewright.instances.arches import LDS_BYTES, MACHINES, of_matrix
+from tilewright.instances.arches import LDS_BYTES, machines, of_matrix
 from tilewright.instances.checks import Check
 from tilewright.instances.template import Template
 from tilewright.instances.transfers import BlockTransfer
@@ -205,7 +205,7 @@ def _shuffle(instance: Template) -> Iterator[Check]:
 
 
 def _lds(instance: Template, arch: str) -> Check:
-    most = MACHINES[arch].lds_bytes if arch in MACHINES else LDS_BYTES
+    most = machines()[arch].shared_bytes if arch in machines() else LDS_BYTES
     taken = instance.lds_bytes
     (a, b), (rows, columns) = instance.lds_elems, instance.c_shuffle_tile
     value = f"{taken} bytes: of A {a} elements and of B {b}, or {rows} x {columns} of C"

@@ -85,8 +85,8 @@ def test_launching_says_what_is_missing() -> None:
         scaled(x, x.copy(), tile=256, target="hip")
     with pytest.raises(LaunchError, match=r"unknown target 'amd'.*hip"):
         scaled(x, x.copy(), tile=256, target="amd")
-    with pytest.raises(LaunchError, match=r"unknown architecture 'gfx1150'.*gfx1151"):
-        compiled("gfx1150")
+    with pytest.raises(LaunchError, match=r"unknown architecture 'gfx1250'.*gfx1150"):
+        compiled("gfx1250")
 
 
 METADATA = """

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.targets.products import Product
 
 import tilewright as tw
+from tilewright.amdgcn import UnknownInstructionError
+from tilewright.amdgcn.decode import FAMILIES
 from tilewright.arch import Arch
 from tilewright.errors import LegalityError
+from tilewright.inspect.isa import execute_listing
 from tilewright.ir.mma import MmaAtom
+from tilewright.ops.products import plain
 from tilewright.runtime import amdgcn
 from tilewright.targets.atoms import is_listed, spelled
 from tilewright.targets.hip.arch import ARCHITECTURES
 from tilewright.targets.hip.instructions import builtins, function
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.matrix_cores import MATRIX_CORES, nearest
+
+from .machine import listings
 
 
 @pytest.mark.in_turns(3)
@@ -113,3 +121,34 @@ def test_an_atom_of_another_machine_is_refused_with_one_of_this_one(
     [found] = [one for one in caught.value.violations if one.rule == "atom"]
     assert found.message == f"{arch} does not execute {atom}"
     assert found.nearest == instead
+
+
+OTHERS = [arch for arch in ARCHITECTURES if arch not in ("gfx942", "gfx1151")]
+"""Architectures beside the two whose listings all tests execute."""
+
+UNKNOWN = {"gfx950": "no meaning is known for 'v_bitop3_b32'"}
+"""What the interpreter lacks for listings of an architecture whose other instructions it knows."""
+
+
+@pytest.mark.parametrize("arch", OTHERS)
+def test_a_product_for_every_architecture_is_executed_or_refused_by_name(arch: str) -> None:
+    """Ragged, with more tiles than one along each axis; both compilers' listings, element by element."""
+    random = np.random.default_rng(1)
+    a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((150, 70), (70, 140)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    bound = 2.0**-11 * np.abs(exact) + 2.0**-20 * (
+        np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
+    )
+    c = np.full((150, 140), np.nan, np.float16)
+    made = plain(0).bind(precision="exact").compile(a, b, c, target="hip", arch=arch)
+    found = list(listings(made)) if arch != "gfx950" else [made.assembly]
+    assert all(re.search(r"\tv_(mfma|wmma)_f32_", listing) for listing in found)
+    for listing in found:
+        c[:] = np.nan
+        unknown = f"the instructions of '{arch}' are not known" if arch not in FAMILIES else UNKNOWN.get(arch)
+        if unknown:
+            with pytest.raises(UnknownInstructionError, match=unknown):
+                execute_listing(replace(made, assembly=listing), {"A": a, "B": b, "D": c}, {})
+            continue
+        execute_listing(replace(made, assembly=listing), {"A": a, "B": b, "D": c}, {})
+        assert (np.abs(c - exact) <= bound).all()

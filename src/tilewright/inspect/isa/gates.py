@@ -26,8 +26,8 @@ class Gates:
         flushes_per_barrier: most instructions that invalidate caches, for each barrier.
         waits_for_loads: most waits for what the turn itself loads before its last matrix instruction; it is
             multiplied in the next one, and should be on its way until then.
-        loads_behind_matrix: most loads of global memory that a turn issues after its first matrix instruction;
-            those before it are on their way while the whole tile is multiplied.
+        loads_behind_matrix: most loads of global memory that a turn issues after its first matrix
+            instruction; those before it are on their way while the whole tile is multiplied.
         registers: most vector registers of a thread; None for any number.
         warps: fewest warps that a SIMD executes in turns.
     """

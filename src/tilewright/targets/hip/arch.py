@@ -57,7 +57,7 @@ GFX942 = replace(
         },
         {"f32": 256, "f64": 128},
         128,
-        (Board("Instinct MI300X", 304, 2100, 5300, 256),),
+        (Board("Instinct MI300X", 304, 2100, 5300, 4, memory_side_mbytes=256),),
         "CDNA 3 white paper",
     ),
 )
@@ -73,7 +73,7 @@ GFX950 = replace(
         {"f16": 4096, "bf16": 4096, "i8": 8192, "f8e4m3": 8192, "f8e5m2": 8192, "f32": 256, "f64": 128},
         {"f32": 256, "f64": 128},
         256,
-        (Board("Instinct MI355X", 256, 2400, 8000, 256),),
+        (Board("Instinct MI355X", 256, 2400, 8000, 4, memory_side_mbytes=256),),
         "CDNA 4 white paper",
     ),
 )
@@ -98,20 +98,59 @@ GFX1100 = Arch(
         {"f16": 512, "bf16": 512, "i8": 512},
         {"f32": 256},
         128,
-        (Board("Radeon RX 7900 XTX", 96, 2500, 960, 6),),
+        (Board("Radeon RX 7900 XTX", 96, 2500, 960, 6, memory_side_mbytes=96),),
         "RDNA 3 white paper",
     ),
 )
-GFX1151 = replace(
-    GFX1100,
-    name="gfx1151",
-    rates=Rates(
-        {"f16": 512, "bf16": 512, "i8": 512},
-        {"f32": 256},
-        128,
-        (Board("Radeon 8060S", 40, 2900, 256, 2),),
-        "AMD Ryzen AI Max+ 395 product page; RDNA 3 white paper",
-    ),
+
+
+def _rdna3(name: str, board: Board, source: str, *, few_registers: bool = False) -> Arch:
+    """Another machine with the instructions of gfx11.
+
+    Args:
+        name: of the architecture.
+        board: a product.
+        source: where the figures of the product stand.
+        few_registers: whether a SIMD has 1024 vector registers of 32 lanes, not 1536.
+    """
+    rates = replace(GFX1100.rates or Rates({}, {}, 0, (), ""), boards=(board,), source=source)
+    made = replace(GFX1100, name=name, rates=rates)
+    return replace(made, registers=65536, register_unit=16) if few_registers else made
+
+
+GFX1101 = _rdna3(
+    "gfx1101",
+    Board("Radeon RX 7800 XT", 60, 2430, 624, 4, memory_side_mbytes=64),
+    "Radeon RX 7800 XT product page; RDNA 3 white paper",
+)
+GFX1102 = _rdna3(
+    "gfx1102",
+    Board("Radeon RX 7600", 32, 2655, 288, 2, memory_side_mbytes=32),
+    "Radeon RX 7600 product page; RDNA 3 white paper",
+    few_registers=True,
+)
+GFX1103 = _rdna3(
+    "gfx1103",
+    Board("Radeon 780M", 12, 2700, 120, 2),
+    "AMD Ryzen 7 7840U product page; RDNA 3 white paper",
+    few_registers=True,
+)
+GFX1150 = _rdna3(
+    "gfx1150",
+    Board("Radeon 890M", 16, 2900, 128, 2),
+    "AMD Ryzen AI 9 HX 370 product page; RDNA 3 white paper",
+    few_registers=True,
+)
+GFX1151 = _rdna3(
+    "gfx1151",
+    Board("Radeon 8060S", 40, 2900, 256, 2, memory_side_mbytes=32),
+    "AMD Ryzen AI Max+ 395 product page; RDNA 3 white paper",
+)
+GFX1152 = _rdna3(
+    "gfx1152",
+    Board("Radeon 860M", 8, 3000, 128, 1),
+    "AMD Ryzen AI 7 350 product page; RDNA 3 white paper",
+    few_registers=True,
 )
 GFX1201 = replace(
     GFX1100,
@@ -121,12 +160,22 @@ GFX1201 = replace(
         {"f16": 1024, "bf16": 1024, "i8": 2048, "f8e4m3": 2048, "f8e5m2": 2048},
         {"f32": 256},
         128,
-        (Board("Radeon RX 9070 XT", 64, 2970, 640, 8),),
+        (Board("Radeon RX 9070 XT", 64, 2970, 640, 8, memory_side_mbytes=64),),
         "RDNA 4 architecture overview",
     ),
 )
+GFX1200 = replace(
+    GFX1201,
+    name="gfx1200",
+    rates=replace(
+        GFX1201.rates or Rates({}, {}, 0, (), ""),
+        boards=(Board("Radeon RX 9060 XT", 32, 3130, 320, 4, memory_side_mbytes=32),),
+        source="Radeon RX 9060 XT product page; RDNA 4 architecture overview",
+    ),
+)
 
-ARCHITECTURES: dict[str, Arch] = {
-    arch.name: arch for arch in (GFX90A, GFX942, GFX950, GFX1100, GFX1151, GFX1201)
-}
+_CDNA, _RDNA4 = (GFX90A, GFX942, GFX950), (GFX1200, GFX1201)
+_RDNA3 = (GFX1100, GFX1101, GFX1102, GFX1103, GFX1150, GFX1151, GFX1152)
+
+ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (*_CDNA, *_RDNA3, *_RDNA4)}
 """Every architecture by name."""
