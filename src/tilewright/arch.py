@@ -110,6 +110,8 @@ class Arch:
         bulk: what it asks of boxes that are copied in the background; None if it copies none.
         banks: banks of shared memory.
         bank_bytes: width of a bank.
+        read_order: the lanes of a warp in the order in which shared memory serves loads of 16 bytes, as many
+            at once as fill all banks; empty: neighbours.
         sector_bytes: what global memory is read and written in.
         line_bytes: what a row of the banks holds, and a line of the cache.
         vector_bytes: width of a vector register of a processor that computes in those.
@@ -139,6 +141,7 @@ class Arch:
     bulk: Bulk | None = None
     banks: int = 0
     bank_bytes: int = 0
+    read_order: tuple[int, ...] = ()
     sector_bytes: int = 0
     line_bytes: int = 0
     vector_bytes: int = 0

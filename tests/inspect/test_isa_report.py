@@ -137,10 +137,10 @@ def test_lines_of_inlined_functions_are_those_of_their_calls() -> None:
 def test_passes_are_counted_from_addresses() -> None:
     counter = BankCounter(HIP.architecture("gfx1151"))
     rows = np.arange(32)
-    counter(1, 16, (rows * 16)[None])  # all neighbours: four parts, a pass each
-    counter(2, 16, (rows * 128)[None])  # eight lanes of a part in the same four banks
-    counter(3, 4, np.where(rows < 2, rows * 128, -1)[None])  # two lanes alone, in one bank
-    counter(4, 4, np.zeros((2, 32), np.int64))  # one word for all lanes
+    counter(1, 16, (rows * 16)[None], False)  # all neighbours: four parts, a pass each
+    counter(2, 16, (rows * 128)[None], False)  # eight lanes of a part in the same four banks
+    counter(3, 4, np.where(rows < 2, rows * 128, -1)[None], True)  # two lanes alone, in one bank
+    counter(4, 4, np.zeros((2, 32), np.int64), False)  # one word for all lanes
     assert counter.lines == {
         1: Conflicts(1, 4, 4),
         2: Conflicts(1, 32, 4),
@@ -148,6 +148,30 @@ def test_passes_are_counted_from_addresses() -> None:
         4: Conflicts(2, 2, 2),
     }
     assert counter.lines[2].factor == 8
+
+
+def test_loads_of_16_bytes_are_served_in_the_published_groups() -> None:
+    """On gfx90a and gfx942 lanes 0 to 3 with 20 to 23, 4 to 7 with 16 to 19, and so on; stores by neighbours."""
+    pairs = ((0, 20), (4, 16), (8, 28), (12, 24), (32, 52), (36, 48), (40, 60), (44, 56))
+    in_groups = np.zeros(64, np.int64)
+    for at, (first, second) in enumerate(pairs):
+        in_groups[[*range(first, first + 4), *range(second, second + 4)]] = np.arange(8) * 16 + at * 4096
+    lanes = np.arange(64)
+    neighbours = (lanes % 8 ^ lanes // 16 % 2 * 4) * 16 + lanes // 8 * 4096
+    for arch in ("gfx90a", "gfx942"):
+        counter = BankCounter(HIP.architecture(arch))
+        counter(1, 16, in_groups[None], False)
+        counter(2, 16, neighbours[None], False)
+        counter(3, 16, neighbours[None], True)
+        assert counter.lines == {1: Conflicts(1, 8, 8), 2: Conflicts(1, 16, 8), 3: Conflicts(1, 8, 8)}
+
+
+def test_all_banks_of_an_architecture_are_counted() -> None:
+    """Lanes of 16 bytes side by side: eight fill the 32 banks of gfx942, sixteen the 64 of gfx950."""
+    for arch, parts in (("gfx942", 8), ("gfx950", 4)):
+        counter = BankCounter(HIP.architecture(arch))
+        counter(1, 16, (np.arange(64) * 16)[None], True)
+        assert counter.lines[1] == Conflicts(1, parts, parts)
 
 
 @pytest.mark.parametrize("arch", ARCHS)

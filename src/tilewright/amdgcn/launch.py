@@ -74,8 +74,8 @@ def execute(
         stores_once: no byte of an array is stored to twice but by atomics: lanes that do are refused.
         all_meet: all waves of a block come to as many barriers: one at which a wave waits when others have
             ended, whom hardware does not count, is refused.
-        watch: is told of each access to LDS: its line, bytes of a lane, and the offset of each wave's lanes,
-            -1 for those that take no part.
+        watch: is told of each access to LDS: its line, bytes of a lane, the offset of each wave's lanes, -1
+            for those that take no part, and whether they store.
 
     Returns:
         How often each instruction was executed.

@@ -20,9 +20,9 @@ from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import Step
 from tilewright.amdgcn.waits import Flight
 
-Watch = Callable[[int, int, Array], None]
+Watch = Callable[[int, int, Array, bool], None]
 """Is told of each access of waves: the line of the listing, bytes of a lane, and the offset in LDS of each
-wave's lanes, -1 for those that take no part."""
+wave's lanes, -1 for those that take no part; whether they store."""
 
 MULTIPLE = 0x7FFF
 MOST_OPEN = 64
@@ -101,7 +101,7 @@ class Lds(Space):
         """
         if self.watch is not None:
             base = self.block_of[waves.at] * self.pitch
-            self.watch(step.line, size, np.where(waves.mask, places - base[:, None], -1))
+            self.watch(step.line, size, np.where(waves.mask, places - base[:, None], -1), writes)
         count = max(size // self.granule, 1)
         granules = places[..., None] // self.granule + np.arange(count)
         selected = waves.selected()

@@ -225,11 +225,23 @@ def give_back(owner: object, index: int, name: str, handle: Any) -> None:
 def _take(index: int, name: str, handle: Any) -> None:
     if _process.bindings is None:  # a forked child, to which nothing belongs
         return
-    if name == "hipModuleUnload":
+    if isinstance(handle, _Module):
         unwanted.append(index, handle)
         return
     with Current(index), AnyCapture():
         _quietly(name, handle)
+
+
+@dataclass(frozen=True, eq=False)
+class _Module:
+    """A loaded module, and its code object: the runtime reads that for as long as the module is loaded."""
+
+    handle: Any
+    image: bytes
+
+    def unload(self) -> None:
+        """Have the runtime let go of it."""
+        _quietly("hipModuleUnload", self.handle)
 
 
 def _quietly(name: str, handle: Any) -> None:
@@ -254,7 +266,7 @@ class Function:
             unwanted.make_room(index, synchronize)
             module = call("hipModuleLoadData", image)
             # Every launch prepared with the code holds this object.
-            give_back(self, index, "hipModuleUnload", module)
+            give_back(self, index, "hipModuleUnload", _Module(module, image))
             self.handle = call("hipModuleGetFunction", module, entry.encode())
 
 
@@ -322,5 +334,4 @@ def synchronize(index: int = 0) -> None:
         LaunchError: a kernel failed.
     """
     with Current(index):
-        wait, unload = partial(call, "hipDeviceSynchronize"), partial(_quietly, "hipModuleUnload")
-        unwanted.unload_after(index, wait, unload)
+        unwanted.unload_after(index, partial(call, "hipDeviceSynchronize"), _Module.unload)

@@ -14,9 +14,14 @@ import pytest
 import tilewright as tw
 from tilewright.inspect.isa import Breach, Gates, Isa, Kind, broken, read_isa
 from tilewright.inspect.report import movements
+from tilewright.ir.copies import Copy
 from tilewright.ops.products import plain, scaled
 from tilewright.runtime.amdgcn import compile_text
 from tilewright.runtime.executable import Executable
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.targets.hip.arch import GFX942, GFX950
+from tilewright.targets.simt.banks import in_shared
+from tilewright.threads.banks import bank_conflicts
 
 from .machine import ARCHS, listings
 
@@ -259,6 +264,27 @@ def test_operands_meet_in_no_bank(arch: str) -> None:
     assert len(reads) >= 2
     assert all(one.passes == 1.0 for one in reads), [str(one) for one in reads]
     assert all(one.passes is not None and one.passes <= 2.0 for one in writes), [str(one) for one in writes]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "i8", "f32"])
+def test_swizzles_know_all_banks_of_an_architecture(dtype: str) -> None:
+    """With 64 banks sixteen lanes are served at once; a swizzle that is made for 32 lets them meet."""
+    for arch in (GFX942, GFX950):
+        made = whole(arch.name, dtype, "nt")
+        assert made.listing is not None
+        reads = [
+            op
+            for op in made.listing.kernel.walk()
+            if isinstance(op, Copy) and op.target.is_fragment and in_shared(op.source)
+        ]
+        assert len(reads) >= 2
+        for op in reads:
+            size, banks = op.source.dtype.bytes, arch.banks
+            at = dict.fromkeys(symbols(op.source.tensor.view.offset) - {*op.source.tensor.view.coords}, 0)
+            if op.vector is None or op.vector * size != 16:
+                continue
+            found = bank_conflicts(op.source.tensor.view, op.spread, op.vector, size, banks, 64, at=at)
+            assert found == 1, op
 
 
 # ---------------------------------------------------------------- weights of 8 bits

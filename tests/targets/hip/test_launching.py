@@ -23,6 +23,7 @@ from tilewright.runtime.arrays import current_stream, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.driver import Started
+from tilewright.runtime.hip import code_object
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.uploads import uploads
 from tilewright.targets.target import AMD_GPU
@@ -317,6 +318,26 @@ def test_without_devices_nothing_is_launched(gpu: StandIn) -> None:
     gpu.devices = 1
     with pytest.raises(LaunchError, match=r"target 'hip' cannot reach arrays in host memory"):
         author()(x, x.copy(), 1.0, target="hip")
+
+
+def test_a_code_object_lives_as_long_as_its_module(gpu: StandIn) -> None:
+    """The runtime reads it until the module is unloaded, which happens when the device was waited for."""
+    gone: list[str] = []
+
+    class Image(bytes):
+        def __del__(self) -> None:
+            gone.append("image")
+
+    _, y = vectors()
+    made = author().compile(y, y, np.float32(2), target="hip", arch=ARCH)
+    function = hip_driver.Function(Image(code_object(made)), "scaled", 0, 0)
+    gc.collect()
+    assert gone == [], "the module is loaded"
+    del function
+    gc.collect()
+    assert gone == [], "its launches may still run"
+    hip_driver.synchronize(0)
+    assert gone == ["image"]
 
 
 # ---------------------------------------------------------------- the library

@@ -100,7 +100,8 @@ def execute_listing(
 class BankCounter:
     """Counts, as the watch of an execution, how accesses meet in banks.
 
-    So many lanes, one next to the other, are served together as can fill all banks once.
+    As many lanes are served together as can fill all banks once: neighbours, but in loads of 16 bytes those
+    that the architecture's record says.
 
     Args:
         arch: whose banks.
@@ -108,7 +109,7 @@ class BankCounter:
     Example:
         >>> from tilewright.targets.hip.arch import GFX1151
         >>> counter = BankCounter(GFX1151)
-        >>> counter(7, 4, np.arange(32)[None] * np.array([[4], [8]]))
+        >>> counter(7, 4, np.arange(32)[None] * np.array([[4], [8]]), False)
         >>> counter.lines[7]
         Conflicts(accesses=2, passes=3, fewest=2)
     """
@@ -117,8 +118,12 @@ class BankCounter:
         self.arch = arch
         self.lines: dict[int, Conflicts] = {}
 
-    def __call__(self, line: int, size: int, offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    def __call__(
+        self, line: int, size: int, offsets: np.ndarray[Any, np.dtype[np.int64]], writes: bool
+    ) -> None:
         """Count an access of some waves."""
+        if size == self.arch.access_bytes and not writes and self.arch.read_order:
+            offsets = offsets[:, self.arch.read_order]
         together = lanes_together(size, self.arch.banks, self.arch.lanes)
         parts = served_together(offsets, together, self.arch.lanes)
         used = parts[(parts >= 0).any(axis=1)]

@@ -15,6 +15,17 @@ from tilewright.arch import Arch, Board, Rates
 
 _GRID = (2**31 - 1, 65535, 65535)
 
+_READ_ORDER = tuple(
+    first + lane
+    for first in (0, 32)
+    for start in (0, 20, 4, 16, 8, 28, 12, 24)
+    for lane in range(start, start + 4)
+)
+"""Lanes 0 to 3 with 20 to 23, 4 to 7 with 16 to 19, and so on: the groups of eight for ``ds_read_b128``.
+
+Source: AMD, "Avoiding LDS bank conflicts on AMD GPUs using CK-Tile framework", ROCm blogs.
+"""
+
 GFX90A = Arch(
     name="gfx90a",
     vendor="amd",
@@ -31,6 +42,7 @@ GFX90A = Arch(
     async_bytes=(4,),
     banks=32,
     bank_bytes=4,
+    read_order=_READ_ORDER,
     sector_bytes=64,
     line_bytes=128,
     rates=Rates(
@@ -68,6 +80,7 @@ GFX950 = replace(
     shared_bytes=163840,
     async_bytes=(4, 16),
     banks=64,
+    read_order=(),  # the groups of sixteen that serve its 64 banks are not published
     line_bytes=256,
     rates=Rates(
         {"f16": 4096, "bf16": 4096, "i8": 8192, "f8e4m3": 8192, "f8e5m2": 8192, "f32": 256, "f64": 128},

@@ -17,7 +17,7 @@ DEVICE void load_to_shared_{width}(const void* from, unsigned to) {{
 {spelled}
       :
       : "v"(from), "s"(to)
-      : "memory");
+      : "memory", "m0");
 }}"""
 
 

@@ -12,7 +12,12 @@ from tilewright.targets.simt.banks import Serving, spread_over_banks
 
 
 def _spread(kernel: Kernel, arch: Arch) -> Passed:
-    serving = Serving(arch.lanes, matrices=False, pairs=False, by_address=bool(arch.async_bytes))
+    serving = Serving(
+        *(arch.lanes, arch.banks, arch.read_order),
+        matrices=False,
+        pairs=False,
+        by_address=bool(arch.async_bytes),
+    )
     return relayout_shared(kernel, lambda op, using: spread_over_banks(op, using, serving))
 
 

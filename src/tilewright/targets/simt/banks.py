@@ -49,9 +49,13 @@ class Serving:
         matrices: whether loads go by rows of matrices where these fit.
         pairs: whether accesses wider than a bank that are equal in pairs of lanes are served together.
         by_address: whether what is copied in the background is written in the order of addresses.
+        banks: banks of shared memory.
+        read_order: lanes in the order in which loads of 16 bytes are served; empty: neighbours.
     """
 
     lanes: int = BANKS
+    banks: int = BANKS
+    read_order: tuple[int, ...] = ()
     matrices: bool = True
     pairs: bool = True
     by_address: bool = False
@@ -70,13 +74,14 @@ class WarpAccess:
     bytes: int
 
 
-def passes(offsets: Offsets, width: int, element_bytes: int) -> int:
+def passes(offsets: Offsets, width: int, element_bytes: int, banks: int = BANKS) -> int:
     """How many passes over shared memory accesses of a warp take.
 
     Args:
         offsets: element offsets, of shape (accesses, lanes).
         width: bytes of one lane's access.
         element_bytes: bytes of an element.
+        banks: of shared memory.
 
     Example:
         Eight rows of 64 bytes, 16 bytes of each: four of them meet in each group of banks.
@@ -87,8 +92,9 @@ def passes(offsets: Offsets, width: int, element_bytes: int) -> int:
         4
     """
     lanes = offsets.shape[1]
-    parts = served_together(offsets * element_bytes, min(lanes_together(width), lanes), lanes)
-    return int(bank_passes(parts, width).sum())
+    together = min(lanes_together(width, banks, lanes), lanes)
+    parts = served_together(offsets * element_bytes, together, lanes)
+    return int(bank_passes(parts, width, banks).sum())
 
 
 def spread_over_banks(
@@ -98,50 +104,51 @@ def spread_over_banks(
     if op.dtype.bytes > CHUNK_BYTES or not isinstance(op.view.elems, int):
         return None
     accesses = list(_accesses(op, using, serving))
-    line = BANKS * BANK_BYTES
+    line = serving.banks * BANK_BYTES
     fewest = sum(len(a.offsets) * max(a.offsets.shape[1] * a.bytes // line, 1) for a in accesses)
     chosen: tuple[Swizzle, ...] = ()
-    best = _cost(accesses, (), op.dtype)
+    best = _cost(accesses, (), op.dtype, serving.banks)
     if best <= fewest:
         return None
     singles: list[tuple[int, tuple[Swizzle, ...]]] = []
-    for swizzle in _candidates(op):
-        cost = _cost(accesses, (swizzle,), op.dtype)
+    for swizzle in _candidates(op, line):
+        cost = _cost(accesses, (swizzle,), op.dtype, serving.banks)
         singles.append((cost, (swizzle,)))
         if cost < best:
             best, chosen = cost, (swizzle,)
     if best > fewest:
         singles.sort(key=lambda item: item[0])
         for _, (first,) in singles[:4]:
-            for second in _candidates(op, bits=(1,)):
+            for second in _candidates(op, line, bits=(1,)):
                 # One that looks at bits which the first leaves alone: addresses stay short.
                 if second.base + second.shift < first.base + first.bits:
                     continue
-                cost = _cost(accesses, (first, second), op.dtype)
+                cost = _cost(accesses, (first, second), op.dtype, serving.banks)
                 if cost < best:
                     best, chosen = cost, (first, second)
     return chosen or None
 
 
-def _candidates(op: Shared, bits: Sequence[int] = (1, 2, 3)) -> Iterator[Swizzle]:
+def _candidates(op: Shared, line: int, bits: Sequence[int] = (1, 2, 3)) -> Iterator[Swizzle]:
     """Swizzles that move whole chunks among the banks and stay within the tensor."""
     assert isinstance(op.view.elems, int)
     chunk = (CHUNK_BYTES // op.dtype.bytes).bit_length() - 1
+    moved = (line // CHUNK_BYTES).bit_length() - 1  # bits that number the chunks of a line
     for count in bits:
-        for base in range(chunk, chunk + 4 - count):
+        for base in range(chunk, chunk + moved + 1 - count):
             for shift in range(count, 8):
                 if op.view.elems % (1 << (base + count)) == 0 and op.view.elems >> (base + shift):
                     yield Swizzle(count, base, shift)
 
 
-def _cost(accesses: Sequence[WarpAccess], swizzles: tuple[Swizzle, ...], dtype: DType) -> int:
+def _cost(accesses: Sequence[WarpAccess], swizzles: tuple[Swizzle, ...], dtype: DType, banks: int) -> int:
     total = 0
     for access in accesses:
         offsets = access.offsets
         for swizzle in swizzles:
             picked = offsets >> (swizzle.base + swizzle.shift) & ((1 << swizzle.bits) - 1)
             offsets = offsets ^ (picked << swizzle.base)
-        total += passes(offsets, access.bytes, dtype.bytes)
+        total += passes(offsets, access.bytes, dtype.bytes, banks)
     return total
 
 
@@ -184,7 +191,10 @@ def _loaded(view: View, spread: Distribution, dtype: DType, serving: Serving) ->
         return WarpAccess(_of_first_warp(view, rows, 1, serving.lanes), CHUNK_BYTES)
     dim, run = spread.vector()
     vector = view.vector_width(dim, min(run & -run, CHUNK_BYTES // dtype.bytes))
-    return WarpAccess(_of_first_warp(view, spread, vector, serving.lanes), vector * dtype.bytes)
+    offsets, width = _of_first_warp(view, spread, vector, serving.lanes), vector * dtype.bytes
+    if width == CHUNK_BYTES and offsets.shape[1] == len(serving.read_order):
+        offsets = offsets[:, serving.read_order]
+    return WarpAccess(offsets, width)
 
 
 def _served_together(access: WarpAccess) -> WarpAccess:
