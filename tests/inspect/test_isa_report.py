@@ -151,7 +151,7 @@ def test_passes_are_counted_from_addresses() -> None:
 
 
 def test_loads_of_16_bytes_are_served_in_the_published_groups() -> None:
-    """On gfx90a and gfx942 lanes 0 to 3 with 20 to 23, 4 to 7 with 16 to 19, and so on; stores by neighbours."""
+    """On gfx90a and gfx942 lanes 0 to 3 with 20 to 23, 4 to 7 with 16 to 19, and so on; stores by order."""
     pairs = ((0, 20), (4, 16), (8, 28), (12, 24), (32, 52), (36, 48), (40, 60), (44, 56))
     in_groups = np.zeros(64, np.int64)
     for at, (first, second) in enumerate(pairs):
