@@ -175,3 +175,86 @@ def test_other_memories_are_refused() -> None:
         tw.kernel(X="N")(lambda X: tw.hopper.fence_async("registers")).trace(np.zeros(4, np.float32))
     [broken] = FenceAsync("registers").verify()
     assert (broken.rule, broken.nearest) == ("fence_async", "shared or global")
+
+
+MMA = tw.TiledMma(tw.atoms.wgmma(tw.f16, 64))
+TILES_BYTES = 2 * 64 * 64 * 2
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def refilled(A, B, C, *, released, warps=1):
+    """A warpgroup multiplies tiles that one warp brings to one stage; ``released`` says who gives it back."""
+    held_a = tw.shared((64, 64), A.dtype, swizzle=128)
+    held_b = tw.shared((64, 64), B.dtype, swizzle=128)
+    full = tw.hopper.mbarrier(1, arrivals=1)
+    empty = tw.hopper.mbarrier(1, arrivals=warps)
+    tw.barrier()
+    turns = tw.ceil_div(A.shape[1], 64)
+    with tw.role(warps=4):
+        acc = tw.accumulator(MMA)
+        for k in tw.range(turns):
+            tw.hopper.wait(full[0], k % 2)
+            if released == "before the multiply":
+                tw.hopper.arrive(empty[0])
+            tw.hopper.mma_fence()
+            tw.hopper.mma_async(held_a, held_b, acc)
+            tw.hopper.mma_commit()
+            if released == "before the wait":
+                tw.hopper.arrive(empty[0])
+            tw.hopper.mma_wait(1 if released == "after a wait that leaves its group out" else 0)
+            if released == "after the wait and a barrier of the role":
+                tw.role_barrier(1, 128)
+            if released.startswith("after"):
+                tw.hopper.arrive(empty[0], each="warp" if warps > 1 else "role")
+        tw.hopper.mma_wait(0)
+        tw.copy(acc, C.tile((64, 64), (0, 0)))
+    with tw.role(warps=1):
+        for k in tw.range(turns):
+            tw.hopper.wait(empty[0], 1 - k % 2)
+            tw.hopper.arrive(full[0], expect_bytes=TILES_BYTES)
+            tw.hopper.tma_load(A.tile((64, 64), (0, k)), held_a, full[0])
+            tw.hopper.tma_load(B.tile((64, 64), (0, k)), held_b, full[0])
+    with tw.role(warps=1):
+        if released == "by a warp that has not multiplied":
+            for k in tw.range(turns):
+                tw.hopper.wait(full[0], k % 2)
+                tw.hopper.arrive(empty[0])
+
+
+def multiplied(released, warps=1):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 9, (64, 256)).astype(np.float16) for _ in range(2))
+    c = np.full((64, 64), np.nan, np.float32)
+    bound = refilled.bind(released=released, warps=warps)
+    report = bound.check(a, b, c)
+    if report.is_clean:
+        bound(a, b, c, target="reference")
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
+    return kinds(report)
+
+
+@pytest.mark.parametrize(
+    ("released", "warps"), [("after the wait", 4), ("after the wait and a barrier of the role", 1)]
+)
+def test_a_stage_that_was_multiplied_is_refilled_after_all_warps_have_waited_without_a_fence(
+    released, warps
+) -> None:
+    assert multiplied(released, warps) == set()
+
+
+def test_the_wait_of_one_warp_covers_what_its_warpgroup_read_but_not_the_waits_of_the_others() -> None:
+    """The tile may be replaced, but three warps may still wait for it, and miss the phase."""
+    assert multiplied("after the wait") == {Kind.OVERTAKEN}
+
+
+@pytest.mark.parametrize(
+    ("released", "kind"),
+    [
+        ("before the multiply", Kind.READ_WRITE),
+        ("before the wait", Kind.READ_WRITE),
+        ("after a wait that leaves its group out", Kind.IN_FLIGHT),
+        ("by a warp that has not multiplied", Kind.READ_WRITE),
+    ],
+)
+def test_a_stage_that_is_still_multiplied_is_not_refilled(released, kind) -> None:
+    assert kind in multiplied(released)
