@@ -157,6 +157,16 @@ def canaries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         yield made
 
 
+@pytest.fixture(autouse=True)
+def kernels_executed(request: pytest.FixtureRequest) -> Generator[None, None, None]:
+    """In every example of a docstring: each kernel is executed (`tests/examples_run.py`)."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    with import_module("tests.examples_run").every_kernel_executed(request.node.name):
+        yield
+
+
 def without_canaries(items: Iterable[Any]) -> list[str]:
     """The GPU tests that go around the fixture."""
     return [item.nodeid for item in items if runs_on_gpu(item) and "canaries" not in item.fixturenames]

@@ -3,7 +3,7 @@
     python scripts/mutate.py --map [--jobs 2]
     python scripts/mutate.py --count 200 --seed 1 [--jobs 2] [--json tests/src_mutants.json]
 
-``--map`` runs the tests of the mutated rooms once under `coverage` (``pip install coverage``), and writes into
+``--map`` runs the tests of the rooms once under `coverage` (``pip install coverage``), and writes into
 `.mutation/` which tests execute which line.  Then a mutant costs seconds: the quickest tests that execute its
 line run until one fails.  A mutant that no test fails for has survived.  The record keeps each mutant with
 its outcome, and for a survivor the reason why it is equivalent, which a person writes into ``why``.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.examples_run import every_kernel_executed
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -30,14 +31,31 @@ def run_document(text: str, name: str) -> str:
     """Runs all blocks in one namespace; returns what failed."""
     namespace: dict[str, Any] = {"__name__": name}
     report: list[str] = []
-    for number, block in enumerate(python_blocks(text), 1):
-        if ">>>" not in block:
-            execute(block, f"{name}, block {number}", namespace)
-            continue
-        test = doctest.DocTestParser().get_doctest(block, namespace, f"{name}, block {number}", name, 0)
-        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
-        namespace = test.globs
+    with every_kernel_executed(name):
+        for number, block in enumerate(python_blocks(text), 1):
+            if ">>>" not in block:
+                execute(block, f"{name}, block {number}", namespace)
+                continue
+            test = doctest.DocTestParser().get_doctest(block, namespace, f"{name}, block {number}", name, 0)
+            doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
+            namespace = test.globs
     return "".join(report)
+
+
+def test_a_kernel_that_no_target_executes_is_named() -> None:
+    text = """```python
+import tilewright as tw
+
+@tw.kernel(X="N")
+def idle(X):
+    tw.copy(X.tile((32,), (0,)), X.tile((32,), (0,)), threads=32)
+
+print(idle.trace(tw.like("f32", 64)).name)
+```
+"""
+    with pytest.raises(pytest.fail.Exception, match=r"page: no target executes idle"):
+        run_document(text, "page")
+    run_document(text.replace(".trace(tw.like(", ".check(tw.like(").replace(".name", ".is_clean"), "page")
 
 
 def test_readme_begins_with_the_two_commands() -> None:

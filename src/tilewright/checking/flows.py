@@ -115,8 +115,8 @@ def compare_flow(
         ...         C[m, n] = tw.tanh(acc + bias[n])
         >>> rng = np.random.default_rng(0)
         >>> a, b, bias = (rng.standard_normal(shape, np.float32) for shape in ((8, 40), (6, 40), 6))
-        >>> c, given = np.tanh(a @ b.T + bias), {"A": a, "B": b, "bias": bias}
-        >>> flow = linear.flow(a, b, bias, c)
+        >>> c, given = np.empty((8, 6), np.float32), {"A": a, "B": b, "bias": bias}
+        >>> flow = linear(a, b, bias, c, target="cpu").flow
         >>> compare_flow(flow, {"C": c}, given).ok, compare_flow(flow, {"C": c * 1.0001}, given).ok
         (True, False)
     """

@@ -71,8 +71,10 @@ def evaluate(
         ...             acc += A[m, k] @ B[n, k].T
         ...         C[m, n] = alpha * acc
         >>> a, b, c = np.ones((2, 3), np.float16), np.ones((4, 3), np.float16), np.empty((2, 4), np.float16)
-        >>> tw.ir.evaluate(product.flow(a, b, c, 0.5), {"A": a, "B": b}, {"alpha": 0.5})["C"].tolist()
-        [[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
+        >>> flow = product(a, b, c, 0.5, target="reference").flow
+        >>> found = tw.ir.evaluate(flow, {"A": a, "B": b}, {"alpha": 0.5})["C"]
+        >>> found.tolist(), bool((found == c).all())
+        ([[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]], True)
     """
     return Evaluation(Arguments(flow, arrays, numbers or {}), run).results(rounded)
 

@@ -306,6 +306,7 @@ class Flow:
         is_behind: whether it may begin beside the kernel launched before it, for which it waits.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(A="M K", B="N K", C="M N")
         ... def product(A, B, C):
@@ -314,7 +315,8 @@ class Flow:
         ...         for k in tw.steps(A.shape[1]):
         ...             acc += A[m, k] @ B[n, k].T
         ...         C[m, n] = acc
-        >>> flow = product.flow(*[tw.like("f16", (64, 64))] * 3)
+        >>> a, b, c = (np.ones((8, 8), np.float16) for _ in range(3))
+        >>> flow = product(a, b, c, target="reference").flow
         >>> isinstance(flow, tw.ir.Flow), [one.span.name for one in flow.sums]
         (True, ['k'])
     """

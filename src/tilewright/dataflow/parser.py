@@ -50,12 +50,17 @@ def parse_flow(text: str) -> Flow:
         ParseError: the text is no printed flow of this version.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
-        >>> @tw.kernel(X="M N", Y="M N")
-        ... def double(X, Y):
-        ...     for m, n in tw.tiles(Y):
-        ...         Y[m, n] = 2 * X[m, n]
-        >>> flow = double.flow(tw.like("f32", (64, 48)), tw.like("f32", (64, 48)))
+        >>> @tw.kernel(A="M K", B="N K", C="M N")
+        ... def product(A, B, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = acc
+        >>> a, b, c = (np.ones((8, 8), np.float16) for _ in range(3))
+        >>> flow = product(a, b, c, target="reference").flow
         >>> tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
         True
     """

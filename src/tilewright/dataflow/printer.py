@@ -49,6 +49,7 @@ def print_flow(flow: Flow, *, locations: bool = False) -> str:
         locations: whether each value is followed by the author's line.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(A="M K", B="N K", C="M N")
         ... def product(A, B, C):
@@ -57,7 +58,8 @@ def print_flow(flow: Flow, *, locations: bool = False) -> str:
         ...         for k in tw.steps(A.shape[1]):
         ...             acc += A[m, k] @ B[n, k].T
         ...         C[m, n] = acc
-        >>> text = tw.ir.print_flow(product.flow(*[tw.like("f16", (64, 64))] * 3))
+        >>> a, b, c = (np.ones((64, 64), np.float16) for _ in range(3))
+        >>> text = tw.ir.print_flow(product(a, b, c, target="reference").flow)
         >>> print("\n".join(text.splitlines()[8:]))
         m = tile(M)
         n = tile(N)

@@ -159,12 +159,13 @@ class Kernel:
         notes: choices that were made while it was traced: which barriers were placed, and why.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="M N")
         ... def double(X):
         ...     tile = X.tile((8, 8), (0, 0)).partition((8, 4))
         ...     tw.copy(tw.load(tile) * 2, tile)
-        >>> traced = double.trace(tw.like("f32", (8, 8)))
+        >>> traced = double(np.ones((8, 8), np.float32), target="reference").kernel
         >>> [f"{op.name}: {op.results[0]}" for op in traced.walk() if op.results]
         ['view: X.tile((8, 8), (0, 0))', 'partition: tile', 'fragment: loaded', 'elementwise: mul']
         >>> traced.tensors[0].type.memory, tw.ir.violations(traced)

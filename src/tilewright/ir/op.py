@@ -25,12 +25,13 @@ class Block:
     """A sequence of operations; see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     for i in tw.range(2):
         ...         tw.copy(X.tile((32,), (i,)), X.tile((32,), (i + 2,)), threads=32)
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> [op.name for op in traced.body.ops], [op.name for op in traced.body.walk()]
         (['for'], ['for', 'view', 'view', 'copy'])
     """
@@ -53,12 +54,13 @@ class Op:
     """Base of all operations; see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     part = X.tile((32,), (0,)).partition((32,))
         ...     tw.copy(tw.load(part) * 2, part)
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> op = traced.body.ops[-1]
         >>> op.name, [value.name for value in op.read], [value.name for value in op.written]
         ('copy', ['mul'], ['part'])

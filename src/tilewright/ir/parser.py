@@ -46,11 +46,12 @@ def parse_kernel(text: str) -> k.Kernel:
         ParseError: the text is not a printed kernel of this version.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     tw.barrier()
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> text = tw.ir.print_kernel(traced)
         >>> [op.name for op in tw.ir.parse_kernel(text).walk()]
         ['barrier']

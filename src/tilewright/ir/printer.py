@@ -35,11 +35,12 @@ def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
         locations: whether each operation is followed by the author's line.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def nothing(X):
         ...     tw.barrier()
-        >>> text = tw.ir.print_kernel(nothing.trace(tw.like("f32", 64)))
+        >>> text = tw.ir.print_kernel(nothing(np.ones(64, np.float32), target="reference").kernel)
         >>> text.splitlines()[-1], tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
         ('barrier()', True)
     """

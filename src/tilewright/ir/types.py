@@ -17,11 +17,12 @@ class Memory(Enum):
     """The memory a tensor lies in; see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     tw.shared((32,), tw.f16)
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> traced.tensors[0].tensor.memory, traced.body.ops[0].results[0].tensor.memory
         (<Memory.GLOBAL: 'global'>, <Memory.SHARED: 'shared'>)
     """
@@ -63,11 +64,12 @@ class TensorType:
             their boxes are boxes of the whole buffer.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     X.tile((32,), (1,))
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> [op.results[0].type for op in traced.walk()]
         [global f32 (32) -> i0 + 32 if i0 + 32 < N]
     """
@@ -102,11 +104,12 @@ class FragmentType:
     """A tile held in the registers of a group of threads, statically indexed; see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     tw.fragment(tw.blocked((8, 4), (8, 4)), tw.f16)
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> [op.results[0].type for op in traced.walk()]
         [f16 fragment (8, 4)]
     """
@@ -128,11 +131,12 @@ class ScalarType:
     """One number, the same for all threads of a block; see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N", alpha=tw.f32)
         ... def look(X, alpha):
         ...     twice = alpha * 2
-        >>> traced = look.trace(tw.like("f32", 64), 1.0)
+        >>> traced = look(np.ones(64, np.float32), 1.0, target="reference").kernel
         >>> [op.results[0].type for op in traced.walk()]
         [f32 number]
     """
@@ -148,11 +152,12 @@ class VariableType:
     """A mutable integer, the same for all threads of a block (`tw.var`); see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     tw.var(0)
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> [op.results[0].type for op in traced.walk()][:1]
         [variable]
     """
@@ -166,11 +171,12 @@ class BarrierType:
     """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals; see `Kernel`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     tw.hopper.mbarrier(2, arrivals=1)
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> [op.results[0].type for op in traced.walk()]
         [2 barriers of 1 arrivals]
     """
@@ -196,11 +202,12 @@ class Value:
         written: of a view that no variable has, the tensor, and what the author wrote behind it.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     part = X.tile((32,), (0,))
-        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced = look(np.ones(64, np.float32), target="reference").kernel
         >>> view = traced.body.ops[0].results[0]
         >>> view, view.buffer.name, view.is_tensor, view.dtype
         (<part: global f32 (32) -> i0 if i0 < N>, 'X', True, f32)

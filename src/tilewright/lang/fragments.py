@@ -114,12 +114,13 @@ class Fragment(_Arithmetic):
         """Extents of the tile.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
             ...     print(x.shape)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             (8, 8)
         """
         return self.value.fragment.shape
@@ -129,12 +130,13 @@ class Fragment(_Arithmetic):
         """Which thread holds which coordinate in which value.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
             ...     print(x.distribution)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             threads (8 along 0 by 1, 4 along 1 by 2), values (2 along 1 by 1)
         """
         return self.value.fragment.distribution

@@ -220,12 +220,13 @@ class Arithmetic(Collective):
         """Its dtype.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
             ...     print(x.dtype, (x > 0).dtype, x.to(tw.f16).dtype)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             f32 boolean f16
         """
         return self.value.dtype

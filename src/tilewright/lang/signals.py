@@ -121,6 +121,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
     Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "atom".
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def last_block(X):
@@ -128,7 +129,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
         ...     block = tw.block_index(8)
         ...     with tw.when(tw.ticket(done[0], of=8) == 7):
         ...         tw.copy(tw.fragment(tw.blocked((1,), (1,)), tw.f32, 1), X.tile((1,), (0,)))
-        >>> text = tw.ir.print_kernel(last_block.trace(tw.like("f32", 64)))
+        >>> text = tw.ir.print_kernel(last_block(np.ones(64, np.float32), target="reference").kernel)
         >>> "ticket(done_slice, ticket_slice, of=8)" in text
         True
     """

@@ -54,11 +54,12 @@ class Tensor(Rearranged):
         """Extents: integers, or `Scalar` where known only at run time.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     print(X.shape, X.tile((8, 8), (0, 0)).shape)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             (M, N) (8, 8)
         """
         return tuple(wrap(extent) for extent in self.value.tensor.shape)
@@ -68,11 +69,12 @@ class Tensor(Rearranged):
         """Element type.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     print(X.dtype, tw.shared((8, 8), tw.f16).dtype)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             f32 f16
         """
         return self.value.dtype
@@ -82,11 +84,12 @@ class Tensor(Rearranged):
         """Where it lies.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     print(X.memory.value, tw.shared((8, 8), X.dtype).memory.value)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             global shared
         """
         return self.value.tensor.memory
@@ -295,11 +298,12 @@ class Tensor(Rearranged):
         """The dimension whose neighbours are adjacent in memory: the last such one, None if there is none.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(X="M N")
             ... def look(X):
             ...     print(X.unit_dim, X.permute(1, 0).unit_dim)
-            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
             1 0
         """
         return self.value.tensor.view.unit_dim

@@ -23,12 +23,13 @@ class Barriers:
     """Transaction barriers, one per stage; index them by the stage; made by `mbarrier`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     full = tw.hopper.mbarrier(2, arrivals=1)
         ...     print(full)
-        >>> _ = look.trace(tw.like("f32", 64))
+        >>> _ = look(np.ones(64, np.float32), target="reference")
         full: 2 barriers of 1 arrivals
     """
 
@@ -51,12 +52,13 @@ class BarrierStage:
     """One of several transaction barriers; see `Barriers`.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def look(X):
         ...     full = tw.hopper.mbarrier(2, arrivals=1)
         ...     print(full[1])
-        >>> _ = look.trace(tw.like("f32", 64))
+        >>> _ = look(np.ones(64, np.float32), target="reference")
         full[1]
     """
 

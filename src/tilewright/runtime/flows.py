@@ -35,14 +35,21 @@ class BoundFlow:
             LaunchError: the arguments do not fit the kernel, or it is explicit: it says how.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", Y="M N")
-            ... def double(X, Y):
-            ...     for m, n in tw.tiles(Y):
-            ...         Y[m, n] = 2 * X[m, n]
-            >>> flow = double.flow(tw.like("f32", (64, 48)), tw.like("f32", (64, 48)))
+            >>> @tw.kernel(A="M K", B="N K", C="M N")
+            ... def doubled(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros()
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[n, k].T
+            ...         C[m, n] = 2 * acc
+            >>> a, b, c = (np.ones((8, 8), np.float16) for _ in range(3))
+            >>> flow = doubled.flow(a, b, c)
             >>> [span.name for span in flow.tiles], flow.stores[0].value.function
             (['m', 'n'], 'mul')
+            >>> doubled(a, b, c, target="reference").target, c[0, 0].item()
+            ('reference', 16.0)
         """
         made = self.program.run(
             specs_of(self.program, in_order(self.program, arguments, named)), self.constants
@@ -74,6 +81,7 @@ class BoundFlow:
             ScheduleError: a schedule that is not legal for them.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
             >>> @tw.kernel(A="M K", B="K N", C="M N")
             ... def gemm(A, B, C):
@@ -85,6 +93,9 @@ class BoundFlow:
             >>> arrays = [tw.like("bf16", (4096, 4096))] * 3
             >>> gemm.bind().schedule_for(*arrays, target="cuda", arch="sm_90a").staging
             'tma'
+            >>> a, b, c = (np.ones((8, 8), np.float32) for _ in range(3))
+            >>> gemm(a, b, c, target="cpu").schedule == gemm.bind().schedule_for(a, b, c, target="cpu")
+            True
         """
         given, machine, processors = self._machine(arguments, named, target, arch)
         specs, shapes = specs_of(self.program, given), shapes_of(self.program, given)

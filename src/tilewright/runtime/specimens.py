@@ -101,6 +101,7 @@ def like(
         DTypeError: no such dtype.
 
     Example:
+        >>> import numpy as np
         >>> import tilewright as tw
         >>> tw.like("f16", 4096, 96)
         <like f16[4096x96], strides (96, 1), align 16>
@@ -116,6 +117,10 @@ def like(
         >>> made = transpose.compile(X=x, Y=y, target="reference")
         >>> made, "copy" in made.source
         (<transpose for reference numpy>, True)
+        >>> x, y = np.random.default_rng(0).random((40, 96), np.float32), np.empty((96, 40), np.float32)
+        >>> _ = transpose(x, y, target="reference")
+        >>> bool((y == x.T).all())
+        True
     """
     if hasattr(element, "__array__") and not isinstance(element, type):
         raise LaunchError(f"like({shown(element)}, …): give a dtype such as 'f16' or tw.f16, then extents")

@@ -123,8 +123,8 @@ def steps(extent: Index) -> Any:
         ...             acc += A[m, k] @ B[k, n] - D[m, k] @ E[k, n]
         ...         C[m, n] = acc
         >>> a, b, c = np.ones((2, 8)), np.ones((8, 2)), np.empty((2, 2))
-        >>> flow = difference.flow(a, b, a, b, c)
-        >>> tw.ir.evaluate(flow, {"A": a, "B": 3 * b, "D": a, "E": b})["C"].tolist()
+        >>> _ = difference(a, 3 * b, a, b, c, target="reference")
+        >>> c.tolist()
         [[16.0, 16.0], [16.0, 16.0]]
     """
     _flow("tw.steps")
@@ -148,15 +148,16 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
 
         >>> import numpy as np
         >>> import tilewright as tw
-        >>> @tw.kernel(A="M K", x="K", y="M")
-        ... def by_vector(A, x, y):
-        ...     for m in tw.tiles(y):
+        >>> @tw.kernel(A="M K", B="K N", C="M N")
+        ... def product(A, B, C):
+        ...     for m, n in tw.tiles(C):
         ...         acc = tw.zeros(tw.f64)
-        ...         for k in tw.steps(x.shape[0]):
-        ...             acc += A[m, k] @ x[k]
-        ...         y[m] = acc
-        >>> a, x, y = np.ones((2, 8)), np.arange(8.0), np.empty(2)
-        >>> tw.ir.evaluate(by_vector.flow(a, x, y), {"A": a, "x": x})["y"].tolist()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[k, n]
+        ...         C[m, n] = acc
+        >>> a, b, c = np.ones((2, 8)), np.arange(8.0)[:, None], np.empty((2, 1))
+        >>> _ = product(a, b, c, target="reference")
+        >>> c[:, 0].tolist()
         [28.0, 28.0]
     """
     return _accumulator(0, dtype, along, precision)
@@ -172,7 +173,8 @@ def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Acc
         along: the spans of its axes.
 
     Example:
-        The largest product of each row, whatever the length of a step:
+        The largest product of each row, whatever the length of a step.  No target runs folds other than
+        sums yet; `tw.ir.evaluate` computes them:
 
         >>> import numpy as np
         >>> import tilewright as tw

@@ -76,14 +76,19 @@ class Tile(_Arithmetic):
             TraceError: it belongs to a loop that has ended.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", Y="M N")
-            ... def look(X, Y):
-            ...     for m, n in tw.tiles(Y):
-            ...         print((2 * X[m, n]).node.function)
-            ...         Y[m, n] = X[m, n]
-            >>> _ = look.flow(tw.like("f16", (3, 4)), tw.like("f16", (3, 4)))
-            mul
+            >>> @tw.kernel(A="M K", B="K N", C="M N")
+            ... def look(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         assert (2 * acc).node.function == "mul"
+            ...         C[m, n] = acc
+            >>> a, b, c = (np.ones(shape, np.float16) for shape in ((3, 4), (4, 5), (3, 5)))
+            >>> look(a, b, c, target="reference").target, c[0, 0].item()
+            ('reference', 4.0)
         """
         for loop in self.needs:
             if not loop.is_open:
@@ -99,15 +104,19 @@ class Tile(_Arithmetic):
         """Its dtype.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", Y="M N")
-            ... def look(X, Y):
-            ...     for m, n in tw.tiles(Y):
-            ...         x = X[m, n]
-            ...         print(x.dtype, (x > 0).dtype, x.to(tw.f32).dtype)
-            ...         Y[m, n] = x
-            >>> _ = look.flow(tw.like("f16", (3, 4)), tw.like("f16", (3, 4)))
-            f16 boolean f32
+            >>> @tw.kernel(A="M K", B="K N", C="M N")
+            ... def look(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         assert (acc.dtype, acc.to(tw.f16).dtype) == (tw.f32, tw.f16)
+            ...         C[m, n] = acc
+            >>> a, b, c = (np.ones(shape, np.float16) for shape in ((3, 4), (4, 5), (3, 5)))
+            >>> look(a, b, c, target="reference").target, c[0, 0].item()
+            ('reference', 4.0)
         """
         return self.node.dtype
 
@@ -116,14 +125,19 @@ class Tile(_Arithmetic):
         """The extents of the dimensions that its axes run along; 1 for a new axis.
 
         Example:
+            >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", Y="M N")
-            ... def look(X, Y):
-            ...     for m, n in tw.tiles(Y):
-            ...         print(X[m, n].shape, X[m, n].sum(axis=1)[:, None].shape)
-            ...         Y[m, n] = X[m, n]
-            >>> _ = look.flow(tw.like("f16", (3, 4)), tw.like("f16", (3, 4)))
-            (M, N) (M, 1)
+            >>> @tw.kernel(A="M K", B="K N", C="M N")
+            ... def look(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         assert str((acc.shape, acc.sum(axis=1)[:, None].shape)) == "((M, N), (M, 1))"
+            ...         C[m, n] = acc
+            >>> a, b, c = (np.ones(shape, np.float16) for shape in ((3, 4), (4, 5), (3, 5)))
+            >>> look(a, b, c, target="reference").target, c[0, 0].item()
+            ('reference', 4.0)
         """
         return tuple(1 if axis is None else wrap(axis.extent) for axis in self.node.axes)
 
@@ -134,13 +148,17 @@ class Tile(_Arithmetic):
         Example:
             >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="N M", Y="M N")
-            ... def transpose(X, Y):
-            ...     for m, n in tw.tiles(Y):
-            ...         Y[m, n] = X[n, m].T
-            >>> x, y = np.arange(6).reshape(3, 2), np.empty((2, 3), int)
-            >>> tw.ir.evaluate(transpose.flow(x, y), {"X": x})["Y"].tolist()
-            [[0, 2, 4], [1, 3, 5]]
+            >>> @tw.kernel(A="K M", B="N K", C="M N")
+            ... def product(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[0]):
+            ...             acc += A[k, m].T @ B[n, k].T
+            ...         C[m, n] = acc
+            >>> a, b, c = np.arange(6.0).reshape(2, 3), np.eye(2), np.empty((3, 2))
+            >>> _ = product(*(one.astype(np.float32) for one in (a, b)), c, target="reference")
+            >>> c.tolist()
+            [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
         """
         return self.flow.transposed(self)
 
@@ -174,7 +192,8 @@ class Tile(_Arithmetic):
             ...             acc += A[m, k].matmul(B[k, n], precision="tf32")
             ...         C[m, n] = acc
             >>> a, c = np.ones((8, 8), np.float32), np.empty((8, 8), np.float32)
-            >>> tw.ir.evaluate(product.flow(a, a, c), {"A": a, "B": a})["C"].item(0)
+            >>> _ = product(a, a, c, target="reference")
+            >>> c.item(0)
             8.0
 
             A scale for each row of A and each two places along K:
@@ -189,7 +208,8 @@ class Tile(_Arithmetic):
             ...         C[m, n] = acc
             >>> a, b, s, c = np.ones((1, 4)), np.ones((4, 1)), np.array([[2, 3]]), np.empty((1, 1))
             >>> a, b, s, c = (one.astype(np.float32) for one in (a, b, s, c))
-            >>> tw.ir.evaluate(scaled.flow(a, b, s, c), {"A": a, "B": b, "S": s})["C"].item(0)
+            >>> _ = scaled(a, b, s, c, target="reference")
+            >>> c.item(0)
             10.0
         """
         return self.flow.product(self, other, precision, scales)
@@ -210,12 +230,16 @@ class Tile(_Arithmetic):
         Example:
             >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", r="M")
-            ... def of_rows(X, r):
-            ...     for m, n in tw.tiles(X):
-            ...         r[m] = X[m, n].sum(axis=1)
-            >>> x, r = np.arange(6.0).reshape(2, 3), np.empty(2)
-            >>> tw.ir.evaluate(of_rows.flow(x, r), {"X": x})["r"].tolist()
+            >>> @tw.kernel(A="M K", B="K N", r="M")
+            ... def of_rows(A, B, r):
+            ...     for m, n in tw.tiles((A.shape[0], B.shape[1])):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         r[m] = acc.sum(axis=1)
+            >>> a, b, r = np.arange(6.0, dtype="f4").reshape(2, 3), np.eye(3, dtype="f4"), np.empty(2)
+            >>> _ = of_rows(a, b, r, target="reference")
+            >>> r.tolist()
             [3.0, 12.0]
         """
         return self.flow.reduced(self, "sum", axis)
@@ -230,12 +254,16 @@ class Tile(_Arithmetic):
         Example:
             >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", r="M")
-            ... def of_rows(X, r):
-            ...     for m, n in tw.tiles(X):
-            ...         r[m] = X[m, n].max(axis=1)
-            >>> x, r = np.arange(6.0).reshape(2, 3), np.empty(2)
-            >>> tw.ir.evaluate(of_rows.flow(x, r), {"X": x})["r"].tolist()
+            >>> @tw.kernel(A="M K", B="K N", r="M")
+            ... def of_rows(A, B, r):
+            ...     for m, n in tw.tiles((A.shape[0], B.shape[1])):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         r[m] = acc.max(axis=1)
+            >>> a, b, r = np.arange(6.0, dtype="f4").reshape(2, 3), np.eye(3, dtype="f4"), np.empty(2)
+            >>> _ = of_rows(a, b, r, target="reference")
+            >>> r.tolist()
             [2.0, 5.0]
         """
         return self.flow.reduced(self, "max", axis)
@@ -250,12 +278,16 @@ class Tile(_Arithmetic):
         Example:
             >>> import numpy as np
             >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", r="M")
-            ... def of_rows(X, r):
-            ...     for m, n in tw.tiles(X):
-            ...         r[m] = X[m, n].min(axis=1)
-            >>> x, r = np.arange(6.0).reshape(2, 3), np.empty(2)
-            >>> tw.ir.evaluate(of_rows.flow(x, r), {"X": x})["r"].tolist()
+            >>> @tw.kernel(A="M K", B="K N", r="M")
+            ... def of_rows(A, B, r):
+            ...     for m, n in tw.tiles((A.shape[0], B.shape[1])):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         r[m] = acc.min(axis=1)
+            >>> a, b, r = np.arange(6.0, dtype="f4").reshape(2, 3), np.eye(3, dtype="f4"), np.empty(2)
+            >>> _ = of_rows(a, b, r, target="reference")
+            >>> r.tolist()
             [0.0, 3.0]
         """
         return self.flow.reduced(self, "min", axis)
@@ -321,7 +353,8 @@ class Accumulator(Tile):
     def assign(self, value: Any) -> Accumulator:
         """Take another value, which a loop over `steps` carries on: a fold that need not be a sum.
 
-        What comes out must not depend on how many elements a step has.
+        The result must not depend on the number of elements in a step.  No target runs such folds yet;
+        `tw.ir.evaluate` computes them.
 
         Args:
             value: a tile, or a number.
