@@ -275,6 +275,7 @@ MEMBERS: dict[str, dict[str, Case]] = {
         "bf16, wide": attended("bf16", (72, 128), (70, 40)),
         "f16, widest": attended("f16", (256, 200), (40, 20)),
         "f32": attended("f32", (24, 33), (70, 40)),
+        "bf16, large scores": attended("bf16", (64, 40), (70, 40), sizes=(2.0**30, 2.0**30), whole=True),
     },
     "gemm_chain": {
         "f16": chained((140, 40, 90, 56), "f16", "relu"),
