@@ -10,6 +10,8 @@ from tests.targets import chained, grouped
 from tests.targets.gathered import columns, expected_rows, gather, scatter
 from tests.targets.test_gathers import GATHERS, numbers
 from tests.targets.test_memory_integers import boxes, case, first_element, segments, through_shared
+from tests.targets.test_slices_from_data import COLUMNS, ROWS, WAYS, arguments, at_rows, expected
+from tests.targets.test_slices_from_data import numbers as any_rows
 
 from tilewright.runtime.device_array import DeviceArray
 
@@ -119,3 +121,25 @@ def test_blocks_hand_an_integer_on(blocks: int) -> None:
         for _ in range(3):  # the counter is ready for the next launch
             assert chained.chained(*on_device(x, counts), made).target == "cuda"
             np.testing.assert_array_equal(made.host(), chained.expected(x, counts, len(y)))
+
+
+class InTheMiddle:
+    """The rows of an array of f32 on the GPU without the first four and the last four."""
+
+    def __init__(self, whole: DeviceArray) -> None:
+        whole_of_it = whole.__cuda_array_interface__
+        address, is_constant = whole_of_it["data"]
+        place = {"data": (address + 4 * COLUMNS * 4, is_constant), "shape": (ROWS, COLUMNS)}
+        self.__cuda_array_interface__ = {**whole_of_it, **place}
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i64"])
+@pytest.mark.parametrize("way", WAYS)
+def test_slices_at_rows_from_memory_keep_to_their_array(way: str, dtype: str) -> None:
+    """Y lies in the middle of a matrix whose other rows stay as they are."""
+    rows = any_rows(dtype)
+    x, _, whole = arguments(way, rows)
+    given, index, around = on_device(x, rows, whole)
+    assert at_rows(given, index, InTheMiddle(around), way=way).target == "cuda"
+    for found, wanted in zip((given.host(), around.host()), expected(way, rows), strict=True):
+        np.testing.assert_array_equal(found, wanted)

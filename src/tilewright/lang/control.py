@@ -118,6 +118,8 @@ class _Loop:
             self.watch = Watch(self.what, self.location)
             name = (*(stored_names(frame) or ()), "k")[0]
             self.index = loop_index(tracer.name(name, is_authors(frame)), *self.source.span)
+            if tracer.depends_on_data(*self.source.span[:2]):
+                tracer.data.add(self.index)
             tracer.enter(self)
             return Scalar(self.index)
         block = tracer.leave(self)
@@ -276,6 +278,8 @@ def let(value: Index) -> Index:
         return known
     _require_32_bits(known)
     sym = named_integer(tracer.names(("index",))[0], known)
+    if tracer.depends_on_data(known):
+        tracer.data.add(sym)
     tracer.builder.append(Let(sym, known, location=here()))
     return Scalar(sym)
 
@@ -306,6 +310,8 @@ class MutableIndex:
         """The present value."""
         tracer = current()
         sym = Sym(tracer.names((f"{self.value.name}_now",))[0], *VARIABLE)
+        if self.value in tracer.data_variables:
+            tracer.data.add(sym)
         tracer.builder.append(GetVariable(sym, self.value, location=here()))
         return Scalar(sym)
 
@@ -313,7 +319,10 @@ class MutableIndex:
     def set(self, value: Index) -> None:
         """Change the value."""
         _require_32_bits(unwrap(value))
-        current().emit(SetVariable, variable=self.value, value=unwrap(value))
+        tracer = current()
+        if tracer.depends_on_data(unwrap(value)):
+            tracer.data_variables.add(self.value)
+        tracer.emit(SetVariable, variable=self.value, value=unwrap(value))
 
 
 @verb
@@ -335,4 +344,8 @@ def var(initial: Index = 0) -> MutableIndex:
         >>> doublings(x, target="reference").target, float(x[0])
         ('reference', 37.0)
     """
-    return MutableIndex(current().define(Variable, "variable", initial=unwrap(initial)))
+    tracer = current()
+    made = tracer.define(Variable, "variable", initial=unwrap(initial))
+    if tracer.depends_on_data(unwrap(initial)):
+        tracer.data_variables.add(made)
+    return MutableIndex(made)

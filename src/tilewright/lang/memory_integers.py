@@ -49,5 +49,6 @@ def index(source: Tensor, low: Index | None = None, stop: Index | None = None, *
     divisor = constant("multiple", multiple)
     with located():
         sym = ReadIndex.symbol(name, source.value, least, end, divisor)
+    tracer.data.add(sym)
     tracer.builder.append(ReadIndex(sym, source.value, least, end, divisor, location=here()))
     return Scalar(sym)

@@ -238,6 +238,7 @@ class Program:
                     arguments.append(Number(value))
                 else:
                     sym = Sym(parameter.name, LEAST, LARGEST)
+                    tracer.data.add(sym)
                     sizes[parameter.name] = SizeParam(sym, Argument(parameter.name))
                     arguments.append(Scalar(sym))
             tracer.sizes.update(size.sym for size in sizes.values())

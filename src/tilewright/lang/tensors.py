@@ -26,6 +26,7 @@ from tilewright.layout.layout import Layout
 from tilewright.symbolic.expr import ceil_div
 from tilewright.symbolic.nodes import Int
 from tilewright.views import transforms as t
+from tilewright.views.spans import unproven_spans
 from tilewright.views.spelling import as_written
 from tilewright.views.transforms import Transform
 
@@ -199,7 +200,9 @@ class Tensor(Rearranged):
         if any(isinstance(part, Tensor) for part in parts):
             return self._chosen(parts)
         at = tuple(_slice_part(part, e, dim) for dim, (part, e) in enumerate(zip(parts, shape, strict=True)))
-        return self._view(t.Slice(at), "slice")
+        spans = unproven_spans(t.Slice(at), self.value.tensor.view)
+        edges = (span.dim for span in spans if current().depends_on_data(span.low, span.high))
+        return self._view(t.Slice(at, tuple(edges)), "slice")
 
     def _chosen(self, parts: list[Any]) -> Tensor:
         """Rows along the one dimension that a tensor of integers indexes, and slices along the others."""

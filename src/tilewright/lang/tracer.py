@@ -19,7 +19,8 @@ from tilewright.lang.block_threads import UNSAID_WARPS, threads_of
 from tilewright.lang.source import author_frame, here, is_authors
 from tilewright.lang.syntax import result_names
 from tilewright.symbolic.guards import Guard
-from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import elements, symbols
 
 OpType = TypeVar("OpType", bound=Op)
 _current: ContextVar[Tracer] = ContextVar("tracer")
@@ -91,10 +92,16 @@ class Tracer:
         self.groups: list[tuple[int, Sym]] = []  # how many groups execute such a role, and which of them does
         self.numbers: set[int] = set()  # of numbered barriers
         self.sizes: set[Sym] = set()
+        self.data_variables: set[Value] = set()  # that were given one of these
+        self.data: set[Sym] = set()  # integers that memory or an argument holds, and what follows from them
         self.region_ids: list[int] = [0]
         self.flow: Recording | None = None  # from the first loop over tiles on
         self._regions = 0
         self._open: list[Construct] = []
+
+    def depends_on_data(self, *values: Int) -> bool:
+        """Whether a value follows from an integer that memory or an argument of the kernel holds."""
+        return any(bool(elements(value)) or not self.data.isdisjoint(symbols(value)) for value in values)
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
         """Unique names for what a call returns: the author's variables where they can be seen."""

@@ -20,6 +20,7 @@ class Span:
         high: where it ends, excluded.
         extent: of the dimension; for tiles, how many there are.
         kind: ``"index"``, ``"slice"`` or ``"tile"``.
+        is_masked: whether elements outside are invalid; otherwise they are other elements of the buffer.
     """
 
     dim: int
@@ -27,6 +28,7 @@ class Span:
     high: Int
     extent: Int
     kind: str
+    is_masked: bool
 
     @property
     def is_proven(self) -> bool:
@@ -45,7 +47,7 @@ def unproven_spans(transform: Slice | Tile, view: View) -> tuple[Span, ...]:
         >>> from tilewright.symbolic.nodes import Sym
         >>> view = View.strided((8, 4), (4, 1))
         >>> unproven_spans(Slice((Sym("r"), (0, 4))), view)
-        (Span(dim=0, low=r, high=r + 1, extent=8, kind='index'),)
+        (Span(dim=0, low=r, high=r + 1, extent=8, kind='index', is_masked=False),)
         >>> unproven_spans(Tile((4, 4), (Sym("r", 0, 1), 0)), view)
         ()
     """
@@ -57,14 +59,15 @@ def _slices(transform: Slice, view: View) -> list[Span]:
     made = []
     for dim, (part, extent) in enumerate(zip(transform.at, view.shape, strict=True)):
         is_slice = part is None or isinstance(part, tuple)
-        made.append(Span(dim, *slice_span(part, extent), extent, "slice" if is_slice else "index"))
+        kind, is_masked = "slice" if is_slice else "index", dim in transform.edges
+        made.append(Span(dim, *slice_span(part, extent), extent, kind, is_masked))
     return made
 
 
 def _tiles(transform: Tile, view: View) -> list[Span]:
     every = enumerate(zip(transform.shape, transform.at, view.shape, strict=True))
     return [
-        Span(dim, at, add(at, 1), ceil_div(extent, length), "tile")
+        Span(dim, at, add(at, 1), ceil_div(extent, length), "tile", True)
         for dim, (length, at, extent) in every
         if length is not None and at is not None
     ]

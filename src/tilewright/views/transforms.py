@@ -111,13 +111,22 @@ class Slice:
     As in Python, None stands for an end of the dimension (alone, for all of it), and what is provably
     negative counts from the end.  A box that is provably outside or empty is refused.
 
+    Args:
+        at: the index, the pair or None of each dimension.
+        edges: dimensions whose elements outside of the view are invalid, as those of a `Tile` are: the box
+            begins or ends at an integer that only the running kernel knows.
+
     Example:
         >>> view = View.strided((8, 16), (16, 1))
         >>> print(Slice((-1, (4, None))).apply(view))
         (12) -> i0 + 116
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> print(Slice((Sym("r", -100, 100), (4, None)), edges=(0,)).apply(view))
+        (12) -> 16*r + i0 + 4 if r < 8 and 0 < r + 1
     """
 
     at: tuple[Int | tuple[Int | None, Int | None] | None, ...]
+    edges: tuple[int, ...] = ()
 
     @layouts
     def apply(self, view: View) -> View:
@@ -135,7 +144,14 @@ class Slice:
             if part is None or isinstance(part, tuple):
                 shape.append(add(high, mul(low, -1)))
         index, kept = iter(coordinates(shape)), (part is None or isinstance(part, tuple) for part in self.at)
-        return view.map(shape, [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)])
+        old = [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)]
+        inside = list[Cond]()
+        for (
+            dim
+        ) in self.edges:  # where it begins comes first: from the largest integer on the next one overflows
+            inside += [less(at, view.shape[dim]) for at in (start[dim], old[dim])]
+            inside.append(less_equal(0, old[dim]))
+        return view.map(shape, old, all_of(*inside))
 
 
 def slice_span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:

@@ -50,18 +50,19 @@ class Extents:
         """The first span of a view that leaves its tensor, for these values of the symbols."""
         for op, span in self._spans.get(value, ()):
             low, high, extent = (int(evaluate(part, env)) for part in (span.low, span.high, span.extent))
-            if low < 0 or high > extent:
+            if low < 0 or max(low, high) > extent:
                 here, written = span.shown(low, high), span.shown(span.low, span.high)
                 whole = f"{extent} tile{'s' * (extent != 1)}" if span.kind == "tile" else f"{extent}"
-                masked = span.kind == "tile"
                 what = (
-                    "no element of it exists" if masked else "what lies there belongs to other rows or stages"
+                    "no element of it exists"
+                    if span.is_masked
+                    else "what lies there belongs to other rows or stages"
                 )
                 reason = (
                     f"{here} of dimension {span.dim}, whose extent is {whole}"
                     f"{f' (written {written})' * (here != written)}: {what}"
                 )
-                return Beyond(op, span.dim, masked, reason)
+                return Beyond(op, span.dim, span.is_masked, reason)
         return None
 
 

@@ -18,8 +18,6 @@ from tilewright.targets.reference.state import Warp
 def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
     """The integer that all lanes of a warp read; 0 outside of the array, or where it cannot be read."""
     view = op.source.tensor.view
-    if not evaluate(view.valid, warp.env):
-        return 0
     buffer, agent = peers.reach(machine.checker, warp, op, op.source, "read", machine.check), warp.agent
     if buffer is None:
         return 0
@@ -27,6 +25,8 @@ def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
     everyone = np.array([WHOLE_WARP], np.int16)
     site = machine.checker.site(op, op.source, "read")
     inside = machine.keep_within(warp, agent, site, buffer, at[:, None], np.ones((1, 1), bool))
+    if not evaluate(view.valid, warp.env):
+        return 0
     if buffer.outside(at).any():
         if inside:
             reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
