@@ -40,6 +40,7 @@ CONTRACTIONS = {
     "bij,bjk->ikb": ((3, 4, 5), (3, 5, 6)),
     "ij,jk": ((3, 4), (4, 5)),
     "ca,bc": ((3, 4), (5, 3)),
+    "cb,ca": ((3, 4), (3, 5)),
     "i,j->ij": ((3,), (4,)),
     "i,i": ((30,), (30,)),
     "bi,bi->b": ((3, 4), (3, 4)),
@@ -316,3 +317,9 @@ def test_random_numbers_are_philox_s() -> None:
     assert np.array_equal(
         tw.testing.philox(np.arange(8), ones, ones)[:4], tw.testing.philox(range(4), ones, ones)
     )
+
+
+def test_the_threshold_of_dropout_is_the_nearest_integer() -> None:
+    """A tenth of ``2**32`` is 429496729.6, and three tenths are 1288490188.8."""
+    assert [Dropout(share).numbers[2] for share in (0.1, 0.3, 0.5)] == [429496730, 1288490189, 2**31]
+    assert Dropout(1 - 2.0**-40).numbers[2] == 2**32 - 1, "not one more, which 32 bits do not hold"

@@ -1,8 +1,8 @@
 """What a run shows of views: whether the slices and tiles that are taken of tensors lie in them.
 
 A slice past the end of a dimension addresses the next row, or the next stage of a ring; if it begins at an
-integer that memory or an argument holds, its elements outside are invalid.  What tracing cannot prove is asked
-here whenever an operation accesses memory through the view.
+integer that memory or an argument holds, its elements outside are invalid.  What tracing cannot prove is
+asked here whenever an operation accesses memory through the view.
 """
 
 from __future__ import annotations
