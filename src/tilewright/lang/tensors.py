@@ -23,10 +23,9 @@ from tilewright.lang.tile_index import Tiles
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.lang.verbs import verb
 from tilewright.layout.layout import Layout
-from tilewright.symbolic.expr import ceil_div
+from tilewright.symbolic.expr import ceil_div, less_equal, prove
 from tilewright.symbolic.nodes import Int
 from tilewright.views import transforms as t
-from tilewright.views.spans import unproven_spans
 from tilewright.views.spelling import as_written
 from tilewright.views.transforms import Transform
 
@@ -200,8 +199,8 @@ class Tensor(Rearranged):
         if any(isinstance(part, Tensor) for part in parts):
             return self._chosen(parts)
         at = tuple(_slice_part(part, e, dim) for dim, (part, e) in enumerate(zip(parts, shape, strict=True)))
-        spans = unproven_spans(t.Slice(at), self.value.tensor.view)
-        edges = (span.dim for span in spans if current().depends_on_data(span.low, span.high))
+        spans = [t.slice_span(part, extent) for part, extent in zip(at, shape, strict=True)]
+        edges = (dim for dim, span in enumerate(spans) if _may_leave(*span, shape[dim]))
         return self._view(t.Slice(at, tuple(edges)), "slice")
 
     def _chosen(self, parts: list[Any]) -> Tensor:
@@ -368,6 +367,13 @@ def _has_spans(index: Sequence[Any]) -> bool:
 
 def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:
     return tuple(None if extent is None else constant("tile shape", extent) for extent in shape)
+
+
+def _may_leave(low: Int, high: Int, extent: Int) -> bool:
+    """Whether a span follows from data, and is not known to lie in its dimension."""
+    if not current().depends_on_data(low, high):
+        return False
+    return not (prove(less_equal(0, low)) and prove(less_equal(high, extent)))
 
 
 def _slice_part(part: Any, extent: Int, dim: int) -> Int | tuple[Int, Int]:
