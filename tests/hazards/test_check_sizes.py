@@ -181,6 +181,29 @@ def test_a_kernel_without_conditions_is_tried_as_before() -> None:
     assert "(2 blocks along axis 0)" in str(report)
 
 
+@tw.kernel(X="M N", Y="M N")
+def in_one_run(X, Y, *, blocks, ends=True):
+    """A fixed number of blocks share out the tiles of both dimensions, counted together."""
+    block = tw.block_index(blocks)
+    held = tw.shared((8, 32), X.dtype)
+    rows, columns = tw.ceil_div(X.shape[0], 8), tw.ceil_div(X.shape[1], 32)
+    for turn in tw.range(tw.ceil_div(rows * columns - block, blocks)):
+        tile = tw.let(turn * blocks + block)
+        at = tw.let(tile // columns), tw.let(tile % columns)
+        tw.copy(X.tile((8, 32), at), held, threads=64)
+        tw.barrier()
+        tw.copy(held, Y.tile((8, 32), at), threads=(8, 8))
+        if ends:
+            tw.barrier()
+
+
+def test_sizes_of_dimensions_that_count_together_are_not_0_at_once() -> None:
+    report, wrong = shown(in_one_run, like(16, 64), like(16, 64), blocks=3)
+    assert not wrong
+    assert sum(dict(sizes)["M"] * dict(sizes)["N"] > 0 for sizes, _ in report.reports) > 5
+    assert shown(in_one_run, like(16, 64), like(16, 64), blocks=3, ends=False)[1]
+
+
 def test_a_condition_that_no_size_reaches_is_named() -> None:
     report, wrong = shown(
         by_tiles, like(64, 32), like(64, 32), condition=lambda m, n: m <= 10**6, partial="Y"

@@ -63,16 +63,22 @@ class Turning:
     Args:
         index: the index.
         turns: how many values it takes, in terms of the kernel's sizes.
-        what: its name, after a number.
+        noun: what is counted.
+        where: whose.
         tried: the numbers of turns to try, the first first.
         loop: the loop; None for an axis of the grid.
     """
 
     index: Sym
     turns: Int
-    what: str
+    noun: str
+    where: str
     tried: tuple[int, ...]
     loop: For | None
+
+    def told(self, count: int) -> str:
+        """A number of turns, in words."""
+        return f"{count} {self.noun}{'s' * (count != 1)} {self.where}"
 
 
 def trial_sizes(
@@ -102,7 +108,7 @@ def trial_sizes(
     found = [Trial(base, "whole tiles")]
     found += [Trial({**base, name: n}, why) for name, sizes in varied.items() for n, why in sizes.items()]
     ragged = {
-        sym.name: base[sym.name] if sym in integers else list(varied[sym.name])[:2][-1]
+        sym.name: next((n for n in list(varied[sym.name])[1:] if n and sym not in integers), base[sym.name])
         for sym in (*extents(kernel), *integers)
     }
     found.append(Trial(ragged, "all dimensions ragged"))
@@ -153,7 +159,7 @@ def _by_turns(
         for wanted in turning.tried:
             at = np.flatnonzero(counts == wanted)
             if len(at) and at[-1] < LARGEST:
-                spans.append((int(at[0]), int(at[-1]), f"{wanted} {turning.what}"))
+                spans.append((int(at[0]), int(at[-1]), turning.told(wanted)))
     mine = min(given.get(sym.name, 1), LARGEST)
     if is_integer:
         few = {mine: "as given", 0: "0", 1: "1", 2: "2", mine + 1: "one more than given"}
@@ -161,6 +167,9 @@ def _by_turns(
     if not spans:
         return {mine: "as given", 1: "1 element"}
     whole = [(last, why) for _, last, why in spans]
+    if not any(last for last, _ in whole):
+        whole.insert(0, (mine, "as given"))  # a base of no elements shows nothing of the others
+    whole.sort(key=lambda pair: not pair[0])
     ragged = [(last - 1 if last > first else last, f"{why}, the last cut") for first, last, why in spans]
     least = min(((first, why) for first, _, why in spans if first), default=(0, "nothing"))
     found: dict[int, str] = {}
@@ -176,12 +185,12 @@ def _loops(kernel: Kernel) -> Iterator[Turning]:
             ring = max(stages_of(op), 1)
             few = tuple(dict.fromkeys((2 * ring + 1, ring + 1, ring, ring - 1, 1, 0)))
             turns: Int = floordiv(add(op.stop, mul(op.start, -1), op.step - 1), op.step)
-            yield Turning(op.index, substitute(turns, lets), f"turns of the loop at {place(op)}", few, op)
+            yield Turning(op.index, substitute(turns, lets), "turn", f"of the loop at {place(op)}", few, op)
 
 
 def _axes(kernel: Kernel) -> Iterator[Turning]:
     for at, axis in enumerate(kernel.grid):
-        yield Turning(axis.sym, axis.extent, f"blocks along axis {at}", GRIDS, None)
+        yield Turning(axis.sym, axis.extent, "block", f"along axis {at}", GRIDS, None)
 
 
 def _counted(kernel: Kernel, turning: Turning, sym: Sym, given: Mapping[str, int]) -> Array | None:
@@ -300,7 +309,7 @@ def _turns_of_change(
         now = frozenset(holds.tolist())
         if seen is not None and now != seen:
             changes += 1
-            why = f"a condition at {place(op)} changes after {turns - 1} {turning.what}"
+            why = f"a condition at {place(op)} changes after {turning.told(turns - 1)}"
             yield int(at[-1]), why
             following = np.flatnonzero(counts == turns + 1)
             if len(following) and following[-1] < LARGEST:
