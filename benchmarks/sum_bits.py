@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from reporting import arguments, keep, table
 
@@ -76,7 +77,9 @@ def modelled(atom: MmaAtom, model: AlignedSum) -> Instruction:
     def step(a: Any, b: Any, c: Any) -> Any:
         if atom.precision is not None:
             a, b = (keep_fraction(x, atom.precision, atom.rounding) for x in (a, b))
-        return model.add(a.astype(np.float64), b.astype(np.float64), c, atom.c_dtype)
+        return model.add(
+            a.astype(np.float64), b.astype(np.float64), c, (atom.a_dtype, atom.b_dtype, atom.c_dtype)
+        )
 
     return step
 
@@ -169,13 +172,13 @@ def kept(step: Instruction, atom: MmaAtom) -> dict[str, Any]:
         "four large products": lambda at: asked.ask(
             {**{k: asked.large(1 if k < 2 else -1) for k in range(4)}, 4: asked.below(at)}
         ),
-        "zero times large beside ones 8 places lower": lambda at: asked.ask(
+        "small products beside zero times the largest power": lambda at: asked.ask(
             {
-                0: (0.0, 2.0 ** (8 if atom.b_dtype.bits == 8 else 15)),
-                1: asked.below(8),
-                2: asked.below(8, -1),
-                3: asked.below(8 + at),
-            }
+                0: (0.0, powers(atom.b_dtype)[1]),
+                1: (powers(atom.a_dtype)[0], powers(atom.b_dtype)[0]),
+                2: (-powers(atom.a_dtype)[0], powers(atom.b_dtype)[0]),
+            },
+            powers(atom.a_dtype)[0] * powers(atom.b_dtype)[0] * 2.0**-at,
         ),
     }
     numbers = {name: [ask(at) for at in PLACES] for name, ask in cases.items()}
@@ -290,6 +293,12 @@ def edges(step: Instruction, atom: MmaAtom) -> dict[str, float]:
     return found
 
 
+def powers(kind: tw.DType) -> tuple[float, float]:
+    """A small power of two, whose square f32 holds with 32 places below it, and the largest one."""
+    ends = ml_dtypes.finfo(kind.numpy)
+    return 2.0 ** max(ends.minexp, -40), 2.0 ** (ends.maxexp - 1)
+
+
 def least(kind: tw.DType) -> float:
     """The least number of a dtype."""
     bits = np.ones(1, np.dtype(f"u{kind.bytes}"))
@@ -337,12 +346,12 @@ DATA = ("normal", "wide", "cancelling", "large accumulator", "tiny", "bits")
 
 def models(atom: MmaAtom, bits: Sequence[int]) -> Iterator[AlignedSum]:
     """Models that are tried."""
-    depth = atom.shape[2]
-    groups = [group for group in (2, 4, 8, 16, 32) if group <= depth]
-    for at, group, rounding, by_factors in itertools.product(
-        bits, groups[::-1], ("truncate", "nearest"), (True, False)
-    ):
-        yield AlignedSum(at, group, rounding, by_factors)
+    groups = [group for group in (32, 16, 8, 4, 2) if group <= atom.shape[2]]
+    for at, zeros, group in itertools.product(bits, (True, False), groups):
+        yield AlignedSum(at, group, zeros=zeros)
+        yield AlignedSum(at, group, "nearest", zeros=zeros)
+        if at < atom.c_dtype.mantissa:
+            yield AlignedSum(at, group, fraction=at, zeros=zeros)
 
 
 def differing(atom: MmaAtom, model: AlignedSum, cases: dict[str, Any]) -> dict[str, float]:
@@ -356,7 +365,7 @@ def differing(atom: MmaAtom, model: AlignedSum, cases: dict[str, Any]) -> dict[s
 
 
 def fitted(step: Instruction, atom: MmaAtom, bits: int, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The models that agree with the instruction on numbers of ordinary sizes, or the nearest one."""
+    """The model that agrees with the instruction, or the nearest one."""
     rng = np.random.default_rng(0)
     cases = {}
     for data in DATA:
@@ -365,7 +374,7 @@ def fitted(step: Instruction, atom: MmaAtom, bits: int, rows: int) -> tuple[dict
     near = [at for at in (bits, bits + 1, bits - 1, bits + 2, bits - 2) if at > 0]
     scored = []
     for model in models(atom, near):
-        off = differing(atom, model, {name: cases[name] for name in DATA[:4]})
+        off = differing(atom, model, cases)
         scored.append((sum(off.values()), model))
         if not scored[-1][0]:
             break
@@ -421,7 +430,8 @@ def main() -> None:
                 model.group,
                 model.bits,
                 model.rounding,
-                "factors" if model.by_factors else "products",
+                "dtype" if model.fraction is None else model.fraction,
+                "yes" if model.zeros else "no",
                 "yes" if found["agrees"] else "NO",
                 f"{worst[1]:.2g} {worst[0]}",
             )
@@ -439,7 +449,8 @@ def main() -> None:
         "group",
         "bits",
         "rounds",
-        "by",
+        "fraction",
+        "zeros",
         "agrees",
         "worst",
     )

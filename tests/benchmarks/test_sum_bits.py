@@ -14,6 +14,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.functions.aligned_sums import AlignedSum
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.atoms import wgmma
 
 from .test_benchmarks import HERE, run
 
@@ -26,62 +28,71 @@ def sum_bits(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        AlignedSum(25, 16),
-        AlignedSum(24, 8),
-        AlignedSum(23, 4, "nearest"),
-        AlignedSum(24, 16, by_factors=False),
-    ],
+    [AlignedSum(25, 16), AlignedSum(24, 8), AlignedSum(24, 4, "nearest"), AlignedSum(13, 16, fraction=13)],
     ids=repr,
 )
 def test_probes_find_the_model(sum_bits: Any, model: AlignedSum) -> None:
     atom = tw.atoms.MMA_F16
-    step = sum_bits.modelled(atom, model)
-    found, made = sum_bits.measured(atom, step, 32)
+    found, made = sum_bits.measured(atom, sum_bits.modelled(atom, model), 32)
     assert found["agrees"]
     assert AlignedSum(**found["model"]) == model
     assert found["kept"]["large products, small product"] == model.bits
-    assert found["kept"]["products 1.75 x 1.75"] == model.bits - (not model.by_factors)
-    left = found["groups"]["neighbours at 0"]
-    assert left == list(range(model.group, 16))
+    # 2**-14 * 2**15 is 29 places above 2**-28
+    assert found["kept"]["small products beside zero times the largest power"] == max(model.bits - 29, 0)
+    assert found["groups"]["neighbours at 0"] == list(range(model.group, 16))
     assert len(made) == len(sum_bits.DATA)
 
 
-def lead(x: Fraction) -> int:
-    """The exponent of the leading bit."""
+def lead(x: Fraction, least: int) -> int:
+    """The exponent of the leading bit, and of numbers below the least normal one its exponent."""
+    if not x:
+        return least
     exponent = abs(x).numerator.bit_length() - abs(x).denominator.bit_length()
-    return exponent - (Fraction(2) ** exponent > abs(x))
+    return max(exponent - (Fraction(2) ** exponent > abs(x)), least)
 
 
-@pytest.mark.parametrize("by_factors", [True, False])
+@pytest.mark.parametrize(
+    ("atom", "least"),
+    [(tw.atoms.MMA_BF16, (-126, -126)), (tw.atoms.MMA_F16, (-14, -14)), (wgmma("f8e4m3", 8), (-6, -6))],
+    ids=str,
+)
+@pytest.mark.parametrize("zeros", [True, False])
 @pytest.mark.parametrize("data", ["normal", "wide", "cancelling", "tiny"])
-def test_a_model_adds_as_fractions_do(sum_bits: Any, data: str, by_factors: bool) -> None:
-    atom, model = tw.atoms.MMA_BF16, AlignedSum(25, 8, by_factors=by_factors)
+def test_a_model_adds_as_fractions_do(
+    sum_bits: Any, data: str, zeros: bool, atom: MmaAtom, least: tuple[int, int]
+) -> None:
+    few = atom.a_dtype.bits == 8
+    model = AlignedSum(13, 32, fraction=13, zeros=zeros) if few else AlignedSum(25, 8, zeros=zeros)
     a, b, c = sum_bits.drawn(np.random.default_rng(1), atom, data, 6)
+    a[0, ::3], b[1, 2] = 0, 0
     made = sum_bits.modelled(atom, model)(a, b, c)
     for m, n in np.ndindex(made.shape):
         total = Fraction(float(c[m, n]))
-        for start in (0, 8):
-            pairs = [(Fraction(float(a[m, k])), Fraction(float(b[n, k]))) for k in range(start, start + 8)]
-            sizes = [lead(x) + lead(y) if by_factors else lead(x * y) for x, y in pairs if x * y]
-            unit = Fraction(2) ** (max(sizes + [lead(total)] * bool(total)) - model.bits)
+        for start in range(0, a.shape[1], model.group):
+            ks = range(start, start + model.group)
+            pairs = [(Fraction(float(a[m, k])), Fraction(float(b[n, k]))) for k in ks]
+            sizes = [lead(x, least[0]) + lead(y, least[1]) for x, y in pairs if zeros or x * y]
+            unit = Fraction(2) ** (max([*sizes, lead(total, -126)]) - model.bits)
             kept = sum(math.trunc(x / unit) for x in (total, *(x * y for x, y in pairs))) * unit
-            last = Fraction(2) ** (max(lead(kept), -126) - 23) if kept else Fraction(1)
+            last = Fraction(2) ** (lead(kept, -126) - (model.fraction or 23))
             total = math.trunc(kept / last) * last
         assert float(made[m, n]) == float(total)
+
+
+F16_AND_F32 = (tw.f16, tw.f16, tw.f32)
 
 
 def test_nearest_sums_are_rounded_once() -> None:
     a, b = np.array([[1.0, 2.0**-24]]), np.ones((1, 2))
     c = np.float32([[2.0**-26]])
     nearest = AlignedSum(26, 2, "nearest")
-    assert nearest.add(a, b, c, tw.f32) == np.float32(1 + 2.0**-23)
-    assert replace(nearest, rounding="truncate").add(a, b, c, tw.f32) == 1
+    assert nearest.add(a, b, c, F16_AND_F32) == np.float32(1 + 2.0**-23)
+    assert replace(nearest, rounding="truncate").add(a, b, c, F16_AND_F32) == 1
 
 
 def test_infinities_pass() -> None:
     a, b = np.array([[np.inf, 1.0], [1.0, 1.0]]), np.array([[1.0, 2.0], [0.0, 2.0]])
-    made = AlignedSum(25, 2).add(a, b, np.ones((2, 2), np.float32), tw.f32)
+    made = AlignedSum(25, 2).add(a, b, np.ones((2, 2), np.float32), F16_AND_F32)
     np.testing.assert_array_equal(made, [[np.inf, np.nan], [4, 3]])
 
 

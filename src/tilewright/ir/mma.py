@@ -14,6 +14,7 @@ from functools import lru_cache
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
+from tilewright.functions.aligned_sums import AlignedSum
 from tilewright.kinds import is_sequence
 from tilewright.layout.limits import REPEATS, WARPS
 from tilewright.layout.tuples import integer, integers
@@ -54,8 +55,11 @@ class MmaAtom:
         precision: fraction bits that it multiplies if fewer than A's dtype has (tf32: 10), else None.
         rounding: how elements lose the others, one of `ROUNDINGS`: rounded to nearest by instructions before
             it, or truncated by the hardware itself.
-        sum_bits: a step aligns its products and the accumulator to the largest of them, and cuts off, towards
-            zero, what lies more than so many bits below its leading one.  None: each sum is rounded once.
+        sum_bits: bits that a step keeps at least of its addends, on every architecture that has the atom: it
+            aligns products and the accumulator to the largest of them, and cuts off, towards zero, what lies
+            more than so many bits below its leading one.  None: each sum is rounded once.
+        sums: how a step adds, bit by bit, where that was measured; the reference adds so.  None: the
+            reference sums a step in f64 and rounds once.
         a_places: where A may live, some of `REGISTERS` and `SHARED`.
         b_places: where B may live.
         majors: along which dimension operands in shared memory may be contiguous: ``"k"``, ``"mn"``.
@@ -80,6 +84,7 @@ class MmaAtom:
     precision: int | None = None
     rounding: str = "nearest"
     sum_bits: int | None = None
+    sums: AlignedSum | None = None
     a_places: tuple[str, ...] = (REGISTERS,)
     b_places: tuple[str, ...] = (REGISTERS,)
     majors: tuple[str, ...] = ("k",)

@@ -14,6 +14,7 @@ from tilewright.calls import layouts
 from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
+from tilewright.functions.aligned_sums import AlignedSum
 from tilewright.ir.mma import REGISTERS, SHARED, MmaAtom
 from tilewright.layout.tuples import integer, integers
 from tilewright.namespaces import namespace
@@ -25,9 +26,21 @@ __all__ = ["fma", "wgmma"]
 __getattr__, __dir__ = namespace(__name__, __all__)
 
 FLOAT_SUM_BITS = 24
-"""What sums of 16-bit and tf32 products keep below their largest addend: at least one bit more than f32.
+"""Bits that sums of 16-bit and tf32 products keep at least below their largest addend, on sm_80 and later.
 
 Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
+"""
+
+HALF_SUMS, TF32_SUMS, FP8_SUMS = (
+    AlignedSum(25, 16),
+    AlignedSum(25, 8),
+    AlignedSum(13, 32, fraction=13, zeros=False),
+)
+"""How Hopper adds a step of products of 16-bit floats, of tf32 and, by ``wgmma``, of 8-bit floats.
+
+Source: `benchmarks/sum_bits.py` on an H100, equal bit by bit on random numbers.  Other architectures may keep
+fewer bits, down to `FLOAT_SUM_BITS`.  Hopper's ``mma.sync`` of 8-bit floats, which is made of that of f16,
+keeps more; its record says what sm_89 keeps, in groups as ``wgmma`` adds them.
 """
 
 FP8_SUM_BITS = 13
@@ -61,6 +74,7 @@ class Row:
     precision: int | None = None
     rounding: str = "nearest"
     sum_bits: int | None = None
+    sums: AlignedSum | None = None
     majors: tuple[str, ...] = ("k",)
 
     @property
@@ -112,22 +126,25 @@ def _mma_sync(row: Row) -> MmaAtom:
         row.precision,
         row.rounding,
         row.sum_bits,
+        row.sums,
         section=f"PTX ISA, Matrix fragments for mma.{shape}",
     )
 
 
-MMA_F16 = _mma_sync(Row(f16, f16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
-MMA_F16_F16 = _mma_sync(Row(f16, f16, f16, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
-MMA_BF16 = _mma_sync(Row(bf16, bf16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
-MMA_TF32 = _mma_sync(Row(f32, f32, f32, 8, "sm_80", precision=10, sum_bits=FLOAT_SUM_BITS))
+MMA_F16 = _mma_sync(Row(f16, f16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS))
+MMA_F16_F16 = _mma_sync(
+    Row(f16, f16, f16, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=AlignedSum(25, 16, "nearest"))
+)
+MMA_BF16 = _mma_sync(Row(bf16, bf16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS))
+MMA_TF32 = _mma_sync(Row(f32, f32, f32, 8, "sm_80", precision=10, sum_bits=FLOAT_SUM_BITS, sums=TF32_SUMS))
 MMA_I8 = _mma_sync(Row(i8, i8, i32, 32, "sm_80"))
 MMA_U8 = _mma_sync(Row(u8, u8, i32, 32, "sm_80"))
 MMA_F64 = _mma_sync(Row(f64, f64, f64, 4, "sm_80", m=8))
 MMA_F64_M16 = _mma_sync(Row(f64, f64, f64, 8, "sm_90"))
 MMA_F64_M16K4 = _mma_sync(Row(f64, f64, f64, 4, "sm_90"))
 MMA_F64_M16K16 = _mma_sync(Row(f64, f64, f64, 16, "sm_90"))
-MMA_E4M3 = _mma_sync(Row(f8e4m3, f8e4m3, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS))
-MMA_E5M2 = _mma_sync(Row(f8e5m2, f8e5m2, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS))
+MMA_E4M3 = _mma_sync(Row(f8e4m3, f8e4m3, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS))
+MMA_E5M2 = _mma_sync(Row(f8e5m2, f8e5m2, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS))
 
 _MMA_SYNC = {name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)}
 MMA_SYNC: tuple[MmaAtom, ...] = tuple(_MMA_SYNC.values())
@@ -139,10 +156,20 @@ globals().update(MATRIX_CORES)  # authors write those of all vendors as ``tw.ato
 __all__ += MATRIX_CORES
 
 WGMMA: tuple[Row, ...] = (
-    Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
-    Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
-    Row(f32, f32, f32, 8, "sm_90a", precision=10, rounding="truncate", sum_bits=FLOAT_SUM_BITS),
-    *(Row(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS) for a in FP8 for b in FP8),
+    Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS, majors=("k", "mn")),
+    Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS, majors=("k", "mn")),
+    Row(
+        f32,
+        f32,
+        f32,
+        8,
+        "sm_90a",
+        precision=10,
+        rounding="truncate",
+        sum_bits=FLOAT_SUM_BITS,
+        sums=TF32_SUMS,
+    ),
+    *(Row(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS) for a in FP8 for b in FP8),
     *(Row(a, b, i32, 32, "sm_90a", wide=16) for a in BYTES for b in BYTES),
 )
 """The atoms of ``wgmma``; each comes with up to 256 columns.
@@ -297,6 +324,7 @@ def _wgmma(row: Row, n: int) -> MmaAtom:
         row.precision,
         row.rounding,
         row.sum_bits,
+        row.sums,
         a_places=(REGISTERS, SHARED),
         b_places=(SHARED,),
         majors=row.majors,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.dtypes import bf16, c32, c64, f8e5m2, f16, f32, f64, i8, i32, i64, u8
 from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.targets.atoms import MMA_F16, MMA_I8
-from tilewright.targets.reference.numerics import add_products, multiply
+from tilewright.targets.reference.numerics import multiply_add
 
 
 def nearest_even(value: float, bits: int) -> Fraction:
@@ -93,8 +94,9 @@ def test_tf32_keeps_ten_bits_and_rounds_ties_away(value) -> None:
 
 def test_products_are_exact_and_summed_before_one_rounding() -> None:
     a, b = np.full((1, 4), 1.0, np.float16), np.array([[2048, 2.0**-14, 2.0**-14, -2048]], np.float16)
-    at = np.zeros((1, 1), int), np.zeros((1, 1), int)
-    assert add_products(MMA_F16, multiply(MMA_F16, a, b)[at], np.zeros((1, 1), np.float32)) == 2.0**-13
+    exact = replace(MMA_F16, sums=None)
+    assert multiply_add(exact, a, b, np.zeros((1, 1), np.float32)) == 2.0**-13
+    assert multiply_add(exact, a, b, np.zeros((1, 1), np.float32), negative=True) == -(2.0**-13)
     big = np.full((1, 1), 2**31 - 1, np.int32)
     ones = np.ones((1, 2), np.int8)
-    assert add_products(MMA_I8, multiply(MMA_I8, ones, ones)[at], big) == -(2**31) + 1
+    assert multiply_add(MMA_I8, ones, ones, big) == -(2**31) + 1

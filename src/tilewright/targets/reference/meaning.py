@@ -181,8 +181,10 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             _scattered(values[part], index, shape)
             for values, (index, shape) in zip((a, b), maps[:2], strict=True)
         ]
-        sums = machine.numbers.multiply(op.mma.atom, dense[0], dense[1], op.negative)
-        result[part] = machine.numbers.add_products(op.mma.atom, sums[maps[2][0]], c[part])
+        index = maps[2][0]
+        before = _scattered(c[part], index, (len(dense[0]), len(dense[1])))
+        sums = machine.numbers.multiply_add(op.mma.atom, dense[0], dense[1], before, op.negative)
+        result[part] = sums[index]
         if any(marks is not None for marks in beyond):
             marks = [
                 _scattered(np.zeros(v.shape, bool)[part] if m is None else m[part], index, shape)
@@ -192,7 +194,7 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             if sums_beyond is None:
                 sums_beyond = np.zeros(c.shape, bool)
             sums_beyond = sums_beyond.copy()
-            sums_beyond[part] |= rows[maps[2][0][0]] | columns[maps[2][0][1]]
+            sums_beyond[part] |= rows[index[0]] | columns[index[1]]
             if wrong.any():
                 edges.report_products(machine.checker, warp.agent, op, dense, marks, wrong)
     warp.registers[op.c] = Registers(result, accumulator.written)

@@ -63,13 +63,9 @@ class Numbers:
         """A function of each element."""
         return numerics.elementwise(function, operands, dtypes, result)
 
-    def multiply(self, atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
-        """The products of an MMA, which `add_products` adds."""
-        return numerics.multiply(atom, a, b, negative)
-
-    def add_products(self, atom: MmaAtom, products: Array, c: Array) -> Array:
-        """Products and what was there before."""
-        return numerics.add_products(atom, products, c)
+    def multiply_add(self, atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
+        """``c + a @ b.T``, or minus that product, as an MMA adds it."""
+        return numerics.multiply_add(atom, a, b, c, negative)
 
     def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:
         """Combine elements of memory with values, one after the other."""

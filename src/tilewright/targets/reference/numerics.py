@@ -109,33 +109,32 @@ def reduce_into(elements: Array, at: Array, values: Array, kind: str) -> None:
         _REDUCED[kind].at(elements, at, values)
 
 
-def multiply(atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
-    """``a @ b.T`` or its negative, exact products in one wide sum: (m, k) by (n, k).
+def multiply_add(atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
+    """``c + a @ b.T``, or minus that product, as the atom's record says.
 
-    Products of two floats of at most 24 fraction bits are exact in f64, as are all integer products in i64.
+    An atom whose `sums` are known cuts off addends as the hardware does, one group of products after the
+    other.  Others add exact products in one sum, which is rounded once: products of two floats of at most 24
+    fraction bits are exact in f64, as are all integer products in i64.
 
     Args:
-        atom: the instruction; tells dtypes and the precision of its inputs.
+        atom: the instruction.
         a: (m, k) of A's dtype.
         b: (n, k) of B's dtype.
-        negative: whether it is the negative.
+        c: (m, n) of C's dtype.
+        negative: whether products are subtracted; of floats.
     """
     with np.errstate(all="ignore"):
         if atom.precision is not None:
             a, b = (keep_fraction(x, atom.precision, atom.rounding) for x in (a, b))
-        if atom.c_dtype.is_float:
-            wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
-            product: Array = widen(a, atom.a_dtype).astype(wide) @ widen(b, atom.b_dtype).astype(wide).T
-            return -product if negative else product
-        narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
-        exact: Any = np.float64 if narrow else np.int64
-        return np.asarray((a.astype(exact) @ b.astype(exact).T).astype(np.int64))
-
-
-def add_products(atom: MmaAtom, products: Array, c: Array) -> Array:
-    """``c + products``, rounded once to c's dtype."""
-    with np.errstate(all="ignore"):
-        if atom.c_dtype.is_float:
-            return rounded(products + widen(c, atom.c_dtype).astype(products.dtype), atom.c_dtype)
-        total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
-        return total
+        if not atom.c_dtype.is_float:
+            narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
+            exact: Any = np.float64 if narrow else np.int64
+            products = (a.astype(exact) @ b.astype(exact).T).astype(np.int64)
+            total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
+            return total
+        wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
+        left, right = widen(a, atom.a_dtype).astype(wide), widen(b, atom.b_dtype).astype(wide)
+        left = -left if negative else left
+        if atom.sums is not None:
+            return atom.sums.add(left, right, c, (atom.a_dtype, atom.b_dtype, atom.c_dtype))
+        return rounded(left @ right.T + widen(c, atom.c_dtype).astype(wide), atom.c_dtype)

@@ -294,20 +294,14 @@ class Residues(Numbers):
         """An operand as residues."""
         return np.asarray(value) if kind is not None and kind.is_float else self.ring.embedded(value)
 
-    def multiply(self, atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
-        """Sums of products."""
+    @np.errstate(over="ignore")
+    def multiply_add(self, atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
+        """Sums of products, which lose nothing."""
         if not atom.c_dtype.is_float:
-            return super().multiply(atom, a, b, negative)
+            return super().multiply_add(atom, a, b, c, negative)
         kinds = (atom.a_dtype, a), (atom.b_dtype, b)
         made = self.ring.matrix_product(*(self._held(values, kind) for kind, values in kinds))
-        return self.ring.negated(made) if negative else made
-
-    @np.errstate(over="ignore")
-    def add_products(self, atom: MmaAtom, products: Array, c: Array) -> Array:
-        """Their sum with what was there."""
-        return (
-            self.ring.add(products, c) if atom.c_dtype.is_float else super().add_products(atom, products, c)
-        )
+        return self.ring.add(self.ring.negated(made) if negative else made, c)
 
     @np.errstate(over="ignore")
     def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:

@@ -169,18 +169,21 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
     op = issue.op
     b, b_marks = _sampled(*issue.b)
     a, a_marks = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
-    products = machine.numbers.multiply(op.mma.atom, a, b, op.negative)
     beyond = _beyond(machine, issue, (a, b), (a_marks, b_marks))
-    table = op.mma.c().table
+    table, places = op.mma.c().table, {}
+    before = np.zeros((len(a), len(b)), machine.numbers.storage(op.mma.atom.c_dtype))
     for warp, part in issue.parts.items():
         first = warp.rank * machine.lanes
         spread = table[first : first + machine.lanes]
-        index = (spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1])
-        before = part.values if part.ahead is None else part.ahead
+        places[warp] = spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1]
+        if not issue.is_fresh:
+            before[places[warp]] = part.values if part.ahead is None else part.ahead
+    sums = machine.numbers.multiply_add(op.mma.atom, a, b, before, op.negative)
+    for warp, part in issue.parts.items():
+        index = places[warp]
+        part.ahead = sums[index]
         if issue.is_fresh:
-            before = np.zeros_like(before)
             part.written[...] = True
-        part.ahead = machine.numbers.add_products(op.mma.atom, products[index], before)
         if beyond is not None:
             marks = beyond[0][index[0]] | beyond[1][index[1]]
             had = None if issue.is_fresh else warp.beyond.get(op.c)
