@@ -83,20 +83,46 @@ def as_real(a: Any, b: Any) -> list[tuple[Any, Any]]:
     ]
 
 
-def bound_of(way: str, a: Any, b: Any) -> Any:
-    """How far off an element may be, as the table of docs/precision.md has it."""
+PERIOD = 128
+"""Places of K after which ``"f32"`` adds its sums to others."""
+
+
+def sums_of(way: str, depth: int, parts: int = 1) -> float:
+    """What tensor cores lose of sums over K, of two products a place where numbers are complex, in 2**-24."""
+    if way == "f32":
+        return 2 * parts * min(depth + 15, PERIOD) + depth / PERIOD + 1
+    return parts * (2 / 3 * (depth + 15) if way == "f16" else 5 / 6 * (depth + 7))
+
+
+@pytest.mark.parametrize("depth", [1, 16, 19, 100, 128, 129, 768, 5000])
+def test_what_the_page_says_of_sums_follows_from_what_the_atoms_keep(depth: int) -> None:
+    u, sums = 2.0**-24, {atom: atom.sums for atom in (tw.atoms.MMA_F16, tw.atoms.MMA_TF32)}
+    assert sums[tw.atoms.MMA_F16] == tw.atoms.wgmma("f16", 64).sums
+    assert sums[tw.atoms.MMA_TF32] == tw.atoms.wgmma("f32", 64).sums
+    of_f16, of_tf32 = (one.lost(depth, tw.f32) / u for one in sums.values())
+    assert of_f16 <= sums_of("f16", depth)
+    assert of_tf32 <= sums_of("tf32", depth)
+    a_period = 3 * sums[tw.atoms.MMA_F16].lost(min(depth, PERIOD), tw.f32) / u
+    added = -(-depth // PERIOD) - 1
+    assert (a_period + added) * (1 + 2.0**-9) <= sums_of("f32", depth), "two products of three are 2**-11"
+
+
+def bound_of(way: str, a: Any, b: Any, target: str = "cuda", parts: int = 1) -> Any:
+    """How far off an element may be, as docs/precision.md has it; of complex numbers with 2 K columns."""
     left, right, depth = np.abs(a), np.abs(b), a.shape[1]
     sizes, sums = left @ right, (left.sum(1, keepdims=True), right.sum(0, keepdims=True))
     tops = left.max(1, keepdims=True), right.max(0, keepdims=True)
     of_rows = tops[0] * sums[1] + tops[1] * sums[0]
-    bound = (depth + 1) * (2.0**-24 * sizes + 2.0**-150)
+    on_tensor_cores = target != "cpu" and way != "exact"
+    added = sums_of(way.split(",")[0], depth // parts, parts) if on_tensor_cores else depth + 1
+    bound = added * 2.0**-24 * sizes + (depth + 1) * 2.0**-150
     if way.startswith("tf32"):
         last = -9 if way.endswith("cut off") else -10
         bound += 2.0**last * sizes + 2.0 ** (last - 127) * (sums[0] + sums[1])
     elif way in HALVES_OF:
         bound += (12 * 2.0**-24 if way == "f32" else 2.0**-10) * sizes + 2.0**-38 * of_rows
-    if way not in ("exact", "f32"):
-        bound += depth * 2.0**-24 * sizes  # tensor cores cut sums off
+    if on_tensor_cores:  # zeros and denormal factors have the exponent of the least normal number
+        bound += 2.0**-44 * of_rows if way in HALVES_OF else 2.0**-147 * (sums[0] + sums[1])
     return bound
 
 
@@ -112,7 +138,7 @@ def test_numbers_of_all_sizes(target: str, way: str, kind: str, is_complex: bool
     parts = [found.real, found.imag] if is_complex else [found]
     for (left, right), part in zip(as_real(*made), parts, strict=True):
         assert np.isfinite(part).all()
-        ratio = np.abs(part - left @ right) / bound_of(way, left, right)
+        ratio = np.abs(part - left @ right) / bound_of(way, left, right, target, 1 + is_complex)
         assert (ratio <= 1).all(), f"{ratio.max():.3} of the bound"
 
 
@@ -162,6 +188,49 @@ def test_each_target_rounds_the_largest_numbers_alike(target: str) -> None:
     small = np.float32([[2.0**-100, -(2.0**-100)]])
     made = tw.matmul(x, small, precision="tf32", target=target)
     np.testing.assert_array_equal(made, keep_fraction(x, 10) * small)
+
+
+BULK = tw.Schedule(
+    tw.atoms.wgmma("f16", 64),
+    (128, 64, 64),
+    stages=2,
+    staging="tma",
+    roles="cooperative",
+    groups=2,
+    blocks=4,
+    epilogue="staged",
+    promote=2,
+)
+
+
+def least_favourable(depth: int, size: float) -> tuple[Any, Any]:
+    """A large product before equal small ones, of each of which as much as possible is cut off."""
+    row = np.full(depth, np.float32(size) * np.float32(1 + 2**-11.5), np.float32)
+    row[::PERIOD] = 1
+    return np.tile(row, (64, 1)), np.tile(row, (64, 1)).T
+
+
+@pytest.mark.parametrize("depth", [64, 1280])
+@pytest.mark.parametrize("schedule", [replace(OF_HALVES, promote=4), BULK], ids=["mma.sync", "wgmma"])
+def test_sums_are_promoted_before_they_lose_too_much(schedule: tw.Schedule, depth: int) -> None:
+    """Numbers that lose most stay within the bound; with a longer period they are beyond it."""
+    worst = {}
+    for promote in (schedule.promote, depth // schedule.block_k):
+        ratios = []
+        for size in (2.0**-6.15, 2.0**-7.15):
+            a, b = least_favourable(depth, size)
+            a[0, ::PERIOD], b[::PERIOD, 0] = 0, 0
+            a[0, 0], b[0, 0] = 1, 1
+            made = tw.matmul(
+                a, b, precision="f32", schedule=replace(schedule, promote=promote), target="reference"
+            )
+            ((left, right),) = as_real(a, b)
+            ratios.append((np.abs(made - left @ right) / bound_of("f32", left, right)).max())
+        worst[promote] = max(ratios)
+    assert worst[schedule.promote] <= 1
+    assert worst[schedule.promote] > 0.1, "these numbers lose too little to show anything"
+    if depth > PERIOD:
+        assert worst[depth // schedule.block_k] > 1, "a broken period would go unnoticed"
 
 
 @pytest.mark.gpu

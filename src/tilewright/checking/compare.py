@@ -10,9 +10,10 @@ stands for other orders of summation.  The bound allows `SPREAD` times ``u * sqr
 deviations, which no correct element of any matrix reaches.  Three terms are added:
 
 - a matrix unit aligns the products of one step to the largest and cuts off what sticks out below, always
-  towards zero, so these errors add up: ``2**-sum_bits`` times ``(k_step + 2) * steps * P``.  Where it keeps
-  far fewer bits than f32, that would let anything pass; then the errors of products add up as far as their
-  signs agree, and otherwise as independent ones do, and each step cuts the running sum: see `cut_off`;
+  towards zero, so these errors add up: ``2**-sum_bits`` times ``(k_step + 6) * steps * P``, or the sum of
+  that over the periods of a promoted sum.  Where it keeps far fewer bits than f32, that would let anything
+  pass; then the errors of products add up as far as their signs agree, and otherwise as independent ones do,
+  and each step cuts the running sum: see `cut_off`;
 - where all products of an element are equal, the roundings repeat: ``u * steps * P``;
 - the output's rounding, ``u_out * |c|``, and the smallest number of either dtype.
 
@@ -242,9 +243,7 @@ def gemm_bound(
         repeats = spread < unit * magnitude
         relative = np.where(repeats, unit * steps, SPREAD * unit * np.sqrt(steps))
         cut: Array | float = 0.0
-        if how.sum_bits is not None and how.sum_bits > how.acc.mantissa:
-            relative = relative + 2.0**-how.sum_bits * (how.k_step + 2) * steps
-        elif how.sum_bits is not None:
+        if how.sum_bits is not None:
             cut = cut_off(wide_a, wide_b, how, magnitude)
         high, low = total, np.zeros((m, n))
         if twice and a.dtype == np.float64:
@@ -256,11 +255,13 @@ def gemm_bound(
 
 
 def cut_off(a: Array, b: Array, how: Accumulation, magnitude: Array) -> Array:
-    """What steps that keep few bits can cut off, for each element of the product.
+    """What steps of a matrix unit can cut off, for each element of the product.
 
     With ``u = 2**-sum_bits * P``, ``P`` the largest partial sum of a period: a product loses up to ``u``
-    towards zero, which adds up as far as the signs of the products agree, and otherwise as independent errors
-    do; the running sum loses up to ``2 * u`` in each step.
+    towards zero, and the running sum up to ``2 * u`` in each step.  If steps keep fewer bits than f32, errors
+    of products add up as far as the signs of the products agree, and otherwise as independent errors do.  If
+    they keep more, all errors add up; a step may add its products in two groups, as sm_80 does, each of which
+    cuts the accumulator off (``u``) and truncates the sum to 23 fraction bits (``2 * u``).
 
     Args:
         a: (M, K) in f64.
@@ -277,8 +278,11 @@ def cut_off(a: Array, b: Array, how: Accumulation, magnitude: Array) -> Array:
         largest = magnitude
         if period < depth:
             largest = np.abs(left @ right) + np.sqrt((left * left) @ (right * right))
-        agreeing = np.abs(np.sign(left) @ np.sign(right))
         steps = -(-left.shape[1] // how.k_step)
+        if how.sum_bits > how.acc.mantissa:
+            steady += unit * largest * (how.k_step + 6) * steps
+            continue
+        agreeing = np.abs(np.sign(left) @ np.sign(right))
         steady += unit * largest * (2 * steps + agreeing)
         noise += left.shape[1] * (unit * largest) ** 2
     bound: Array = steady + SPREAD * np.sqrt(noise)

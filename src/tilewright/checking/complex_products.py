@@ -14,6 +14,7 @@ shrink with a part of the result that is smaller than these products.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,12 +87,14 @@ def compare_complex(
         (_alternating(a_re, a_im, 1), _alternating(b_im, b_re, 0)),
     )
     number = f64 if f64 in (kind, how.acc) else f32
-    made = [gemm_bound(left, right, how, number) for left, right in pairs]
+    # A part adds two products for each place of K.
+    of_parts = replace(how, period=how.period and 2 * how.period)
+    made = [gemm_bound(left, right, of_parts, number) for left, right in pairs]
     if method == "3m":
         bounds = [*_of_three((a_re, a_im), (b_re, b_im), how, number)]
         made = [(high, low, bound) for (high, low, _), bound in zip(made, bounds, strict=True)]
     if halves:
-        bounds = [halves_bound(left, right, how, halves) for left, right in pairs]
+        bounds = [halves_bound(left, right, of_parts, halves) for left, right in pairs]
         made = [(high, low, bound) for (high, low, _), bound in zip(made, bounds, strict=True)]
     product = [np.asarray(high, np.longdouble) + low for high, low, _ in made]
     added = [np.zeros_like(one) for one in product] if c is None else list(planes(c))

@@ -4,10 +4,13 @@ Each row of A and each column of B was scaled by a power of 4 and split in two h
 were added up, or in one.  A number is then off by ``2**-22`` of itself, or of one half by ``2**-11``, or by
 ``2**-38`` of the largest number of its row or column, whichever is more; the product of both
 second halves, which is left out, is ``2**-22`` of that of the numbers.  Sums are bounded as `compare` bounds
-them, of three products, of which two are ``2**-11`` of the first.
+them, of three products for each place of K, of which two are ``2**-11`` of the first: a period of promoted
+sums has three times as many products as places.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,7 +45,13 @@ def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Arra
     up = tuple(1 / np.maximum(top, np.finfo(np.float64).tiny) for top in tops)
     left, right = a * up[0], b * up[1]
     terms = [left, left * PART[1], left * PART[1]][: 2 * halves - 1]
-    summed = gemm_bound(np.hstack(terms), np.vstack([right] * len(terms)), how, f32, twice=False)[2]
+    period, count = how.period or a.shape[1], len(terms)
+    cuts = range(period, a.shape[1], period)
+    by_period = zip(*(np.split(term, cuts, axis=1) for term in terms), strict=True)
+    lefts = np.hstack([part for parts in by_period for part in parts])
+    rights = np.vstack([part for parts in np.split(right, cuts) for part in [parts] * count])
+    how = replace(how, period=how.period and count * how.period)
+    summed = gemm_bound(lefts, rights, how, f32, twice=False)[2]
     bound: Array = represented + summed / (up[0] * up[1]) + np.finfo(np.float32).smallest_subnormal
     return bound
 

@@ -41,6 +41,25 @@ class AlignedSum:
     fraction: int | None = None
     zeros: bool = True
 
+    def lost(self, products: int, element: DType) -> float:
+        """What sums of so many products lose at most, as a share of the sum of the products' sizes.
+
+        In each group every product and the accumulator lose up to ``2**-bits`` of the largest addend, and the
+        sum is truncated.  No addend is larger than the sum of all sizes so far.
+
+        Args:
+            products: how many are added to one accumulator.
+            element: dtype of the accumulator.
+
+        Example:
+            >>> from tilewright.dtypes import f32
+            >>> AlignedSum(25, 16).lost(16, f32) * 2**24
+            10.5
+        """
+        fraction = element.mantissa if self.fraction is None else self.fraction
+        groups = -(-products // self.group)
+        return groups * ((self.group + 1) * 2.0**-self.bits + 2.0**-fraction)
+
     def add(self, a: Array, b: Array, c: Array, dtypes: tuple[DType, DType, DType]) -> Array:
         """``c + a @ b.T``, one group along K after the other.
 
