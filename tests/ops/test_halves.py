@@ -127,12 +127,13 @@ def test_factors_that_are_huge_where_the_other_one_is_tiny() -> None:
     b = rng.standard_normal((72, 56)).astype(np.float32) / unit[:, None]
     alike = np.exp2(np.round(np.log2(np.abs(a).max(0) / np.abs(b).max(1)) / 2))
     want = a.astype(np.float64) @ b
-    off = []
+    off, how = [], Accumulation.of(SYNC.atom, SYNC.promote * SYNC.block_k)
     for left, right in ((a, b), (a / alike, b * alike[:, None])):
         made = tw.matmul(left, right, precision="f32", schedule=SYNC, target="reference")
+        assert (np.abs(made - want) <= halves_bound(left, right, how)).all()
         off.append(np.linalg.norm(made - want) / np.linalg.norm(want))
     assert off[0] > 0.5
-    assert off[1] < 2e-7
+    assert off[1] < off[0] * 2.0**-20
 
 
 @pytest.mark.in_turns(5)
@@ -185,7 +186,12 @@ def test_batches_that_repeat_an_operand_and_what_is_added() -> None:
     )
     want = 2 * (a.astype(np.float64) @ b) - 0.5 * c + bias
     assert made.shape == (3, 2, 40, 24)
-    np.testing.assert_allclose(made, want, rtol=0, atol=2e-5)
+    how = Accumulation.of(SYNC.atom, SYNC.promote * SYNC.block_k)
+    for i, j in np.ndindex(3, 2):
+        bound = 2 * halves_bound(a[i, 0], b[j], how)
+        bound += 4 * 2.0**-24 * (2 * np.abs(a[i, 0].astype(np.float64) @ b[j]) + np.abs(c) + np.abs(bias))
+        assert (np.abs(made[i, j] - want[i, j]) <= bound).all()
+        assert bound.max() < np.abs(a[i, 0, :, :1] * b[j, :1]).mean(), "a lost k would go unnoticed"
 
 
 def test_elsewhere_products_are_exact() -> None:
