@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from tilewright.calls import Calls
 from tilewright.errors import ParseError
+from tilewright.functions.aligned_sums import AlignedSum
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
@@ -60,7 +61,12 @@ def parse_kernel(text: str) -> k.Kernel:
 
 
 class _Parser(Reader):
-    CALLS: ClassVar[Mapping[str, Callable[..., Any]]] = {**Reader.CALLS, "Matrices": _matrices, **_SOURCES}
+    CALLS: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        **Reader.CALLS,
+        "Matrices": _matrices,
+        "AlignedSum": AlignedSum,
+        **_SOURCES,
+    }
 
     def kernel(self, found: list[ast.stmt]) -> k.Kernel:
         if not found:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
+from tilewright.functions.aligned_sums import AlignedSum
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Matrices
 from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam
@@ -156,7 +157,7 @@ class _Printer:
                 return self.named(value, "atom", self.atom)
             case tuple():
                 return "(" + "".join(f"{self.show(part)}, " for part in value).removesuffix(" ") + ")"
-            case _ if type(value) in (*TRANSFORMS, Matrices):
+            case _ if type(value) in (*TRANSFORMS, Matrices, AlignedSum):
                 return self.call(type(value).__name__, value)
             case _:
                 return repr(value)
