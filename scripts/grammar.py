@@ -64,6 +64,7 @@ mode        = "(" extent "," dim or None "," step ")"
 tiled_mma   = "tiled_mma(" atom "," warps "," repeats ["," "interleaved=True"] ")"
 atom        = "atom(" name "," a dtype "," b dtype "," c dtype "," a map "," b map "," c map
                      [", field=value" …] ")"
+aligned_sum = "AlignedSum(" "bits=" bits ", group=" group [", field=value" …] ")"    of the field sums
 
 int         = n | name | int ("+" | "-" | "*" | "//" | "%" | "^") int
             | ("min" | "max") "(" int "," int ")" | "select(" condition "," int "," int ")"
