@@ -1,10 +1,12 @@
 """Complex numbers: one kernel for both parts, as a dataflow kernel and by `tw.complex_matmul`.
 
-    python examples/14_complex_matmul.py [--small] [--target cuda|cpu|reference]
+    python examples/14_complex_matmul.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
-The signals of sensors, y = steering @ sources, and what beams make of them: powers of conj(weights).T @ y.
-The numbers are complex64, whose real and imaginary parts lie side by side, and planes of real numbers; each
-element is compared with NumPy's complex128.
+The signals of M sensors at N times, y = steering @ sources, and the beams of K sources,
+z = conj(steering).T @ y. The numbers are complex64, with real and imaginary parts next to each other, and then
+planes of real numbers. The three numbers are those of Composable Kernel's `cgemm_xdl`, and `1 2 1` is the default:
+whether each element is compared with NumPy's complex128 (0, 1), what the matrices hold (1 integers, 2 random
+numbers), and whether the product is timed (0, 1).
 """
 
 from __future__ import annotations
@@ -40,46 +42,53 @@ def check(result, a, b):
     assert (off <= bound).all(), f"an element is off by {off.max()}"
 
 
-def normal(rng, *shape):
-    return rng.standard_normal((*shape, 2), np.float32).view(np.complex64)[..., 0]
+def drawn(rng, init, *shape):
+    """Complex numbers of whole parts from -4 to 4, or of normal parts."""
+    whole = init == "integers"
+    parts = rng.integers(-4, 5, (*shape, 2)) if whole else rng.standard_normal((*shape, 2))
+    return parts.astype(np.float32).view(np.complex64)[..., 0]
 
 
 def main():
-    asked = parse_args(__doc__, SHAPES, SMALL)
-    (sensors, times, beams), target = asked.shape, asked.target
+    asked = parse_args(__doc__, SHAPES, SMALL, "M N K")
+    (sensors, times, beams), target, how = asked.shape, asked.target, asked.how
     rng = np.random.default_rng(0)
-    steering, sources = normal(rng, sensors, beams) / np.float32(np.sqrt(sensors)), normal(rng, beams, times)
+    steering, sources = drawn(rng, how["init"], sensors, beams), drawn(rng, how["init"], beams, times)
     A, B = device_put(steering, target), device_put(sources, target)
     Y = device_put(np.full((sensors, times), np.nan, np.complex64), target)
 
     def measured():
         return tw.complex_matmul(A, B, out=Y, target=target)
 
+    def verify(message, result, a, b):
+        if how["verify"]:
+            check(result, a, b)
+            print(message)
+
     measured()
     y = device_get(Y)
-    check(y, steering, sources)
-    print(f"complex_matmul<{target}, c64>: all {sensors} x {times} signals are right")
+    signals = f"all {sensors} x {times} signals are right"
+    verify(f"complex_matmul<{target}, c64>: {signals}", y, steering, sources)
 
     parts = [np.ascontiguousarray(part) for x in (steering, sources) for part in (x.real, x.imag)]
     made = [device_put(np.full((sensors, times), np.nan, np.float32), target) for _ in range(2)]
     given = [device_put(part, target) for part in parts]
     assert planar(*given, *made, target=target).target == target
-    check(device_get(made[0]) + 1j * device_get(made[1]), steering, sources)
-    print(f"planar<{target}, f32>: the same of planes, by a dataflow kernel")
+    planes = device_get(made[0]) + 1j * device_get(made[1])
+    verify(f"planar<{target}, f32>: {signals}, in planes, by a dataflow kernel", planes, steering, sources)
 
     three = device_put(np.full((sensors, times), np.nan, np.complex64), target)
     tw.complex_matmul(A, B, out=three, method="3m", target=target)
-    check(device_get(three), steering, sources)
-    print("3m: the same by three real products in place of four")
+    verify(f"3m: {signals}, by three real products instead of four", device_get(three), steering, sources)
 
     # A transpose is other strides, a conjugate another sign of a product: nothing is copied.
     Z = device_put(np.full((beams, times), np.nan, np.complex64), target)
     tw.complex_matmul(A.T, Y, out=Z, conjugate_a=True, target=target)
     z = device_get(Z)
-    check(z, steering.conj().T, y)
     power = np.mean(np.abs(z) ** 2, axis=1)
-    print(f"beams: all {beams} x {times} are right; power of the strongest {power.max():.3f}")
-    if target != "reference":
+    strongest = f"power of the strongest {power.max():.3f}"
+    verify(f"beams: all {beams} x {times} are right; {strongest}", z, steering.conj().T, y)
+    if how["time"] and target != "reference":
         ms = do_bench(measured, target)
         print(
             f"Perf: {ms:.4f} ms, {8e-9 * sensors * times * beams / ms:.3f} TFlops, complex_matmul<{target}>"

@@ -132,6 +132,34 @@ def test_a_row_of_numbers_says_how_k_is_split(numbers: str, status: int, lines: 
     assert lines[1] in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize(
+    ("numbers", "status", "shown", "text"),
+    [
+        ("1 2 1", 0, 4, "all 8 x 20 signals are right"),
+        ("1 1 0 9 7 5", 0, 4, "all 9 x 7 signals are right"),
+        ("1 2 0 1 1 1", 0, 4, "all 1 x 1 signals are right"),
+        ("0 2 1", 0, 0, ""),
+        ("1 0 1", 2, 0, "init is 1 or 2"),
+        ("1 2", 2, 0, "give verify init time [M N K], e.g. 1 2 1 512 384 320"),
+        ("1 2 1 9 7", 2, 0, "give verify init time [M N K]"),
+        ("1 2 0 9 0 5", 2, 0, "give verify init time [M N K]"),
+    ],
+)
+def test_complex_products_take_the_numbers_of_cgemm_xdl(
+    numbers: str, status: int, shown: int, text: str, target: str
+) -> None:
+    """As Composable Kernel's program is called: `cgemm_xdl 1 2 1`."""
+    [example] = [path for path in EXAMPLES if path.stem == "14_complex_matmul"]
+    text = text if target == "reference" else text.replace("8 x 20", "32 x 60")
+    result = run_here(example, "--small", "--target", target, *numbers.split())
+    assert result.status == status, result.stdout + result.stderr
+    assert result.stdout.count("are right") == shown
+    assert text in result.stdout + result.stderr
+    timed = status == 0 and numbers.split()[2] == "1" and target != "reference"
+    assert result.stdout.count("Perf: ") == timed
+
+
 @pytest.mark.in_turns(2)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
