@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.hazards.peers import MMA, WAYS, arguments, check, exchange, operands, split_k
-from tests.hazards.test_peers import histogram, operands_of_peers, two_steps
+from tests.hazards.test_peers import histogram, led, operands_of_peers, two_steps
 
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.runtime.device_array import DeviceArray
@@ -61,3 +61,12 @@ def test_a_histogram_adds_up_in_shared_memory() -> None:
     y: Any = DeviceArray.of(np.zeros(len(x), np.int32))
     assert histogram(DeviceArray.of(x), y).target == "cuda"
     np.testing.assert_array_equal(y.host()[:32], np.bincount(x, minlength=32))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_blocks_of_a_cluster_meet_at_different_lines(halves: bool) -> None:
+    x = np.arange(32, dtype=np.float32).repeat(4)
+    for _ in range(20):
+        made: Any = DeviceArray.of(np.full(128, np.nan, np.float32))
+        assert led(DeviceArray.of(x), made, halves=halves).target == "cuda"
+        np.testing.assert_array_equal(made.host().reshape(4, 32), np.tile(x[:32], (4, 1)))

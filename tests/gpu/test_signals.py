@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.canaries import Canaries
-from tests.hazards.test_signals import in_roles
+from tests.hazards.test_signals import THROTTLE, in_roles, throttled
 from tests.targets import signals
 
 import tilewright as tw
@@ -139,3 +139,12 @@ def test_graphs_launch_kernels_with_counters_again_and_again(canaries: Canaries)
             assert torch.equal(c, want)
     wide = a.double() @ b.double().T
     assert bool(((want - wide).abs() <= 1e-3 * (a.double().abs() @ b.double().abs().T)).all())
+
+
+@pytest.mark.parametrize("needs", range(1, THROTTLE + 1))
+def test_a_wait_for_any_of_several_signals(needs: int) -> None:
+    x = numbers(64 * THROTTLE)
+    for _ in range(LAUNCHES):
+        y = DeviceArray.of(np.full(len(x), np.float32(np.nan)))
+        assert throttled(DeviceArray.of(x), y, needs=needs, reads="its own").target == "cuda"
+        np.testing.assert_array_equal(y.host(), x + np.float32(1))

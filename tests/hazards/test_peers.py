@@ -317,6 +317,7 @@ def test_blocks_of_a_cluster_may_meet_at_different_lines(halves) -> None:
     assert not led.check(x, y, halves=halves).findings
     led(x, y, halves=halves, target="reference")
     np.testing.assert_array_equal(y.reshape(4, 32), np.tile(x[:32], (4, 1)))
+    assert compile_text(cuda.emit(led.trace(x, y, halves=halves), "sm_90a").text, "sm_90a")
 
 
 @pytest.mark.parametrize("halves", [False, True])
