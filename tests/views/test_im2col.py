@@ -166,7 +166,7 @@ def test_sizes_known_at_run_time() -> None:
         ({"filter": (9, 9)}, "nearest legal padding: 3 in all"),
         ({"padding": -1}, "padding"),
         ({"stride": 0}, "stride"),
-        ({"groups": 3}, "nearest legal number: 2"),
+        ({"groups": 3}, "nearest legal choice: groups=2"),
         ({"spatial": (1, 1)}, "do not name each"),
         ({"spatial": (5, 6)}, "do not name each"),
     ],

@@ -247,8 +247,9 @@ def _refuse_others(product: Sum, first: Sum) -> None:
     kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
     if product.span != first.span:
         raise TraceError(
-            f"sums along {first.span.name} and along {product.span.name}; nearest legal choice: all products "
-            f"in one loop over steps, or {EXPLICIT}",
+            f"sums along {first.span.name} and along {product.span.name}; schedules compute one loop over "
+            f"steps; nearest legal choice: a kernel of its own for the sum along {product.span.name}, whose "
+            "result this one reads like any other array",
             product.location,
         )
     if product is not first and any((*product.scales, *first.scales)):

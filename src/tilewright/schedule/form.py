@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.dataflow.nodes import (
     BATCH,
     Flow,
+    Folded,
     Node,
     Operand,
     Reduce,
@@ -175,10 +176,18 @@ def form_of(flow: Flow) -> Form:
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
     inner = tuple(span for span in flow.tiles if span.kind != BATCH)
     where = flow.stores[0].location if flow.stores else None
-    if not sums or len(inner) != 2:
+    _refuse_folds(flow)
+    if not sums:
         raise TraceError(
-            f"kernel {flow.name} has {len(sums)} products over tiles of {len(inner)} dimensions; schedules "
-            f"know products over two; nearest legal choice: {EXPLICIT}",
+            f"kernel {flow.name} multiplies nothing by `@`; schedules compute products; nearest legal "
+            f"choice: {EXPLICIT}",
+            where,
+        )
+    if len(inner) != 2:
+        raise TraceError(
+            f"kernel {flow.name} has a product over {len(inner)} tiled dimension{'s' * (len(inner) != 1)}; "
+            "schedules know products over two; nearest legal choice: a vector as a matrix of one column, "
+            f"x[:, None], and tw.tiles over two dimensions; or {EXPLICIT}",
             where,
         )
     m, n = inner
@@ -186,6 +195,36 @@ def form_of(flow: Flow) -> Form:
     _refuse_reduced_groups(flow)
     operands = tuple(plan.rows_m), tuple(plan.rows_n)
     return Form(flow, *operands, tuple(plan.products), tuple(plan.totals), batch, m, n)
+
+
+def _refuse_folds(flow: Flow) -> None:
+    """Schedules carry sums of products through a loop, and nothing else."""
+    for node in flow.walk():
+        if isinstance(node, Folded):
+            cell = node.fold.cells[node.index]
+            raise TraceError(
+                f"{cell.name} is carried through the steps of {node.fold.span.name} by a fold "
+                "that is no sum of products; schedules compute no other folds; nearest legal choice: compute "
+                "it before this kernel and read it as an array; for softmax weights times values call "
+                "tw.attention",
+                node.location or next((s.location for s in flow.stores), None),
+            )
+        if isinstance(node, Sum) and any(isinstance(one, Sum | Folded) for one in _within(node)):
+            raise TraceError(
+                "an operand of a product is computed from another product; schedules multiply parts of "
+                "arrays; nearest legal choice: a kernel for each product; of two products with a function "
+                "between them tw.gemm_chain, with a softmax between them tw.attention",
+                node.location,
+            )
+
+
+def _within(product: Sum) -> Iterator[Node]:
+    """All values that the operands of a product are computed from."""
+    waiting = [product.a, product.b]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += node.arguments
 
 
 def _refuse_reduced_groups(flow: Flow) -> None:

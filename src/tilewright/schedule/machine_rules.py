@@ -119,7 +119,21 @@ def shared_bytes(case: Case) -> Reasons:
         if Case(replace(schedule, stages=stages), case.form, case.specs, case.arch).shared_bytes <= most:
             yield "stages", text, f"stages={stages}", case.form.sum
             return
-    yield "tile", text, "a smaller tile", case.form.sum
+    yield "tile", text, f"a smaller tile{_if_rows_fit(case)}", case.form.sum
+
+
+def _if_rows_fit(case: Case) -> str:
+    """The condition on a smaller tile where elements need a reduction over their whole row or column."""
+    reduced = dict.fromkeys(
+        node.argument.axes[node.axis].name for node in case.form.flow.walk() if isinstance(node, Reduce)
+    )
+    if not reduced or case.schedule.across:
+        return ""
+    along = " and ".join(reduced)
+    return (
+        f" that covers all of {along}, along which the kernel reduces; for more columns store the "
+        "reductions by a first kernel, and read them in a second"
+    )
 
 
 def role_registers(case: Case) -> Reasons:
@@ -182,7 +196,7 @@ def _accumulators(case: Case) -> Reasons:
     operands = f" and {case.held} of operands" if case.held else ""
     promoted = ", half of them for promotion" if schedule.promote else ""
     text = f"{case.accumulators} registers of a thread for sums{promoted}{operands}; it has {limit}"
-    yield "tile", text, "a smaller tile, or more warps", case.form.sum
+    yield "tile", text, f"a smaller tile{_if_rows_fit(case)}, or more warps", case.form.sum
 
 
 def alternating(case: Case) -> Reasons:

@@ -250,8 +250,14 @@ def _split_groups(
     channels = divisor(shape[channel])
     if groups < 1 or channels % groups:
         nearest = divisor_at_most(channels, groups)
+        known = (
+            ""
+            if isinstance(shape[channel], int)
+            else (f", of which only the divisor {channels} is known for all arrays that share the kernel")
+        )
         raise LayoutError(
-            f"{groups} groups do not divide {shape[channel]} channels; nearest legal number: {nearest}"
+            f"{groups} groups do not divide {shape[channel]} channels{known}; nearest legal choice: "
+            f"groups={nearest}, or an array with a dimension of groups, and group= instead of groups="
         )
     moved = [dim + 1 if dim >= channel else dim for dim in where]
     return [Unmerge(channel, (groups, floordiv(shape[channel], groups)))], [*moved, channel]
