@@ -98,6 +98,27 @@ def narrow(element: DType | str) -> DType:
     return kind
 
 
+def packed_dim(strides: tuple[int, ...], shape: tuple[int, ...], *, in_bytes: bool = False) -> int | None:
+    """The dimension along which elements share bytes: that of stride 1; None if there is none.
+
+    Of several dimensions of stride 1 all but one have an extent of 1.  A dimension of one byte has stride 1
+    only if it is the fastest, for else its stride is the extent of the faster ones; one that is packed has at
+    least two elements.
+
+    Args:
+        strides: of the array.
+        shape: its extents.
+        in_bytes: whether both count bytes, not elements.
+
+    Example:
+        >>> packed_dim((1, 1), (1, 5), in_bytes=True), packed_dim((1, 1), (1, 6)), packed_dim((8, 2), (5, 1))
+        (0, 1, None)
+    """
+    found = [dim for dim in reversed(range(len(strides))) if strides[dim] == 1]
+    likely = [dim for dim in found if (shape[dim] == 1) == in_bytes]
+    return next(iter(likely or found), None)
+
+
 def numbers_of(held: Bytes, kind: DType) -> npt.NDArray[Any]:
     """The numbers in bytes, along the last dimension."""
     parts = np.stack([held >> kind.bits * i & (1 << kind.bits) - 1 for i in range(kind.per_byte)], axis=-1)
@@ -108,7 +129,8 @@ def joined(parts: Bytes, kind: DType) -> Bytes:
     """Patterns of bits as bytes, along the last dimension."""
     groups = parts.reshape(*parts.shape[:-1], parts.shape[-1] // kind.per_byte, kind.per_byte)
     shifts = kind.bits * np.arange(kind.per_byte, dtype=np.uint8)
-    return np.ascontiguousarray(np.bitwise_or.reduce(groups << shifts, axis=-1), np.uint8)
+    made = np.empty(groups.shape[:-1], np.uint8)  # whose strides say which dimension is the fastest
+    return np.asarray(np.bitwise_or.reduce(groups << shifts, axis=-1, out=made), np.uint8)
 
 
 def patterns(wide: npt.NDArray[Any], kind: DType) -> Bytes:

@@ -193,6 +193,12 @@ def test_the_comparison_rejects_other_elements() -> None:
         ("ijk,jk->ik", ((2, 3), (3, 5)), "'ijk' for a, an array of 2 dimensions"),
         ("ij,jk->ik", ((2, 2, 3), (3, 5)), r"nearest legal choice: \.\.\.ij"),
         ("i j,j1->ik", ((2, 3), (3, 5)), "'1'; axes are named by letters"),
+        (
+            "eXe,b->",
+            ((5, 4, 1), (5,)),
+            r"a has shape \(5, 4, 1\), and the diagonal 'e' .* 5 and 1 .*: 1 in both",
+        ),
+        ("ij,kk->ik", ((2, 3), (1, 4)), "b has shape .* 'k' has axes of 1 and 4 elements"),
         ("...ij,jk->ik", ((2, 2, 3), (3, 5)), r"behind \.\.\. that the result lacks"),
     ],
 )

@@ -68,6 +68,45 @@ def test_every_code_is_multiplied_as_what_it_is(kind: Any, wide: str, target: st
     assert np.array_equal(back(made), scaled.astype(np.float32))
 
 
+@ON_ALL
+@pytest.mark.parametrize("kind", [tw.i4, tw.f4e2m1], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_few_places_along_k_are_seen_as_they_lie(n: int, kind: Any, target: str) -> None:
+    """With two along K, the bytes of all columns are neighbours: the strides of both dimensions are 1."""
+    rng = np.random.default_rng(n)
+    for k in (2, 4, 6):
+        numbers = rng.integers(-4, 5, (k, n))
+        a = rng.integers(-4, 5, (5, k)).astype(np.float16)
+        scales = np.full((k // 2, n), 2, np.float16)
+        for along in ("k", "n")[: 1 + (n % 2 == 0)]:
+            there = weights(numbers, kind, target, along=along)
+            if k == 2 and n == 1:  # of a single byte nothing says along which dimension
+                there = tw.packed(there.array, kind, axis=0)
+            assert describe(there).shape == (k, n)
+            wide = tw.unpack(tw.pack(numbers.T, kind), kind).astype(np.float64).T
+            made = tw.scaled_mm(on(target, a), there, out_dtype="f32", target=target)
+            assert np.array_equal(back(made), a @ wide)
+            words = {"scale_b": on(target, scales), "group": 2, "out_dtype": "f32", "target": target}
+            assert np.array_equal(back(tw.scaled_mm(on(target, a), there, **words)), 2 * a @ wide)
+
+
+def test_the_dimension_of_packed_neighbours_may_be_said() -> None:
+    codes = np.array([[1, -2]])
+    held = tw.pack(codes, tw.i4)
+    assert describe(tw.packed(held, tw.i4)).shape == (1, 2)
+    assert describe(tw.packed(held, tw.i4, axis=-2)).shape == (2, 1)
+    assert describe(tw.packed(np.zeros((3, 1), np.uint8).T, tw.i4)).shape == (2, 3)
+    assert describe(tw.packed(tw.pack(np.zeros((9, 2)), tw.i4), tw.i4)).shape == (9, 2)
+    for axis, nearest in ((0, 1), (2, 1), (-3, 1)):
+        with pytest.raises(
+            tw.LaunchError, match=f"axis={axis} of packed i4.*nearest legal choice: axis={nearest}"
+        ):
+            describe(tw.packed(np.zeros((2, 3), np.uint8), tw.i4, axis=axis))
+    message = "numbers share bytes along N; nearest legal choice: b=tw.packed.*axis=0"
+    with pytest.raises(tw.LaunchError, match=message):
+        tw.scaled_mm(np.ones((3, 2), np.float16), tw.packed(held.T, tw.i4), target="reference")
+
+
 @pytest.mark.in_turns(4)
 @ON_ALL
 @pytest.mark.parametrize(

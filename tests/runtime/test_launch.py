@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,18 @@ def test_numbers_of_every_dtype(dtype: tw.DType, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_numbers_past_the_largest_are_infinite(target: str) -> None:
-    for dtype, number in ((tw.f16, 1e5), (tw.bf16, 1e39)):
+def test_numbers_that_become_infinite_or_0_are_refused(target: str) -> None:
+    largest = ((tw.f16, 1e5, 65504.0), (tw.bf16, 1e39, 3.3895313892515355e38), (tw.f8e4m3, -500, -448.0))
+    least = ((tw.f16, 1e-8, 5.960464477539063e-08), (tw.bf16, -1e-45, -9.183549615799121e-41))
+    for dtype, number, nearest in (*largest, *least, (tw.f64, 10**400, float(np.finfo(np.float64).max))):
         x = np.ones(64)
-        scaled_by(dtype)(x, number, target=target)
-        assert np.isposinf(x).all()
+        with pytest.raises(tw.LaunchError, match=rf"nearest legal choice: {re.escape(str(nearest))}$"):
+            scaled_by(dtype)(x, number, target=target)
+        assert (x == 1).all()
+        scaled_by(dtype)(x, nearest, target=target)
+        assert (x == nearest).all()
+        scaled_by(dtype)(x, 0.0, target=target)
+        assert (x == 0).all()
 
 
 @pytest.mark.parametrize("target", TARGETS)

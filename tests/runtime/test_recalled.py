@@ -281,12 +281,27 @@ def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
 @pytest.mark.parametrize("element", [tw.f32, tw.f64])
 def test_floats_are_written_the_short_way_as_ever(element: tw.DType) -> None:
     number = Number(0, "alpha", element, 8)
-    values = [0.1, -0.0, 0.0, 1 / 3, 1e300, -1e39, float("inf"), 1.5 * 2.0**-149, 2.0**24 + 1, 16777217.5]
+    values = [
+        0.1,
+        -0.0,
+        0.0,
+        1 / 3,
+        3e38,
+        float("inf"),
+        1.5 * 2.0**-149,
+        0.6 * 2.0**-149,
+        2.0**24 + 1,
+        16777217.5,
+    ]
     writer, short, long = NumberWriter(number), bytearray(16), bytearray(16)
     for value in values:
         writer.write(short, (value,))
         number.write(long, (value,))
         assert short == long
+    for lost in (1e300, -1e39, 2.0**-150) if element == tw.f32 else ():
+        for _ in range(2):
+            with pytest.raises(tw.LaunchError, match=r"becomes (infinite|0) in f32"):
+                writer.write(short, (lost,))
     for _ in range(2):  # what could not be written is not taken for written
         with pytest.raises(tw.LaunchError, match="alpha='one' must be a number"):
             writer.write(short, ("one",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tilewright.dtypes import DType, limits
+from tilewright.dtypes import DType, limits, nearest_held
 from tilewright.errors import Violation
 from tilewright.functions.table import CONVERSION, FUNCTIONS
 from tilewright.ir.elementwise import choice_dtype, widest_map
@@ -25,7 +25,11 @@ def spelled(shape: tuple[Int, ...]) -> str:
 
 def literal_obstacle(dtype: DType, value: object) -> tuple[str, str] | None:
     """Why a plain number is no value of the dtype beside it, and the nearest that is; None if it is one."""
-    if dtype.kind not in ("int", "uint") or not isinstance(value, int | float):
+    if not isinstance(value, int | float):
+        return None
+    if (nearest := nearest_held(dtype, value)) is not None:
+        return f"{value} becomes {'0' if abs(value) < 1 else 'infinite'} in {dtype}", str(nearest)
+    if dtype.kind not in ("int", "uint"):
         return None
     low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
     high = low + 2**dtype.bits - 1

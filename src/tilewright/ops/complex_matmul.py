@@ -50,7 +50,7 @@ def complex_matmul(
         b: array (..., K, N) whose parts are of the same dtype. Leading dimensions are batches, which are
             broadcast against those of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
-        alpha: a number, real or complex.
+        alpha: a number, real or complex. With 0, ``a`` and ``b`` must fit, but are not read.
         beta: a number, real or complex; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not
             read. Without ``c`` it is ``out`` that is multiplied and added to.
         out: array to write, or a pair; default: a new array of the framework of ``a``, or a pair if ``a`` is.

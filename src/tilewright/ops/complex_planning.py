@@ -29,7 +29,7 @@ from tilewright.ops.complex_recalled import Ordered, are_one, in_parts, plan_of,
 from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
 from tilewright.ops.grades import F16, F32, FASTER_FROM, HALVES_OF, is_split
 from tilewright.ops.launching import Step as Launch
-from tilewright.ops.planning import Wanted, check_splitting, of_sums
+from tilewright.ops.planning import Wanted, check_numbers, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import agreed, check_whole_bytes
@@ -187,12 +187,12 @@ def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Produc
     _check_words(asked)
     arguments = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
     parts = {name: parts_of(asked.op, name, one) for name, one in arguments.items()}
-    alpha, beta = complex(asked.alpha), complex(_scale_of_c(parts, asked))
+    scale = _scale_of_c(parts, asked)
     kind = _result_dtype(parts, asked)
     shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
     infos = {name: one.info for name, one in named(parts).items()}
     backend = backend_for(asked.op, list(infos.items()), asked.target)
-    if "c" in parts and beta == 0:  # it fits, and is not read
+    if "c" in parts and scale == 0:  # it fits, and is not read
         check_broadcast("c", parts.pop("c").re.info, shape)
     fresh: tuple[Fresh, ...] = ()
     if "out" not in parts:
@@ -201,6 +201,11 @@ def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Produc
         parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
     arrays = named(parts)
     problem = problem_of({name: one.info for name, one in arrays.items()})
+    number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
+    check_numbers(asked.op, number, alpha=asked.alpha, beta=scale)
+    alpha, beta = complex(asked.alpha), complex(scale)
+    if alpha == 0:
+        problem, alpha = problem.without_products(), complex(1)
     check_apart(asked.op, parts)
     seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
     precision = of_sums(asked.precision, parts["a"].dtype)
@@ -217,7 +222,6 @@ def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Produc
     if way.doubled is not None:
         kernel = product_of_doubled().bind(schedule=None)
         return Product(parts, seen, problem, way, kernel, (), backend, fresh=fresh)
-    number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
     constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts), "conjugates": conjugates}
     beside = _pairs(seen) if TARGETS[backend.name].warps else APART
     constants["pairs"] = beside
@@ -275,11 +279,14 @@ def complex_matmul(
 
 def _computed(given: Mapping[str, Any], asked: ComplexWanted, stream: Any) -> Any:
     """The result of a product, of which one that is known needs addresses and numbers alone."""
-    alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
+    try:
+        alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
+    except OverflowError:  # of an integer: who plans says which
+        return _anew(given, asked, stream).out
     whole = [in_parts(given[name]) for name in ("a", "b", "c", "out")]
     words: tuple[Any, ...] | None = None
     if {*map(len, whole)} == {2}:
-        said = (alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
+        said = (alpha == 0, alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
         # The types tell a pair, in which no part may be None, from an interleaved array.
         words = (*said, *map(type, given.values()), are_one(*whole[2:]), *asked.words)
     made = called(

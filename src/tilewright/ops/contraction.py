@@ -105,11 +105,18 @@ def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, 
         arrays: the arrays called ``a`` and ``b``.
 
     Raises:
-        LaunchError: extents that differ, and neither of them is 1.
+        LaunchError: extents of two arrays that differ, and neither of them is 1; or of one array that differ.
     """
     found: dict[str, int] = {}
     for name in ("a", "b"):
+        own: dict[str, int] = {}
         for label, extent in zip(getattr(named, name), arrays[name].shape, strict=True):
+            if own.setdefault(label, extent) != extent:
+                raise LaunchError(
+                    f"einsum: {name} has shape {arrays[name].shape}, and the diagonal {label!r} has axes of "
+                    f"{own[label]} and {extent} elements; nearest legal choice: "
+                    f"{min(own[label], extent)} in both"
+                )
             known = found.get(label, 1)
             if extent != known and 1 not in (extent, known):
                 what = f"axis {label!r}" if label.isalpha() else "an axis behind an ellipsis"
@@ -121,7 +128,9 @@ def extents_of(named: Subscripts, arrays: Mapping[str, ArrayInfo]) -> dict[str, 
     return found
 
 
-def posed(named: Subscripts, arrays: Mapping[str, ArrayInfo], *, indexed: bool = False) -> Posed:
+def posed(
+    named: Subscripts, arrays: Mapping[str, ArrayInfo], *, indexed: bool = False, multiplies: bool = True
+) -> Posed:
     """The contraction that arrays pose.
 
     Args:
@@ -129,6 +138,7 @@ def posed(named: Subscripts, arrays: Mapping[str, ArrayInfo], *, indexed: bool =
         arrays: the arrays called ``a``, ``b`` and ``out``, and those of `ADDED` that there are, which have
             the axes of the result.
         indexed: whether something depends on where an element of the result stands.
+        multiplies: whether there are products; else K is 0, and nothing of ``a`` and ``b`` is read.
 
     Raises:
         LaunchError: extents that do not fit.
@@ -157,7 +167,7 @@ def posed(named: Subscripts, arrays: Mapping[str, ArrayInfo], *, indexed: bool =
         group = "k" if label not in named.out else "batch" if has_a and has_b else "m" if has_a else "n"
         groups[group].append(dim)
     is_empty = any(axes[label].extent == 0 for label in named.out if label in axes)
-    if any(dim.extent == 0 for dim in groups["k"]):
+    if not multiplies or any(dim.extent == 0 for dim in groups["k"]):
         groups["k"] = [Dim(0, {"a": 1, "b": 1})]
     members = {"batch": ("a", "b"), "m": ("a",), "n": ("b",), "k": ("a", "b")}
     for name, dims in groups.items():

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, close_to, shown
@@ -18,9 +17,12 @@ from tilewright.ops.contractions import IN_KERNEL, Ending, contraction
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
+    check_numbers,
     check_splitting,
     check_words,
+    number_dtype,
     of_sums,
+    said,
 )
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_sums, result_dtype
@@ -143,7 +145,7 @@ def einsum(
         b: array of the same dtype.
         out: array to write, of the result's shape and any strides; default: a new array of the framework of
             ``a``, whose axes follow each other in memory in the order of the subscripts.
-        alpha: a number.
+        alpha: a number, as in `matmul`.
         bias: array that is broadcast to the result by NumPy's rules, and added before the activation.
         activation: as in `matmul`.
         multiply: array that is broadcast to the result, by which the activation's value is multiplied.
@@ -191,7 +193,7 @@ def einsum(
     extras = EinsumExtras(derivative, saturate, dropped)
     words: tuple[Any, ...] | None = None
     if schedule is None:
-        words = (subscripts, alpha == 1, float(alpha).is_integer(), *wanted.words, *extras.words)
+        words = (subscripts, said(alpha), *wanted.words, *extras.words)
     given = dict(zip(ARRAYS, arrays, strict=True))
     return called(
         _PLANS,
@@ -221,13 +223,15 @@ def _checked(
     named = read_subscripts(subscripts, [len(infos[name].shape) for name in ("a", "b")])
     shape = _result_shape(subscripts, named, infos)
     axes = zip(named.a, infos["a"].shape, strict=True)
-    depth = prod(extent for axis, extent in axes if axis not in named.out)
+    depth = prod(extent for axis, extent in axes if axis not in named.out) if wanted.alpha != 0 else 0
     changed = extras.saturate or "multiply" in infos or extras.dropped.probability > 0
     check_sums("einsum", infos, depth, kind, wanted, changed=changed)
     backend = call.backend(wanted.target).name
     call.make("out", shape, kind)
+    check_numbers("einsum", number_dtype(infos), alpha=wanted.alpha)
     check_apart(infos)
-    problem = posed(named, infos, indexed=bool(extras.dropped.probability))
+    drops = bool(extras.dropped.probability)
+    problem = posed(named, infos, indexed=drops, multiplies=wanted.alpha != 0)
     if problem.is_empty:
         return Done(call.arrays["out"], None)
     seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
@@ -284,9 +288,7 @@ def bound_for(
         wanted: what is asked for besides.
         extras: what `matmul` does not have.
     """
-    # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
-    wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
-    kernel = contraction(problem.contraction, dtypes.f64 if wide else dtypes.f32)
+    kernel = contraction(problem.contraction, number_dtype(infos))
     return kernel.bind(
         precision=of_sums(wanted.precision, infos["a"].dtype),
         ending=ending_of(problem, infos, wanted, extras),
@@ -297,7 +299,7 @@ def bound_for(
 def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras) -> Ending:
     """What is done with the sums; the arguments are those of `bound_for`."""
     terms = {name for name in ADDED if name in infos}
-    terms |= {"alpha"} if wanted.alpha != 1 else set()
+    terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
     terms |= {"dropout"} if problem.contraction.order else set()
     terms |= {"activation"} if wanted.activation is not None else set()
     return Ending(frozenset(terms), wanted.activation, extras.derivative, extras.saturate)

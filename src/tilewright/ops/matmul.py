@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ops.planning import Wanted, asked, checked
+from tilewright.ops.planning import Wanted, asked, checked, said
 from tilewright.ops.recalled import called
 from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plan, Plans
@@ -57,7 +57,8 @@ def matmul(
         out: array to write, of the result's shape and any strides by which no two elements overlap; default:
             a new array of the framework of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
-        alpha: a number, which is real unless the arrays are complex.
+        alpha: a number, which is real unless the arrays are complex. With 0, ``a`` and ``b`` must fit, but
+            are not read. What f32 (of f64 and of integers f64) would make infinite or 0 is refused.
         beta: likewise; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not read. Without ``c``
             it is ``out`` that is multiplied and added to.
         bias: array (N,), added to each row.
@@ -191,19 +192,7 @@ def _words(wanted: Wanted) -> tuple[Any, ...] | None:
     numbers = (wanted.alpha, wanted.beta)
     if wanted.schedule is not None or not {type(number) for number in numbers} <= _PLAIN_NUMBERS:
         return None
-    try:
-        said = tuple(map(_said, numbers))
-    except OverflowError:  # of an integer that fits no float
-        return None
-    return *said, *wanted.words
-
-
-def _said(number: Any) -> str:
-    """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
-    if number is None:
-        return ""
-    # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
-    return str(int(number)) if number in (0, 1) else "whole" if float(number).is_integer() else "fraction"
+    return *map(said, numbers), *wanted.words
 
 
 def _launched(

@@ -20,6 +20,7 @@ from tilewright.ops.products import ACTIVATIONS, combined, plain
 from tilewright.ops.recalled import Done
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.runtime.aliases import Pair, is_same
+from tilewright.runtime.arguments import number as held_number
 from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.kernel import Bound
@@ -143,9 +144,10 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
-    check_sums("matmul", infos, infos["a"].shape[-1], kind, wanted)
+    check_sums("matmul", infos, infos["a"].shape[-1] if wanted.alpha != 0 else 0, kind, wanted)
     call.make("out", shape, kind)
-    problem = problem_of(infos)
+    check_numbers("matmul", number_dtype(infos), alpha=wanted.alpha, beta=beta)
+    problem = problem_of(infos) if wanted.alpha != 0 else problem_of(infos).without_products()
     check_apart(infos)
     multiply = multiplying(infos, problem, wanted.precision, wanted.how, backend)
     if multiply is not None:
@@ -206,10 +208,7 @@ def _product(
     precision = of_sums(wanted.precision, infos["a"].dtype)
     names, rank = COMBINED if terms else PLAIN, len(problem.batch)
     if terms:
-        # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
-        kinds = {info.dtype for info in infos.values()}
-        wide = dtypes.f64 in kinds or not infos["a"].dtype.is_float
-        kernel = combined(rank, dtypes.f64 if wide else dtypes.f32).bind(
+        kernel = combined(rank, number_dtype(infos)).bind(
             precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.how
         )
     else:
@@ -221,6 +220,44 @@ def _product(
 def _with_absent(seen: Mapping[str, Strided]) -> dict[str, Strided]:
     """All arrays; what is not there is not read, and any array of the shape stands for it."""
     return {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"]), **seen}
+
+
+def number_dtype(infos: Mapping[str, ArrayInfo]) -> DType:
+    """The dtype in which all but the sums is computed, and of alpha and beta.
+
+    In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
+    """
+    wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
+    return dtypes.f64 if wide else dtypes.f32
+
+
+def said(number: Any) -> str:
+    """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
+    if number is None:
+        return ""
+    # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
+    if number in (0, 1):
+        return str(int(number))
+    return "whole" if isinstance(number, int) or float(number).is_integer() else "fraction"
+
+
+def check_numbers(op: str, kind: DType, **numbers: Any) -> None:
+    """Refuse numbers of a call that the dtype in which they are multiplied makes infinite or 0.
+
+    Args:
+        op: what errors call the operation.
+        kind: the dtype.
+        numbers: by the names of the arguments.
+
+    Raises:
+        LaunchError: one is none, or becomes infinite or 0; says the nearest that does not.
+    """
+    for name, given in numbers.items():
+        parts = {name: given}
+        if isinstance(given, complex | np.complexfloating):
+            parts = {f"{name}.real": given.real, f"{name}.imag": given.imag}
+        for part_name, value in parts.items():
+            held_number(f"{op}: {part_name}", kind, value)
 
 
 def of_sums(precision: str, dtype: DType) -> str:
@@ -262,7 +299,7 @@ def _written_anew(
 def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
     """What is done with the sums; empty if they are the result."""
     terms = {name for name in ("c", "bias", "residual") if name in arrays}
-    terms |= {"alpha"} if wanted.alpha != 1 else set()
+    terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
     return frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
 
 

@@ -16,7 +16,16 @@ from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import exp, log
 from tilewright.ops.call import Call, launch
-from tilewright.ops.planning import Wanted, check_apart, check_words, of_sums, seen_as
+from tilewright.ops.planning import (
+    Wanted,
+    check_apart,
+    check_numbers,
+    check_words,
+    number_dtype,
+    of_sums,
+    said,
+    seen_as,
+)
 from tilewright.ops.problem import Matrices, problem_of, result_shape
 from tilewright.ops.products import ACTIVATIONS
 from tilewright.ops.recalled import Done, called
@@ -128,7 +137,7 @@ def reduced_matmul(
         axis: -1, for a number for each row, or -2, for one for each column.
         out: array (..., M), or (..., N), to write; of several reductions a tuple; default: new arrays, of
             f32, and of f64 where the operands are of f64.
-        alpha: a number.
+        alpha: a number, as in `matmul`.
         bias: array (N,), added to each row.
         activation: as in `matmul`.
         product: array (..., M, N) to which the elements are written as well.
@@ -163,7 +172,7 @@ def reduced_matmul(
     made = called(
         _PLANS,
         given,
-        (alpha == 1, names, axis, *wanted.words) if schedule is None else None,
+        (said(alpha), names, axis, *wanted.words) if schedule is None else None,
         (alpha,),
         stream,
         lambda: _checked(given, names, axis, wanted, stream),  # which says what is wrong with which
@@ -185,6 +194,7 @@ def _checked(given: Sequence[Any], names: tuple[str, ...], axis: int, wanted: Wa
     kept = (*shape[:-2], shape[-2 if axis == -1 else -1])
     for name in names:
         call.make(name, kept, kind)
+    check_numbers("reduced_matmul", number_dtype(infos), alpha=wanted.alpha)
     backend = call.backend(wanted.target).name
     _check_outs(infos, names, kept)
     made = tuple(arrays[name] for name in names)
@@ -231,6 +241,8 @@ def bound_for(
     stands_for = replace(infos[names[0]], shape=shape, strides=in_rows, pointer=0)
     whole["out"] = infos.get(PRODUCT, stands_for)
     problem = problem_of(whole, "n" if axis == -1 else "m")
+    if wanted.alpha == 0:
+        problem = problem.without_products()
     rank = len(problem.batch)
     seen = {}
     for name in ("a", "b", "bias"):
@@ -246,9 +258,8 @@ def bound_for(
     if "bias" not in seen:
         seen["bias"] = seen_as(arrays["b"], infos["b"], _row(problem.operands["b"]))
     terms = {*names, *(name for name in ("bias", PRODUCT) if name in arrays)}
-    terms |= {"alpha"} if wanted.alpha != 1 else set()
-    number = dtypes.f64 if dtypes.f64 in {info.dtype for info in infos.values()} else dtypes.f32
-    bound = reduced(rank, number, 1 if axis == -1 else 0).bind(
+    terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
+    bound = reduced(rank, number_dtype(infos), 1 if axis == -1 else 0).bind(
         precision=of_sums(wanted.precision, infos["a"].dtype),
         wanted=frozenset(terms),
         activation=wanted.activation,

@@ -6,7 +6,7 @@ Sums of integers must fit the dtype in which they are added up, too.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright import dtypes
 from tilewright.dtypes import FP8, PACKED, DType
@@ -145,7 +145,7 @@ def _check_integers(
     """Sums of integers must fit the result, and nothing may make fractions of them."""
     if made.bits < natural.bits:
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
-    broken = [name for name in ("alpha", "beta") if not float(getattr(wanted, name) or 0).is_integer()]
+    broken = [name for name in ("alpha", "beta") if not _is_whole(getattr(wanted, name) or 0)]
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
     broken += [name for name in ADDED if name in infos and infos[name].dtype.is_float]
     broken += fractions
@@ -153,6 +153,10 @@ def _check_integers(
         raise DTypeError(
             f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
         )
+
+
+def _is_whole(number: Any) -> bool:
+    return isinstance(number, int) or float(number).is_integer()
 
 
 def _check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import dtypes
-from tilewright.dtypes import DType
+from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
@@ -103,6 +103,7 @@ def checked(given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, stre
     check_words(wanted)
     call = Call.of("scaled_mm", given)
     kind = scaled_dtype(call.infos, wanted)
+    _check_packed_along_k(call.infos)
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
     backend = call.backend(wanted.target)
     call.make("out", shape, kind)
@@ -118,6 +119,19 @@ def checked(given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, stre
     else:
         plan = launch(kernel, seen, numbers, backend.name, stream, warns=wanted.schedule is None)
     return call.done(plan, call.order(names))
+
+
+def _check_packed_along_k(infos: Mapping[str, ArrayInfo]) -> None:
+    """Refuse weights that share bytes along N though the other operand has as many columns as along K.
+
+    The strides of a single byte do not say along which dimension its numbers are neighbours.
+    """
+    depth, (b, kind) = infos["a"].shape[-1:], (infos["b"].shape, infos["b"].dtype)
+    if kind in PACKED and len(b) == 2 and depth == (b[0] * kind.per_byte,) and b[1] % kind.per_byte == 0:
+        raise LaunchError(
+            f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, whose numbers share bytes along N; nearest "
+            f"legal choice: b=tw.packed(bytes, '{kind}', axis=0), along K"
+        )
 
 
 def _multiplied(

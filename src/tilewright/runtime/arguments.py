@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import operator
 import struct
 from collections.abc import Sequence
@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, has_infinity, limits, nearest_held
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.passed import passed_params
+
+SMALLEST = 2.0**-149
+"""The least positive number of f32: smaller ones may be rounded to 0."""
 
 _FLOATS = {64: "d", 32: "f", 16: "H", 8: "B"}  # of those narrower than f32, the bits
 _INTEGERS = {64: "q", 32: "i", 16: "h", 8: "b"}
@@ -63,7 +66,8 @@ class NumberWriter:
         self._position = number.position
         self._last: object = None
         code = _code(number.dtype)
-        self._pack = struct.Struct(f"@{code}").pack_into if code in ("f", "d") else None
+        # Packed natively, a number beyond f32 would be infinite and no error.
+        self._pack = struct.Struct(f"={code}").pack_into if code in ("f", "d") else None
 
     def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
         """Write the caller's value, as `Number.write` does."""
@@ -81,16 +85,18 @@ class NumberWriter:
             return False
         try:
             self._pack(buffer, self._number.offset, value)
-        except OverflowError:  # it becomes infinity
+        except OverflowError:  # which `number` refuses
             return False
-        return True
+        return abs(value) >= SMALLEST or not value or value != value
 
 
 def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]]:
     """A caller's number as a dtype holds it: rounded if it is a float, else a whole number in range.
 
+    A number that would be rounded to infinity or to 0 is refused; infinities, zeros and NaN are held.
+
     Raises:
-        LaunchError: it is none; names the argument.
+        LaunchError: the dtype does not hold it; names the argument.
 
     Example:
         >>> from tilewright.dtypes import i8
@@ -98,15 +104,26 @@ def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]
         Traceback (most recent call last):
         tilewright.errors.LaunchError: shift=300 does not fit i8, which holds -128 to 127
     """
-    with np.errstate(over="ignore"):
-        return np.asarray(_plain(name, dtype, value)).astype(dtype.numpy)
+    plain = _plain(name, dtype, value)
+    if (nearest := nearest_held(dtype, plain)) is not None:
+        becomes = "0" if abs(plain) < 1 else "infinite" if has_infinity(dtype) else "NaN"
+        raise LaunchError(
+            f"{name}={shown(value)} becomes {becomes} in {dtype}; nearest legal choice: {nearest}"
+        )
+    return np.asarray(plain).astype(dtype.numpy)
 
 
 def _plain(name: str, dtype: DType, value: Any) -> float | int:
     if dtype.is_float:
-        with contextlib.suppress(Exception):  # whatever a stranger's __float__ raises
+        try:
             if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
                 return float(value)
+        except OverflowError:  # of an integer
+            most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
+            text = f"{name}={shown(value)} is beyond every float; nearest legal choice: {most}"
+            raise LaunchError(text) from None
+        except Exception:  # noqa: BLE001 whatever a stranger's __float__ raises
+            pass
         raise LaunchError(f"{name}={shown(value)} must be a number, which {dtype} holds")
     try:
         whole = operator.index(value)

@@ -18,6 +18,7 @@ from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Parameter, Program
 from tilewright.runtime.aliases import check_apart, pairs_of
+from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
 from tilewright.runtime.backends import (
     Executable,
@@ -378,6 +379,9 @@ class Bound(BoundChecks, BoundFlow):
         parameters = self.program.parameters
         pairs = zip(parameters, arguments, strict=True)
         numbers = {p.name: self._integer(p, argument) for p, argument in pairs if p.kind == "index"}
+        for one, argument in zip(parameters, arguments, strict=True):
+            if one.kind == "scalar":
+                number(one.name, one.dtype, argument)  # refused before anything is compiled
         backend = serving(self.program, arguments, found, target)
         specs = {name: spec_of(info) for name, info in found.items()}
         self._builds.keep_up()

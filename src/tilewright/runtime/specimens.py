@@ -15,8 +15,9 @@ from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
 from tilewright.kinds import legal
 from tilewright.lang.program import Program
+from tilewright.packing import packed_dim
 from tilewright.runtime.frameworks import ArrayInfo
-from tilewright.runtime.packed_arrays import Packed, in_bytes, packed, packed_dim
+from tilewright.runtime.packed_arrays import Packed, in_bytes, packed
 from tilewright.targets.target import HOST
 
 Order: TypeAlias = Literal["C", "F"]
@@ -55,7 +56,7 @@ class Specimen:
         if self.dtype.is_packed:
             seen = in_bytes(self.info)
             held = replace(self, dtype=seen.dtype, shape=seen.shape, strides=seen.strides)
-            return packed(held.filled(rng), self.dtype)
+            return packed(held.filled(rng), self.dtype, packed_dim(self.strides, self.shape))
         low, high = (0, 2) if self.dtype.kind == "bool" else (0 if self.dtype.kind == "uint" else -4, 5)
         size = self.dtype.bytes
         span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
@@ -148,7 +149,7 @@ def like(
 
 def _check_packed(kind: DType, extents: tuple[int, ...], strides: tuple[int, ...]) -> None:
     """Elements that share bytes fill these along one dimension."""
-    each, dim = kind.per_byte, packed_dim(strides)
+    each, dim = kind.per_byte, packed_dim(strides, extents)
     if dim is None:
         raise LaunchError(
             f"strides {strides} of {kind}: neighbours share bytes along a dimension of stride 1; nearest "

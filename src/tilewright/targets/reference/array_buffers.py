@@ -14,6 +14,7 @@ from tilewright.errors import LaunchError
 from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.types import Value
+from tilewright.packing import packed_dim
 from tilewright.passes.rewrite import Rewriter
 from tilewright.symbolic.expr import add
 from tilewright.targets.reference.findings import strided_element
@@ -75,7 +76,7 @@ def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int,
         ((3, 10), (10, 1))
     """
     each, strides = dtype.per_byte, tuple(stride // array.itemsize for stride in array.strides)
-    dim = next((d for d in reversed(range(array.ndim)) if strides[d] == 1), None) if each > 1 else None
+    dim = packed_dim(strides, array.shape, in_bytes=True) if each > 1 else None
     shape = tuple(n * each if d == dim else n for d, n in enumerate(array.shape))
     return shape, tuple(step if d == dim else step * each for d, step in enumerate(strides))
 
