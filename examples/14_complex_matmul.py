@@ -3,10 +3,10 @@
     python examples/14_complex_matmul.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
 The signals of M sensors at N times, y = steering @ sources, and the beams of K sources,
-z = conj(steering).T @ y. The numbers are complex64, with real and imaginary parts next to each other, and then
-planes of real numbers. The three numbers are those of Composable Kernel's `cgemm_xdl`, and `1 2 1` is the default:
-whether each element is compared with NumPy's complex128 (0, 1), what the matrices hold (1 integers, 2 random
-numbers), and whether the product is timed (0, 1).
+z = conj(steering).T @ y. The numbers are complex64, with real and imaginary parts next to each other, and
+then planes of real numbers. The three numbers are those of Composable Kernel's `cgemm_xdl`, and `1 2 1` is
+the default: whether each element is compared with NumPy's complex128 (0, 1), what the matrices hold
+(1 integers, 2 random numbers), and whether the product is timed (0, 1).
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ def _plain(name: str, dtype: DType, value: Any) -> float | int:
                 return float(value)
         except OverflowError:  # of an integer
             most = math.copysign(limits(dtype)[1], 1 if value > 0 else -1)
-            text = f"{name}={shown(value)} is beyond every float; nearest legal choice: {most}"
-            raise LaunchError(text) from None
+            text = f"{name}={shown(value)} must be a number, which {dtype} holds"
+            raise LaunchError(f"{text}; nearest legal choice: {most}") from None
         except Exception:  # noqa: BLE001 whatever a stranger's __float__ raises
             pass
         raise LaunchError(f"{name}={shown(value)} must be a number, which {dtype} holds")
