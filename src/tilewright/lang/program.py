@@ -334,7 +334,8 @@ def _with_default(program: str, parameter: Parameter, default: Any) -> Parameter
             f"kernel {program}: {parameter.name}={shown(default)}, and {parameter.name} is "
             f"{what.get(parameter.kind, 'a number')}; nearest legal choice: no default"
         )
-    return replace(parameter, default=default)
+    kept: Any = default
+    return replace(parameter, default=kept)
 
 
 def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:

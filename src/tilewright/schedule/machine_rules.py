@@ -124,9 +124,8 @@ def shared_bytes(case: Case) -> Reasons:
 
 def _if_rows_fit(case: Case) -> str:
     """The condition on a smaller tile where elements need a reduction over their whole row or column."""
-    reduced = dict.fromkeys(
-        node.argument.axes[node.axis].name for node in case.form.flow.walk() if isinstance(node, Reduce)
-    )
+    spans = (node.argument.axes[node.axis] for node in case.form.flow.walk() if isinstance(node, Reduce))
+    reduced = dict.fromkeys(span.name for span in spans if span is not None)
     if not reduced or case.schedule.across:
         return ""
     along = " and ".join(reduced)
