@@ -12,7 +12,8 @@ from tilewright.amdgcn.decode_vector import vector_step
 from tilewright.amdgcn.faults import ListingError, UnknownInstructionError, nearest
 from tilewright.amdgcn.flow import BRANCHES, NOTHING, Barrier, Branch, End, Nothing, Wait
 from tilewright.amdgcn.known import known_mnemonics
-from tilewright.amdgcn.matrix import Mfma, Wmma, mfma_shape, wmma_shape
+from tilewright.amdgcn.machine_rules import require_instruction, require_machine_rules
+from tilewright.amdgcn.matrix import Mfma, Wmma, mfma_shape, of_arch, wmma_shape
 from tilewright.amdgcn.state import GFX9, GFX11, Family
 from tilewright.amdgcn.steps import Compute1, Dual, Step
 from tilewright.amdgcn.text import Instruction, KernelListing
@@ -37,7 +38,7 @@ def family_of(arch: str) -> Family:
     """
     if arch not in FAMILIES:
         raise UnknownInstructionError(f"the instructions of {arch!r} are not known{nearest(arch, FAMILIES)}")
-    return FAMILIES[arch]
+    return replace(FAMILIES[arch], arch=arch)
 
 
 def decode(kernel: KernelListing, family: Family) -> list[Step]:
@@ -53,8 +54,12 @@ def decode(kernel: KernelListing, family: Family) -> list[Step]:
     Raises:
         UnknownInstructionError: an instruction without a meaning here; names the line and the nearest known
             mnemonic.
+        RegisterError: a register that the kernel does not declare, or a tuple that begins at an odd one.
+        HazardError: an instruction follows another one sooner than hardware permits.
     """
-    return [step_of(instruction, family, kernel.labels) for instruction in kernel.instructions]
+    steps = [step_of(instruction, family, kernel.labels) for instruction in kernel.instructions]
+    require_machine_rules(kernel, steps, family)
+    return steps
 
 
 def step_of(instruction: Instruction, family: Family, labels: dict[str, int] | None = None) -> Step:
@@ -87,6 +92,7 @@ def step_of(instruction: Instruction, family: Family, labels: dict[str, int] | N
 
 def _step(instruction: Instruction, family: Family, labels: dict[str, int]) -> Step | None:
     name = instruction.mnemonic
+    require_instruction(instruction, family.arch)
     if instruction.second is not None:
         return _dual(instruction, family)
     if name in NOTHING:
@@ -102,7 +108,7 @@ def _step(instruction: Instruction, family: Family, labels: dict[str, int]) -> S
     if (shape := wmma_shape(name)) and family.lanes == 32:
         return Wmma(instruction, shape)
     if (shape := mfma_shape(name)) and family.lanes == 64:
-        return Mfma(instruction, shape)
+        return Mfma(instruction, of_arch(shape, family.arch))
     for decoder in _DECODERS:
         if (step := decoder(instruction, family)) is not None:
             return step

@@ -44,6 +44,18 @@ class OutOfBoundsError(ListingError):
     """An access beyond the arrays that were given, the LDS of the block, or the scratch memory of a lane."""
 
 
+class MisalignedError(ListingError):
+    """An access of 16 bytes to LDS at an address that is no multiple of 16."""
+
+
+class RegisterError(ListingError):
+    """A register that the kernel does not declare, or a tuple of registers that begins where none may."""
+
+
+class HazardError(ListingError):
+    """An instruction that follows another one sooner than hardware permits without a word."""
+
+
 class StoredTwiceError(ListingError):
     """Two lanes store to the same bytes of an array, though the launch says that none do."""
 

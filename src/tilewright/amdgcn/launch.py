@@ -12,8 +12,9 @@ import numpy as np
 
 from tilewright.amdgcn.decode import decode, family_of
 from tilewright.amdgcn.engine import Engine
-from tilewright.amdgcn.faults import ListingError
+from tilewright.amdgcn.faults import ListingError, OutOfBoundsError
 from tilewright.amdgcn.lds import Lds, Watch
+from tilewright.amdgcn.machine_rules import LDS_BYTES
 from tilewright.amdgcn.memory import GlobalStep
 from tilewright.amdgcn.metadata import Argument
 from tilewright.amdgcn.operands import EXEC, SGPR
@@ -88,6 +89,9 @@ def execute(
         StoredTwiceError: two lanes store to the same bytes, under `stores_once`.
         MissedBarrierError: waves wait where others have ended, under `all_meet`.
         UninitialisedError: a result, an address or a branch depends on what was never written.
+        HazardError: an instruction follows another one sooner than hardware permits.
+        RegisterError: a register beyond the declared ones, or a tuple that begins at an odd one.
+        MisalignedError: 16 bytes of LDS at an address that is no multiple of 16.
         UnreplicatedLanesError: a WMMA whose halves of a wave differ, or without all lanes.
         DeadlockError: waves wait for each other, or `most` was reached.
         ListingError: arguments that are not those of the kernel.
@@ -166,6 +170,12 @@ class _Launch:
         self.kernel, self.family, self.steps = kernel, family, steps
         self.grid, self.block = grid, block
         self.lds_bytes = kernel.directives.get("group_segment_fixed_size", 0) + lds_bytes
+        most = LDS_BYTES.get(family.arch, 64 * 1024)
+        if self.lds_bytes > most:
+            raise OutOfBoundsError(
+                f"kernel {kernel.name!r} asks for {self.lds_bytes} bytes of LDS; "
+                f"a block on {family.arch} has {most}"
+            )
         self.scratch_bytes = kernel.directives.get("private_segment_fixed_size", 0)
         given = [argument for argument in kernel.arguments if not argument.kind.startswith("hidden_")]
         if len(given) != len(arguments):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.faults import LdsRaceError, MissingWaitError, OutOfBoundsError
+from tilewright.amdgcn.faults import LdsRaceError, MisalignedError, MissingWaitError, OutOfBoundsError
 from tilewright.amdgcn.space import Space, unknown_space
 from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import Step
@@ -23,6 +23,10 @@ from tilewright.amdgcn.waits import Flight
 Watch = Callable[[int, int, Array, bool], None]
 """Is told of each access of waves: the line of the listing, bytes of a lane, and the offset in LDS of each
 wave's lanes, -1 for those that take no part; whether they store."""
+
+_ALIGNED = 16
+"""Bytes of the widest access, which begins at a multiple of them."""
+
 
 MULTIPLE = 0x7FFF
 MOST_OPEN = 64
@@ -102,6 +106,15 @@ class Lds(Space):
         if self.watch is not None:
             base = self.block_of[waves.at] * self.pitch
             self.watch(step.line, size, np.where(waves.mask, places - base[:, None], -1), writes)
+        if size == _ALIGNED and (off := np.where(waves.mask, places % _ALIGNED, 0)).any():
+            wave, lane = np.argwhere(off)[0]
+            where = int(places[wave, lane] - self.block_of[waves.at][wave] * self.pitch)
+            raise MisalignedError(
+                f"{size} bytes of LDS at {where} in wave {waves.selected()[wave]}, lane {lane}; such an "
+                f"access begins at a multiple of {_ALIGNED}",
+                step.line,
+                step.text,
+            )
         count = max(size // self.granule, 1)
         granules = places[..., None] // self.granule + np.arange(count)
         selected = waves.selected()

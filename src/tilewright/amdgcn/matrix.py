@@ -10,7 +10,7 @@ Subnormal numbers count as what they are.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,16 @@ from tilewright.amdgcn.state import Array, Waves
 from tilewright.amdgcn.steps import Step
 from tilewright.amdgcn.text import Instruction
 
-BITS = {"f16": 16, "bf16": 16, "i8": 8, "iu8": 8, "iu4": 4, "fp8": 8, "bf8": 8, "f32": 32, "f64": 64}
+BITS = {
+    "f16": 16,
+    "bf16": 16,
+    "i8": 8,
+    "iu8": 8,
+    "iu4": 4,
+    "f32": 32,
+    "f64": 64,
+    **dict.fromkeys(FP8_VALUES, 8),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,19 @@ def mfma_shape(mnemonic: str) -> Shape | None:
     per_lane = shape.m * shape.k * shape.blocks // 64
     legal = shape.m in (4, 16, 32) and per_lane >= 1 and (sums != "f64" or shape.m == 16)
     return shape if legal else None
+
+
+def of_arch(shape: Shape, arch: str) -> Shape:
+    """The same with the 8-bit formats of an architecture: on gfx950 they are the OCP's.
+
+    Example:
+        >>> of_arch(Shape(32, 16, 1, "fp8", "f16", "f32"), "gfx950").of_a
+        'fp8_ocp'
+    """
+    if arch != "gfx950":
+        return shape
+    a, b = (f"{kind}_ocp" if kind in ("fp8", "bf8") else kind for kind in (shape.of_a, shape.of_b))
+    return replace(shape, of_a=a, of_b=b)
 
 
 def numbers(words: Array, kind: str, signed: bool = True) -> Array:

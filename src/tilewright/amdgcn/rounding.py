@@ -92,8 +92,13 @@ def from_bf16(bits: Array) -> Array:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-FP8 = {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz}
-"""The 8-bit formats of gfx942, whose only NaN is the negative zero."""
+FP8 = {
+    "fp8": ml_dtypes.float8_e4m3fnuz,
+    "bf8": ml_dtypes.float8_e5m2fnuz,
+    "fp8_ocp": ml_dtypes.float8_e4m3fn,
+    "bf8_ocp": ml_dtypes.float8_e5m2,
+}
+"""The 8-bit formats of gfx942, whose only NaN is the negative zero, and the OCP's, which gfx950 has."""
 
 
 def _fp8_table(name: str) -> Array:

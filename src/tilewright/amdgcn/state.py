@@ -29,6 +29,7 @@ class Family:
         counts_stores_apart: stores have a counter of their own (vscnt).
         keeps_upper_half: results of 16 bits leave the upper half of their register as it was.
         most_of_lds: what the counter of LDS and scalar loads counts at most.
+        arch: the architecture, such as ``gfx942``.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Family:
     counts_stores_apart: bool
     keeps_upper_half: bool
     most_of_lds: int
+    arch: str = ""
 
 
 GFX11 = Family("gfx11", 32, counts_stores_apart=True, keeps_upper_half=True, most_of_lds=63)

@@ -1,0 +1,195 @@
+"""What hardware demands of a listing whatever its registers hold, and does not check itself.
+
+Instructions that the architecture has; registers that the kernel declares, in tuples that begin where tuples
+may; and wait states, by which an instruction must stand behind another.  They are followed along the text: at
+a label from what stands before it, not from where it is jumped to.
+
+Source: AMD's ISA documents of CDNA 2 and 3, "Manually Inserted Wait States (NOPs)" and "Dependency
+Resolution: Required Independent Instructions"; LLVM, `GCNHazardRecognizer.cpp`, for matrix instructions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from tilewright.amdgcn.faults import HazardError, RegisterError, UnknownInstructionError
+from tilewright.amdgcn.matrix import Mfma
+from tilewright.amdgcn.operands import AGPR, EXEC, M0, SGPR, TRAP, VCC
+from tilewright.amdgcn.scalar_floats import SCALAR_FLOATS
+from tilewright.amdgcn.state import Family
+from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.text import Instruction, KernelListing
+
+_OLD = ("gfx90a",)
+_NEW = ("gfx940", "gfx941", "gfx942", "gfx950")
+_LATEST = ("gfx950",)
+_SCALAR_FLOATS = ("gfx1150", "gfx1151", "gfx1152", "gfx1153")
+
+_HAVING: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"v_mfma_[fi]\d+_(32x32x16_b?f16|16x16x32_b?f16|32x32x32_i8|16x16x64_i8)", _LATEST),
+    (r"v_mfma_\w+_\d+x\d+x\d+(f16|bf16|bf16_1k|i8|f32|f64)", _OLD),
+    (r"v_mfma_\w+_\d+x\d+x\d+_\w+", _NEW),
+    (r"v_cvt_\w*(fp8|bf8)\w*", ("gfx940", "gfx941", "gfx942")),
+    (r"(v_lshl_add_u64|v_mov_b64)\w*", _NEW),
+    (r"global_load_lds_dwordx[34]", _LATEST),
+    (r"global_load_lds_\w+", _NEW),
+)
+"""Instructions that some architectures of gfx9 lack, or mean otherwise: by pattern, those that have them."""
+
+LDS_BYTES = {"gfx950": 160 * 1024}
+"""Bytes of LDS that a block can have; 64 KiB of all other architectures."""
+
+
+def require_instruction(instruction: Instruction, arch: str) -> None:
+    """Refuses an instruction of the family that an architecture lacks, or whose meaning there is not known.
+
+    Raises:
+        UnknownInstructionError: it is such a one.
+    """
+    name = instruction.mnemonic
+    having: tuple[str, ...] = ()
+    if arch.startswith("gfx9"):
+        having = next((archs for form, archs in _HAVING if re.fullmatch(form, name)), ())
+    elif name in SCALAR_FLOATS:
+        having = _SCALAR_FLOATS
+    if having and arch not in having:
+        raise UnknownInstructionError(
+            f"no meaning is known for {name!r} on {arch}; it is an instruction of {', '.join(having)}",
+            instruction.line,
+            instruction.text,
+        )
+
+
+def require_machine_rules(kernel: KernelListing, steps: Sequence[Step], family: Family) -> None:
+    """Refuses a kernel that asks more of its registers, or sooner, than hardware gives.
+
+    Raises:
+        RegisterError: a register beyond those that the kernel declares, or a tuple that begins at an odd one.
+        HazardError: an instruction follows another one too soon.
+    """
+    _require_registers(kernel, family)
+    if family.lanes == 64:  # gfx11 waits by itself
+        _require_wait_states(kernel, steps)
+
+
+# ---------------------------------------------------------------- registers
+
+
+def _require_registers(kernel: KernelListing, family: Family) -> None:
+    says = kernel.directives
+    total = says.get("next_free_vgpr", AGPR)
+    vectors = min(says.get("accum_offset", total), total) if family.lanes == 64 else total
+    most = {"v": vectors, "a": total - vectors if "accum_offset" in says else AGPR}
+    most["s"] = says.get("next_free_sgpr", TRAP) if family.lanes == 64 else TRAP
+    for instruction in kernel.instructions:
+        halves = (instruction,) if instruction.second is None else (instruction, instruction.second)
+        for item in (item for half in halves for item in half.operands):
+            if item.bank not in ("v", "s") or (item.bank == "s" and item.index >= VCC):
+                continue
+            bank = "a" if item.bank == "v" and item.index >= AGPR else item.bank
+            first = item.index - AGPR if bank == "a" else item.index
+            fault = ""
+            if first + item.count > most[bank]:
+                fault = f"{item.text} is beyond the {most[bank]} registers that the kernel declares"
+            elif item.count > 1 and first % _unit(bank, item.count, family):
+                unit = _unit(bank, item.count, family)
+                fault = f"{item.text} begins at no multiple of {unit}, as such a tuple must"
+            if fault:
+                raise RegisterError(fault, instruction.line, instruction.text)
+
+
+def _unit(bank: str, count: int, family: Family) -> int:
+    """The multiple at which a tuple of registers begins."""
+    if bank == "s":
+        return 2 if count == 2 else 4 if count % 4 == 0 else 1
+    return 2 if family.lanes == 64 else 1
+
+
+# ---------------------------------------------------------------- wait states
+
+
+def _require_wait_states(kernel: KernelListing, steps: Sequence[Step]) -> None:
+    """Looks back from each instruction over those that stand before it, as far as any rule asks."""
+    time = 0
+    before: list[tuple[int, Step]] = []  # after how many wait states which instruction stood
+    for step in steps:
+        name = step.instruction.mnemonic
+        for then, earlier in before:
+            needed, why = max(_needed(earlier, step), default=(0, ""))
+            if time - then - 1 < needed:
+                raise HazardError(
+                    f"{why} of line {earlier.line} by {name} takes {needed} wait states between, and there "
+                    f"are {time - then - 1}; nearest: s_nop {needed - (time - then)} before it",
+                    step.line,
+                    step.text,
+                )
+        before = [(then, earlier) for then, earlier in before if time - then < _MOST]
+        if name.startswith("v_") or (name.startswith("s_") and SGPR + M0 in step.writes):
+            before.append((time, step))
+        if name in ("s_branch", "s_endpgm", "s_setpc_b64"):
+            before.clear()
+        time += int(step.instruction.operands[0].text, 0) + 1 if name == "s_nop" else 1
+
+
+_MOST = 20
+"""Wait states after which no rule asks for more."""
+
+
+def _needed(earlier: Step, step: Step) -> Iterator[tuple[int, str]]:
+    """The wait states that must lie between two instructions, each with its reason."""
+    name, written = step.instruction.mnemonic, {*earlier.writes}
+    reads = written.intersection(step.reads)
+    if isinstance(earlier, Mfma):
+        if _reads_result(step, written) or (not isinstance(step, Mfma) and written & {*step.writes}):
+            yield _matrix_states(earlier), "a use of the sums"
+        return
+    if not earlier.instruction.mnemonic.startswith("v_"):
+        if SGPR + M0 in written and "_lds_" in name:
+            yield 1, "a use of m0"
+        return
+    if _is_memory(name) and any(register >= SGPR for register in reads):
+        yield 5, "a use of a scalar register"
+    if name.startswith("v_div_fmas") and SGPR + VCC in written:
+        yield 4, "a use of vcc"
+    if name.startswith(("v_readlane", "v_writelane")) and _any_in(
+        step.instruction.operands[2].registers, written
+    ):
+        yield 4, "a use of a lane's number"
+    if _is_dpp(step.instruction):
+        if _any_in(step.instruction.operands[1].registers, written):
+            yield 2, "a use by other lanes"
+        if SGPR + EXEC in written:
+            yield 5, "a use of exec"
+
+
+def _any_in(registers: Iterable[int], written: set[int]) -> bool:
+    return not written.isdisjoint(registers)
+
+
+def _reads_result(step: Step, written: set[int]) -> bool:
+    """Whether sums of a matrix instruction are read; those that go into the next one are passed on inside."""
+    if isinstance(step, Mfma):
+        return _any_in((*step.a.registers, *step.b.registers), written)
+    return _any_in(step.reads, written)
+
+
+def _matrix_states(step: Mfma) -> int:
+    """The fewest wait states before sums may be used: three more than the passes of the instruction."""
+    shape = step.shape
+    if shape.sums == "f64":
+        return 11 if shape.m == 16 else 5
+    if shape.of_a == "f32":
+        return {32: 18, 16: 10, 4: 4}[shape.m]
+    return {32: 11, 16: 7, 4: 5}[shape.m]
+
+
+def _is_memory(name: str) -> bool:
+    return name.startswith(("global_", "buffer_", "flat_", "scratch_"))
+
+
+def _is_dpp(instruction: Instruction) -> bool:
+    words = ("quad_perm", "row_", "wave_", "bound_ctrl")
+    return instruction.mnemonic.endswith("_dpp") or any(
+        word.startswith(words) for word in instruction.modifiers
+    )
