@@ -198,6 +198,23 @@ def test_what_an_architecture_lacks_is_refused(arch: str, instruction: str, havi
     step_of(instruction_of(1, instruction), family_of(having))
 
 
+def test_bits_by_a_table() -> None:
+    """``v_bitop3``: the table of a formula is the formula of 0xf0, 0xcc and 0xaa."""
+    random = np.random.default_rng(5)
+    of = wave("gfx950")
+    a, b, c = (random.integers(0, 1 << 32, 64, dtype=np.uint32) for _ in range(3))
+    for name, value in (("v0", a), ("v1", b), ("v2", c)):
+        put(of, name, value)
+    for formula in (
+        lambda a, b, c: a ^ (b & c),
+        lambda a, b, c: ~a & (b | c),
+        lambda a, b, c: c & ~b | a & b,
+    ):
+        table = formula(0xF0, 0xCC, 0xAA) & 0xFF
+        do(of, f"v_bitop3_b32 v3, v0, v1, v2 bitop3:{table:#x}")
+        assert (of.vector[3][0] == formula(a, b, c)).all()
+
+
 @pytest.mark.parametrize(
     ("arch", "kinds"),
     [

@@ -44,7 +44,8 @@ DOTS = {
     "v_dot4_i32_iu8": (False, False),
 }
 HALF_DOTS = ("v_dot2_f32_f16", "v_dot2c_f32_f16", "v_dot2acc_f32_f16")
-SPECIAL = (*PACKED, *MIXED, *NARROWED, *WIDENED, *WIDENED_PAIRS, *DOTS, *HALF_DOTS)
+BIT_TABLES = {"v_bitop3_b32": "u32", "v_bitop3_b16": "u16"}
+SPECIAL = (*BIT_TABLES, *PACKED, *MIXED, *NARROWED, *WIDENED, *WIDENED_PAIRS, *DOTS, *HALF_DOTS)
 
 
 def packed_step(instruction: Instruction, family: Family) -> Step | None:
@@ -52,6 +53,8 @@ def packed_step(instruction: Instruction, family: Family) -> Step | None:
     name = bare(instruction.mnemonic)
     if name not in SPECIAL:
         return None
+    if name in BIT_TABLES:
+        return _by_table(instruction, BIT_TABLES[name])
     if unknown := set(instruction.modifiers) - {
         "op_sel",
         "op_sel_hi",
@@ -70,6 +73,23 @@ def packed_step(instruction: Instruction, family: Family) -> Step | None:
     if name in DOTS or name in HALF_DOTS:
         return _dot(instruction, name)
     return _narrow(instruction, name, family)
+
+
+def _by_table(instruction: Instruction, kind: str) -> Step:
+    """Each bit of the result from the three bits of the operands, by a table of eight."""
+    if unknown := set(instruction.modifiers) - {"bitop3"}:
+        raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}")
+    table = int(instruction.modifiers.get("bitop3", "0"), 0)
+    to, *operands = instruction.operands
+
+    def compute(a: Any, b: Any, c: Any) -> Any:
+        found = a & ~a
+        for row in (row for row in range(8) if table >> row & 1):
+            found = found | (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
+        return found
+
+    readers = [Reader(item, kind, vector=True) for item in operands]
+    return Compute1(instruction, readers, [VectorWriter(to, kind)], compute)
 
 
 def _packed(instruction: Instruction, name: str) -> Step:

@@ -32,7 +32,7 @@ _HAVING: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"v_mfma_\w+_\d+x\d+x\d+_\w+", _NEW),
     (r"v_cvt_\w*(fp8|bf8)\w*", ("gfx940", "gfx941", "gfx942")),
     (r"(v_lshl_add_u64|v_mov_b64)\w*", _NEW),
-    (r"global_load_lds_dwordx[34]", _LATEST),
+    (r"global_load_lds_dwordx[34]|v_bitop3_b(16|32)\w*", _LATEST),
     (r"global_load_lds_\w+", _NEW),
 )
 """Instructions that some architectures of gfx9 lack, or mean otherwise: by pattern, those that have them."""
