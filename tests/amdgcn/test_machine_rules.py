@@ -94,6 +94,13 @@ def test_wait_states(before: list[str], states: int, then: str, said: str) -> No
             run("gfx942", *body, *nops, then)
 
 
+def test_matrix_instructions_of_gfx90a_take_twice_as_many_passes() -> None:
+    before = [*OPERANDS, "v_mfma_f32_32x32x8f16 v[4:19], v[0:1], v[2:3], 0"]
+    run("gfx90a", *before, "s_nop 15", "s_nop 2", "v_add_f32_e32 v4, v4, v4")
+    with pytest.raises(HazardError, match="takes 19 wait states between, and there are 18"):
+        run("gfx90a", *before, "s_nop 15", "s_nop 1", "v_add_f32_e32 v4, v4, v4")
+
+
 def test_m0_is_not_used_at_once() -> None:
     body = [
         "s_load_dwordx2 s[2:3], s[0:1], 0x0",

@@ -70,7 +70,7 @@ def require_machine_rules(kernel: KernelListing, steps: Sequence[Step], family: 
     """
     _require_registers(kernel, family)
     if family.lanes == 64:  # gfx11 waits by itself
-        _require_wait_states(kernel, steps)
+        _require_wait_states(steps, family.arch)
 
 
 # ---------------------------------------------------------------- registers
@@ -109,14 +109,14 @@ def _unit(bank: str, count: int, family: Family) -> int:
 # ---------------------------------------------------------------- wait states
 
 
-def _require_wait_states(kernel: KernelListing, steps: Sequence[Step]) -> None:
+def _require_wait_states(steps: Sequence[Step], arch: str) -> None:
     """Looks back from each instruction over those that stand before it, as far as any rule asks."""
     time = 0
     before: list[tuple[int, Step]] = []  # after how many wait states which instruction stood
     for step in steps:
         name = step.instruction.mnemonic
         for then, earlier in before:
-            needed, why = max(_needed(earlier, step), default=(0, ""))
+            needed, why = max(_needed(earlier, step, arch), default=(0, ""))
             if time - then - 1 < needed:
                 raise HazardError(
                     f"{why} of line {earlier.line} by {name} takes {needed} wait states between, and there "
@@ -136,13 +136,13 @@ _MOST = 20
 """Wait states after which no rule asks for more."""
 
 
-def _needed(earlier: Step, step: Step) -> Iterator[tuple[int, str]]:
+def _needed(earlier: Step, step: Step, arch: str) -> Iterator[tuple[int, str]]:
     """The wait states that must lie between two instructions, each with its reason."""
     name, written = step.instruction.mnemonic, {*earlier.writes}
     reads = written.intersection(step.reads)
     if isinstance(earlier, Mfma):
         if _reads_result(step, written) or (not isinstance(step, Mfma) and written & {*step.writes}):
-            yield _matrix_states(earlier), "a use of the sums"
+            yield _matrix_states(earlier, arch), "a use of the sums"
         return
     if not earlier.instruction.mnemonic.startswith("v_"):
         if SGPR + M0 in written and "_lds_" in name:
@@ -174,14 +174,14 @@ def _reads_result(step: Step, written: set[int]) -> bool:
     return _any_in(step.reads, written)
 
 
-def _matrix_states(step: Mfma) -> int:
+def _matrix_states(step: Mfma, arch: str) -> int:
     """The fewest wait states before sums may be used: three more than the passes of the instruction."""
     shape = step.shape
     if shape.sums == "f64":
         return 11 if shape.m == 16 else 5
     if shape.of_a == "f32":
         return {32: 18, 16: 10, 4: 4}[shape.m]
-    return {32: 11, 16: 7, 4: 5}[shape.m]
+    return {32: 19, 16: 11, 4: 5}[shape.m] if arch in _OLD else {32: 11, 16: 7, 4: 5}[shape.m]
 
 
 def _is_memory(name: str) -> bool:
