@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.schedule.placement_rules import near_divisor
 from tilewright.targets.hip.arch import ARCHITECTURES
 
 from .seeds import NARROW, SEED, XDL
@@ -227,6 +229,25 @@ def test_a_larger_shared_memory_is_counted_where_there_is_one() -> None:
     deep = changed(XDL, {"k_per_block": 128, f"{A}.thread_cluster_lengths": (16, 16, 1)})
     assert [row.name for row in deep.check(arch="gfx942").failed] == ["LDS"]
     assert deep.check(arch="gfx950").ok
+
+
+@pytest.mark.parametrize("instance", [SEED, XDL], ids=["wmma", "xdl"])
+@pytest.mark.parametrize("extent", [2**31, 2**62 + 2**31, 2**63 - 1])
+def test_extents_far_beyond_a_tile_are_refused_at_once(instance: Any, extent: int) -> None:
+    counted = [field.name for field in fields(instance) if type(getattr(instance, field.name)) is int]
+    assert len(counted) >= 10
+    start = time.process_time()
+    for name in counted:
+        assert changed(instance, {name: extent}).check(PROBLEM).failed, name
+    assert time.process_time() - start < 30
+
+
+def test_the_nearest_divisor_is_that_of_an_exhaustive_search() -> None:
+    for whole in (*range(1, 130), 2**16 + 1, 2**12 * 27):
+        divisors = [n for n in range(1, whole + 1) if whole % n == 0]
+        for value in (*range(1, 140), whole - 1, whole, whole + 1, 2 * whole):
+            nearest = min(divisors, key=lambda n, value=value: (abs(n - value), n))  # type: ignore[misc]
+            assert near_divisor(value, whole) == nearest, (value, whole)
 
 
 SPECIALIZATIONS = ["Default", *(f"{dims}Padding" for dims in ("M", "N", "K", "MN", "MK", "NK", "MNK"))]

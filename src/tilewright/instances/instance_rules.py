@@ -11,6 +11,7 @@ from tilewright.instances.checks import Check
 from tilewright.instances.template import Template
 from tilewright.instances.transfers import BlockTransfer
 from tilewright.instances.words import COLUMN, ROW
+from tilewright.schedule.placement_rules import near_divisor
 
 ACCUMULATORS = {"wmma": ("f32", "f16", "i32"), "xdl": ("f32", "i32", "f64")}
 """In what dtypes products may be added."""
@@ -30,16 +31,6 @@ def multiple(value: int, unit: int) -> int:
         (128, 64, 128)
     """
     return max((value + unit // 2) // unit, 1) * unit
-
-
-def near_divisor(value: int, whole: int) -> int:
-    """The divisor of a whole that is nearest to a value; the smaller of two.
-
-    Example:
-        >>> near_divisor(48, 128), near_divisor(300, 128)
-        (32, 128)
-    """
-    return min((n for n in range(1, whole + 1) if whole % n == 0), key=lambda n: (abs(n - value), n))
 
 
 def rules_of_instances(instance: Template, arch: str) -> Iterator[Check]:

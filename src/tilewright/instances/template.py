@@ -175,8 +175,14 @@ class Template(ABC):
     def lds_elems(self) -> tuple[int, int]:
         """Elements of shared memory that A and B take, in multiples that keep K1 elements aligned."""
         unit = lcm(*self.k1s)
-        a, b = (-(-_elems(layout) // unit) * unit for layout in self.lds)
-        return a, b
+        elems = []
+        for enabled, (k0, rows, k1), transfer in zip(
+            self.enable_lds, self.tiles, self.transfers, strict=True
+        ):
+            # The layout's cosize.  An illegal instance may have no K0, or more elements than a layout.
+            taken = k0 * rows * k1 + (k0 - 1) * transfer.lds_extra * k1 if enabled and k0 else 0
+            elems.append(-(-taken // unit) * unit)
+        return elems[0], elems[1]
 
     @property
     def c_shuffle_tile(self) -> tuple[int, int]:
@@ -210,10 +216,3 @@ class Template(ABC):
         """Along which of M, N and K a matrix is contiguous."""
         layout = {"A": self.a_layout, "B": self.b_layout, "C": self.c_layout}[side]
         return {"A": "MK", "B": "KN", "C": "MN"}[side][0 if layout == COLUMN else 1]
-
-
-def _elems(layout: Layout | None) -> int:
-    """Elements of memory from the first to the last of a layout."""
-    elems = 0 if layout is None else layout.cosize
-    assert isinstance(elems, int)
-    return elems

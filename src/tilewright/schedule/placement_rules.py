@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 from tilewright.schedule.machine_rules import Reasons
 from tilewright.schedule.resources import Case
 from tilewright.schedule.sides import Side
@@ -10,14 +12,22 @@ STAGINGS = ("direct", "registers", "cp_async", "fragments")
 """Those in which all threads fill stages that lie as a schedule says."""
 
 
+_TRIED_DIVISORS = 1 << 16
+"""Largest trial divisor.  All divisors of a number below its square are found, in some milliseconds."""
+
+
 def near_divisor(value: int, whole: int) -> int:
-    """The divisor of a whole that is nearest to a value; the smaller of two.
+    """Return the divisor of a whole that is nearest to a value; the smaller of two.
+
+    The search takes as long for a whole of any size.  If both numbers are far beyond the extent of a tile (a
+    value over 2^15, a whole over 2^32), the answer is a divisor, but a nearer one may exist.
 
     Example:
-        >>> near_divisor(48, 128), near_divisor(300, 128)
-        (32, 128)
+        >>> near_divisor(48, 128), near_divisor(300, 128), near_divisor(48, 3 << 62)
+        (32, 128, 48)
     """
-    return min((n for n in range(1, whole + 1) if whole % n == 0), key=lambda n: (abs(n - value), n))
+    small = [n for n in range(1, min(isqrt(whole), _TRIED_DIVISORS) + 1) if whole % n == 0]
+    return min((*small, *(whole // n for n in small)), key=lambda n: (abs(n - value), n))
 
 
 def together(case: Case) -> Reasons:
