@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -245,3 +246,39 @@ def test_a_signal_handler_that_interrupts_an_import_uses_the_whole_library() -> 
     assert done.stdout.startswith("8.0 True True {")
     assert "8.0" in done.stdout[4:]
     assert "'parse_kernel'" in done.stdout
+
+
+# The interpreter's end.
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("earlier", [1, 3])
+def test_a_launch_while_the_interpreter_ends_runs_on_its_callers_thread(earlier: int) -> None:
+    code = f"""
+import atexit, sys
+import numpy as np
+import tilewright as tw
+class Late:
+    def __init__(self):
+        self.a = np.random.default_rng(0).integers(-3, 4, (300, 300)).astype(np.float32)
+        self.exact = self.a @ self.a
+    def right(self):
+        return bool((tw.matmul(self.a, self.a, target="cpu") == self.exact).all())
+    def __del__(self):
+        print("del", self.right(), flush=True)
+late = Late()
+atexit.register(lambda: print("atexit", late.right(), flush=True))
+assert all([late.right() for _ in range({earlier})])
+atexit.register(lambda: print("atexit", late.right(), flush=True))
+sys.modules["late"] = late
+"""
+    environment = {**os.environ, "TILEWRIGHT_THREADS": "2"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=90,
+        env=environment,
+    )
+    assert ran.stdout.splitlines() == ["atexit True", "atexit True", "del True"], ran.stderr

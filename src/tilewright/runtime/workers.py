@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -175,7 +176,8 @@ class _Shared:
 
     def _open(self, library: Library) -> Pool | None:
         """The pool, made now; None if it has one thread, or if somebody else is making it."""
-        if not self._opening.acquire(blocking=False):
+        # While the interpreter ends, a new thread never begins, and `Thread.start` waits for it for ever.
+        if sys.is_finalizing() or not self._opening.acquire(blocking=False):
             return None
         try:
             self.threads = self.threads or settings().threads
@@ -188,7 +190,8 @@ class _Shared:
             self._opening.release()
 
     def close(self) -> None:
-        """At the interpreter's end."""
+        """Send the threads home at the interpreter's end; later launches run on their callers' threads."""
+        self.threads = 1
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
