@@ -5,10 +5,13 @@ A namespace is a module with ``__all__``; `dir` shows that and nothing else.
 
 from __future__ import annotations
 
+import logging  # noqa: F401  registers its fork hooks before ours, so that ours runs first and waits without its lock
+import os
 import sys
-from _thread import get_ident
+from _thread import RLock, get_ident
 from importlib import import_module
 from importlib.machinery import PathFinder
+from time import monotonic, sleep
 
 TYPE_CHECKING = False
 
@@ -76,15 +79,34 @@ def submodule(package: str, path: list[str], name: str) -> Any:
     return None if found is None else import_whole(found.name)
 
 
+_FORK_WAITS_S = 60.0
+"""The longest time in seconds that a fork waits for imports of other threads."""
+
+_YIELD_S = 0.1
+"""The longest time in seconds that a new import lets a waiting fork go first.
+
+It must be bounded: the fork may wait for an import that needs a module of this thread.
+"""
+
+_forking: list[int] = []
+"""Identifiers of the threads that wait to fork."""
+
 _importing: list[int] = []
-"""The threads that import a module now, while handlers of signals wait."""
+"""Identifiers of the threads that import a module now, one for each nested import."""
+
+_gate = RLock()
+"""Held while a thread enters `_importing`, and by a fork until the child exists.
+
+Signal handlers may import, so the lock must be reentrant.
+"""
 
 
 def import_whole(name: str) -> Any:
-    """Import a module; handlers of signals that arrive meanwhile run when it is whole.
+    """Import a module; signal handlers and forks wait until all of it is there.
 
     A handler runs on the thread that imports, and would find half of the module.  Python's own handler of
-    interrupts does not wait: it ends the import.
+    interrupts does not wait: it ends the import.  A forked child would wait for ever for a module that
+    another thread of its parent imports, because that thread does not exist in the child.
 
     Args:
         name: the module's full name.
@@ -95,27 +117,63 @@ def import_whole(name: str) -> Any:
     known = sys.modules.get(name)
     if known is not None and not getattr(known.__spec__, "_initializing", False):
         return known
+    me = get_ident()
+    if me in _importing:
+        return import_module(name)
     signal: Any = sys.modules["_signal"]  # always there; the module `signal` gives names to its numbers
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
     try:
-        if get_ident() not in _importing:
+        try:
             for number in signal.valid_signals():
                 handler = signal.getsignal(number)
                 if callable(handler) and handler is not signal.default_int_handler:
                     signal.signal(number, lambda number, frame: waiting.append((number, frame)))
                     handlers[number] = handler
-    except ValueError:  # handlers run on the main thread alone, and this is another one
-        return import_module(name)
-    _importing.append(get_ident())
-    try:
+        except ValueError:
+            pass  # handlers run on the main thread alone, and this is another one
+        end = monotonic() + _YIELD_S
+        while _forking and me not in _forking and monotonic() < end:
+            sleep(0.001)
+        with _gate:
+            _importing.append(me)
         return import_module(name)
     finally:
-        _importing.remove(get_ident())
+        if me in _importing:  # an interrupt may come before the thread has entered
+            _importing.remove(me)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for number, frame in waiting:
             handlers[number](number, frame)
+
+
+def _before_fork() -> None:
+    """Wait until no other thread imports, and let none begin."""
+    me, end = get_ident(), monotonic() + _FORK_WAITS_S
+    _forking.append(me)
+    _gate.acquire()
+    while any(thread != me for thread in _importing) and monotonic() < end:
+        _gate.release()  # a thread that imports may wait for another that has not entered yet
+        sleep(0.001)
+        _gate.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _forking.remove(get_ident())
+    _gate.release()
+
+
+def _after_fork_in_child() -> None:
+    me = get_ident()
+    _forking.clear()
+    _importing[:] = [thread for thread in _importing if thread == me]
+    _gate.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
 
 
 def missing(module: str, name: str) -> AttributeError:

@@ -118,7 +118,7 @@ def test_a_kernel_loads_no_target_before_it_is_compiled_for_it() -> None:
     targets = ("reference", "simt", "cpu", "cuda", "hip")
     heavy = [name for name in loaded if name.startswith(tuple(f"tilewright.targets.{at}" for at in targets))]
     assert not heavy
-    assert len(loaded) <= 277, sorted(loaded)
+    assert len(loaded) <= 283, sorted(loaded)  # six of them are `logging` with what it needs
 
 
 def test_a_target_is_loaded_when_it_is_asked_for() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import cuda.bindings
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.namespaces import import_whole
 from tilewright.runtime import cuda as driver
 from tilewright.runtime import workers
 from tilewright.runtime.cache import Cache, key
@@ -134,6 +140,53 @@ def test_locks_that_are_held_during_a_fork_are_free_in_the_child(cache: Cache) -
     finally:
         shared._opening.release()
         cache._counting.release()
+
+
+@pytest.mark.timeout(120)
+def test_a_fork_waits_for_an_import_of_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = "import time\ntime.sleep(0.5)\n"
+    (tmp_path / "slow_inner.py").write_text(inner)
+    (tmp_path / "slow_outer.py").write_text("import slow_inner\nwhole = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        thread = threading.Thread(target=import_whole, args=("slow_outer",))
+        thread.start()
+        while "slow_inner" not in sys.modules:
+            time.sleep(0.001)
+        join = in_child(lambda: bool(import_whole("slow_outer").whole), 20)
+        assert join() == 0
+        thread.join()
+        # A fork of the thread that imports waits for nobody, and its child goes on importing.
+        forking = "import os\nchild = os.fork()\nif child == 0: import slow_inner; os._exit(7)\n"
+        (tmp_path / "forking.py").write_text(forking + "ended = os.waitpid(child, 0)[1]\n")
+        assert os.waitstatus_to_exitcode(import_whole("forking").ended) == 7
+    finally:
+        for name in ("slow_outer", "slow_inner", "forking"):
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("after", ["tilewright.dtypes", "tilewright.ops"])
+def test_a_child_that_is_forked_during_the_first_call_computes(after: str) -> None:
+    code = f"""
+import os, signal, sys, threading, time
+import numpy as np
+import tilewright as tw
+def multiply():
+    a = np.arange(12, dtype=np.float32).reshape(4, 3)
+    return bool((tw.matmul(a, a.T, target="reference") == a @ a.T).all())
+threading.Thread(target=multiply).start()
+while {after!r} not in sys.modules: time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    signal.alarm(90)
+    os._exit(0 if multiply() else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["0"], ran.stderr
 
 
 def test_what_is_renewed_is_not_kept_alive() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.arch import REFERENCE, Arch
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
+from tilewright.namespaces import import_whole
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import Backend, Executable, Prepared
 from tilewright.runtime.frameworks import memory_of
@@ -72,6 +73,9 @@ def _owner(arch: str) -> str:
 
 @cache
 def _made(name: str) -> Backend:
+    # It registers fork hooks.  A fork that waits for an import runs only half of the hooks that this import
+    # registers, and they complain; so the package is imported by itself, and the wait for it is short.
+    import_whole("filelock")
     made: Backend = part(TARGETS[name].backend)()
     return made
 

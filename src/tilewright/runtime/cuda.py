@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
+from tilewright.namespaces import import_whole
 from tilewright.runtime import launches
 from tilewright.runtime.driver import LEGACY_STREAM, LoadedFunction, Names, Started
 from tilewright.runtime.forks import renew_after_fork
@@ -38,6 +39,7 @@ def _start() -> Any:
             "it; nearest: start the child with multiprocessing.get_context('spawn')"
         )
     try:
+        import_whole("cuda.bindings.driver")
         from cuda.bindings import driver as bindings
     except ImportError as error:
         raise ToolchainError(

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import CompileError, ToolchainError
+from tilewright.namespaces import import_whole
 
 FLAGS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v", "--no-cache")
 """Options of every compilation: no fast math, no contraction; what rounds once is written ``fmaf``.
@@ -52,6 +53,7 @@ class Binary:
 @lru_cache(maxsize=1)
 def _nvrtc() -> Any:
     try:
+        import_whole("cuda.bindings.nvrtc")
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise ToolchainError(
