@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.functions.conversions import Array
+from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, Op
+from tilewright.ir.mma import MmaAtom
+from tilewright.ir.ops import Block, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference import edges, peers
@@ -30,6 +33,7 @@ from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
 from tilewright.targets.reference.state import ClusterState, Delivery, Gathering, Steps, Wait, Warp
+from tilewright.targets.reference.turns import Turns
 from tilewright.targets.rules import RuleTable
 from tilewright.threads.distribution import Distribution
 
@@ -77,6 +81,8 @@ class Machine:
         self.signs = edges.Signs(kernel)
         self.leftovers = Leftovers(kernel)
         self.barriers = 0
+        self.turns: Turns | None = None
+        """What loops leave out; None: nothing."""
         self.trail = Trail()
         self._rules = rules
         self._known_rules: dict[int, Callable[..., Steps | None]] = {}
@@ -134,6 +140,8 @@ class Machine:
         """Look at what is left of a cluster whose blocks have come to their ends."""
         if self.check:
             report_unfinished(self.checker, cluster)
+            if self.turns is not None:
+                self.turns.settle(cluster)
             report_schedules(self.checker, cluster)
 
     def steps(self, warp: Warp, body: Block) -> Steps:
@@ -173,6 +181,11 @@ class Machine:
         barrier.opened += 1
         self.barriers += 1
         join([warp.agent for warp in barrier.warps])
+
+    def adding(self, op: Mma | MmaAsync) -> MmaAtom:
+        """The atom that a multiply adds by; sums that lack turns mean nothing, and are not cut off."""
+        atom = op.mma.atom
+        return atom if self.turns is None else op.kept("plain", lambda op: replace(atom, sums=None))
 
     # ---------------------------------------------------------------- memory
 

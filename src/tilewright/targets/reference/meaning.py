@@ -183,7 +183,7 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
         ]
         index = maps[2][0]
         before = _scattered(c[part], index, (len(dense[0]), len(dense[1])))
-        sums = machine.numbers.multiply_add(op.mma.atom, dense[0], dense[1], before, op.negative)
+        sums = machine.numbers.multiply_add(machine.adding(op), dense[0], dense[1], before, op.negative)
         result[part] = sums[index]
         if any(marks is not None for marks in beyond):
             marks = [
@@ -289,7 +289,16 @@ def _read_index(machine: Machine, warp: Warp, op: ops.ReadIndex) -> None:
 def _for(machine: Machine, warp: Warp, op: ops.For) -> Steps:
     turns = range(warp.int(op.start), warp.int(op.stop), op.step)
     machine.trail.turned(op, len(turns))
-    for index in turns:
+    gap = None if machine.turns is None else machine.turns.gap(warp, op, turns)
+    before = warp.steps
+    for number, index in enumerate(turns):
+        if gap is not None and machine.turns is not None:
+            if number == gap.first - gap.period:
+                before = warp.steps.copy()
+            elif number == gap.first:
+                machine.turns.leave_out(warp, gap, before)
+            if gap.first <= number < gap.behind:
+                continue
         warp.env[op.index] = index
         yield from machine.steps(warp, op.body)
 

@@ -129,7 +129,7 @@ def multiply_add(atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = F
         if not atom.c_dtype.is_float:
             narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
             exact: Any = np.float64 if narrow else np.int64
-            products = (a.astype(exact) @ b.astype(exact).T).astype(np.int64)
+            products = _product(a.astype(exact), b.astype(exact)).astype(np.int64)
             total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
             return total
         wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
@@ -137,4 +137,15 @@ def multiply_add(atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = F
         left = -left if negative else left
         if atom.sums is not None:
             return atom.sums.add(left, right, c, (atom.a_dtype, atom.b_dtype, atom.c_dtype))
-        return rounded(left @ right.T + widen(c, atom.c_dtype).astype(wide), atom.c_dtype)
+        return rounded(_product(left, right) + widen(c, atom.c_dtype).astype(wide), atom.c_dtype)
+
+
+MOST_PRODUCTS = 1 << 18
+"""Of one call of the BLAS library: for more OpenBLAS wakes other threads, which cost more than they save."""
+
+
+def _product(a: Array, b: Array) -> Array:
+    """``a @ b.T``, some columns at a time."""
+    columns = max(1, MOST_PRODUCTS // max(1, a.size))
+    parts = [a @ b[first : first + columns].T for first in range(0, max(len(b), 1), columns)]
+    return np.concatenate(parts, axis=1)

@@ -111,21 +111,28 @@ def run(
             raise LaunchError(f"kernel {kernel.name}: {message}")
     extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
     bound = _bind_scalars(kernel, scalars or {}, numbers)
-    before = {name: arrays[name].copy() for name in kernel.written_params} if has_signals(kernel) else {}
+    again = work is not None or has_signals(kernel)
+    before = {name: arrays[name].copy() for name in kernel.written_params} if again else {}
     late: Late = {}
+    leaves_turns_out = True
     while True:
         buffers = _bind_buffers(kernel, arrays, env, check, numbers)
         _forget(kernel, buffers, outputs)
         machine = Machine(kernel, lanes, rules, buffers, bound, check, numbers, late)
-        selection = Selection(kernel, env, extents, buffers, work, asked=blocks is not None)
+        selection = Selection(kernel, env, extents, buffers, work, asked is not None, leaves_turns_out)
         wanted = _clusters(kernel, extents, _grid(extents) if asked is None else asked)
         members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
-        if not has_signals(kernel):
+        if has_signals(kernel):
+            done, ended = run_together(machine, members, resident)
+            is_settled = machine.counts.is_settled or not check
+        else:
             done, ended = _run_apart(machine, members, selection)
+            is_settled = selection.turns is None or (
+                selection.turns.is_balanced and not machine.checker.findings.all()
+            )
+        if is_settled:
             break
-        done, ended = run_together(machine, members, resident)
-        if machine.counts.is_settled or not check:
-            break
+        leaves_turns_out = False  # all turns show what there is
         for name, contents in before.items():
             arrays[name][...] = contents
     if ended and done == math.prod(extents):  # others might have reset what is left
@@ -153,9 +160,12 @@ def _run_apart(machine: Machine, clusters: Iterable[Members], selection: Selecti
     for members in clusters:
         if selection.leaves_out([index for index, _ in members], machine.checker.accessed):
             continue
+        machine.turns = selection.turns
         if not machine.run_cluster(members):
             return done, False
         done += len(members)
+        if machine.turns is not None and not machine.turns.is_balanced:
+            break
     return done, True
 
 

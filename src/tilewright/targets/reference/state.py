@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -196,6 +197,8 @@ class Warp:
         padded: sums that have elements beyond an edge in them, until they are used.
         loaded: the same of what it read last from memory.
         acquired: the tensor maps that it has made seen: the table of each, and where it begins there.
+        steps: how often it took each kind of step at each place, also in turns of loops that are left out.
+        left_out: how often in those alone.
     """
 
     index: int
@@ -221,9 +224,12 @@ class Warp:
     padded: dict[Value, Padded] = field(default_factory=dict)
     loaded: Array | None = None
     acquired: set[tuple[Value, int]] = field(default_factory=set)
+    steps: Counter[tuple[str, Hashable]] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, Hashable]] = field(default_factory=Counter)
 
     def note(self, kind: str, place: Hashable, amount: int, phase: int, op: Op) -> None:
         """Remember a step for other schedules, see `Step`."""
+        self.steps[kind, place] += 1
         skeleton = self.block.cluster.skeleton
         if skeleton is not None:
             skeleton.note(self, Step(kind, place, amount, phase, op))

@@ -178,7 +178,7 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
         places[warp] = spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1]
         if not issue.is_fresh:
             before[places[warp]] = part.values if part.ahead is None else part.ahead
-    sums = machine.numbers.multiply_add(op.mma.atom, a, b, before, op.negative)
+    sums = machine.numbers.multiply_add(machine.adding(op), a, b, before, op.negative)
     for warp, part in issue.parts.items():
         index = places[warp]
         part.ahead = sums[index]

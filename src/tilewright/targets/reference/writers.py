@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from tilewright.functions.conversions import Array
+from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Let, Op
@@ -25,25 +25,33 @@ MOST_PAIRS = 4
 """How many pairs of blocks that touch one element are kept: of writers, of a reader before or behind."""
 
 
+Path: TypeAlias = tuple[tuple[int, int], ...]
+"""Of each loop around an access, by identity, the index of the turn."""
+
+
 class UnknownError(Exception):
     """The elements that a block touches cannot be told without running it."""
 
 
 @dataclass
 class Writers:
-    """Who writes what.
+    """Who writes what: which turn of which block.
 
     Args:
-        of: for each array that is written the number of the block that writes each element, from 1; 0 for
+        of: for each array that is written the number of the turn that writes each element, from 1; 0 for
             elements that no block writes.
         clusters: for each block the number of its cluster.
         pairs: blocks that write, or read and write, one element: a few pairs of each way to meet, and all
             pairs of one cluster, where only a run shows whether a barrier orders them.
+        comes_back: whether a block comes back in a later turn of a loop to an element that it writes.
     """
 
     of: dict[Value, Array]
     clusters: Array
     pairs: dict[tuple[bool, bool, bool], set[tuple[int, int]]] = field(default_factory=dict)
+    comes_back: bool = False
+    _turns: dict[tuple[int, Path], int] = field(default_factory=dict)
+    _blocks: Array = field(default_factory=lambda: np.zeros(1024, np.int32))
     _visits: int = 0
 
     @property
@@ -51,15 +59,19 @@ class Writers:
         """The blocks of the pairs."""
         return {block for pairs in self.pairs.values() for pair in pairs for block in pair}
 
-    def visit(self, block: int, op: Op, value: Value, at: Array, writes: bool) -> None:
-        """A block accesses elements."""
+    def visit(self, block: int, path: Path, value: Value, at: Array, writes: bool) -> None:
+        """A block accesses elements, in these turns of the loops around the access."""
         self._visits += 1
         if self._visits > MOST_VISITS:
             raise UnknownError
-        owner = self.of[value.buffer]
-        at = at[(at >= 0) & (at < len(owner))]
-        others = owner[at]
-        others = others[(others != 0) & (others != block + 1)] - 1
+        turn = self._turn(block, path)
+        written = self.of[value.buffer]
+        at = at[(at >= 0) & (at < len(written))]
+        turns = written[at]
+        turns = turns[(turns != 0) & (turns != turn)]
+        others = self._blocks[turns]
+        self.comes_back |= bool((others == block).any())
+        others = others[others != block]
         within = self.clusters[others] == self.clusters[block]
         for is_near in (False, True):
             for other in others[within == is_near][:1].tolist():
@@ -67,7 +79,15 @@ class Writers:
                 if is_near or len(pairs) < MOST_PAIRS:
                     pairs.add((block, other))
         if writes:
-            owner[at] = block + 1
+            written[at] = turn
+
+    def _turn(self, block: int, path: Path) -> int:
+        """The number of a turn of a block, from 1."""
+        number = self._turns.setdefault((block, path), len(self._turns) + 1)
+        if number == len(self._blocks):
+            self._blocks = np.concatenate([self._blocks, np.zeros_like(self._blocks)])
+        self._blocks[number] = block
+        return number
 
 
 def writers(
@@ -88,11 +108,12 @@ def writers(
     try:
         # Writes of all blocks first: a read meets also what a later block writes.
         for writes in (True, False):
+            accesses = _Accesses(kernel, found.of.keys(), writes)
             for number in range(len(blocks)):
                 mine = {**env, **{sym: int(values[number]) for sym, values in known.items()}}
-                for op, value, at in _accesses(kernel.body, mine, found.of.keys(), writes):
-                    found.visit(number, op, value, at, writes)
-    except (UnknownError, KeyError):  # a mutable integer has no value here
+                for path, value, at in accesses.of(kernel.body, mine):
+                    found.visit(number, path, value, at, writes)
+    except (UnknownError, KeyError, ZeroDivisionError):  # a mutable integer has no value here
         return None
     return found
 
@@ -105,32 +126,40 @@ def _clusters(kernel: Kernel, blocks: Array) -> Array:
     return cast(Array, np.unique(first, axis=0, return_inverse=True)[1].reshape(-1))
 
 
-def _accesses(
-    block: Block, env: dict[Sym, int], arrays: Collection[Value], writes: bool
-) -> Iterator[tuple[Op, Value, Array]]:
-    """The elements of some arrays that a block's operations write, or else read."""
-    if not _touches(block, frozenset(arrays), writes):
-        return
-    for op in block.ops:
-        if isinstance(op, Let):
-            env[op.result] = int(evaluate(op.value, env))
-        for value in op.written if writes else op.read:
-            if value.buffer in arrays:
-                yield op, value, _elements(op, value, env)
-        if isinstance(op, For) and _touches(op.body, frozenset(arrays), writes):
-            for index in range(int(evaluate(op.start, env)), int(evaluate(op.stop, env)), op.step):
-                yield from _accesses(op.body, {**env, op.index: index}, arrays, writes)
-        elif isinstance(op, If):
-            taken = op.then if evaluate(op.condition, env) else op.otherwise
-            yield from _accesses(taken, dict(env), arrays, writes)
-        elif not isinstance(op, For):
-            for region in op.regions:
-                yield from _accesses(region, dict(env), arrays, writes)
+class _Accesses:
+    """The accesses of a kernel's blocks to some arrays: all writes, or else all reads."""
 
+    def __init__(self, kernel: Kernel, arrays: Collection[Value], writes: bool) -> None:
+        self._arrays, self._writes = arrays, writes
+        self._around = {id(op) for op in kernel.walk() if any(map(self._touches, op.regions))}
+        """The loops, branches and roles with such accesses in them."""
 
-@lru_cache(maxsize=4096)
-def _touches(block: Block, arrays: frozenset[Value], writes: bool) -> bool:
-    return any(v.buffer in arrays for op in block.walk() for v in (op.written if writes else op.read))
+    def _of(self, op: Op) -> list[Value]:
+        return [value for value in (op.written if self._writes else op.read) if value.buffer in self._arrays]
+
+    def _touches(self, block: Block) -> bool:
+        return any(self._of(op) for op in block.walk())
+
+    def of(self, block: Block, env: dict[Sym, int], path: Path = ()) -> Iterator[tuple[Path, Value, Array]]:
+        """Those of a block: in which turns, through which view, to which elements."""
+        for op in block.ops:
+            if isinstance(op, Let):
+                env[op.result] = int(evaluate(op.value, env))
+            for value in self._of(op):
+                yield path, value, _elements(op, value, env)
+            if id(op) not in self._around:
+                continue
+            if isinstance(op, For):
+                for index in range(int(evaluate(op.start, env)), int(evaluate(op.stop, env)), op.step):
+                    yield from self.of(op.body, {**env, op.index: index}, (*path, (id(op), index)))
+            elif isinstance(op, If):
+                yield from self.of(op.then if evaluate(op.condition, env) else op.otherwise, dict(env), path)
+            elif isinstance(op, Role) and op.index is not None:
+                for group in range(op.groups):
+                    yield from self.of(op.body, {**env, op.index: group}, path)
+            else:
+                for region in op.regions:
+                    yield from self.of(region, dict(env), path)
 
 
 def _elements(op: Op, value: Value, env: Mapping[Sym, int]) -> Array:
