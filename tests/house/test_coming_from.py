@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.programs import CliRunner
 
 import tilewright as tw
+from tilewright.cli.verbs import app
 from tilewright.ir import verify
+from tilewright.targets.target import part, target_named
 
-PAGE = (Path(__file__).parents[2] / "docs" / "coming_from.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (.*) \| `([^`]*)` \|$", re.MULTILINE)
 ROWS = [(there.strip(), here) for there, here in ROW.findall(PAGE)]
 
@@ -45,3 +50,151 @@ def test_each_line_is_legal(there: str, here: str, tmp_path: Path) -> None:
     a, b = (rng.standard_normal((128, 64)).astype(np.float16) for _ in range(2))
     kernel = snippet.trace(a, b, np.empty((128, 128), np.float16), text=here, folder=str(tmp_path))
     assert verify.violations(kernel) == []
+
+
+LACK = re.compile(r"\*\*What we do not have:\*\* (.*?)\.\n", re.DOTALL)
+LACKS = [" ".join(item.split()) for found in LACK.findall(PAGE) for item in found.split("; ")]
+
+SPACES = (tw, tw.hopper, tw.ir, tw.layouts, tw.testing)
+NAMES = {name.lower() for space in SPACES for name in space.__all__}
+SOURCES = [path.read_text(encoding="utf-8") for path in (Path(tw.__file__).parent).rglob("*.py")]
+
+
+@tw.kernel(X="M N", I="M", Y="M N")
+def gathers(X, I, Y):
+    for m, n in tw.tiles(Y):
+        Y[m, n] = X[I[m], n] * 2
+
+
+@tw.kernel(X="M N", I="M", Y="M N")
+def scatters(X, I, Y):
+    for m, n in tw.tiles(Y):
+        Y[I[m], n] = X[m, n] * 2
+
+
+@tw.kernel(X="M N", I="M", Y="M N")
+def adds(X, I, Y):
+    for m, n in tw.tiles(Y):
+        tw.copy(X[m, n], Y[m, n], reduction="add")
+
+
+@tw.kernel(X="M N", I="M", Y="M N")
+def attends(X, I, Y):
+    for m, n in tw.tiles(Y):
+        acc = tw.zeros()
+        for j in tw.steps(X.shape[0]):
+            scores = tw.zeros()
+            for k in tw.steps(X.shape[1]):
+                scores += X[m, k] @ X[j, k].T
+            acc += tw.exp(scores) @ X[j, n]
+        Y[m, n] = acc
+
+
+def refused(*kernels: tw.Kernel) -> bool:
+    """Whether no target launches any of the kernels."""
+    for kernel in kernels:
+        x, y = np.ones((40, 30), np.float32), np.empty((40, 30), np.float32)
+        with pytest.raises(tw.TraceError, match=r"nearest legal choice"):
+            kernel(x, np.arange(40, dtype=np.int32), y, target="reference")
+    return True
+
+
+def unnamed(*parts: str) -> bool:
+    """Whether no word of a public name begins with one of the parts."""
+    return not [name for name in NAMES for start in parts if f"_{start}" in f"_{name}"]
+
+
+def unwritten(*texts: str) -> bool:
+    """Whether no file of the library contains one of the texts."""
+    return not [text for text in texts for source in SOURCES if text in source]
+
+
+def tuned() -> list[str]:
+    """What `tilewright tune` takes, as it says of a kernel in a file."""
+    said = CliRunner().invoke(app, ["tune", "kernel.py:kernel", "8", "8", "8"])
+    assert said.exit_code == 2
+    return said.output.rpartition("choose one of ")[2].strip().split(", ")
+
+
+MISSING: dict[str, Callable[[], bool]] = {
+    "scatter and gather in dataflow kernels": lambda: refused(gathers, scatters),
+    "atomics in dataflow kernels": lambda: refused(adds),
+    "sorting": lambda: unnamed("sort", "top_k"),
+    "gradients": lambda: unnamed("grad", "backward"),
+    "`torch.compile`": lambda: unwritten("torch.library", "torch.compile", "custom_op"),
+    "tuning of explicit kernels": lambda: tuned() == ["gemm"],
+    "attention as a dataflow kernel": lambda: refused(attends),
+    "sparse GEMMs": lambda: unnamed("sparse") and unwritten("mma.sp", "wgmma.mma_async.sp"),
+    "Blackwell": lambda: unwritten("tcgen05", "sm_100"),
+    "scales in e8m0": lambda: unwritten("e8m0"),
+    "programmatic access to single registers": lambda: unnamed("register"),
+    "convolutions by TMA im2col": lambda: unwritten("cuTensorMapEncodeIm2col", ".im2col::"),
+    "tensor maps that the kernel writes": lambda: unwritten("tensormap.replace"),
+}
+"""What the page says is missing, and whether it is."""
+
+
+def lack(statement: str) -> str:
+    return re.split(r" \(|: ", statement)[0]
+
+
+def test_each_thing_that_is_said_to_be_missing_is_looked_for() -> None:
+    assert {lack(statement) for statement in LACKS} == set(MISSING)
+
+
+@pytest.mark.parametrize("statement", MISSING)
+def test_what_is_said_to_be_missing_is_missing(statement: str) -> None:
+    """As soon as one of these exists, the page must say so."""
+    assert MISSING[statement]()
+
+
+PRESENT: dict[str, Callable[[], bool]] = {
+    r"tun(er|ing)": lambda: "gemm" in tuned(),
+    r"AMD( GPUs?| hardware)?": lambda: part(target_named("hip").known)["gfx1151"].name == "gfx1151",
+    r"random numbers?": lambda: "random_bits" in NAMES,
+    r"GEMMs? with packed weights|packed weights": lambda: "pack_weights" in NAMES,
+    r"complex (numbers|products)": lambda: "complex_matmul" in NAMES,
+    r"attention": lambda: "attention" in NAMES,
+}
+"""What the library has: how a sentence would name it, and the proof."""
+
+DENIALS = r"[Tt]here (?:is|are) no|[Ww]e (?:do not|don't) have(?::\*\*)?|[Nn]o support for|[Dd]oes not have"
+DOCUMENTS = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if path.name not in {"CHANGELOG.md", "audit.md"} and path.parent.name != "decisions"
+)
+
+
+def denials(text: str) -> list[str]:
+    """Sentences that say that the library lacks something which it has.
+
+    The thing must stand right after the denial, or be an item of its list, between commas or semicolons.
+    """
+    found = []
+    for match in re.finditer(rf"(?:{DENIALS})\s+(.*?)(?:\.(?=\s|\Z)|\n\n|\Z)", text, re.DOTALL):
+        items = re.split(r"[;,]\s|\s(?:and|or)\s|\s\(", " ".join(match[1].split()))
+        found += [
+            item
+            for item in items
+            for thing in PRESENT
+            if re.fullmatch(rf"(?:a |an |any )?(?:{thing})(?: yet| here)?", item)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("thing", PRESENT)
+def test_what_the_pages_may_not_deny_is_there(thing: str) -> None:
+    assert PRESENT[thing]()
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_page_denies_what_is_there(page: Path) -> None:
+    assert denials(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_denial_is_found() -> None:
+    assert denials("There is no tuner yet.") == ["tuner yet"]
+    old = "**What we do not have:** atomics there\n(here), sorting, random numbers, a tuner,\nAMD GPUs.\n"
+    assert denials(old) == ["random numbers", "a tuner", "AMD GPUs"]
+    assert denials("There is no GPU here, and AMD GPUs are the target hip.") == []
