@@ -36,13 +36,17 @@ class Signature:
         function: the function.
         most: for some of its parameters the largest number.
         called: what messages call it; default: its name.
+        made_by: of the constructor of a class whose objects the library makes, what makes one.
     """
 
-    def __init__(self, function: Callable[..., Any], most: Mapping[str, Most], called: str = "") -> None:
+    def __init__(
+        self, function: Callable[..., Any], most: Mapping[str, Most], called: str = "", made_by: str = ""
+    ) -> None:
         code = function.__code__
         count, only = code.co_argcount, code.co_kwonlyargcount
         self.function = function
         self.called = called or calling(function)
+        self.made_by = made_by
         self.most = most
         self.positional = code.co_varnames[:count]
         self.names = code.co_varnames[: count + only]
@@ -100,6 +104,8 @@ class Signature:
         """What to say of a value that is not legal."""
         kind = (self.kinds or {})[name]
         what = f"{self.called}({name}={shown(value)}): {name} must be {kind.words}"
+        if self.made_by:
+            return f"{what}; {self.called} is made by the library: {self.made_by}"
         near = kind.near(value)
         nearest = kind.nearest if near is None or kind.holds(near) is False else f"{name}={near}"
         return what + (f"; nearest legal choice: {nearest}" if nearest else "")
@@ -206,6 +212,16 @@ class Calls:
         """Decorate what does the work of another function, by whose name messages call it."""
         return lambda inner: self._wrapped(inner, {}, called)
 
+    def made(self, by: str) -> Callable[[ClassType], ClassType]:
+        """Decorate a class whose objects the library makes: its constructor says what makes one."""
+
+        def decorate(cls: ClassType) -> ClassType:
+            CLASSES.setdefault(cls.__name__, cls)
+            cls.__init__ = self._wrapped(cls.__init__, {}, made_by=by)  # type: ignore[misc]
+            return cls
+
+        return decorate
+
     def methods(self, *names: str) -> Callable[[ClassType], ClassType]:
         """Decorate these methods of a class."""
 
@@ -223,8 +239,10 @@ class Calls:
             return what
         return self._wrapped(what, most)
 
-    def _wrapped(self, function: CallableType, most: Mapping[str, Most], called: str = "") -> CallableType:
-        signature, before = Signature(function, most, called), self.before
+    def _wrapped(
+        self, function: CallableType, most: Mapping[str, Most], called: str = "", made_by: str = ""
+    ) -> CallableType:
+        signature, before = Signature(function, most, called, made_by), self.before
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:

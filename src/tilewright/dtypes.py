@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from tilewright.calls import Calls
 from tilewright.errors import DTypeError, shown
+from tilewright.kinds import is_integer
 
 
 @Calls(DTypeError)
@@ -73,6 +74,8 @@ class DType:
             >>> f16.bytes_of(3), i4.bytes_of(6)
             (6, 3)
         """
+        if type(count) is not int and not is_integer(count):
+            raise DTypeError(f"{self}.bytes_of(count={shown(count)}): count must be an integer")
         return -(-count * self.bits // 8)
 
     @property

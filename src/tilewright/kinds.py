@@ -6,8 +6,9 @@ A room adds what its own annotations mean with `legal`; a class stands for its i
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -83,6 +84,11 @@ def is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
+def is_collection(value: object) -> bool:
+    """Whether a value has entries that can be gone over again, and is no text."""
+    return is_sequence(value) or (isinstance(value, Collection) and not isinstance(value, str | bytes))
+
+
 def near_integer(value: Any) -> int | None:
     """The integer of 64 bits next to a number; None of what is no number, or has none."""
     known = isinstance(value, int | float | np.integer | np.floating)
@@ -150,10 +156,16 @@ def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
 
 
 def named(cls: type) -> Kind:
-    """Instances of a class."""
+    """Instances of a class; of a protocol, what has its methods."""
     name = cls.__name__
     article = "an" if name[0] in "AEIOU" or name.startswith("Mma") else "a"
-    return Kind(f"{article} {name}", f"{name}s", lambda value: isinstance(value, cls), NEAREST.get(name, ""))
+    methods = [one for one, what in vars(cls).items() if not one.startswith("_") and callable(what)]
+
+    def holds(value: Any) -> bool:
+        return all(hasattr(type(value), one) for one in methods)
+
+    is_one = holds if getattr(cls, "_is_protocol", False) else lambda value: isinstance(value, cls)
+    return Kind(f"{article} {name}", f"{name}s", is_one, NEAREST.get(name, ""))
 
 
 def read(annotation: str, scope: Mapping[str, Any]) -> Kind:
@@ -185,14 +197,20 @@ def _read(node: ast.expr, scope: Mapping[str, Any]) -> Kind:
                 return named(found)
         case ast.Subscript(value=ast.Name(id="Sequence"), slice=inner):
             return _sequence("a sequence", _read(inner, scope), is_sequence)
+        case ast.Subscript(value=ast.Name(id="Iterable"), slice=inner):
+            return _sequence("a collection", _read(inner, scope), is_collection)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inner, ast.Constant()])):
-            return _sequence("a tuple", _read(inner, scope), lambda value: isinstance(value, tuple))
+            entry = _read(inner, scope)
+            most = None if entry.near(0) is None else MOST_ENTRIES  # records hold any number of records
+            return _sequence("a tuple", entry, lambda value: isinstance(value, tuple), most)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
             return _tuple([_read(part, scope) for part in parts])
         case ast.Subscript(value=ast.Name(id="Mapping")):
             return KINDS["Mapping"]
         case ast.Subscript(value=ast.Name(id="Callable")):
             return KINDS["Callable"]
+        case ast.Subscript(value=ast.Attribute() as container):
+            return _read(container, scope)
     raise AssertionError(f"no kind of argument is known for the annotation {ast.unparse(node)}")
 
 
@@ -208,6 +226,10 @@ def _named(name: str, scope: Mapping[str, Any]) -> Kind:
     cls = scope.get(name) or CLASSES.get(name)
     if isinstance(cls, type):
         return named(cls)
+    if isinstance(cls, UnionType):
+        return _either([named(one) for one in get_args(cls)])._replace(
+            holds=lambda value: isinstance(value, cls)
+        )
     raise AssertionError(f"no kind of argument is known by the name {name}")
 
 
@@ -229,9 +251,10 @@ def _listed(words: list[str]) -> str:
     return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} or {unique[-1]}"
 
 
-def _sequence(words: str, inner: Kind, outer: Callable[[Any], bool]) -> Kind:
+def _sequence(words: str, inner: Kind, outer: Callable[[Any], bool], most: int | None = MOST_ENTRIES) -> Kind:
     def holds(value: Any) -> bool:
-        return outer(value) and len(value) <= MOST_ENTRIES and all(inner.holds(part) for part in value)
+        fits = outer(value) and (most is None or len(value) <= most)
+        return fits and all(inner.holds(part) for part in value)
 
     several = f"{words}s of {inner.several}".removeprefix("a ")
     return Kind(f"{words} of {inner.several}", several, holds, inner.nearest, _near(inner, 1))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.tracebacks import is_ours
 
 A = np.ones((8, 8), np.float32)
 X = np.ones(32, np.float32)
@@ -208,6 +212,22 @@ def test_a_misspelt_keyword_says_which_was_meant() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
+        (
+            lambda: tw.testing.Trial(0, 0, 0),
+            "bound must be a Bound; Trial is made by the library: bind a kernel",
+        ),
+        (
+            lambda: tw.ck.Checks("x", 0),
+            r"rows must be a sequence of Checks; .*: check\(problem\) of an instance",
+        ),
+        (
+            lambda: tw.PreparedLaunch("f", 0, (), ()),
+            r"must be a Prepared; .*: kernel\.prepare\(\.\.\.\) gives one",
+        ),
+        (
+            lambda: tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8)).spelled("tiles"),
+            "a Schedule has the fields atom, tile, .*; did you mean 'tile'",
+        ),
         (lambda: tw.Kernel(0), r"Kernel\(program=0\): program must be a Program; .*: tw\.kernel"),
         (lambda: tw.ir.violations(0), r"violations\(kernel=0\): kernel must be a Kernel; .* trace\(\.\.\.\)"),
         (lambda: tw.like("f32", 3).filled(0), r"rng must be a Generator; .*: np\.random\.default_rng\(0\)"),
@@ -223,3 +243,103 @@ def test_what_the_library_makes_and_its_methods_look_at_what_they_are_given(
 ) -> None:
     with pytest.raises(tw.LaunchError, match=said):
         call()
+
+
+WRONG: tuple[object, ...] = (0, -1, 1.5, "x", None, (), (1, 2), b"x", np.ones(2), object())
+"""Arguments that hardly any class takes in every place."""
+
+
+def made_of_wrong(cls: type) -> Iterator[Callable[[], object]]:
+    """Constructions of a class with wrong arguments, and with too few or too many."""
+    for value in WRONG:
+        for count in range(14):
+            yield lambda value=value, count=count: cls(*[value] * count)
+    rng = Random(cls.__name__)
+    for _ in range(100):
+        given = rng.choices(WRONG, k=rng.randrange(1, 9))
+        yield lambda given=given: cls(*given)
+
+
+def used(made: object) -> None:
+    """What anybody does with an object: show it, compare it, and look at its properties."""
+    assert isinstance(repr(made) + str(made), str)
+    assert (made == made) in (True, False)
+    with suppress(TypeError):
+        hash(made)
+
+
+def is_python_s(error: Exception) -> bool:
+    """Whether Python itself refused a number of arguments, before a line of the library ran."""
+    return not any(is_ours(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def public_classes() -> dict[str, type]:
+    """All classes that authors can name, but for errors."""
+    spaces = {"tw": tw, **{name: getattr(tw, name) for name in ("ck", "hopper", "ir", "layouts", "testing")}}
+    found = {f"{space}.{name}": getattr(of, name) for space, of in spaces.items() for name in of.__all__}
+    return {
+        name: one
+        for name, one in found.items()
+        if isinstance(one, type) and not issubclass(one, BaseException)
+    }
+
+
+@pytest.mark.parametrize("name", public_classes())
+def test_a_class_made_by_hand_of_wrong_arguments_says_what_is_legal(name: str) -> None:
+    cls = public_classes()[name]
+    for make in made_of_wrong(cls):
+        try:
+            used(make())
+        except tw.TilewrightError as error:
+            assert str(error)  # noqa: PT017 each of hundreds must be readable
+        except (TypeError, ValueError) as error:
+            assert is_python_s(error), make.__defaults__  # noqa: PT017
+
+
+def test_there_are_classes_that_the_library_makes() -> None:
+    assert {"tw.Tensor", "tw.Bound", "ir.Flow", "ir.Kernel", "testing.Trial", "ck.Checks"} <= {
+        *public_classes()
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: tw.Tensor(0), tw.TraceError, r"value must be a Value; .*: a parameter of a kernel is one"),
+        (lambda: tw.Tile(0, 0), tw.TraceError, r"must be a Recording; .*: A\[m, k\] of a parameter A"),
+        (
+            lambda: tw.f32.bytes_of("x"),
+            tw.DTypeError,
+            r"f32\.bytes_of\(count='x'\): count must be an integer",
+        ),
+        (lambda: tw.f32.bytes_of(1.5), tw.DTypeError, "count must be an integer"),
+        (lambda: tw.ir.Memory("globl"), tw.LayoutError, "'global', 'shared'; did you mean 'global'"),
+        (
+            lambda: tw.TensorSpec(tw.f16, 2, 1, (), (1, 1), 16, False),
+            tw.LayoutError,
+            r"an entry for each of the 0 extent_divisors; nearest legal choice: stride_divisors=\(\)",
+        ),
+        (lambda: tw.TensorSpec(tw.f16, 2, 1, (), (), 16, False), tw.LayoutError, "legal choice: rank=0"),
+        (
+            lambda: tw.TensorSpec(tw.f16, 2, 1, (0, 4), (1, 1), 16, False),
+            tw.LayoutError,
+            r"nearest legal choice: extent_divisors=\(1, 4\)",
+        ),
+        (
+            lambda: tw.TensorSpec(tw.f16, 2, 2, (1, 4), (1, 1), 16, False),
+            tw.LayoutError,
+            "nearest legal choice: unit_dim=None",
+        ),
+    ],
+)
+def test_records_and_their_methods_say_what_is_legal(
+    call: Callable[[], object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        call()
+
+
+@pytest.mark.parametrize("dims", [(2, (1, 4), (1, 1), None), (0, (), (), None), (2, (1, 1), (1, 2), 0)])
+def test_the_nearest_specs_are_legal(dims: tuple[int, tuple[int, ...], tuple[int, ...], int | None]) -> None:
+    rank, extents, strides, unit = dims
+    assert tw.TensorSpec(tw.f16, rank, unit, extents, strides, 16, False).rank == rank

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.errors import Location
 from tilewright.symbolic.guards import Guard
@@ -293,6 +294,7 @@ class Store:
     location: Location | None = field(default=None, compare=False, kw_only=True)
 
 
+@layouts.made("the flow of a compiled kernel, kernel.compile(...).flow, is one")
 @dataclass(frozen=True, eq=False)
 class Flow:
     """What a dataflow kernel computes; flows are equal if their values are, whatever they are called.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.calls import launches
 from tilewright.errors import LaunchError, LegalityError, Violation, close_to, shown
 
 
+@launches.made("check(problem) of an instance gives them")
 @dataclass(frozen=True)
 class Check:
     """One answer.
@@ -36,6 +38,7 @@ class Check:
         return said + (f"; nearest legal choice: {self.nearest}" if self.nearest else "")
 
 
+@launches.made("check(problem) of an instance gives them")
 class Checks:
     """All answers of a check, in order; printed as a table.
 
@@ -51,7 +54,7 @@ class Checks:
         ok  NumPrefetch  1  legal: 1 or 2
     """
 
-    def __init__(self, subject: str, rows: Iterable[Check]) -> None:
+    def __init__(self, subject: str, rows: Sequence[Check]) -> None:
         self.subject, self.rows = subject, tuple(rows)
 
     @property

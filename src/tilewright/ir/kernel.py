@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tilewright.arch import REFERENCE
+from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ClusterArrive, MBarrier, PriorGridWait
@@ -140,6 +141,7 @@ class ClusterAxis:
     extent: int
 
 
+@layouts.made("kernel.trace(...) of a tw.kernel gives one")
 @dataclass(frozen=True, repr=False)
 class Kernel:
     """A kernel for one class of arguments.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+from tilewright.calls import layouts
 from tilewright.errors import Location, Violation
 from tilewright.ir.traits import Order, Traits
 from tilewright.ir.types import TensorType, Value
@@ -20,6 +21,7 @@ from tilewright.ir.types import TensorType, Value
 Kept = TypeVar("Kept")
 
 
+@layouts.made("the body of kernel.trace(...) is one")
 @dataclass(frozen=True, slots=True)
 class Block:
     """A sequence of operations; see `Kernel`.
@@ -44,9 +46,6 @@ class Block:
             yield op
             for region in op.regions:
                 yield from region.walk()
-
-
-EMPTY = Block()
 
 
 @dataclass(frozen=True)
@@ -144,3 +143,6 @@ def _names_of_regions(kind: type[Op]) -> tuple[str, ...]:
     if kind not in _REGIONS:
         _REGIONS[kind] = tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
     return _REGIONS[kind]
+
+
+EMPTY = Block()

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType
+from tilewright.errors import LayoutError, close_to, shown
 from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.rebuilding import elements
 from tilewright.threads.distribution import Distribution
@@ -26,6 +28,12 @@ class Memory(Enum):
         >>> traced.tensors[0].tensor.memory, traced.body.ops[0].results[0].tensor.memory
         (<Memory.GLOBAL: 'global'>, <Memory.SHARED: 'shared'>)
     """
+
+    @classmethod
+    def _missing_(cls, value: object) -> Memory:
+        known = [one.value for one in cls]
+        said = f"value must be one of {', '.join(map(repr, known))}{close_to(value, known)}"
+        raise LayoutError(f"Memory({shown(value)}): {said}")
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -48,6 +56,7 @@ class MapInMemory:
     array: View
 
 
+@layouts.made("the type of a tensor in kernel.trace(...) is one")
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """A tensor in addressable memory; see `Kernel`.
@@ -99,6 +108,7 @@ class TensorType:
         return f"{self.memory.value} {self.dtype} {self.view}"
 
 
+@layouts.made("the type of a fragment in kernel.trace(...) is one")
 @dataclass(frozen=True, slots=True)
 class FragmentType:
     """A tile held in the registers of a group of threads, statically indexed; see `Kernel`.
@@ -166,6 +176,7 @@ class VariableType:
         return "variable"
 
 
+@layouts.made("the type of barriers in kernel.trace(...) is one")
 @dataclass(frozen=True, slots=True)
 class BarrierType:
     """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals; see `Kernel`.
@@ -191,6 +202,7 @@ class BarrierType:
 Type: TypeAlias = TensorType | FragmentType | ScalarType | VariableType | BarrierType
 
 
+@layouts.made("the results of the operations of kernel.trace(...) are values")
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
     """The result of an operation or a parameter, equal only to itself; see `Kernel`.

@@ -293,6 +293,7 @@ def _require_32_bits(value: Int) -> None:
         tracer.guards.append(Guard(less(value, COUNTED), message, (value,)))
 
 
+@inline.made("tw.var(0) in a kernel makes one")
 class MutableIndex:
     """A mutable integer; see `var`."""
 

@@ -32,7 +32,7 @@ from tilewright.lang.scalars import (
 )
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
-from tilewright.lang.verbs import verb
+from tilewright.lang.verbs import inline, verb
 from tilewright.symbolic.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
 from tilewright.threads.distribution import Distribution
 
@@ -80,6 +80,7 @@ class _Arithmetic(Arithmetic):
         return elementwise("saturate" if saturate else "convert", self, dtype=element_type(element))
 
 
+@inline.made("a parameter of a kernel that is declared as a number, @tw.kernel(alpha=tw.f32), is one")
 class Number(_Arithmetic):
     """A floating-point or integer argument of the kernel, or an expression of such; see `kernel`."""
 
@@ -94,6 +95,7 @@ class Number(_Arithmetic):
         return self.value.name
 
 
+@inline.made("tw.load(tensor) in a kernel gives one")
 class Fragment(_Arithmetic):
     """A tile in registers, distributed over threads.  Arithmetic gives new fragments of the same map.
 

@@ -47,6 +47,7 @@ class _UnhashableError(TraceError, TypeError):
     """What Python expects from an object without a hash, at the author's line."""
 
 
+@inline.made("an index of tw.range, a block's index or an extent of an array is one, in a kernel")
 class Scalar:
     """An integer known only when the kernel runs: a size, a block's or a loop's index; see `range`."""
 
@@ -219,6 +220,7 @@ class Scalar:
         return str(self.expr)
 
 
+@inline.made("a comparison of integers in a kernel, i < n, gives one")
 class Condition:
     """A truth value that is known only when the kernel runs; combine with ``&``, ``|`` and ``~``.
 

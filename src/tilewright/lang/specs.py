@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
+from tilewright.errors import LayoutError
 
 
 @layouts
@@ -40,6 +41,34 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype))
+        wrong = self._misfit()
+        if wrong:
+            raise LayoutError(f"TensorSpec({wrong}")
+
+    def _misfit(self) -> str:
+        """The first field that does not fit the others, and the nearest that does; else nothing."""
+        extents, strides, rank = self.extent_divisors, self.stride_divisors, self.rank
+        for name, found in (("extent_divisors", extents), ("stride_divisors", strides)):
+            if not all(divisor >= 1 for divisor in found):
+                near = tuple(max(divisor, 1) for divisor in found)
+                return f"{name}={found}): {name} must be positive; nearest legal choice: {name}={near}"
+        if len(strides) != len(extents):
+            near = (*strides[: len(extents)], *(1,) * (len(extents) - len(strides)))
+            return (
+                f"stride_divisors={strides}): stride_divisors must have an entry for each of the "
+                f"{len(extents)} extent_divisors; nearest legal choice: stride_divisors={near}"
+            )
+        if rank != len(extents):
+            return (
+                f"rank={rank}): rank must be the number of extent_divisors; "
+                f"nearest legal choice: rank={len(extents)}"
+            )
+        if self.unit_dim is not None and not 0 <= self.unit_dim < rank:
+            return (
+                f"unit_dim={self.unit_dim}): unit_dim must be one of {rank} dimensions, counted from 0, "
+                "or None; nearest legal choice: unit_dim=None"
+            )
+        return ""
 
     def __repr__(self) -> str:
         extents = ", ".join(f"{divisor}i" for divisor in self.extent_divisors)

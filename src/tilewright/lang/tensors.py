@@ -21,7 +21,7 @@ from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tile_index import Tiles
 from tilewright.lang.tracer import current, located, open_region
-from tilewright.lang.verbs import verb
+from tilewright.lang.verbs import inline, verb
 from tilewright.layout.layout import Layout
 from tilewright.symbolic.expr import ceil_div, less_equal, prove
 from tilewright.symbolic.nodes import Int
@@ -35,6 +35,7 @@ SHOWN = 60
 """Characters up to which a view is shown as the author wrote it."""
 
 
+@inline.made("a parameter of a kernel is one, and tw.shared in a kernel makes one")
 class Tensor(Rearranged):
     """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view.
 

@@ -13,11 +13,12 @@ from tilewright.lang.constants import constant
 from tilewright.lang.scalars import Index, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current
-from tilewright.lang.verbs import verb
+from tilewright.lang.verbs import inline, verb
 from tilewright.layout.limits import ARRIVALS, BARRIERS
 from tilewright.symbolic.nodes import Int
 
 
+@inline.made("tw.hopper.mbarrier(stages) in a kernel makes them")
 @dataclass(frozen=True, repr=False)
 class Barriers:
     """Transaction barriers, one per stage; index them by the stage; made by `mbarrier`.
@@ -47,6 +48,7 @@ class Barriers:
         return BarrierStage(self.value, at)
 
 
+@inline.made("an entry of tw.hopper.mbarrier(stages) is one")
 @dataclass(frozen=True, repr=False)
 class BarrierStage:
     """One of several transaction barriers; see `Barriers`.

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tilewright.calls import launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
@@ -23,6 +24,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.listing import Listing
 
 
+@launches.made("a call of a kernel or kernel.compile(...) gives one")
 @dataclass(frozen=True, eq=False)
 class Executable:
     """A kernel compiled for one target and one class of arguments; made by `Kernel.compile`.

@@ -156,6 +156,7 @@ class Kernel(KernelChecks):
         return f"<kernel {self.name}({names}{', *, ' + constants if constants else ''})>"
 
 
+@launches.made("kernel.bind(tile=32), where tile is a constant of the kernel, makes one")
 @launches.methods("trace", "compile", "prepare")
 class Bound(BoundChecks, BoundFlow):
     """A kernel with its compile-time constants fixed; made by `Kernel.bind`."""

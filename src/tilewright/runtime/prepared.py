@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.calls import launches
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arrays import locate, watch
@@ -12,6 +13,7 @@ from tilewright.runtime.executable import Executable, Prepared
 from tilewright.tracebacks import trim
 
 
+@launches.made("kernel.prepare(...) gives one")
 class PreparedLaunch:
     """A kernel bound to arrays; calling it launches on them again.  Made by `Bound.prepare`.
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from tilewright.calls import is_constant, launches
-from tilewright.errors import LayoutError
+from tilewright.errors import LaunchError, LayoutError, close_to, shown
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
 from tilewright.layout.limits import COPIES, STAGES, WARPS
@@ -275,6 +275,12 @@ class Schedule:
     @launches
     def spelled(self, field: str) -> str:
         """The value of a field as an author writes it."""
+        names = [one.name for one in fields(self)]
+        if field not in names:
+            raise LaunchError(
+                f"Schedule.spelled(field={shown(field)}): a Schedule has the fields {', '.join(names)}"
+                f"{close_to(field, names)}"
+            )
         value = getattr(self, field)
         if isinstance(value, MmaAtom):
             return spelled(value)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.calls import launches
 from tilewright.checking.compare import Accumulation, Comparison, compare_gemm
 from tilewright.checking.sample import Operands
 from tilewright.dtypes import DType, dtype
@@ -31,6 +32,7 @@ OURS = "tilewright"
 _UNWRITTEN = 0xFF
 
 
+@launches.made("bind a kernel, and give it operands of tw.testing.operands(...)")
 class Trial:
     """A kernel that multiplies two matrices, with its constants fixed, and those that it is tried on.
 

@@ -14,7 +14,7 @@ from tilewright.lang.fragments import _Arithmetic, elementwise
 from tilewright.lang.scalars import InMemory, as_tuple, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import open_region
-from tilewright.lang.verbs import verb
+from tilewright.lang.verbs import inline, verb
 
 
 class Recording(Protocol):
@@ -52,6 +52,7 @@ class Recording(Protocol):
         """Any other change of an accumulator."""
 
 
+@inline.made("A[m, k] of a parameter A in a loop over tw.tiles gives one")
 class Tile(_Arithmetic):
     """A value of a dataflow kernel: it has an axis for each span that it varies along.
 

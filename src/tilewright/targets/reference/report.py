@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tilewright.calls import launches
 from tilewright.errors import HazardError, LegalityError, Violation
 from tilewright.targets.reference.counters import UNCOALESCED, Counters
 from tilewright.targets.reference.coverage import Coverage, place
 from tilewright.targets.reference.findings import Finding
 
 
+@launches.made("kernel.check(...) gives one")
 @dataclass(frozen=True, repr=False)
 class Report:
     """What executing a kernel on the reference showed; made by `Kernel.check`.
