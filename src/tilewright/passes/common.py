@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.idle_waits import drop_idle_waits
 from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Pass
 from tilewright.passes.quotients import derive_inverses
@@ -28,6 +29,11 @@ SHARED_PLAN = Pass(
     "shared-plan",
     "Tensors in shared memory whose lives do not meet lie in the same bytes.",
     lambda kernel, arch: plan_shared(kernel),
+)
+IDLE_WAITS = Pass(
+    "idle-waits",
+    "Waits and barriers that find nothing to wait for are left out.",
+    lambda kernel, arch: drop_idle_waits(kernel),
 )
 INVERSES = Pass(
     "inverses",

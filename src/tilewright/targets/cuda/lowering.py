@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.at_once import wait_for_multiplies
-from tilewright.passes.common import INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
+from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.vectors import settle_async
@@ -38,6 +38,7 @@ PASSES: tuple[Pass, ...] = (
         lambda kernel, arch: choose_engines(kernel, stores="sm_90" in arch.features),
     ),
     SHARED_PLAN,
+    IDLE_WAITS,
     Pass(
         "tensor-maps",
         "Boxes that TMA copies get tensor maps.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.by_address import deal_by_address
-from tilewright.passes.common import INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
+from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.relayout import relayout_shared
 from tilewright.targets.simt.banks import Serving, spread_over_banks
@@ -36,6 +36,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     OPERANDS,
     SHARED_PLAN,
+    IDLE_WAITS,
     INVERSES,
 )
 
