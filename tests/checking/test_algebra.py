@@ -154,6 +154,20 @@ def test_products_with_scales_and_a_bias() -> None:
     assert (exact(found["D"]) == want).all()
 
 
+def test_a_power_of_2_made_of_bits_and_its_inverse_change_nothing() -> None:
+    @tw.kernel(X="N", Y="N")
+    def split(X: Any, Y: Any, *, inverse: int) -> None:
+        x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        power = (tw.bitcast(x, tw.u32) >> 23 & 0xFF) + 127 >> 1 << 23
+        rest = x * tw.bitcast(inverse - power, tw.f32)
+        tw.copy(rest * tw.bitcast(power, tw.f32), Y.tile((32,), (0,)).partition((32,)))
+
+    given = {"X": drawn("X", (32,))}
+    for both, is_same in ((254 << 23, True), (253 << 23, False)):
+        found = residues(split.bind(inverse=both), tw.like("f32", 32), tw.like("f32", 32), given=given)
+        assert (found["Y"] == given["X"]).all() == is_same
+
+
 def test_interleaved_parts_are_a_complex_product() -> None:
     """With a conjugate, alpha and beta; other ways of complex products are in `members`."""
     m, n, k = EXTENTS

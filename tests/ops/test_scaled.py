@@ -108,6 +108,52 @@ def test_shapes_of_scales_say_what_they_belong_to(target: str) -> None:
         assert np.array_equal(back(made), product * factor)
 
 
+EXTREMES = ("rows and columns", "a number and columns", "rows and a number", "rows and a number of all")
+
+
+@ON_ALL
+@pytest.mark.parametrize("which", EXTREMES)
+def test_scales_of_any_size_are_combined_without_leaving_f32(which: str, target: str) -> None:
+    """Wherever the result is a number of f32, each of the two roundings of a product is the only loss."""
+    rng = np.random.default_rng(len(which))
+    m, n, k = (5, 6, 4) if target == "reference" else (61, 47, 24)
+    for size in (-60, -1, 0, 40, 100):
+        a = (rng.integers(1, 5, (m, k)) * 2.0**size).astype(np.float32)
+        b = rng.integers(1, 4, (k, n)).astype(np.int8)
+        rows, columns = ((2.0 ** rng.uniform(-149, 127.4, extent)).astype(np.float32) for extent in (m, n))
+        rows[0], columns[0] = 2.0**-149, -np.finfo(np.float32).max
+        rows[1], columns[1] = 0, 2.0**-126
+        given: dict[str, Any] = {"scale_a": rows, "scale_b": columns}
+        if which.startswith("a number"):
+            given["scale_a"] = float(2.0 ** rng.uniform(-126, 127))
+        if which.endswith("number"):
+            given["scale_b"] = float(2.0 ** rng.uniform(-126, 127))
+        if which.endswith("of all"):
+            given["scale_b"] = np.float32([2.0 ** rng.uniform(-149, 127)])
+        there = {key: on(target, one) if isinstance(one, np.ndarray) else one for key, one in given.items()}
+        made = back(tw.scaled_mm(on(target, a), on(target, b), **there, out_dtype="f32", target=target))
+        by_row, by_column = (np.atleast_1d(np.asarray(given[name], np.float32)) for name in given)
+        want = (a.astype(np.float64) @ b) * by_row[:, None].astype(np.float64) * by_column
+        held = np.abs(want) <= np.finfo(np.float32).max
+        assert held.any()
+        assert (np.abs(made - want)[held] <= 2.0**-22 * np.abs(want[held]) + 2.0**-149).all()
+        assert np.isinf(made[np.abs(want) > 2.0**128 * (1 + 2.0**-22)]).all()
+
+
+@ON_ALL
+def test_nothing_times_any_scales_is_nothing(target: str) -> None:
+    largest = np.full(4, 2.0**127, np.float32)
+    zeros, ones = (on(target, np.full(shape, value, np.int8)) for shape, value in (((4, 8), 0), ((8, 4), 1)))
+    scales = {"scale_a": on(target, largest), "scale_b": on(target, largest * np.float32([1, 1, -1, 0]))}
+    made = back(tw.scaled_mm(zeros, ones, **scales, out_dtype="f32", target=target))
+    assert not made.any()
+    for wrong in (np.nan, np.inf):
+        scales["scale_b"] = on(target, np.float32([wrong, 1, 1, 1]))
+        made = back(tw.scaled_mm(zeros, ones, **scales, out_dtype="f32", target=target))
+        assert np.isnan(made[:, 0]).all()
+        assert not made[:, 1:].any()
+
+
 @TARGETS
 def test_vectors_and_batches_follow_numpy(target: str) -> None:
     rng = np.random.default_rng(1)

@@ -11,6 +11,7 @@ from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType
 from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.exact_functions import bitcast
 from tilewright.lang.exact_functions import round as nearest
 from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
 from tilewright.lang.launch import require
@@ -214,17 +215,50 @@ def scaled(rank: int) -> Kernel:
             acc = zeros()
             for k in steps(A.shape[-1]):
                 acc += _widened(A[(*batch, m, k)], multiplied) @ _widened(B[(*batch, k, n)], multiplied)
-            value = acc.to(dtypes.f32)
-            if "alpha" in terms:
-                value = alpha * value
-            if "scale_a" in terms:
-                value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
-            if "scale_b" in terms:
-                value = value * scale_b[(*batch, n)].to(dtypes.f32)
+            by_row = scale_a[(*batch, m)] if "scale_a" in terms else None
+            by_column = scale_b[(*batch, n)] if "scale_b" in terms else None
+            value = _times_scales(acc.to(dtypes.f32), alpha if "alpha" in terms else None, by_row, by_column)
             value = _finished(value, terms - {"alpha"}, activation, bias=bias[n])
             D[(*batch, m, n)] = saturated(value, D.dtype)
 
     return gemm_scaled
+
+
+def _times_scales(value: Any, number: Any = None, by_row: Any = None, by_column: Any = None) -> Any:
+    """Sums in f32 times at most two scales, without overflow or underflow on the way.
+
+    Each of two scales is split in two factors near its square root, the first a power of 2.  The sums are
+    multiplied by the product of the second factors, then by that of the first ones.  Both products are near
+    the square root of the product of the scales, so that the value between is between the sum and the result.
+
+    Args:
+        value: the sums (m, n).
+        number: a scale of all of them, or None.
+        by_row: a scale for each row, or None.
+        by_column: a scale for each column, or None.
+    """
+    given = (number, None if by_row is None else by_row[:, None], by_column)
+    scales = [one.to(dtypes.f32) for one in given if one is not None]
+    if len(scales) < 2:
+        return value * scales[0] if scales else value
+    (first, second), (other, rest) = _split(scales[0], up=1), _split(scales[1])
+    return value * (second * rest) * (first * other)  # in this order no tile of sm_90a spills
+
+
+def _split(scale: Any, up: int = 0) -> tuple[Any, Any]:
+    """Two factors of a scale near its square root, of which the first is a power of 2.
+
+    Args:
+        scale: in f32.
+        up: 1 to round the exponent of the first factor up, 0 to round it down.
+    """
+    exponent = bitcast(scale, dtypes.u32) >> 23 & 0xFF
+    power = exponent + (EXPONENT_BIAS + up) >> 1 << 23
+    return bitcast(power, dtypes.f32), scale * bitcast(2 * EXPONENT_BIAS * 2**23 - power, dtypes.f32)
+
+
+EXPONENT_BIAS = 127
+"""Of the exponent of an f32, which begins at bit 23."""
 
 
 @lru_cache(maxsize=64)
@@ -268,10 +302,10 @@ def scaled_in_groups(rank: int) -> Kernel:
                 if "scale_b" in terms:
                     weights = weights * _widened(scale_b[k // group, n], multiplied)
                 acc += _widened(A[(*batch, m, k)], multiplied) @ weights
-            value = acc.to(dtypes.f32)
-            if "scale_a" in terms:
-                value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
-            D[(*batch, m, n)] = saturated(_finished(value, terms, activation, alpha, bias=bias[n]), D.dtype)
+            by_row = scale_a[(*batch, m)] if "scale_a" in terms else None
+            value = _times_scales(acc.to(dtypes.f32), alpha if "alpha" in terms else None, by_row)
+            value = _finished(value, terms - {"alpha"}, activation, bias=bias[n])
+            D[(*batch, m, n)] = saturated(value, D.dtype)
 
     return gemm_scaled_in_groups
 

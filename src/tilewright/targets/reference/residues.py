@@ -8,7 +8,8 @@ not give others, but for a chance of about the polynomial's degree in ``2**61``,
 Functions that are no polynomials, such as ``exp``, are some function of the residue: equal for equal
 arguments; over the pairs of `exponentials`, another `Ring`, powers are powers.  Comparisons and extremes go
 by an order of residues that has nothing to do with their arithmetic.  Integers are what they are, and become
-residues where they are converted.
+residues where they are converted.  Unsigned bits of a float are some function of it, too, and a float that is
+made of unsigned bits is the number that they stand for.
 
 Source: R. Freivalds, "Probabilistic machines can use less running time", 1977; J. T. Schwartz, "Fast
 probabilistic algorithms for verification of polynomial identities", 1980.
@@ -276,7 +277,7 @@ class Residues(Numbers):
         if not result.is_float and not any(dtype.is_float for dtype in known):
             return super().elementwise(function, operands, dtypes, result)
         if function == "bitcast":
-            raise DTypeError(f"bits of {known[0]} as {result}: residues modulo 2**61 - 1 have none")
+            return self._bits(np.asarray(operands[0]), known[0], result)
         if function in ("convert", "saturate"):
             kind = dtypes[0]
             return (
@@ -289,6 +290,20 @@ class Residues(Numbers):
         if function in COMPARISON:
             return self.ring.compare(function, *held)
         return self.ring.function(function, held)
+
+    def _bits(self, values: Array, source: DType, result: DType) -> Array:
+        """Unsigned bits of a float: some function of the residue; a float of unsigned bits: its residue.
+
+        So a kernel that multiplies by a power of 2 made of bits, and by its inverse, changes nothing.
+
+        Raises:
+            DTypeError: other bits, of which kernels make more than powers of 2.
+        """
+        if source.is_float and result.kind == "uint":
+            return self.ring.some("bits", [values]).astype(result.numpy)
+        if result.is_float and source.kind == "uint":
+            return self.ring.embedded(values.astype(source.numpy).view(result.numpy))
+        raise DTypeError(f"bits of {source} as {result}: residues modulo 2**61 - 1 have none")
 
     def _held(self, value: Any, kind: DType | None) -> Array:
         """An operand as residues."""
