@@ -64,6 +64,36 @@ def test_a_bad_value_names_variable_value_and_a_legal_example(variable: str, val
     settings({variable: example})
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (environment.CACHE_DIR, "/tmp/" + "x" * 300),
+        (environment.CACHE_DIR, "~" + "x" * 9000),
+        (environment.CACHE_BYTES, "9" * 5000),
+        (environment.CACHE_BYTES, "9" * 5000 + "G"),
+        (environment.THREADS, "9" * 5000),
+        (environment.TRACEBACK, "full" * 5000),
+    ],
+)
+def test_a_long_value_is_refused_in_a_short_message(variable: str, value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        settings({variable: value})
+    message = str(caught.value)
+    assert message.startswith(f"{variable}={value[:3]!r}"[:-1])
+    assert len(message) < 400
+    assert settings({variable: message.rpartition(f"{variable}=")[2]})
+
+
+def test_leading_zeros_count_for_nothing() -> None:
+    found = settings({environment.CACHE_BYTES: "0" * 5000 + "7K", environment.THREADS: "0" * 5000 + "3"})
+    assert (found.cache_bytes, found.threads) == (7168, 3)
+
+
+def test_a_folder_of_rocm_that_is_no_path_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"ROCM_PATH='/x.*no path that this system can use .*=/opt/rocm"):
+        environment.rocm_folder({environment.ROCM_PATH: "/" + "x" * 300})
+
+
 def test_a_cache_directory_that_is_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()

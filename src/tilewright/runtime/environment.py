@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright import tracebacks
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, shown
 
 CACHE_DIR = "TILEWRIGHT_CACHE_DIR"
 CACHE_BYTES = "TILEWRIGHT_CACHE_BYTES"
@@ -33,7 +33,7 @@ ROCM = Path("/opt/rocm")
 
 _DEFAULT_CACHE_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_BYTES = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"0*(\d{1,20})\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
 _MOST_THREADS = 4096
 
 
@@ -43,7 +43,7 @@ class SettingError(TilewrightError, ValueError):
     def __init__(self, variable: str, value: str, problem: str, example: str) -> None:
         self.variable = variable
         self.value = value
-        super().__init__(f"{variable}={value!r}: {problem}; a legal example: {variable}={example}")
+        super().__init__(f"{variable}={shown(value)}: {problem}; a legal example: {variable}={example}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,18 @@ def rocm_folder(variables: Mapping[str, str] = os.environ) -> Path:
     Args:
         variables: where to look; the process's environment unless given.
 
+    Raises:
+        SettingError: the system takes the variable's value for no path.
+
     Example:
         >>> rocm_folder({}).as_posix(), rocm_folder({"ROCM_PATH": "/usr/rocm-7"}).as_posix()
         ('/opt/rocm', '/usr/rocm-7')
     """
-    return Path(variables.get(ROCM_PATH, "").strip() or ROCM)
+    text = variables.get(ROCM_PATH, "").strip()
+    path = Path(text or ROCM)
+    if text:
+        _exists(ROCM_PATH, text, path, str(ROCM))
+    return path
 
 
 def usable_processors() -> int:
@@ -121,9 +128,22 @@ def _cache_dir(variables: Mapping[str, str]) -> Path | None:
         path = Path(text).expanduser().absolute()
     except (OSError, RuntimeError) as problem:
         raise SettingError(CACHE_DIR, text, f"no such home directory ({problem})", "~/kernels") from None
-    if path.exists() and not path.is_dir():
+    if _exists(CACHE_DIR, text, path, "~/kernels") and not path.is_dir():
         raise SettingError(CACHE_DIR, text, "this is a file, not a directory", "~/kernels")
     return path
+
+
+def _exists(variable: str, text: str, path: Path, example: str) -> bool:
+    """Whether something has the path that a variable says.
+
+    Raises:
+        SettingError: the system takes it for no path.
+    """
+    try:
+        return path.exists()
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise SettingError(variable, text, f"no path that this system can use ({reason})", example) from None
 
 
 def _cache_bytes(variables: Mapping[str, str]) -> int:
@@ -132,7 +152,7 @@ def _cache_bytes(variables: Mapping[str, str]) -> int:
         return _DEFAULT_CACHE_BYTES
     found = _BYTES.fullmatch(text)
     if found is None:
-        raise SettingError(CACHE_BYTES, text, "not a number of bytes", "512MiB")
+        raise SettingError(CACHE_BYTES, text, "not a number of bytes, of at most 20 digits", "512MiB")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
@@ -142,9 +162,10 @@ def _threads(variables: Mapping[str, str]) -> int:
         return usable_processors()
     if not (text.isascii() and text.isdigit()):
         raise SettingError(THREADS, text, "not a whole number of threads", "8")
-    if not 1 <= int(text) <= _MOST_THREADS:
+    digits = text.lstrip("0")
+    if len(digits) > len(str(_MOST_THREADS)) or not 1 <= int(digits or "0") <= _MOST_THREADS:
         raise SettingError(THREADS, text, f"threads are 1 to {_MOST_THREADS}", "8")
-    return int(text)
+    return int(digits)
 
 
 def _shows_all() -> bool:
