@@ -35,6 +35,39 @@ def test_a_new_file_has_the_mode_of_new_files(folder: Path) -> None:
     assert names(folder) == ["x", "y"]
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+def test_a_new_file_obeys_the_umask_and_other_threads_keep_theirs(umask: int, folder: Path) -> None:
+    stop, others = threading.Event(), []
+
+    def make_others() -> None:
+        while not stop.is_set():
+            os.close(os.open("other", os.O_CREAT | os.O_WRONLY, 0o777))
+            others.append(stat.S_IMODE(os.stat("other").st_mode))
+            os.unlink("other")
+
+    before = os.umask(umask)
+    thread = threading.Thread(target=make_others)
+    try:
+        thread.start()
+        for turn in range(300):
+            write(Path(f"x{turn}"))
+            assert stat.S_IMODE(Path(f"x{turn}").stat().st_mode) == 0o666 & ~umask
+    finally:
+        stop.set()
+        thread.join()
+        os.umask(before)
+    assert set(others) == {0o777 & ~umask}
+
+
+def test_nobody_reads_what_replaces_a_private_file(folder: Path) -> None:
+    Path("x").write_bytes(b"old")
+    Path("x").chmod(0o600)
+    with output(Path("x")) as file:
+        file.write(b"new")
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes == {0o600}
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
 def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(folder: Path, mode: int) -> None:
     path = Path("x")

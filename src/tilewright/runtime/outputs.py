@@ -7,7 +7,6 @@ import io
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -121,18 +120,23 @@ def _replaceable(place: Path, found: os.stat_result) -> bool:
 
 @contextlib.contextmanager
 def _replacing(place: Path, found: os.stat_result | None) -> Iterator[BinaryIO]:
-    handle, name = tempfile.mkstemp(prefix=".tilewright-", dir=place.parent)
+    # The system gives a new file its mode.  The umask can only be read by changing it for all threads.
+    handle, made = _new_file(place.parent, 0o666 if found is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        Path(name).chmod(0o666 & ~_umask() if found is None else stat.S_IMODE(found.st_mode))
-        Path(name).replace(place)
+        if found is not None:
+            made.chmod(stat.S_IMODE(found.st_mode))
+        made.replace(place)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _new_file(folder: Path, mode: int) -> tuple[int, Path]:
+    """Create a file of a random name; its mode is the one given without the bits of the umask."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        path = folder / f".tilewright-{os.urandom(8).hex()}"
+        with contextlib.suppress(FileExistsError):
+            return os.open(path, flags, mode), path
