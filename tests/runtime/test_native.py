@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import struct
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tilewright.errors import CompileError, ToolchainError
-from tilewright.runtime import native, workers
+from tilewright.runtime import amdgcn, native, workers
 from tilewright.runtime.libraries import Library
 
 TOOLCHAINS = native.find_toolchains()
@@ -83,6 +86,38 @@ def test_a_broken_compiler_is_passed_over(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     assert all(toolchain.name == "zig" for toolchain in native.find_toolchains(str(tmp_path)))
+
+
+def test_a_folder_that_is_called_like_the_package_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ziglang").mkdir()
+    (tmp_path / "ziglang" / "zig").touch(0o755)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "ziglang", raising=False)
+    importlib.invalidate_caches()
+    assert importlib.util.find_spec("ziglang") is not None
+    assert native.ziglang() is None
+    assert not [found for found in native.find_toolchains() if found.name == "zig"]
+    trials = amdgcn.try_toolchains(str(tmp_path), tmp_path)
+    assert not [trial for trial in trials if trial.toolchain and trial.toolchain.name == "zig"]
+    monkeypatch.setitem(sys.modules, "ziglang", ModuleType("ziglang"))  # it has no specification
+    assert native.ziglang() is None
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS, ids=str)
+def test_a_relative_folder_on_the_path_serves(
+    toolchain: native.Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "c++"
+    script.write_text(f'#!/bin/sh\nexec {" ".join(toolchain.compiler)} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for path in ("bin", f"bin{os.pathsep}", f".{os.pathsep}bin{os.pathsep}/usr/bin"):
+        found = native.find_toolchains(path)[0]
+        assert found.compiler == (str(script),)
+    assert native.compile_library(COUNT, replace(toolchain, compiler=found.compiler))
 
 
 def test_compilers_tell_what_they_are(tmp_path: Path) -> None:

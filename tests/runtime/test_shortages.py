@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.runtime import libraries, native, workers
+from tilewright.runtime import amdgcn, libraries, native, workers
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.libraries import Library
 from tilewright.runtime.workers import Scratch
@@ -88,6 +88,38 @@ def test_a_compiler_that_speaks_latin_1(tmp_path: Path) -> None:
 def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
     with pytest.raises(tw.ToolchainError, match=r"c\+\+ was ended by signal 9 .*nearest: "):
         native.compile_library(TEXT, compiler(tmp_path, "kill -9 $$"))
+
+
+ENDED = "signal terminated program cc1plus"
+CRASHES = {
+    f"c++: internal compiler error: Segmentation fault {ENDED}": r"signal 11 .*ulimit -s",
+    f"c++: fatal error: Killed {ENDED}": r"signal 9 .*memory",
+    "clang: error: unable to execute command: Segmentation fault (core dumped)": r"signal 11 .*ulimit -s",
+    "PLEASE submit a bug report to LLVM\nBus error": r"signal \d+ .*ulimit -s",
+    "x.cpp:3:1: internal compiler error: in emit_insn": r"failed by itself .*emit_insn.*newer compiler",
+}
+
+
+@pytest.mark.parametrize("log", CRASHES)
+def test_a_compiler_that_reports_a_crash_does_not_blame_the_text(log: str, tmp_path: Path) -> None:
+    quoted = log.replace("\n", "\\n")
+    crashing = compiler(tmp_path, f"printf '{quoted}' >&2; exit 4")
+    with pytest.raises(tw.ToolchainError, match=CRASHES[log]):
+        native.compile_library(TEXT, crashing)
+
+
+@pytest.mark.parametrize("found", native.find_toolchains(), ids=str)
+def test_a_compiler_with_too_small_a_stack(found: native.Toolchain, tmp_path: Path) -> None:
+    where, *more = found.compiler
+    body = f'ulimit -s 64; exec {where} {" ".join(more)} "$@"'
+    with pytest.raises(tw.ToolchainError, match=r"signal 11 .*nearest: allow a larger stack"):
+        native.compile_library(TEXT, compiler(tmp_path, body))
+
+
+def test_a_compiler_for_amd_gpus_that_crashes(tmp_path: Path) -> None:
+    crashing = compiler(tmp_path, f"printf '{next(iter(CRASHES))}' >&2; exit 1").compiler
+    with pytest.raises(tw.ToolchainError, match=r"signal 11 .*ulimit -s"):
+        amdgcn.compile_text("", "gfx942", toolchain=amdgcn.Toolchain("clang", "1", crashing))
 
 
 def test_a_compiler_without_room_for_its_files(tmp_path: Path) -> None:

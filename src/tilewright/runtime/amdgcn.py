@@ -9,10 +9,7 @@ ROCm's headers.  A compiler is taken if it compiles the whole prelude; older one
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import importlib.util
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +22,7 @@ from tilewright.errors import CompileError, ToolchainError
 from tilewright.runtime import comgr
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import rocm_folder
+from tilewright.runtime.native import crash, find_program, ziglang
 from tilewright.runtime.ways_out import way_out
 from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.target import HIP
@@ -180,7 +178,7 @@ def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, Toolchain | Tria
         if where.is_file():
             yield "rocm", _asked("rocm", str(where), str(where.parent))
     for command in SYSTEM_COMPILERS:
-        if found := shutil.which(command, path=path):
+        if found := find_program(command, path):
             yield "clang", _asked("clang", found, path)
     if zig := _zig():
         yield "zig", zig
@@ -201,21 +199,14 @@ def _asked(name: str, where: str, linkers: str | None) -> Toolchain | Trial:
         return Trial(where, None, "it does not call itself a clang")
     beside = str(Path(where).resolve().parent)
     candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", beside), ("ld.lld", linkers))
-    linker = next((at for called, there in candidates if (at := shutil.which(called, path=there))), None)
+    linker = next((at for called, there in candidates if (at := find_program(called, there))), None)
     return Toolchain(name, found[1] + found[2], (where,), (linker,) if linker else ())
 
 
 def _zig() -> Toolchain | None:
     """The compiler and the linker inside the `ziglang` package; its driver ``zig c++`` takes no HIP."""
-    spec = importlib.util.find_spec("ziglang")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    for name in ("zig", "zig.exe"):
-        if (folder / name).is_file():
-            zig = str(folder / name)
-            return Toolchain("zig", importlib.metadata.version("ziglang"), (zig, "clang"), (zig, "ld.lld"))
-    return None
+    found = ziglang()
+    return found and Toolchain("zig", found[1], (found[0], "clang"), (found[0], "ld.lld"))
 
 
 def _said(command: list[str]) -> str:
@@ -368,12 +359,9 @@ def _step(what: str, source: str, command: list[str], folder: str, seconds: floa
         )
     except subprocess.TimeoutExpired:
         raise ToolchainError(f"{name} did not compile {what} in {seconds:g} s") from None
-    if done.returncode < 0:
-        raise ToolchainError(
-            f"{name} was ended by signal {-done.returncode} while it compiled {what}; was there too little "
-            "memory? nearest: free some, or choose a smaller tile"
-        )
     if done.returncode:
+        if ended := crash(done.returncode, done.stderr, what):
+            raise ToolchainError(f"{name} {ended}")
         log = done.stderr or done.stdout or f"no output; exit status {done.returncode}"
         raise CompileError(f"{name} refused {what}{_excerpts(log, source)}", log, source)
 

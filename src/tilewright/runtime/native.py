@@ -14,13 +14,18 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+if sys.platform != "win32":
+    import resource
 
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.runtime.libraries import damage
@@ -133,7 +138,7 @@ def find_toolchains(path: str | None = None) -> tuple[Toolchain, ...]:
     """Every C++ compiler found: those on ``path`` (default: PATH), then the `ziglang` package."""
     found: dict[str, Toolchain] = {}
     for command in SYSTEM_COMPILERS:
-        if (where := shutil.which(command, path=path)) and (made := _probe(where)):
+        if (where := find_program(command, path)) and (made := _probe(where)):
             found.setdefault(made.name, made)
     if zig := _zig():
         found.setdefault(zig.name, zig)
@@ -196,16 +201,38 @@ def _zig() -> Toolchain | None:
 
     Its driver is not used: that builds a C++ library for more than a minute on first use, and needs a cache.
     """
-    spec = importlib.util.find_spec("ziglang")
-    if spec is None or not spec.submodule_search_locations:
+    found = ziglang()
+    return found and Toolchain("zig", found[1], (found[0], "clang"), (found[0], "ld.lld"))
+
+
+def ziglang() -> tuple[str, str] | None:
+    """The program inside the `ziglang` package and the package's version; None without the package.
+
+    Any folder of that name on Python's path can be imported.  Without metadata it is not the package.
+    """
+    try:
+        spec = importlib.util.find_spec("ziglang")
+        version = importlib.metadata.version("ziglang")
+    except (ImportError, ValueError):  # a module may stand in its place, without a specification
         return None
-    folder = Path(next(iter(spec.submodule_search_locations)))
-    for name in ("zig", "zig.exe"):
-        if (folder / name).is_file():
-            zig = str(folder / name)
-            version = importlib.metadata.version("ziglang")
-            return Toolchain("zig", version, (zig, "clang"), (zig, "ld.lld"))
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for name in ("zig", "zig.exe"):
+            if program := find_program(name, os.path.abspath(folder)):
+                return program, version
     return None
+
+
+def find_program(name: str, path: str | None = None) -> str | None:
+    """The absolute path of a program; None if it is in no folder.
+
+    Commands run in temporary folders, where a relative path means something else.
+
+    Args:
+        name: the program.
+        path: folders, as PATH has them; default: PATH.
+    """
+    found = shutil.which(name, path=path)
+    return found and os.path.abspath(found)
 
 
 # ---------------------------------------------------------------- compiling
@@ -283,12 +310,9 @@ def _run(command: list[str], folder: str, source: str) -> None:
     except OSError as error:
         more = f"; {way_out(error)}" if is_shortage(error) else ""
         raise ToolchainError(f"cannot run {name}: {error.strerror}{more}") from error
-    if made.returncode < 0:
-        raise ToolchainError(
-            f"{name} was ended by signal {-made.returncode} while it compiled a kernel; was there too little "
-            "memory? nearest: free some, or choose a smaller tile"
-        )
     if made.returncode != 0:
+        if ended := crash(made.returncode, made.stderr, "a kernel"):
+            raise ToolchainError(f"{name} {ended}")
         log = made.stderr or made.stdout or f"no output; exit status {made.returncode}"
         if os.strerror(errno.ENOSPC) in log:
             raise ToolchainError(f"{name} had no room for its files; nearest: {MORE_ROOM}")
@@ -308,3 +332,55 @@ def _excerpts(log: str, source: str) -> str:
     numbers = [int(n) for n in re.findall(r"kernel\.cpp:(\d+):\d+: (?:fatal )?error", log)]
     shown = [n for n in dict.fromkeys(numbers) if 0 < n <= len(lines)][:_EXCERPTS]
     return "".join(f"\n{n:6} | {lines[n - 1]}" for n in shown)
+
+
+# ---------------------------------------------------------------- crashes
+
+
+_CRASHES = re.compile(
+    r"^.*(?:internal compiler error|signal terminated program|command failed due to signal"
+    r"|unable to execute command|PLEASE (?:submit a bug report|ATTACH)).*$",
+    re.MULTILINE,
+)
+"""Lines that gcc and clang write when the compiler fails, not the text."""
+
+
+def crash(status: int, log: str, what: str) -> str:
+    """Return how a compiler crashed, and the way out; empty if it ended by itself.
+
+    A driver that starts the compiler as a program of its own reports the signal in its log alone.
+
+    Args:
+        status: the exit status; the negative number of a signal if one ended the program.
+        log: what it wrote.
+        what: what it compiled.
+
+    Example:
+        >>> print(crash(1, "g++: fatal error: Killed signal terminated program cc1plus", "x"))
+        was ended by signal 9 (Killed) while it compiled x; nearest: free some memory, or a smaller tile
+        >>> crash(1, "kernel.cpp:3:1: error: expected unqualified-id", "x")
+        ''
+    """
+    line = _CRASHES.search(log)
+    if status >= 0 and line is None:
+        return ""
+    names = {int(number): signal.strsignal(number) or "" for number in signal.valid_signals()}
+    number = -status
+    if status >= 0 and line is not None:
+        number = next((at for at, name in names.items() if name and name in line[0]), 0)
+        number = number or next((at for at, name in names.items() if name and name in log), 0)
+    if not number:
+        said = line[0].strip() if line else ""
+        return f"failed by itself while it compiled {what} ({said}); nearest: another or newer compiler"
+    told = f"was ended by signal {number} ({names.get(number, '')}) while it compiled {what}"
+    if number in (signal.SIGSEGV, getattr(signal, "SIGBUS", 0)):
+        return f"{told}; {_stack()}nearest: allow a larger stack (`ulimit -s 8192`), or another compiler"
+    return f"{told}; nearest: free some memory, or a smaller tile"
+
+
+def _stack() -> str:
+    """The limit of a stack, if there is one."""
+    if sys.platform == "win32":
+        return ""
+    most = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return "" if most == resource.RLIM_INFINITY else f"its stack may have {most >> 10} KiB; "
