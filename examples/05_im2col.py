@@ -5,7 +5,7 @@
 An image of 32 x 9 x 9 x 7 positions with 4 groups of 64 channels in f32 (NDHWGC) and a filter of 3 x 3 x 3
 give a matrix of 4 x 7840 rows and 1728 columns, written in tiles of 32 x 64 by 128 threads, 4 elements at
 once.  Every element is compared with NumPy's windows.  Then strides, dilations and padding, on an image that
-no tile divides.
+no tile divides, and the way back: `tw.col2im` adds the matrix up into an image, where windows overlap.
 """
 
 from __future__ import annotations
@@ -81,10 +81,28 @@ def attempt(bound, shape, target):
         print(f"Perf: {ms:.4g} ms, {(image.nbytes + expected.nbytes) / ms / 1e6:.4g} GB/s, {name}")
 
 
+def transpose(bound, shape, target):
+    """`tw.col2im` is the transpose: of random x and y, sum(im2col(x) * y) = sum(x * col2im(y))."""
+    geometry = {name: bound.constants[name] for name in ("taps", "stride", "dilation", "padding")}
+    rng = np.random.default_rng(1)
+    x = rng.integers(-4, 5, shape).astype(np.float32)
+    matrix = matrix_of(windows(x, **geometry))
+    y = rng.integers(-4, 5, matrix.shape).astype(np.float32)
+    taps = geometry.pop("taps")
+    Y, image = device_put(y, target), device_put(np.full(shape, np.nan, np.float32), target)
+    tw.col2im(Y, out=image, spatial=SPATIAL, filter=taps, group=4, target=target, **geometry)
+    sums = [int(np.vdot(one, other)) for one, other in ((matrix, y), (x, device_get(image)))]
+    assert sums[0] == sums[1], f"{sums[0]} differs from {sums[1]}"
+    print(
+        f"col2im<{target}, f32, {'x'.join(map(str, shape))}>: the sum of all products is {sums[0]} both ways"
+    )
+
+
 def main():
     asked = tw.testing.parse_args(__doc__, SHAPES, dict.fromkeys(SHAPES, SMALL))
     attempt(LARGE, asked.shape, asked.target)
     attempt(RAGGED, RAGGED_SHAPE, asked.target)
+    transpose(RAGGED, RAGGED_SHAPE, asked.target)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from tilewright.lang.derivatives import derivative
     from tilewright.lang.random import dropout, random_bits
     from tilewright.ops.attention import attention
+    from tilewright.ops.col2im import col2im
     from tilewright.ops.einsum import einsum
     from tilewright.ops.gemm_chain import gemm_chain
     from tilewright.ops.reduced_matmul import reduced_matmul
@@ -184,6 +185,7 @@ __all__ = [
     "c128",
     "causal_mask",
     "ceil_div",
+    "col2im",
     "column_major",
     "complex_matmul",
     "coordinates",
@@ -267,6 +269,7 @@ __all__ += exact_functions.__all__ + functions.__all__
 
 _LATE = {
     "attention": "tilewright.ops.attention",
+    "col2im": "tilewright.ops.col2im",
     "derivative": "tilewright.lang.derivatives",
     "device_count": "tilewright.runtime.cuda",
     "dropout": "tilewright.lang.random",

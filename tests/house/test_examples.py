@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -91,6 +92,9 @@ def test_im2col_on(target: str, tmp_path: Path) -> None:
     assert f"im2col<{target}, f32, {shape}>" in result.stdout
     assert f"all {matrix} are right" in result.stdout
     assert result.stdout.count("are right") == 2
+    assert re.search(
+        rf"col2im<{target}, f32, 3x6x7x5x3x5>: the sum of all products is -?\d+ both ways", result.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,15 @@ CASES = {
         {"activation": "relu", "out": SQUARE.copy(), "fused": True, **TARGET},
         "gemm_chain",
     ),
+    "col2im": Case(
+        tw.col2im,
+        (np.ones((16, 4), np.float32),),
+        {"shape": (5, 5, 1, 1), "spatial": (2, 1), "filter": (1, 4), "stride": 2, "dilation": 2, "padding": 1}
+        | {"batch": 3, "channel": 0, "group": 0, "groups": 2, "out": np.ones((1, 5, 5, 1), np.float32)}
+        | {"accumulate": True, **TARGET},
+        "col2im",
+        given={"shape": (1, 5, 5, 1), "spatial": (1, 2), "filter": (2, 2)},
+    ),
     "attention": Case(
         tw.attention,
         (SQUARE, SQUARE, SQUARE),

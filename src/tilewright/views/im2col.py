@@ -109,7 +109,7 @@ def im2col_transforms(
             f"batch {batch}, spatial {tuple(spatial)}, channel {channel} and group {group} do not name each "
             f"of the {rank} dimensions once"
         )
-    windows = _windows(count, filter, stride, dilation, padding)
+    windows = windows_of(count, filter, stride, dilation, padding)
     extents = [shape[dim] for dim in where[1 : 1 + count]]
     split, where = _split_groups(shape, where, group, groups)
     first = len(where) - count - 2
@@ -145,7 +145,7 @@ def im2col_requirements(
         >>> print(fits.condition)
         2 < H
     """
-    windows = _windows(len(spatial), filter, stride, dilation, padding)
+    windows = windows_of(len(spatial), filter, stride, dilation, padding)
     all_fit = [window.fits(shape[dim]) for dim, window in zip(spatial, windows, strict=True)]
     return [fits for fits in all_fit if prove(fits.condition) is not True]
 
@@ -212,13 +212,22 @@ def im2col(
     return view
 
 
-def _windows(
+def windows_of(
     count: int,
     filter: Sequence[int],  # noqa: A002
     stride: int | Sequence[int],
     dilation: int | Sequence[int],
     padding: int | Sequence[int | tuple[int, int]],
 ) -> list[Window]:
+    """A filter along each spatial dimension; the arguments are those of `im2col`.
+
+    Raises:
+        LayoutError: there is not one legal number for each dimension.
+
+    Example:
+        >>> windows_of(2, (3, 3), 1, 1, ((1, 0), 2))[0]
+        Window(filter=3, stride=1, dilation=1, before=1, after=0)
+    """
     taps = _each("filter", filter, count)
     steps = _each("stride", stride, count)
     dilations = _each("dilation", dilation, count)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import runpy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.ops import complex_cases
 from tests.ops.attending import Problem
+from tests.ops.test_col2im import PROBLEMS as WINDOWS
+from tests.ops.test_col2im import attempt as add_windows
 from tests.ops.test_gemm_chain import Chain
 from tests.ops.test_grouped import check as check_groups
 from tests.ops.test_grouped import operands as grouped_operands
@@ -226,6 +229,7 @@ def convolved(target: str) -> None:
 
 
 RAGGED = (136, 72, 40)
+ADDED = ("rows and columns", "one dimension", "volumes in groups", "channels first", "channels in groups")
 MATMUL = {
     "f16": product("f16", RAGGED),
     "bf16": product("bf16", (70, 99, 41), "tn"),
@@ -281,6 +285,7 @@ MEMBERS: dict[str, dict[str, Case]] = {
         "f16": chained((140, 40, 90, 56), "f16", "relu"),
         "bf16": chained((33, 130, 70, 17), "bf16", "silu"),
     },
+    "col2im": {name: partial(add_windows, WINDOWS[name]) for name in ADDED},
     "convolution": {"f16": convolved},
 }
 """By the operation's name in the library, and what is particular of a case."""

@@ -48,7 +48,7 @@ SECOND = {
 RECORD = Path(__file__).with_name("every_case.txt")
 """Those of them that went well when all were tried, and when that was."""
 
-PRODUCTS = ("matmul", "_mm", "einsum", "attention", "gemm_chain")
+PRODUCTS = ("matmul", "_mm", "einsum", "attention", "gemm_chain", "col2im")
 """What the names of operations of the family end in."""
 
 
