@@ -320,7 +320,7 @@ def summing(count: int) -> Kernel:
         group, at = let(number // (across * down)), (number // across % down, number % across)
         tile, spread = (blocks.rows, blocks.channels), blocks.spread
         written = image[group].merge(0, count + 1).tile(tile, at)
-        acc: Fragment = load(written, spread, element=sums) if accumulate else fragment(spread, sums, 0)
+        acc: Fragment = load(written, spread).to(sums) if accumulate else fragment(spread, sums, 0)
         filters = [window.filter for window in windows]
         for number_of_tap in traced_range(prod(filters)):
             tap = list[Index]()
@@ -330,7 +330,7 @@ def summing(count: int) -> Kernel:
             seen = columns[(group, *(slice(None) for _ in places), *tap, slice(None))]
             for dim, (window, where) in enumerate(zip(windows, tap, strict=True), 1):
                 seen = _under_tap(seen, dim, window, where, image.shape[dim + 1])
-            acc += load(seen.merge(0, count + 1).tile(tile, at), spread, element=sums)
+            acc += load(seen.merge(0, count + 1).tile(tile, at), spread).to(sums)
         copy(acc.to(image.dtype), written)
 
     return col2im
