@@ -45,7 +45,6 @@ def back(array: Any) -> Array:
     [
         ("f32", {}),
         ("f32", {"precision": "f32"}),
-        ("f32", {"precision": "tf32"}),
         ("f32", {"precision": "f16", "batch_invariant": True}),
         ("f16", {"split_k": 4}),
         ("f16", {"split_k": "stream"}),
