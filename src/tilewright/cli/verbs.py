@@ -18,6 +18,7 @@ from tilewright.cli.draw import draw
 from tilewright.cli.einsum import einsum
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
+from tilewright.cli.instance import instance
 from tilewright.cli.profile import profile
 from tilewright.cli.reduce import reduce
 from tilewright.cli.scaled import scaled
@@ -32,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (gemm, scaled, einsum, attention, chain, reduce, doctor, inspect, profile, tune, cache):
+for verb in (gemm, scaled, einsum, attention, chain, reduce, doctor, inspect, profile, tune, instance, cache):
     app.command()(verb)
 app.command("complex")(complex_numbers)
 app.add_typer(draw, name="draw")

@@ -91,6 +91,7 @@ def execute_listing(
         given,
         grid,
         (kernel.threads, 1, 1),
+        kernel=made.listing.entry,
         watch=watch,
         stores_once=stores_once,
         all_meet=True,

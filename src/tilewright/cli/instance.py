@@ -1,0 +1,150 @@
+"""`tilewright instance`: specializations of a tuned instance in one code object for an AMD GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli.console import UsageError, choose, reports, say, working
+from tilewright.dtypes import DType, dtype, f32
+from tilewright.inspect.from_files import load
+from tilewright.instances.compiled import bound_to
+from tilewright.instances.device import DeviceGemm
+from tilewright.instances.words import PASS_THROUGH
+from tilewright.lang.specs import TensorSpec
+from tilewright.ops.products import plain, scaled
+from tilewright.runtime.amdgcn import assemble
+from tilewright.runtime.amdgcn_together import listing_together
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.outputs import check_output, output
+from tilewright.targets.target import HIP
+
+EXAMPLE = "tilewright instance instance.py:instance --arch gfx1151 --b-memory f8e4m3 --output instance.hsaco"
+
+BOTH = "Default,MNKPadding"
+"""The specializations that programs compile of one instance: of whole tiles, and of ragged extents."""
+
+ROW_BYTES = 16
+"""Bytes at whose multiples arrays and their rows begin: what a lane loads at once."""
+
+
+@reports
+def instance(
+    given: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME",
+            help="The instance: a tw.ck.DeviceGemmWmma or DeviceGemmXdl of a Python file.",
+        ),
+    ],
+    arch: Annotated[str, typer.Option(help="The architecture, such as gfx1151.")],
+    written: Annotated[Path, typer.Option("--output", "-o", help="The code object to write.")],
+    specializations: Annotated[
+        str, typer.Option(metavar="NAME,…", help="Which specializations: Default, MPadding … MNKPadding.")
+    ] = BOTH,
+    b_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DTYPE",
+            help="The dtype of B in memory, if it is narrower than what is multiplied: the kernel is then "
+            "that of tw.scaled_mm, with a scale for each column and a bias, of f32.",
+            show_default=False,
+        ),
+    ] = None,
+    listing: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.s", help="Write the assembler listing, too.", show_default=False),
+    ] = None,
+) -> None:
+    """Compile specializations of a tuned instance into one code object, a kernel for each.
+
+    The names of the kernels are their symbols. Needs a compiler for AMD GPUs, but neither a GPU nor ROCm.
+
+    Exit status: 0, or 2 when the request cannot be served.
+    """
+    choose("architecture", arch, tuple(HIP.architectures))
+    for path in (written, *([] if listing is None else [listing])):
+        check_output(path)
+    found = _found(given)
+    kernels = []
+    for name in _names(specializations):
+        kernel, specs = _bound(replace(found, gemm_specialization=name), arch, b_memory)
+        with working(f"compiling {kernel.program.name}"):
+            kernels.append(kernel.compile(**specs, target=HIP.name, arch=arch))
+    together = listing_together(kernels)
+    data = assemble(together, arch, kernels[0].kernel.name)
+    with output(written) as file:
+        file.write(data)
+    if listing is not None:
+        with output(listing) as file:
+            file.write(together.encode())
+    for made in kernels:
+        taken = made.resources
+        say(
+            "kernel",
+            f"{made.kernel.name}: {taken['registers']} registers, {taken['shared_bytes']} bytes of LDS",
+        )
+    say("wrote", f"{written}: {len(kernels)} kernels for {arch}, {len(data)} bytes")
+
+
+def _found(given: str) -> DeviceGemm:
+    """The instance that a file defines."""
+    path, colon, name = given.rpartition(".py:")
+    if not colon:
+        raise UsageError(f"unknown instance {given!r}; give FILE.py:NAME, such as {EXAMPLE}")
+    defined = {
+        known: value
+        for known, value in vars(load(Path(f"{path}.py"))).items()
+        if isinstance(value, DeviceGemm)
+    }
+    if not defined:
+        raise UsageError(f"{path}.py has no instance; define a tw.ck.DeviceGemmWmma or a tw.ck.DeviceGemmXdl")
+    choose("instance", name, tuple(defined))
+    return defined[name]
+
+
+def _names(specializations: str) -> Iterator[str]:
+    names = specializations.split(",")
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise UsageError(
+                f"--specializations names {name} twice; nearest: {','.join(dict.fromkeys(names))}"
+            )
+    yield from names
+
+
+def _bound(instance: DeviceGemm, arch: str, b_memory: str | None) -> tuple[Bound, dict[str, TensorSpec]]:
+    """The kernel of an instance, and what it may assume of its arrays."""
+    for check in instance.check(arch=arch).failed:
+        raise UsageError(f"{instance.gemm_specialization} on {arch}: {check}")
+    for field in ("a_element_op", "b_element_op", "c_element_op"):
+        if getattr(instance, field) != PASS_THROUGH:
+            raise UsageError(f"{field} is {getattr(instance, field)}; nearest: {PASS_THROUGH}")
+    a, b = instance.dtypes
+    narrow = None if b_memory is None else dtype(b_memory)
+    specs = {"A": _matrix(a, instance.a_layout), "B": _matrix(narrow or b, instance.b_layout)}
+    result = {"D": _matrix(dtype(instance.c_dtype), instance.c_layout)}
+    if narrow is None:
+        return bound_to(instance, plain(0), arch, precision="exact"), specs | result
+    vector = TensorSpec(f32, 1, 0, (1,), (1,), ROW_BYTES, False)
+    terms: dict[str, Any] = {"multiplied": a, "terms": frozenset({"scale_b", "bias"}), "activation": None}
+    vectors = dict.fromkeys(("scale_a", "scale_b", "bias"), vector)
+    return bound_to(instance, scaled(0), arch, narrow, **terms), specs | vectors | result
+
+
+def _matrix(kind: DType, layout: str) -> TensorSpec:
+    """A matrix of any extents, whose rows or columns begin at multiples of 16 bytes."""
+    dim, unit = int(layout == "row"), ROW_BYTES // kind.bytes
+    return TensorSpec(
+        kind,
+        2,
+        dim,
+        (1, unit) if dim else (unit, 1),
+        (unit, 1) if dim else (1, unit),
+        ROW_BYTES,
+        False,
+    )
