@@ -234,3 +234,22 @@ def test_a_library_that_is_cut_off_anywhere_is_refused(monkeypatch: pytest.Monke
     assert damage(data[:sections]) is not None
     with pytest.raises(tw.ToolchainError, match="it is no ELF file"):
         Library(b"no library")
+
+
+def test_what_executables_were_made_of_goes_with_them(few: int) -> None:
+    product, drawn = plain(0), np.random.default_rng(7)
+    kinds = (np.float32, np.float16, np.float64)
+    for kind, m, n, k in itertools.product(kinds, (3, 8), (5, 16), (4, 7)):
+        a, b = (drawn.integers(-3, 4, shape).astype(kind) for shape in ((m, k), (k, n)))
+        assert (tw.matmul(a, b, target="reference") == a.astype(np.int64) @ b.astype(np.int64)).all()
+    gc.collect()
+    made = [
+        found
+        for found in gc.get_objects()
+        if isinstance(found, builds.Builds) and found.around is product._around
+    ]
+    assert sum(len(found._executables) for found in made) > 4
+    for kept in ("_executables", "_traces"):
+        assert sum(len(getattr(found, kept)) for found in made) <= few
+    for kept in ("_flows", "_programs"):
+        assert sum(len(getattr(found._scheduled, kept)) for found in made) <= few

@@ -128,13 +128,24 @@ def raised_at(error: BaseException, traceback: TracebackType | None = None) -> L
 
 def _describe(frame: FrameType, offset: int) -> Frame:
     code = frame.f_code
-    line, column, end_column = _positions(code)[offset // 2]
-    return Frame(code.co_filename, line or frame.f_lineno, column, end_column, code.co_name)
+    known = _frames(code)
+    found = known.get(offset)
+    if found is None:
+        line, column, end_column = _positions(code)[offset // 2]
+        found = Frame(code.co_filename, line or frame.f_lineno, column, end_column, code.co_name)
+        known[offset] = found
+    return found
 
 
 def position(frame: FrameType) -> tuple[int | None, ...]:
     """First and last line, first and last column of what a frame executes."""
     return tuple(next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)))
+
+
+@lru_cache(maxsize=512)
+def _frames(code: CodeType) -> dict[int, Frame]:
+    """The frames of a function by offset, shared by all operations that come from there."""
+    return {}
 
 
 @lru_cache(maxsize=512)

@@ -75,11 +75,21 @@ class Builds:
                 user.forget()
 
     def forget(self, executable: Executable | None) -> None:
-        """Let go of one executable, or of everything."""
-        self._executables.forget(lambda known: executable in (None, known))
+        """Let go of one executable and of what it was made of, or of everything.
+
+        The bound of executables in the process bounds all traces, flows and expanded programs with it.
+        """
         if executable is None:
+            self._executables.forget()
             self._traces.forget()
             self._scheduled.forget()
+            return
+        for key in self._executables:
+            if self._executables.find(key) is executable:
+                _, _, arch, schedule, *specs = key
+                self._executables.drop(key)
+                self._traces.drop((schedule, arch, *specs))
+                self._scheduled.forget_class(schedule, arch, specs)
 
     def trace(
         self,

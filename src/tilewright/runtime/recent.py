@@ -93,8 +93,12 @@ class Recent(Generic[Key, Kept]):
         """Let go of the values that ``unwanted`` says, or of all."""
         for key, value in list(self._values.items()):
             if unwanted(value):
-                self._values.pop(key, None)
-                self._uses.pop(key, None)
+                self.drop(key)
+
+    def drop(self, key: Key) -> None:
+        """Let go of one key's value, if there is one."""
+        self._values.pop(key, None)
+        self._uses.pop(key, None)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(list(self._values))

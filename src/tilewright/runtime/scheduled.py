@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,13 @@ class Scheduled:
         self._is_explicit = False
         self._flows.forget()
         self._programs.forget()
+
+    def forget_class(
+        self, schedule: Schedule | None, arch: Arch, specs: Iterable[tuple[str, TensorSpec]]
+    ) -> None:
+        """Let go of the flow of a class of arrays, and of its program under one schedule."""
+        self._flows.drop((arch.name, *specs))
+        self._programs.drop((schedule, *specs))
 
     def explicit(
         self,

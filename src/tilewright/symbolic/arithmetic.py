@@ -187,7 +187,7 @@ def parts_of(value: Int) -> tuple[tuple[tuple[Expr, int], ...], int]:
 # ---------------------------------------------------------------- sums and products
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _order(term: Expr) -> tuple[str, str]:
     return (type(term).__name__, format_int(term))
 

@@ -39,7 +39,7 @@ def builds(function: OperatorType) -> OperatorType:
     It remembers what it built: passes and copies ask for the same sums and products again and again.
     `tilewright.symbolic` loads what the operators need, whichever of its modules is asked for.
     """
-    remembered = cast(OperatorType, functools.lru_cache(maxsize=65536)(function))
+    remembered = cast(OperatorType, functools.lru_cache(maxsize=16384)(function))
     _BUILT[function.__name__] = remembered
     return remembered
 

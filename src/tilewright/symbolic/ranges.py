@@ -21,7 +21,7 @@ from tilewright.symbolic.nodes import (
 )
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def bounds(value: Int) -> tuple[float, float]:
     """Smallest and largest possible value; infinite where nothing is known.  Finite bounds are exact ints."""
     match value:
@@ -87,7 +87,7 @@ def _xor(*ends: float) -> tuple[float, float]:
     return (0 if min(ends) >= 0 else -span), span - 1
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def divisor(value: Int) -> int:
     """The largest known integer that divides every value; 0 for the constant 0."""
     match value:

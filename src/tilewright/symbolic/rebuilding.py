@@ -167,7 +167,7 @@ def symbols(value: Any) -> set[Sym]:
     return set(_symbols(value)) if isinstance(value, Expr | Cond) else set()
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _symbols(value: Int | Cond) -> frozenset[Sym]:
     match value:
         case Sym():
