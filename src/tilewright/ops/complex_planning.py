@@ -283,12 +283,14 @@ def _computed(given: Mapping[str, Any], asked: ComplexWanted, stream: Any) -> An
         alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
     except OverflowError:  # of an integer: who plans says which
         return _anew(given, asked, stream).out
-    whole = [in_parts(given[name]) for name in ("a", "b", "c", "out")]
+    complexes = (given["a"], given["b"], given["c"], given["out"])
+    whole = [(None, None) if one is None else in_parts(one) for one in complexes]
     words: tuple[Any, ...] | None = None
     if {*map(len, whole)} == {2}:
         said = (alpha == 0, alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
         # The types tell a pair, in which no part may be None, from an interleaved array.
-        words = (*said, *map(type, given.values()), are_one(*whole[2:]), *asked.words)
+        is_in_place = given["c"] is not None and are_one(*whole[2:])
+        words = (*said, *map(type, given.values()), is_in_place, *asked.words)
     made = called(
         _PLANS,
         [one for parts in whole for one in parts],

@@ -44,7 +44,7 @@ class Ordered(NamedTuple):
 
 
 def in_parts(given: Any) -> list[Any]:
-    """The arrays of a complex one: a pair as it is, an interleaved one with nothing behind it."""
+    """The two arrays of a pair; of an interleaved array the array itself, and None."""
     return [*given] if isinstance(given, tuple | list) else [given, None]
 
 

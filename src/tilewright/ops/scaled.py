@@ -12,7 +12,7 @@ from tilewright.errors import LaunchError
 from tilewright.ops.packed_weights import PackedWeights
 from tilewright.ops.planning import Wanted
 from tilewright.ops.recalled import called
-from tilewright.ops.scales import LARGEST, TINIEST, number_of
+from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import part
@@ -137,8 +137,8 @@ def scaled_mm(
     """
     if isinstance(b, PackedWeights):
         b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)
-    given = {"a": a, "b": b, "out": out, "scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    number, arrays = _numbers_apart(given | {"zero_b": zero_b})
+    number, scales = _numbers_apart((scale_a, scale_b))
+    arrays = (a, b, out, *scales, bias, zero_b)
     wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
     extras = ScaledExtras(group, prepass)
     return called(
@@ -162,20 +162,29 @@ def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int
     return weights.b, weights.scale_b, weights.zero_b, weights.group
 
 
-def _numbers_apart(given: Mapping[str, Any]) -> tuple[float, list[Any]]:
+def _numbers_apart(scales: tuple[Any, Any]) -> tuple[float, list[Any]]:
     """The product of the scales that are numbers, and the arrays, in the place of a number None."""
-    found = {name: number_of("scaled_mm", name, given[name]) for name in ARRAYS}
-    numbers = {name: number for name, number in found.items() if number is not None}
-    arrays = [given[name] if number is None else None for name, number in found.items()]
-    product = math.prod(numbers.values(), start=1.0)
-    ordinary = all(number and math.isfinite(number) for number in numbers.values())
-    if ordinary and not TINIEST <= abs(product) <= LARGEST:
-        beyond, bound = ("overflows", LARGEST) if abs(product) > LARGEST else ("underflows", TINIEST)
-        nearest = f"{math.copysign(bound, product)}"
-        if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
-            nearest = "arrays of one element, by which results are multiplied in turn"
-        raise LaunchError(
-            f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
-            f"nearest legal choice: {nearest}"
-        )
+    numbers, arrays, product = dict[str, float](), list[Any](), 1.0
+    for name, scale in zip(SCALES, scales, strict=True):
+        number = None if scale is None else number_of("scaled_mm", name, scale)
+        arrays.append(scale if number is None else None)
+        if number is not None:
+            numbers[name] = number
+            product *= number
+    if not TINIEST <= abs(product) <= LARGEST:
+        _check_product(numbers, product)
     return product, arrays
+
+
+def _check_product(numbers: Mapping[str, float], product: float) -> None:
+    """Raise an error if f32 does not hold a product of finite scales that are not 0."""
+    if not all(number and math.isfinite(number) for number in numbers.values()):
+        return
+    beyond, bound = ("overflows", LARGEST) if abs(product) > LARGEST else ("underflows", TINIEST)
+    nearest = f"{math.copysign(bound, product)}"
+    if all(TINIEST <= abs(number) <= LARGEST for number in numbers.values()):
+        nearest = "arrays of one element, by which results are multiplied in turn"
+    raise LaunchError(
+        f"scaled_mm: {' times '.join(numbers)} is {product:.4g}, which {beyond} f32; "
+        f"nearest legal choice: {nearest}"
+    )
