@@ -9,6 +9,7 @@ current.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +51,8 @@ specializations are in one code object, and their symbols say which:
 
 `Default` asks for whole tiles, which all lanes load or none; `MNKPadding` takes what is ragged. Tests
 execute both element by element, and compare the code object byte by byte with the encodings of the
-listing's instructions (`tests/instances/test_amd.py`). Nothing of this has run on an AMD GPU.
+listing's instructions (`tests/instances/test_amd.py`). `tilewright instance` [writes it](instances.md).
+Nothing of this has run on an AMD GPU.
 """
 
 BESIDE = """
@@ -58,6 +60,14 @@ BESIDE = """
 
 What the template's parameters say of a thread in a turn of the main loop, and what is in the listing. The
 template's own listing is not known; what does not follow from its parameters is left open.
+"""
+
+DIFFERENT = """
+## Transfers, parameter by parameter
+
+What the template's parameters say of transfers, what the kernel has in their place, and why the two differ.
+Passes over the banks and clocks are those of the next table. Lengths are threads along (K0, rows, K1), and
+along (1, rows, 1, columns) for the result; in an arrange order the last dimension is that of neighbours.
 """
 
 ABLATED = """
@@ -109,6 +119,8 @@ def page() -> str:
         INTRODUCTION.format(compiler=find_toolchain(), symbols=symbols),
         BESIDE,
         *_table(("", "the template", "here"), beside(report())),
+        DIFFERENT,
+        *_table(("parameter", "the template", "here", "why"), differences()),
         ABLATED,
         *_table(ABLATED_COLUMNS, ablated()),
         MODEL,
@@ -171,6 +183,125 @@ def _widths(lines: Iterable[IsaLine]) -> str:
 
 def _counts(found: Counter[int]) -> str:
     return ", ".join(f"{count} of {size} bytes" for size, count in sorted(found.items(), reverse=True))
+
+
+CLUSTER, EXTRA_ROW = (
+    "A dealt as the template's cluster (4, 64, 1)",
+    "B with the template's row more, not swizzled",
+)
+"""The variants that do what the template does and the kernel does not."""
+
+
+def differences() -> Iterator[tuple[object, ...]]:
+    """Each parameter of the transfers: what the template has, what is here, and why."""
+    instance, whole = INSTANCES["Default"], variant("all three")
+    schedule = instance.schedule(ARCH, "f8e4m3")
+    a, b, c = instance.a_block_transfer, instance.b_block_transfer, instance.c_shuffle
+    (rows, along_k), (columns, along_depth) = schedule.dealt
+    k0 = instance.k_per_block // instance.k1
+    of_a = (along_k, rows, along_k // k0)
+    of_b = (k0, columns, along_depth // k0)
+    passes = {
+        name: [f"{one:.2f}" for one in _stores(variant(name))] for name in (CLUSTER, EXTRA_ROW, "all three")
+    }
+    clocks = {name: f"{variant(name).cost.alone:.0f}" for name in (CLUSTER, EXTRA_ROW, "all three")}
+    now = passes["all three"]
+    same, unrolled = "the same", "a thread's accesses are unrolled, and the compiler orders them"
+    vectors = whole.isa.main.mix[Kind.VECTOR] - variant(CLUSTER).isa.main.mix[Kind.VECTOR]
+    of_clusters = (
+        f"what eight lanes write at once lies in other banks: {now[0]} passes for each store of A, "
+        f"{passes[CLUSTER][0]} by the template's lengths, which take {vectors} vector instructions less "
+        f"and, by the model, {clocks[CLUSTER]} clocks instead of {clocks['all three']}"
+    )
+    of_columns = (
+        "B lies in memory in fp8, contiguous along N: a thread reads 16 neighbours along N at once, of "
+        "four K, and turns them around in registers"
+    )
+    of_row = (
+        f"a swizzle takes its place: {now[1]} passes for each store of B and {clocks['all three']} clocks, "
+        f"instead of {passes[EXTRA_ROW][1]} and {clocks[EXTRA_ROW]}"
+    )
+    slices, slice_rows, slice_columns = _slices()
+    (part_rows, part_columns), (m, n) = instance.c_shuffle_tile, (instance.m_per_block, instance.n_per_block)
+    of_parts = (
+        f"{m * n // (slice_rows * slice_columns)} parts of {slice_rows} x {slice_columns}, by turns in "
+        f"{slices} buffers, instead of {m * n // (part_rows * part_columns)} of {part_rows} x {part_columns}"
+        ": they fit into the memory that A and B have left, and have fewer barriers between them"
+    )
+    yield (
+        *("`ABlockTransferThreadClusterLengths_K0_M_K1`", a.thread_cluster_lengths, of_a),
+        of_clusters,
+    )
+    yield "`ABlockTransferThreadClusterArrangeOrder`", a.thread_cluster_arrange_order, (1, 0, 2), same
+    yield "`ABlockTransferSrcAccessOrder`", a.src_access_order, "–", unrolled
+    yield (
+        *(
+            "`ABlockTransferSrcVectorDim`, `SrcScalarPerVector`",
+            f"{a.src_vector_dim}, {a.src_scalar_per_vector}",
+        ),
+        *(f"2, {max(line.bytes for line in whole.isa.main.of(Kind.GLOBAL_LOAD)) // 2}", same),
+    )
+    stored = max(line.bytes for line in whole.isa.main.of(Kind.SHARED_STORE)) // 2
+    yield "`ABlockTransferDstScalarPerVector_K1`", a.dst_scalar_per_vector_k1, stored, same
+    extra_a, extra_b = schedule.extra_rows
+    yield "`ABlockLdsAddExtraM`", int(a.lds_extra), extra_a, same
+    yield (
+        *("`BBlockTransferThreadClusterLengths_K0_N_K1`", b.thread_cluster_lengths, of_b),
+        of_columns,
+    )
+    yield "`BBlockTransferThreadClusterArrangeOrder`", b.thread_cluster_arrange_order, (0, 2, 1), same
+    yield "`BBlockTransferSrcAccessOrder`", b.src_access_order, "–", unrolled
+    yield (
+        *(
+            "`BBlockTransferSrcVectorDim`, `SrcScalarPerVector`",
+            f"{b.src_vector_dim}, {b.src_scalar_per_vector}",
+        ),
+        *("1, 16", "64 loads of 2 bytes become 4 of 16 bytes"),
+    )
+    narrow = min(line.bytes for line in whole.isa.main.of(Kind.SHARED_STORE)) // 2
+    yield (
+        *("`BBlockTransferDstScalarPerVector_K1`", b.dst_scalar_per_vector_k1, narrow),
+        "a thread has four neighbours along K",
+    )
+    yield (
+        *("`BBlockLdsAddExtraN`", int(b.lds_extra), extra_b),
+        of_row,
+    )
+    yield (
+        *(
+            "`CShuffleMRepeatPerShuffle`, `NRepeatPerShuffle`",
+            f"{c.m_repeat_per_shuffle}, {c.n_repeat_per_shuffle}",
+        ),
+        f"{instance.repeats[0]}, {slice_columns * c.n_repeat_per_shuffle // instance.c_shuffle_tile[1]}",
+        of_parts,
+    )
+    across = slice_columns // c.scalar_per_vector
+    yield (
+        *(
+            "`CShuffleBlockTransferClusterLengths`",
+            c.cluster_lengths,
+            (1, instance.threads // across, 1, across),
+        ),
+        same,
+    )
+    (width,) = {line.bytes for line in whole.isa.whole.of(Kind.GLOBAL_STORE)}
+    yield "`CShuffleBlockTransferScalarPerVector_NPerBlock`", c.scalar_per_vector, width // 2, same
+
+
+def _stores(found: Variant) -> tuple[float, float]:
+    """Passes over the banks for each that the bytes need, of the stores of A and of B."""
+    stores = found.isa.main.of(Kind.SHARED_STORE)
+    parts = ([line for line in stores if (line.bytes == B_STORED) == is_b] for is_b in (False, True))
+    of_a, of_b = (found.met(*lines).factor for lines in parts)
+    return of_a, of_b
+
+
+def _slices() -> tuple[int, int, int]:
+    """Buffers, rows and columns of the parts in which the result goes through shared memory."""
+    found = re.search(r"sD: f16 1x(\d+)x(\d+)x(\d+)", compiled("Default").source)
+    assert found
+    buffers, rows, columns = map(int, found.groups())
+    return buffers, rows, columns
 
 
 ABLATED_COLUMNS = (
