@@ -258,15 +258,14 @@ def _split_groups(
     channel = where[-1]
     channels = divisor(shape[channel])
     if groups < 1 or channels % groups:
-        nearest = divisor_at_most(channels, groups)
-        known = (
-            ""
-            if isinstance(shape[channel], int)
-            else (f", of which only the divisor {channels} is known for all arrays that share the kernel")
-        )
+        instead = "an array with a dimension of groups, and group= instead of groups="
+        known = ""
+        if isinstance(shape[channel], int):
+            instead = f"groups={divisor_at_most(channels, groups)}, or {instead}"
+        else:
+            known = f", of which only the divisor {channels} is known for all arrays that share the kernel"
         raise LayoutError(
-            f"{groups} groups do not divide {shape[channel]} channels{known}; nearest legal choice: "
-            f"groups={nearest}, or an array with a dimension of groups, and group= instead of groups="
+            f"{groups} groups do not divide {shape[channel]} channels{known}; nearest legal choice: {instead}"
         )
     moved = [dim + 1 if dim >= channel else dim for dim in where]
     return [Unmerge(channel, (groups, floordiv(shape[channel], groups)))], [*moved, channel]
