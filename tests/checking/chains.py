@@ -46,7 +46,8 @@ def attention(causal: bool) -> Member:
     (m, n), depth, width, diagonal = (70, 75), 24, 40, 5
     shapes = {"Q": (1, 4, m, depth), "K": (1, 2, n, depth), "V": (1, 2, n, width), "O": (1, 4, m, width)}
     arrays = {name: spec("f16", *shape) for name, shape in shapes.items()} | {"L": spec("f32", 1, 4, m, 1)}
-    words = {"causal": causal, "between": BySoftmax(), "with_lse": True}
+    # Subtracts first: an exponent chosen by a comparison is no polynomial.
+    words = {"causal": causal, "between": BySoftmax(power=0.0), "with_lse": True}
     ways = {
         f"warps, {rows} x {keys}": by_warps.attention.bind(
             **words, tiles=WarpTiles(rows, keys, 32, 48, rows // 16, tw.atoms.MMA_F16)

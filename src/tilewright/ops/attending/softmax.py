@@ -3,10 +3,15 @@
 Of each row it keeps the largest score so far and the sum of the weights so far, and says by how much what
 was summed up before shrinks: the fold of ``flow.py``, in registers.
 
-The largest score is subtracted before the scale multiplies.  The largest weight of a row is 1 then, however
-large scores are.  ``exp2(fma(score, exponent, -base))`` with ``base = round(largest * exponent)`` is one
-instruction less, but leaves the rounding error of the base as the exponent of the largest weight: beyond
-2**31 that is infinity or 0.
+A weight is ``exp2(fma(score, exponent, -base))`` with ``base = round(largest * exponent)``: one instruction
+before the exponential.  The rounding error of the base is a factor that all weights of a row share, at most
+2**4 while the base is below `STEEP`, and so cancels in their average.  Above it the error would grow to
+infinity or 0.  There neighbours among the numbers of f32 lie 8 or more apart as exponents, so every score but
+the largest weighs less than 2**-7, and the exponent of the row is rounded up to a power of two: its product
+with the largest score is exact, and the largest weight is 1.
+
+An exponent above 1 could overflow in that product.  Then the largest score is subtracted first, which costs
+one more instruction for each score.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from tilewright.dtypes import f32, limits
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.control import when
-from tilewright.lang.exact_functions import fma, maximum, where
+from tilewright.lang.exact_functions import absolute, fma, maximum, where
 from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import exp2, log2
 from tilewright.lang.scalars import Index
@@ -29,6 +34,9 @@ FAINT = 2.0**-64
 
 NEVER_0 = 2.0**-100
 """Stands for a scale of 0 after the first step: times a score of f32 it is less than 2**-36."""
+
+STEEP = 2.0**27
+"""The least base of a row whose exponent is rounded up to a power of two."""
 
 LOWEST = limits(f32)[0]
 """The largest score of a row that has seen no key: -inf less this is -inf, which less itself would be NaN."""
@@ -41,9 +49,11 @@ class BySoftmax:
     Args:
         factor: the first factor of the scale, which multiplies scores before anything else: 1, or -1 for a
             negative scale, times `FAINT` for a scale close to 0.
+        power: a power of two that is not below the exponent; 0 of an exponent above 1.
     """
 
     factor: float = 1.0
+    power: float = 1.0
 
     @staticmethod
     def of(scale: float) -> tuple[BySoftmax, float]:
@@ -53,11 +63,13 @@ class BySoftmax:
         is hidden is -inf, which times 0 is NaN.
         """
         size, factor = (abs(scale), 1.0) if abs(scale) >= FAINT else (abs(scale) / FAINT, FAINT)
-        return BySoftmax(math.copysign(factor, scale)), max(size, NEVER_0) * math.log2(math.e)
+        exponent = max(size, NEVER_0) * math.log2(math.e)
+        power = 0.0 if exponent > 1 else 2.0 ** math.ceil(math.log2(exponent))
+        return BySoftmax(math.copysign(factor, scale), power), exponent
 
     def begin(self, mma: TiledMma, exponent: Number) -> Softmax:
         """The state of the rows of a tile; see `Softmax`."""
-        return Softmax(mma, exponent, factor=self.factor)
+        return Softmax(mma, exponent, factor=self.factor, power=self.power)
 
 
 class Softmax:
@@ -67,12 +79,14 @@ class Softmax:
         mma: what multiplies queries by keys; its accumulator is a tile of scores.
         exponent: multiplies differences of scores, as weights are powers of two; more than 0.
         factor: multiplies scores first.
+        power: see `BySoftmax`.
     """
 
-    def __init__(self, mma: TiledMma, exponent: Number, *, factor: float) -> None:
+    def __init__(self, mma: TiledMma, exponent: Number, *, factor: float, power: float) -> None:
         rows, self.keys = mma.c().shape
-        self.exponent, self.factor = exponent, factor
+        self.exponent, self.factor, self.power = exponent, factor, power
         self.largest = tw.fragment(mma.c().projected((rows, 1)), f32, LOWEST)
+        self.base = tw.fragment(self.largest, fill=LOWEST * power) if power else None
         self.total = tw.fragment(self.largest, fill=0)
         self.decay = tw.fragment(self.largest, fill=1)
 
@@ -97,8 +111,15 @@ class Softmax:
     def weigh(self, scores: Fragment) -> None:
         """Make weights of a tile of scores; `decay` is by how much sums with earlier weights shrink."""
         highest = maximum(self.largest, reduce_max(scores, 1))
-        scores.assign(exp2((scores - highest) * self.exponent))
-        self.decay.assign(exp2((self.largest - highest) * self.exponent))
+        if self.base is None:
+            scores.assign(exp2((scores - highest) * self.exponent))
+            self.decay.assign(exp2((self.largest - highest) * self.exponent))
+        else:
+            exponent = where(absolute(highest * self.exponent) < STEEP, self.exponent, self.power)
+            base = highest * exponent
+            scores.assign(exp2(fma(scores, exponent, -base)))
+            self.decay.assign(exp2(self.base - base))
+            self.base.assign(base)
         self.total.assign(fma(self.total, self.decay, reduce_sum(scores, 1)))
         self.largest.assign(highest)
 
@@ -113,5 +134,5 @@ class Softmax:
 
     def log_sum_exp(self) -> Fragment:
         """``log(sum(exp(scale * scores)))`` of each row: -inf in a row that has seen no key."""
-        made: Fragment = fma(self.largest, self.exponent * math.log(2), log2(self.total) * math.log(2))
+        made: Fragment = (log2(self.total) + self.largest * self.exponent) * math.log(2)
         return made

@@ -9,7 +9,7 @@ largest, and summed in any order give the same averages to the last bit, and wit
 not.
 
 Minus infinity is a number of its own, less than all others: it stays what it is in sums and products, and its
-power is 0.
+power is 0.  The lowest finite number of f32 stands for it too: a running maximum begins with that number.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dtypes import f32, limits
 from tilewright.functions.conversions import Array
 from tilewright.targets.reference.residues import POISON, Ring, mixed, some_residue
 
@@ -34,6 +35,9 @@ UNKNOWN = np.uint64(2**32 - 1)
 
 LOWEST = np.uint64((2**32 - 2) << 32 | (2**32 - 2))
 """Minus infinity."""
+
+LEAST = limits(f32)[0]
+"""The lowest finite number of f32."""
 
 _FIRST, _SECOND = (np.asarray(modulus - 2, np.uint64) for modulus in (P, Q))
 _P, _Q, _UP, _LOW = np.uint64(P), np.uint64(Q), np.uint64(32), np.uint64(2**32 - 1)
@@ -158,7 +162,7 @@ def embedded(values: Any) -> Array:
 
 
 def _embedded(number: float | int) -> int:
-    if number == -math.inf:
+    if number <= LEAST:
         return int(LOWEST)
     if not math.isfinite(number):
         return int(word(np.asarray(some_residue(repr(float(number))), np.uint64)))
