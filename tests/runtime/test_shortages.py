@@ -242,3 +242,40 @@ def test_without_threads_one_works(given: int, monkeypatch: pytest.MonkeyPatch) 
 def test_without_memory() -> None:
     with pytest.raises(tw.LaunchError, match=r"cannot have \d+ bytes of memory .*nearest: a smaller tile"):
         Scratch(1 << 60)
+
+
+LARGE_RESULT = """
+import resource, sys, tempfile
+import numpy as np, tilewright as tw
+row, b = np.ones(3, np.float32), np.ones((3, 3), np.float32)
+tw.matmul(b, b, target="cpu")
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+rows = np.broadcast_to(row, (2**31, 3))
+calls = {
+    "matmul": lambda: tw.matmul(rows, b, target="cpu"),
+    "alpha": lambda: tw.matmul(rows, b, alpha=2.0, target="cpu"),
+    "einsum": lambda: tw.einsum("mk,kn->nm", rows, b, target="cpu"),
+    "complex": lambda: tw.complex_matmul(
+        np.broadcast_to(row.astype(np.complex64), (2**31, 3)), b.astype(np.complex64), target="cpu"
+    ),
+    "attention": lambda: tw.attention(rows, b, b, target="cpu"),
+}
+for name, call in calls.items():
+    try:
+        call()
+    except tw.LaunchError as problem:
+        print(name, problem)
+with tempfile.TemporaryFile() as file:
+    out = np.memmap(file, np.float32, "w+", shape=(5, 3))
+    print("mapped", (tw.matmul(np.broadcast_to(row, (5, 3)), b, out=out, target="cpu") == 3).all())
+"""
+
+
+def test_a_result_that_does_not_fit_into_memory() -> None:
+    ran = subprocess.run([sys.executable, "-c", LARGE_RESULT], capture_output=True, text=True, check=True)
+    lines = ran.stdout.splitlines()
+    asked = ["matmul", "alpha", "einsum", "complex", "attention", "mapped"]
+    assert [line.partition(" ")[0] for line in lines] == asked, ran.stderr
+    told = "GiB, and there is not that much memory; nearest: fewer rows"
+    assert all("the result, " in line and told in line for line in lines[:-1])
+    assert lines[-1] == "mapped True"

@@ -16,6 +16,9 @@ from tilewright.dtypes import IN_TORCH, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.arrays import locate
 
+_LARGE_BYTES = 64 << 20
+"""Bytes from which an array may not fit into memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
@@ -39,7 +42,8 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         dtype: element type.
 
     Raises:
-        LaunchError: the framework makes no arrays that can be written, or none of the dtype.
+        LaunchError: the framework makes no arrays that can be written, or none of the dtype, or there is not
+            enough memory for one.
 
     Example:
         >>> from tilewright.dtypes import f16
@@ -48,6 +52,7 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         ((4, 2), dtype('float16'))
     """
     if isinstance(like, np.ndarray):
+        _require_memory(shape, dtype)
         return Fresh(partial(np.empty, shape, dtype.numpy), _located)
     library: Any = sys.modules.get(type(like).__module__.partition(".")[0])
     name = getattr(library, "__name__", "")
@@ -65,6 +70,24 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
     if name == "cupy":
         return Fresh(partial(library.empty, shape, dtype.numpy), attrgetter("data.ptr"))
     raise LaunchError(f"cannot make an output for {type(like).__name__}; pass out=")
+
+
+def _require_memory(shape: tuple[int, ...], dtype: DType) -> None:
+    """Refuse an array of NumPy that does not fit into memory.  A broadcast operand can ask for any extent.
+
+    Raises:
+        LaunchError: the system does not give that much memory.
+    """
+    if math.prod(shape) * dtype.bytes < _LARGE_BYTES:
+        return
+    try:
+        np.empty(shape, dtype.numpy)  # pages that nobody touches take no memory
+    except (MemoryError, ValueError):
+        size = math.prod(shape) * dtype.bytes / (1 << 30)
+        raise LaunchError(
+            f"the result, {' x '.join(map(str, shape))} of {dtype}, takes {size:.1f} GiB, and there is not "
+            "that much memory; nearest: fewer rows at once, or out= that is mapped to a file (np.memmap)"
+        ) from None
 
 
 def _located(array: Any) -> int:
