@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from tilewright.errors import LaunchError, LayoutError, SignatureError, close_to, shown
-from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, read
+from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, read, read_exactly
 from tilewright.tracebacks import trim
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])
@@ -179,6 +180,36 @@ def calling(function: Callable[..., Any]) -> str:
     return qualified if owner and not owner.endswith(">") and not name.startswith("__") else name or owner
 
 
+@functools.cache
+def _kinds_of_fields(cls: type) -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
+    for one in reversed(cls.__mro__):
+        scope = vars(sys.modules[one.__module__])
+        for name, text in vars(one).get("__annotations__", {}).items():
+            if name in getattr(cls, "__dataclass_fields__", {}) and not text.startswith("ClassVar"):
+                found[name] = read_exactly(text, scope)
+    return found
+
+
+def misfit_of_fields(record: object) -> str:
+    """The first field of a record whose value is not what its annotation says, in words; else nothing.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Extent:
+        ...     size: "int"
+        >>> misfit_of_fields(Extent(3)), misfit_of_fields(Extent("x"))
+        ('', "Extent has size='x'; size must be an integer of 64 bits")
+    """
+    cls: type = type(record)
+    for name, kind in _kinds_of_fields(cls).items():
+        value = getattr(record, name)
+        if not kind.holds(value):
+            return f"{cls.__name__} has {name}={shown(value)}; {name} must be {kind.words}"
+    return ""
+
+
 class Calls:
     """Makes functions and classes look at their arguments.
 
@@ -216,7 +247,6 @@ class Calls:
         """Decorate a class whose objects the library makes: its constructor says what makes one."""
 
         def decorate(cls: ClassType) -> ClassType:
-            CLASSES.setdefault(cls.__name__, cls)
             cls.__init__ = self._wrapped(cls.__init__, {}, made_by=by)  # type: ignore[misc]
             return cls
 

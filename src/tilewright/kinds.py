@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import UnionType
+from types import GenericAlias, UnionType
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -178,6 +178,14 @@ def read(annotation: str, scope: Mapping[str, Any]) -> Kind:
     return _read(ast.parse(annotation, mode="eval").body, scope)
 
 
+def read_exactly(annotation: str, scope: Mapping[str, Any]) -> Kind:
+    """The same for a field of a record, which holds a dtype itself and no other name of one."""
+    if "DType" not in annotation.split(" | "):
+        return read(annotation, scope)
+    others = [read(part, scope) for part in annotation.split(" | ") if part != "DType"]
+    return _either([named(scope["DType"]), *others])
+
+
 def _read(node: ast.expr, scope: Mapping[str, Any]) -> Kind:
     match node:
         case ast.BinOp(op=ast.BitOr()):
@@ -221,15 +229,19 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
 
 
 def _named(name: str, scope: Mapping[str, Any]) -> Kind:
-    if name in KINDS:
+    cls = scope.get(name)
+    is_own = isinstance(cls, type) and cls.__module__.startswith("tilewright.")  # rooms share some names
+    if name in KINDS and not (is_own and KINDS[name] is not ANYTHING):
         return KINDS[name]
-    cls = scope.get(name) or CLASSES.get(name)
+    cls = cls or CLASSES.get(name)
     if isinstance(cls, type):
         return named(cls)
+    if isinstance(cls, GenericAlias):
+        return read(str(cls), scope)
     if isinstance(cls, UnionType):
-        return _either([named(one) for one in get_args(cls)])._replace(
-            holds=lambda value: isinstance(value, cls)
-        )
+        return _either(
+            [KINDS["None"] if one is type(None) else named(one) for one in get_args(cls)]
+        )._replace(holds=lambda value: isinstance(value, cls))
     raise AssertionError(f"no kind of argument is known by the name {name}")
 
 

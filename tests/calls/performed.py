@@ -307,7 +307,7 @@ def _recorded(call: Call) -> None:
 
 
 @contextmanager
-def limited() -> Iterator[None]:
+def limited(seconds: float | None = None) -> Iterator[None]:
     """Processor time and memory are limited inside."""
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -316,7 +316,7 @@ def limited() -> Iterator[None]:
     before = signal.signal(signal.SIGPROF, stop)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_taken() + MEMORY, hard))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS if seconds is None else seconds)
     try:
         yield
     finally:

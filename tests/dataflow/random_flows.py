@@ -1,4 +1,4 @@
-"""Random flows: graphs of every kind of value, of which nothing is asked but that they are well formed."""
+"""Random flows: graphs of every kind of value, each of which is legal where it stands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import tilewright as tw
+from tilewright.dataflow.legality import fits, misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
@@ -29,6 +30,7 @@ from tilewright.dataflow.nodes import (
     Store,
     Sum,
 )
+from tilewright.dtypes import boolean
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.views.transforms import Permute, Slice
 
@@ -48,14 +50,14 @@ def variable(draw: Any) -> dict[str, Any]:
 
 
 @st.composite
-def operands(draw: Any) -> tuple[Operand, tuple[Span, ...]]:
+def operands(draw: Any, at: tuple[Span, ...] = ()) -> tuple[Operand, tuple[Span, ...]]:
     """An array or a view of one, and where a part of it lies."""
-    at = tuple(draw(st.lists(st.sampled_from(SPANS), min_size=1, max_size=3, unique=True)))
+    at = at or tuple(draw(st.lists(st.sampled_from(SPANS), min_size=1, max_size=3, unique=True)))
     shape: tuple[Int, ...] = tuple(span.extent for span in at)
     name = "A" + "".join(span.name for span in at)
     transforms: Any = ()
     if draw(st.booleans()):
-        transforms = (Slice(((0, N - 8), *((0, n) for n in shape))), Permute(tuple(range(len(shape)))))
+        transforms = (Slice((N - 8, *((0, n) for n in shape))), Permute(tuple(range(len(shape)))))
     return Operand(name, draw(st.sampled_from(DTYPES)), shape, transforms), at
 
 
@@ -67,16 +69,24 @@ def with_axes(draw: Any, node: Node) -> Node:
     return Rearrange(node.dtype, tuple(made), node, **variable(draw))
 
 
-def mapped(draw: Any, nodes: list[Node]) -> Node:
+def mapped(draw: Any, nodes: list[Node]) -> Node | None:
     function = draw(st.sampled_from(FUNCTIONS))
     arity = {"exp": 1, "neg": 1, "convert": 1, "saturate": 1, "select": 3}.get(function, 2)
     given: list[Node] = [draw(st.sampled_from(nodes)) for _ in range(arity)]
-    dtype = draw(st.sampled_from(DTYPES))
+    dtype = draw(st.sampled_from(DTYPES)) if function in ("convert", "saturate") else given[-1].dtype
+    if function == "select":
+        given[0] = Map(boolean, given[0].axes, "less", (given[0], given[0]))
+    given = [
+        one if one.dtype in (given[-1].dtype, boolean) else Map(given[-1].dtype, one.axes, "convert", (one,))
+        for one in given
+    ]
     if arity > 1 and draw(st.booleans()):
-        beside = draw(st.sampled_from([given[0].dtype, dtype]))
-        given[-1] = Literal(beside, (), draw(NUMBERS), **variable(draw))
+        given[-1] = Literal(given[-1].dtype, (), draw(NUMBERS), **variable(draw))
+        if misfit(given[-1]):
+            return None
     widest = max(given, key=lambda node: len(node.axes))
-    return Map(dtype, widest.axes, function, tuple(given), **variable(draw))
+    made = boolean if function == "less" else dtype
+    return Map(made, widest.axes, function, tuple(given), **variable(draw))
 
 
 @st.composite
@@ -92,15 +102,18 @@ def flows(draw: Any) -> Flow:
         Literal(tw.f32, TILES, 0),
     ]
 
-    def part() -> Node:
-        operand, at = draw(operands())
+    def part(at: tuple[Span, ...] = ()) -> Node | None:
+        operand, at = draw(operands(at))
         shape = (N, *operand.shape) if operand.transforms else operand.shape
         whole = Operand(operand.name, operand.dtype, shape)
         if operand.name in parameters and parameters[operand.name] != whole:
-            return nodes[-1]
+            return None
         parameters[operand.name] = whole
         axes = tuple(span for span in at if span.kind != BATCH)
         return Part(operand.dtype, axes, operand, at, **variable(draw))
+
+    def add(*made: Node | None) -> None:
+        nodes.extend(one for one in made if one is not None and not misfit(one))
 
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.sampled_from(["part", "map", "axes", "sum", "reduce", "fold"]))
@@ -108,25 +121,32 @@ def flows(draw: Any) -> Flow:
         a, b = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
         dtype = draw(st.sampled_from(DTYPES))
         if kind == "part":
-            nodes.append(part())
+            add(part())
         elif kind == "map":
-            nodes.append(mapped(draw, nodes))
+            add(mapped(draw, nodes))
         elif kind == "axes":
-            nodes.append(with_axes(draw, node))
+            add(with_axes(draw, node))
         elif kind == "sum":
-            nodes.append(Sum(dtype, TILES, draw(st.sampled_from(STEPPED)), a, b, **variable(draw)))
+            span = draw(st.sampled_from(STEPPED))
+            left, right = part((TILES[0], span)), part((span, TILES[1]))
+            if left is not None and right is not None:
+                add(left, right, Sum(dtype, TILES, span, left, right, **variable(draw)))
         elif kind == "reduce" and node.axes:
             axis = draw(st.integers(0, len(node.axes) - 1))
             axes = (*node.axes[:axis], *node.axes[axis + 1 :])
-            nodes.append(Reduce(node.dtype, axes, "max", node, axis, **variable(draw)))
+            add(Reduce(node.dtype, axes, "max", node, axis, **variable(draw)))
         elif kind == "fold":
             cells = tuple(Cell(one.dtype, one.axes, "top", one, **variable(draw)) for one in (a, b))
             steps = tuple(Map(one.dtype, one.axes, "max", (one, node), **variable(draw)) for one in cells)
             fold = Fold(draw(st.sampled_from(STEPPED)), cells, steps)
-            nodes += [Folded(one.dtype, one.axes, fold, at, **variable(draw)) for at, one in enumerate(cells)]
+            if not any(map(misfit, (fold, *steps))):
+                add(
+                    *(Folded(one.dtype, one.axes, fold, at, **variable(draw)) for at, one in enumerate(cells))
+                )
+    last = [one for one in nodes if fits(one.axes, TILES)][-6:]
     stores = []
     for place in range(draw(st.integers(1, 3))):
         target = Operand(f"C{place}", draw(st.sampled_from(DTYPES)), (B, M, N))
         parameters[target.name] = target
-        stores.append(Store(target, (*BATCHES, *TILES), draw(st.sampled_from(nodes[-6:]))))
+        stores.append(Store(target, (*BATCHES, *TILES), draw(st.sampled_from(last))))
     return Flow("random", tuple(parameters.values()), (*BATCHES, *TILES), tuple(stores))

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.dataflow.nodes import Flow, Integer, Operand
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.functions.conversions import Array
+from tilewright.kinds import is_complex
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate as value_of
 from tilewright.symbolic.rebuilding import symbols
@@ -31,6 +32,11 @@ class Arguments:
     def __init__(self, flow: Flow, arrays: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
         self.flow = flow
         self.arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        for name, array in self.arrays.items():
+            if array.dtype.kind in "OSUMm":
+                raise LaunchError(
+                    f"evaluate of kernel {flow.name}: {name} is {shown(arrays[name])}; pass numbers"
+                )
         self.numbers = numbers
         self.sizes: dict[Sym, int] = {}
         self.parameters = {one.name: one for one in flow.parameters if isinstance(one, Operand)}
@@ -51,6 +57,8 @@ class Arguments:
                 f"{operand.name} has rank {len(shape)}, and is declared of rank {len(operand.shape)}"
             )
         for extent, given in zip(operand.shape, shape, strict=True):
+            if isinstance(extent, int) and extent != given:
+                raise LaunchError(f"{operand.name} has an extent of {given}, and is declared with {extent}")
             if isinstance(extent, Sym) and self.sizes.setdefault(extent, given) != given:
                 raise LaunchError(
                     f"{operand.name} has {extent} = {given}, another array {self.sizes[extent]}"
@@ -60,7 +68,12 @@ class Arguments:
         """A number that is passed."""
         if name not in self.numbers:
             raise LaunchError(f"evaluate of kernel {self.flow.name}: the number {name} is missing in numbers")
-        return self.numbers[name]
+        number = self.numbers[name]
+        if not is_complex(number):
+            raise LaunchError(
+                f"evaluate of kernel {self.flow.name}: the number {name} is {shown(number)}; pass a number"
+            )
+        return number
 
     def integer(self, value: Int) -> int:
         """An integer of the sizes."""

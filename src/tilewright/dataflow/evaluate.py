@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from tilewright.dataflow.nodes import (
     Map,
     Node,
     Number,
+    Operand,
     Part,
     Position,
     Rearrange,
@@ -31,8 +33,12 @@ from tilewright.dataflow.nodes import (
     Store,
     Sum,
 )
+from tilewright.errors import LaunchError
 from tilewright.functions.conversions import Array
 from tilewright.functions.table import CONVERSION
+
+MOST_ELEMENTS = 1 << 28
+"""Elements of a value that is held whole: 2 GB in f64."""
 
 
 @launches
@@ -124,7 +130,9 @@ class Evaluation:
         if span is None or span.groups is None:
             yield lambda store: (slice(None),) * len(store.at)
             return
-        for group, last in enumerate(self.given.elements(span.groups.ends).tolist()):
+        ends = self.given.elements(span.groups.ends)
+        self.places(span.groups.ends, (span.groups.index,), ends.shape)
+        for group, last in enumerate(ends.tolist()):
             end = min(max(last, begin), self.given.integer(span.extent))
             self.runs |= {span: (begin, end), span.groups.index: (group, group + 1)}
             yield lambda store: tuple(slice(*self.runs.get(one, (None,))) for one in store.at)
@@ -158,6 +166,7 @@ class Evaluation:
             case Part():
                 return self.part(node)
             case Position(span=span):
+                self.held((span,))
                 begin, end = self.runs.get(span, (0, self.given.integer(span.extent)))
                 where = self.batches.index(span) if span in self.batches else len(ones) - 1
                 shape = [end - begin if place == where else 1 for place in range(len(ones))]
@@ -195,13 +204,43 @@ class Evaluation:
         start, stop = self.runs.get(axis, (0, self.given.integer(axis.extent)))
         return stop - start
 
+    def held(self, axes: Sequence[Axis]) -> tuple[int, ...]:
+        """The extents of a value that is held whole.
+
+        Raises:
+            LaunchError: it has too many elements, or fewer than none.
+        """
+        lengths = tuple(map(self.length, axes))
+        if math.prod(lengths) > MOST_ELEMENTS or min(lengths, default=0) < 0:
+            shape = " x ".join(map(str, lengths))
+            raise LaunchError(
+                f"evaluate of kernel {self.given.flow.name}: a value of {shape} elements; a value has 0 to "
+                f"{MOST_ELEMENTS} here, pass smaller arrays, or run= for folds"
+            )
+        return lengths
+
+    def places(self, operand: Operand, at: Sequence[Span], shape: Sequence[int]) -> None:
+        """Refuse an array whose extents are not those of the spans that it is indexed by.
+
+        Raises:
+            LaunchError: it has another extent.
+        """
+        for span, extent in zip(at, shape, strict=True):
+            whole = self.given.integer(span.extent)
+            if whole != extent:
+                raise LaunchError(
+                    f"evaluate of kernel {self.given.flow.name}: {operand.name} has extent {extent} along "
+                    f"{span.name}, which runs to {whole}"
+                )
+
     def whole(self, node: Node, value: Array) -> Array:
         """A value, broadcast to the extents of its axes."""
-        return np.broadcast_to(value, (*value.shape[: len(self.batches)], *map(self.length, node.axes)))
+        return np.broadcast_to(value, (*value.shape[: len(self.batches)], *self.held(node.axes)))
 
     def part(self, node: Part) -> Array:
         """The elements of an array along the spans of a value."""
         array = self.given.elements(node.operand)
+        self.places(node.operand, node.at, array.shape)
         for dim, span in enumerate(node.at):
             if span in self.runs:
                 array = np.take(array, range(*self.runs[span]), axis=dim)
@@ -265,7 +304,8 @@ class Evaluation:
         operand = store.operand
         own = [span for span in store.at if span not in self.batches]
         value = self.lifted(self.value(store.value, known), store.value, len(own))
-        value = np.broadcast_to(value, [self.length(span) for span in (*self.batches, *own)])
+        self.places(operand, store.at, self.given.shape(operand))
+        value = np.broadcast_to(value, self.held((*self.batches, *own)))
         # Of one group what is stored along its rows alone has no dimension for the groups.
         value = value.squeeze(tuple(i for i, span in enumerate(self.batches) if span not in store.at))
         spans = [span for span in (*self.batches, *own) if span in store.at]

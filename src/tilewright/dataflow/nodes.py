@@ -30,6 +30,10 @@ so often, so that few bits are lost.
 """
 
 
+IN_FLOWS = "the flow of a compiled kernel, kernel.compile(...).flow, is made of them"
+
+
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True)
 class Span:
     """A run of unknown length of one dimension.
@@ -47,6 +51,7 @@ class Span:
     groups: Groups | None = None
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True)
 class Operand:
     """An array of the kernel, or a view of one.
@@ -64,6 +69,7 @@ class Operand:
     transforms: tuple[Transform, ...] = ()
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True)
 class Groups:
     """Places of a span in groups that follow each other, each as long as an array says at run time.
@@ -113,6 +119,7 @@ class Literal(Node):
     value: float | int
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Number(Node):
     """A number that is passed when the kernel is launched."""
@@ -120,6 +127,7 @@ class Number(Node):
     name: str
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Integer(Node):
     """An integer of the sizes, as a number; as a parameter, one that is passed."""
@@ -127,6 +135,7 @@ class Integer(Node):
     value: Int
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Part(Node):
     """``operand[at]``: the elements of an array along some spans.
@@ -140,6 +149,7 @@ class Part(Node):
     at: tuple[Span, ...]
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Position(Node):
     """The index of each place of a span in the whole dimension.
@@ -151,6 +161,7 @@ class Position(Node):
     span: Span
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Rearrange(Node):
     """The argument with its axes in another order, or with new axes of extent 1."""
@@ -163,6 +174,7 @@ class Rearrange(Node):
         return (self.argument,)
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Map(Node):
     """An elementwise function, a row of `functions.table.FUNCTIONS`; arguments are broadcast as in NumPy."""
@@ -176,6 +188,7 @@ class Map(Node):
         return self.given
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Reduce(Node):
     """``combine`` over a whole axis: ``"sum"``, ``"max"`` or ``"min"``.
@@ -196,6 +209,7 @@ class Reduce(Node):
         return (self.argument,)
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Sum(Node):
     """``sum over span of a @ b``: ``value[m, n] = sum_k a[m, k] * b[k, n]``, the case of `Fold` with +.
@@ -231,6 +245,7 @@ class Sum(Node):
         return (self.a, self.b, *(scale for scale in self.scales if scale is not None))
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Cell(Node):
     """What a fold carries from step to step: within its steps this stands for the value so far.
@@ -249,6 +264,7 @@ class Cell(Node):
         return (self.start,)
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Fold:
     """``for k in span: cells = steps(cells)``, where in ``steps`` the span is one run of it.
@@ -264,6 +280,7 @@ class Fold:
     steps: tuple[Node, ...]
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Folded(Node):
     """What a cell of a fold holds after the last step."""
@@ -277,6 +294,7 @@ class Folded(Node):
         return (*self.fold.cells, *self.fold.steps)
 
 
+@layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Store:
     """``operand[at] = value``, rounded to the operand's dtype.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.calls import Calls
+from tilewright.dataflow.legality import misfit, misfit_of_flow, view_misfit
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
@@ -35,8 +36,10 @@ from tilewright.dtypes import DType, i64
 from tilewright.errors import ParseError
 from tilewright.functions.table import FUNCTIONS
 from tilewright.symbolic.guards import Guard
-from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.nodes import Expr, Sym
 from tilewright.views.reading import Reader, statements
+
+Record = TypeVar("Record")
 
 
 @Calls(ParseError)
@@ -75,6 +78,18 @@ class _Parser(Reader):
         self.stores: list[Store] = []
         self.requirements: list[Guard] = []
         self.is_behind = False
+        self.line = 2
+
+    def legal(self, record: Record, wrong: str = "") -> Record:
+        """A record that keeps to what records of flows must keep to."""
+        if wrong := wrong or misfit(record):
+            raise ParseError(f"line {self.line}: {wrong}")
+        return record
+
+    def called(self, name: str, made: Any) -> None:
+        """Give a name to what a line makes."""
+        self.legal(made, f"the name {name} is taken" if name in self.names else "")
+        self.names[name] = made
 
     def flow(self, found: list[ast.stmt]) -> Flow:
         match found[:1]:
@@ -82,21 +97,26 @@ class _Parser(Reader):
                 for statement in found[1:]:
                     self.guarded(self.statement, statement)
                 parameters, tiles, stores = tuple(self.parameters), tuple(self.tiles), tuple(self.stores)
-                return Flow(name, parameters, tiles, stores, tuple(self.requirements), self.is_behind)
+                flow = Flow(name, parameters, tiles, stores, tuple(self.requirements), self.is_behind)
+                return self.legal(flow, misfit_of_flow(flow))
         raise ParseError("line 2: expected flow(name)")
 
     def statement(self, node: ast.stmt) -> None:
+        self.line = node.lineno
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=what)) as call):
-                self.names[name] = self.define(name, what, call)
+                self.called(name, self.define(name, what, call))
             case ast.Assign(targets=[ast.Subscript() as place], value=value):
                 operand, at = self.place(place)
-                self.stores.append(Store(operand, at, self.node(value, operand.dtype)))
+                self.stores.append(self.legal(Store(operand, at, self.node(value, operand.dtype))))
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=ast.expr() as value):
-                self.names[name] = self.computed(name, *self.kind(kind), value)
+                self.called(name, self.computed(name, *self.kind(kind), value))
             case ast.Expr(value=ast.Call(func=ast.Name(id="require"), args=[condition, message, *values])):
                 named = tuple(map(self.value, values))
-                self.requirements.append(Guard(self.cond(condition), self.value(message), named))
+                said = self.value(message)
+                if not isinstance(said, str) or not all(isinstance(one, int | Expr) for one in named):
+                    raise ParseError(f"line {node.lineno}: require takes a condition, a text and integers")
+                self.requirements.append(Guard(self.cond(condition), said, named))
             case ast.Expr(value=ast.Call(func=ast.Name(id="prior_grid_wait"), args=[])):
                 self.is_behind = True
             case _:
@@ -114,19 +134,20 @@ class _Parser(Reader):
         made: Any
         match what:
             case "size":
-                return Sym(name, **named)
+                return self.size(name, **named)
             case "integer":
-                made = Sym(name, **named)
+                made = self.size(name, **named)
                 self.parameters.append(Integer(i64, (), made))
             case "array":
-                made = Operand(name, *positional)
+                made = self.legal(Operand(name, *positional))
                 self.parameters.append(made)
             case "number":
-                made = Number(positional[0], (), name)
+                made = self.legal(Number(positional[0], (), name))
                 self.parameters.append(made)
             case "view":
                 source, shape, *transforms = positional
                 made = Operand(source.name, source.dtype, shape, tuple(transforms))
+                self.legal(made, view_misfit(source, made))
             case _ if what in (BATCH, TILE, STEPS):
                 extent, *groups = positional
                 made = Span(name, extent, what, Groups(*groups) if groups else None)
@@ -134,6 +155,13 @@ class _Parser(Reader):
             case _:
                 raise ParseError(f"line {call.lineno}: unknown line {what!r}")
         return made
+
+    def size(self, name: str, low: int = 0, high: int | None = None, divisor: int = 1) -> Sym:
+        """A size that arrays tell, or an integer that is passed."""
+        numbers = (low, divisor, *(() if high is None else (high,)))
+        if not all(type(one) is int for one in numbers) or divisor < 1 or (high is not None and high < low):
+            raise ParseError(f"line {self.line}: {name} has integers low, high and divisor, low at most high")
+        return Sym(name, low=low, high=high, divisor=divisor)
 
     def kind(self, node: ast.expr) -> tuple[DType, tuple[Axis, ...]]:
         """The dtype and the axes of a value."""
@@ -150,7 +178,7 @@ class _Parser(Reader):
     def node(self, node: ast.expr, beside: DType) -> Node:
         """An argument: a value, or a plain number of the dtype of what it stands beside."""
         found = self.value(node)
-        return found if isinstance(found, Node) else Literal(beside, (), found)
+        return found if isinstance(found, Node) else self.legal(Literal(beside, (), found))
 
     def computed(self, name: str, dtype: DType, axes: tuple[Axis, ...], node: ast.expr) -> Node:
         if isinstance(node, ast.Subscript):
@@ -176,7 +204,7 @@ class _Parser(Reader):
                 named = {str(word.arg): self.value(word.value) for word in node.keywords}
                 for name in named.keys() & {"scale_a", "scale_b"}:
                     if not isinstance(named[name], Node):
-                        named[name] = Literal(dtype, (), named[name])
+                        named[name] = self.legal(Literal(dtype, (), named[name]))
                 return Sum(dtype, axes, self.value(args[0]), a, b, **named, variable=name)
             case "cell":
                 called, start = self.value(args[0]), self.node(args[1], dtype)
@@ -186,6 +214,8 @@ class _Parser(Reader):
             case _ if what in FUNCTIONS:
                 found = [self.value(one) for one in args]
                 beside = beside_literals(what, found, dtype)
-                given = tuple(one if isinstance(one, Node) else Literal(beside, (), one) for one in found)
+                given = tuple(
+                    one if isinstance(one, Node) else self.legal(Literal(beside, (), one)) for one in found
+                )
                 return Map(dtype, axes, what, given, variable=name)
         raise ParseError(f"line {node.lineno}: unknown value {what!r}")

@@ -16,7 +16,7 @@ from tilewright.ir.k_orders import order_along_k
 from tilewright.ir.nearest_shapes import nearest_shapes
 from tilewright.ir.ops import Mma
 from tilewright.ir.reductions import verify_reduction
-from tilewright.ir.types import FragmentType, Memory, TensorType, Value
+from tilewright.ir.types import FragmentType, Memory, OperandTypeError, TensorType, Value
 from tilewright.layout.counts import dealt
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import And, Int, Sym
@@ -28,7 +28,8 @@ LARGEST_ACCESS_BYTES = REFERENCE.access_bytes
 
 
 def _shape(value: Value) -> tuple[Int, ...]:
-    assert isinstance(value.type, TensorType | FragmentType)
+    if not isinstance(value.type, TensorType | FragmentType):
+        raise OperandTypeError(f"{value.name} is no tensor and no fragment but {value.type}")
     return value.type.shape
 
 

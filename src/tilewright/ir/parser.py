@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from tilewright.calls import Calls
+from tilewright.calls import Calls, misfit_of_fields
 from tilewright.errors import ParseError
 from tilewright.functions.aligned_sums import AlignedSum
 from tilewright.ir import kernel as k
@@ -73,6 +73,10 @@ class _Parser(Reader):
             raise ParseError("line 2: expected kernel(name, threads=..., lanes=...)")
         head = self.guarded(self.head, found[0])
         made = [self.guarded(self.statement, statement) for statement in found[1:]]
+        if not all(type(head[one]) is int and head[one] > 0 for one in ("threads", "lanes")):
+            raise ParseError("line 2: threads and lanes of a kernel are positive integers")
+        if not isinstance(head["name"], str):
+            raise ParseError("line 2: the name of a kernel is a string")
         params = [m for m in made if isinstance(m, k.TensorParam | k.ScalarParam | k.SizeParam | k.Workspace)]
         return k.Kernel(
             name=head["name"],
@@ -99,6 +103,14 @@ class _Parser(Reader):
         return Block(tuple(op for op in made if isinstance(op, Op)))
 
     def statement(self, node: ast.stmt) -> Any:
+        made = self.made(node)
+        held = made.value.type if isinstance(made, k.TensorParam | k.ScalarParam | k.Workspace) else None
+        for record in (made, held):
+            if record is not None and (wrong := misfit_of_fields(record)):
+                raise ParseError(f"line {node.lineno}: {wrong}")
+        return made
+
+    def made(self, node: ast.stmt) -> Any:
         match node:
             case ast.Pass():
                 return None

@@ -15,6 +15,10 @@ from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
 
+class OperandTypeError(TypeError):
+    """A value of another type than an operation needs."""
+
+
 class Memory(Enum):
     """The memory a tensor lies in; see `Kernel`.
 
@@ -245,21 +249,21 @@ class Value:
     def tensor(self) -> TensorType:
         """The type, which must be a tensor in memory."""
         if not isinstance(self.type, TensorType):
-            raise TypeError(f"{self.name} is no tensor in memory but {self.type}")
+            raise OperandTypeError(f"{self.name} is no tensor in memory but {self.type}")
         return self.type
 
     @property
     def fragment(self) -> FragmentType:
         """The type, which must be a fragment."""
         if not isinstance(self.type, FragmentType):
-            raise TypeError(f"{self.name} is no fragment but {self.type}")
+            raise OperandTypeError(f"{self.name} is no fragment but {self.type}")
         return self.type
 
     @property
     def dtype(self) -> DType:
         """Element type of a tensor, fragment or scalar."""
         if isinstance(self.type, VariableType | BarrierType):
-            raise TypeError(f"{self.name} has no element type")
+            raise OperandTypeError(f"{self.name} has no element type")
         return self.type.dtype
 
     @property

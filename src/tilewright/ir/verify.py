@@ -17,7 +17,7 @@ from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import Block, For, Mma, Op
 from tilewright.ir.packed_legality import verify_packed
-from tilewright.ir.types import TensorType, Value
+from tilewright.ir.types import OperandTypeError, TensorType, Value
 from tilewright.symbolic.nodes import Cond, Expr, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.views.view import View
@@ -58,7 +58,10 @@ def violations(kernel: Kernel) -> list[Violation]:
 
 
 def _broken(op: Op) -> tuple[Violation, ...]:
-    return tuple(broken_rules(op)) or tuple(verify_packed(op))
+    try:
+        return tuple(broken_rules(op)) or tuple(verify_packed(op))
+    except OperandTypeError as error:
+        return (op.violation("operand", str(error), f"an operand of {op.verb} as print_kernel shows it"),)
 
 
 def _scopes(kernel: Kernel) -> Iterator[Violation]:

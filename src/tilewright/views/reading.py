@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from tilewright.dtypes import ALL
 from tilewright.errors import ParseError, TilewrightError, shown
+from tilewright.kinds import is_integer, is_number
 from tilewright.symbolic import expr
-from tilewright.symbolic.nodes import Cond, Constant, Int
+from tilewright.symbolic.nodes import Cond, Constant, Expr, Int
 from tilewright.views.transforms import TRANSFORMS
 
 _MISFITS = (
@@ -83,6 +84,8 @@ class Reader:
         """What an expression stands for."""
         match node:
             case ast.Constant(value=value):
+                if type(value) is int and not is_number(value):
+                    raise ParseError(f"line {node.lineno}: {shown(value)} has more than 64 bits")
                 return value
             case ast.Name(id=name) if name in self.names:
                 return self.names[name]
@@ -90,17 +93,29 @@ class Reader:
                 return tuple(self.value(element) for element in elements)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 value = self.value(operand)
+                if not isinstance(value, int | float | Expr):
+                    raise ParseError(f"line {node.lineno}: not a number: {ast.unparse(operand)}")
                 return expr.mul(value, -1) if not isinstance(value, float) else -value
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _BINARY[type(op)](self.value(left), self.value(right))
+                made = _BINARY[type(op)](self.integer(left), self.integer(right))
+                if isinstance(made, Expr) or is_integer(made):
+                    return made
+                raise ParseError(f"line {node.lineno}: {ast.unparse(node)} has more than 64 bits")
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self.cond(node)
             case ast.Call(func=ast.Name(id="select"), args=[condition, left, right]):
-                return expr.select(self.cond(condition), self.value(left), self.value(right))
+                return expr.select(self.cond(condition), self.integer(left), self.integer(right))
             case ast.Call(func=ast.Name(id=name)) if name in self.CALLS:
                 positional, named = self.arguments(node)
                 return self.CALLS[name](*positional, **named)
         raise ParseError(f"line {node.lineno}: not a value: {ast.unparse(node)}")
+
+    def integer(self, node: ast.expr) -> Int:
+        """The integer that an expression stands for."""
+        value = self.value(node)
+        if isinstance(value, bool | Expr) or is_integer(value):
+            return value  # type: ignore[no-any-return]
+        raise ParseError(f"line {node.lineno}: not an integer of 64 bits: {ast.unparse(node)}")
 
     def cond(self, node: ast.expr) -> Cond:
         """The condition that an expression stands for."""
@@ -108,9 +123,9 @@ class Reader:
             case ast.Constant(value=bool(value)):
                 return Constant(value)
             case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
-                return expr.less(self.value(left), self.value(right))
+                return expr.less(self.integer(left), self.integer(right))
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                return expr.equal(self.value(left), self.value(right))
+                return expr.equal(self.integer(left), self.integer(right))
             case ast.BoolOp(op=ast.And(), values=values):
                 return expr.all_of(*(self.cond(value) for value in values))
             case ast.BoolOp(op=ast.Or(), values=values):

@@ -1,0 +1,301 @@
+"""What the records of a flow must keep to, so that it can be printed and evaluated.
+
+The recorder keeps to it by construction. A text that is read may break it: the reader asks `misfit` for each
+record, and `misfit_of_flow` at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.dataflow.nodes import (
+    BATCH,
+    PRECISIONS,
+    STEPS,
+    Axis,
+    Cell,
+    Flow,
+    Fold,
+    Folded,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Operand,
+    Part,
+    Position,
+    Rearrange,
+    Reduce,
+    Span,
+    Store,
+    Sum,
+)
+from tilewright.dtypes import DType, boolean, limits
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+from tilewright.views.view import View
+
+COMBINED = ("sum", "max", "min")
+"""What a reduction may do."""
+
+
+def misfit(record: object) -> str:
+    """What is wrong with a record of a flow, in words; empty if nothing is.
+
+    Example:
+        >>> from tilewright.dtypes import f32
+        >>> m = Span("m", 8, "tile")
+        >>> row = Literal(f32, (m,), 1.0)
+        >>> misfit(Reduce(f32, (), "sum", row, 0)), misfit(Reduce(f32, (), "sum", row, 1))
+        ('', 'a reduction over axis 1 of a value with 1 axes')
+    """
+    if isinstance(record, Node):
+        if wrong := _no_dtype(record.dtype):
+            return wrong
+        spans = [axis for axis in record.axes if axis is not None]
+        if len(set(spans)) < len(spans):
+            return "an axis is named twice"
+        if any(span.kind == BATCH for span in spans):
+            return "a batch is one index, and no axis of a value"
+    for cls, rule in _RULES.items():
+        if isinstance(record, cls):
+            return rule(record)
+    return ""
+
+
+def misfit_of_flow(flow: Flow) -> str:
+    """What is wrong with how the values of a flow hang together; empty if nothing is."""
+    carried: dict[int, frozenset[int]] = {}  # the cells outside of whose folds a value may not be used
+    for node in flow.walk():
+        inside = frozenset[int]().union(*(carried[id(one)] for one in node.arguments))
+        if isinstance(node, Folded):
+            inside -= {id(cell) for cell in node.fold.cells}
+        elif isinstance(node, Cell):
+            inside |= {id(node)}
+        carried[id(node)] = inside
+    index = (
+        flow.grouped.groups.index if flow.grouped is not None and flow.grouped.groups is not None else None
+    )
+    for store in flow.stores:
+        name = store.operand.name
+        if carried[id(store.value)]:
+            return f"{name} is stored from within a fold"
+        for span in flow.tiles:
+            if span.kind == BATCH and span not in store.at and span != index:
+                return f"{name} is stored to without an index along the batch {span.name}"
+    return ""
+
+
+def fits(axes: Sequence[Axis], into: Sequence[Axis]) -> bool:
+    """Whether a value with some axes broadcasts to others, aligned from the last on."""
+    behind = into[len(into) - len(axes) :] if len(axes) <= len(into) else ()
+    pairs = zip(axes, behind, strict=False)
+    return len(axes) <= len(into) and all(one is None or one == other for one, other in pairs)
+
+
+def _spans(axes: Sequence[Axis]) -> set[Span]:
+    return {axis for axis in axes if axis is not None}
+
+
+# ---------------------------------------------------------------- arrays, spans, stores
+
+
+def _operand(made: Operand) -> str:
+    return _no_dtype(made.dtype)
+
+
+def _no_dtype(kind: object) -> str:
+    return "" if isinstance(kind, DType) else f"{kind!r} is no dtype"
+
+
+def view_misfit(source: Operand, made: Operand) -> str:
+    """What is wrong with a view of an array: its transforms must apply, and give as many dimensions."""
+    view = View.strided(source.shape, (1,) * len(source.shape))
+    for transform in made.transforms:
+        view = transform.apply(view)
+    if len(view.shape) != len(made.shape):
+        return f"the transforms give {len(view.shape)} dimensions, the shape has {len(made.shape)}"
+    return ""
+
+
+def _span(made: Span) -> str:
+    if made.groups is None:
+        return ""
+    index, ends = made.groups.index, made.groups.ends
+    if index.kind != BATCH:
+        return f"groups are numbered by a batch, and {index.name} is of kind {index.kind}"
+    if len(ends.shape) != 1 or ends.dtype.kind not in ("int", "uint"):
+        return f"the ends of groups are integers in one dimension, and {ends.name} is {ends.dtype}"
+    return ""
+
+
+def _places(operand: Operand, at: Sequence[Span]) -> str:
+    if len(at) != len(operand.shape):
+        return f"{operand.name} has {len(operand.shape)} dimensions, and {len(at)} indices are given"
+    return "a span is named twice" if len(set(at)) < len(at) else ""
+
+
+def _store(made: Store) -> str:
+    own = [span for span in made.at if span.kind != BATCH]
+    if any(span.kind == STEPS for span in own):
+        return "a loop over steps is no place to store to"
+    if not fits(made.value.axes, own):
+        return f"the axes of the value are not those of the places in {made.operand.name}"
+    return _places(made.operand, made.at)
+
+
+# ---------------------------------------------------------------- values
+
+
+def literal_misfit(value: object, kind: DType) -> str:
+    """What is wrong with a plain number of a dtype."""
+    if not isinstance(value, int | float):
+        return f"{value!r} is no number"
+    if kind.is_float or kind.kind == "bool":
+        return "" if isinstance(value, float) or abs(value) < 1 << 1000 else f"{kind} does not hold {value}"
+    low, high = limits(kind)
+    whole = isinstance(value, int)
+    return "" if whole and low <= value <= high else f"{kind} does not hold {value!r}"
+
+
+def _literal(node: Literal) -> str:
+    return literal_misfit(node.value, node.dtype)
+
+
+def _integer(node: Integer) -> str:
+    return "an integer of the sizes has no axes" if _spans(node.axes) else ""
+
+
+def _part(node: Part) -> str:
+    own = {span for span in node.at if span.kind != BATCH}
+    if None in node.axes or set(node.axes) != own:
+        return "the axes are not those of the indices"
+    return _places(node.operand, node.at)
+
+
+def _position(node: Position) -> str:
+    if node.dtype.components > 1 or node.dtype.kind == "bool":
+        return f"a position is a real number, and {node.dtype} is none"
+    if node.axes != (() if node.span.kind == BATCH else (node.span,)):
+        return f"a position in {node.span.name} varies along it alone"
+    return ""
+
+
+def _rearrange(node: Rearrange) -> str:
+    if node.dtype != node.argument.dtype:
+        return f"a value of {node.argument.dtype} is rearranged to {node.dtype}"
+    return "" if _spans(node.axes) == _spans(node.argument.axes) else "the axes are not those of the value"
+
+
+def _map(node: Map) -> str:
+    row, given = FUNCTIONS[node.function], node.given
+    if len(given) != row.arity:
+        return f"{node.function} takes {row.arity} values, not {len(given)}"
+    if not all(fits(one.axes, node.axes) for one in given):
+        return f"the axes of what {node.function} takes are not those of its result"
+    if _spans(node.axes) != set[Span]().union(*(_spans(one.axes) for one in given)):
+        return f"{node.function} varies along another axis than what it takes"
+    if len(node.axes) != max(len(one.axes) for one in given):
+        return f"{node.function} has more axes than what it takes"
+    return _map_dtypes(node)
+
+
+def _map_dtypes(node: Map) -> str:
+    kinds = [one.dtype for one in node.given]
+    if node.function == "select":
+        if kinds[0] != boolean:
+            return f"the condition of select is a truth value, not {kinds[0]}"
+        del kinds[0]
+    if len(set(kinds)) > 1:
+        return f"{node.function} takes values of one dtype, not {' and '.join(map(str, kinds))}"
+    if node.function in CONVERSION:
+        return _conversion(node.function, kinds[0], node.dtype)
+    if obstacle := FUNCTIONS[node.function].takes.obstacle(kinds[0]):
+        return f"{node.function} of {kinds[0]}: {obstacle}"
+    made = boolean if node.function in COMPARISON else kinds[0]
+    return "" if node.dtype == made else f"{node.function} of {kinds[0]} is {made}, not {node.dtype}"
+
+
+def _conversion(function: str, given: DType, made: DType) -> str:
+    if function != "bitcast":
+        return ""
+    whole = all(one.components == 1 and one.bits >= 8 and one.kind != "bool" for one in (given, made))
+    return "" if whole and given.bits == made.bits else f"a bitcast of {given} to {made}"
+
+
+def _reduce(node: Reduce) -> str:
+    before = node.argument.axes
+    if node.combine not in COMBINED:
+        return f"a reduction is one of {', '.join(COMBINED)}, not {node.combine!r}"
+    if not 0 <= node.axis < len(before):
+        return f"a reduction over axis {node.axis} of a value with {len(before)} axes"
+    if node.axes != (*before[: node.axis], *before[node.axis + 1 :]):
+        return "the axes are not those that the reduction leaves"
+    if node.dtype != node.argument.dtype or node.dtype.kind == "bool":
+        return f"a reduction of {node.argument.dtype} to {node.dtype}"
+    real = node.dtype.components == 1
+    return "" if real or node.combine == "sum" else f"{node.combine} of {node.dtype}, which has no order"
+
+
+def _sum(node: Sum) -> str:
+    a, b = node.a, node.b
+    if not {len(a.axes), len(b.axes)} <= {1, 2} or a.axes[-1] != node.span or b.axes[0] != node.span:
+        return f"{node.span.name} is not the last axis of the first and the first of the second"
+    if node.span.kind != STEPS:
+        return f"a sum is along steps, and {node.span.name} is of kind {node.span.kind}"
+    if node.axes != (*a.axes[:-1], *b.axes[1:]):
+        return "the axes are not those of a product"
+    if node.precision not in PRECISIONS:
+        return f"precision is one of {', '.join(PRECISIONS)}, not {node.precision!r}"
+    if node.dtype.kind == "bool":
+        return "a sum is no truth value"
+    for scale, of in zip(node.scales, (a, b), strict=True):
+        if scale is not None and not fits(scale.axes, of.axes):
+            return "the axes of a scale are not those of what it scales"
+        if scale is not None and not node.dtype.is_float:
+            return f"a scale of a sum of {node.dtype}"
+    return ""
+
+
+def _cell(node: Cell) -> str:
+    if node.dtype != node.start.dtype:
+        return f"a cell of {node.dtype} begins with {node.start.dtype}"
+    return "" if fits(node.start.axes, node.axes) else "the axes of the start are not those of the cell"
+
+
+def _fold(made: Fold) -> str:
+    if made.span.kind != STEPS:
+        return f"a fold is along steps, and {made.span.name} is of kind {made.span.kind}"
+    for cell, step in zip(made.cells, made.steps, strict=True):
+        if cell.dtype != step.dtype or not fits(cell.axes, step.axes) or len(cell.axes) != len(step.axes):
+            return f"a step of {cell.name} has another dtype or other axes than {cell.name}"
+        if made.span in step.axes:
+            return f"a step of {cell.name} varies along {made.span.name}"
+    return ""
+
+
+def _folded(node: Folded) -> str:
+    if not 0 <= node.index < len(node.fold.steps):
+        return f"the fold has {len(node.fold.steps)} cells, and none with number {node.index}"
+    step = node.fold.steps[node.index]
+    return "" if (node.dtype, node.axes) == (step.dtype, step.axes) else "another dtype or axes than the step"
+
+
+_RULES: dict[type, Callable[[Any], str]] = {
+    Operand: _operand,
+    Number: lambda made: "",
+    Span: _span,
+    Store: _store,
+    Literal: _literal,
+    Integer: _integer,
+    Part: _part,
+    Position: _position,
+    Rearrange: _rearrange,
+    Map: _map,
+    Reduce: _reduce,
+    Sum: _sum,
+    Cell: _cell,
+    Fold: _fold,
+    Folded: _folded,
+}
