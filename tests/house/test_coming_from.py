@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,33 @@ def test_each_thing_that_is_said_to_be_missing_is_looked_for() -> None:
 def test_what_is_said_to_be_missing_is_missing(statement: str) -> None:
     """As soon as one of these exists, the page must say so."""
     assert MISSING[statement]()
+
+
+def ungrouped(k: int, batches: tuple[int, ...]) -> bool:
+    """Whether packed weights of K rows, with a scale for each 32 of them, are refused."""
+    a, codes = np.ones((*batches, 8, k), np.float16), np.ones((*batches, k, 16), np.int8)
+    scale = np.ones((*batches, max(k // 32, 1), 16), np.float16)
+    with pytest.raises(tw.TilewrightError, match=r"nearest legal choice|scaled_mm"):
+        tw.scaled_mm(a, tw.packed(tw.pack(codes, tw.i4), tw.i4), scale_b=scale, group=32, target="reference")
+    return True
+
+
+ELSEWHERE: dict[tuple[str, str], Callable[[], bool]] = {
+    ("attention", "A backward pass, dropout, a bias on the scores, and sliding windows"): lambda: (
+        not ({*inspect.signature(tw.attention).parameters} & {"dropout", "bias", "mask", "window", "grad"})
+    ),
+    ("scaled", "groups for batches of weights"): lambda: ungrouped(64, (2,)),
+    ("scaled", "groups that do not divide K"): lambda: ungrouped(72, ()),
+}
+"""What two other pages say is not there."""
+
+
+@pytest.mark.parametrize(("page", "statement"), ELSEWHERE, ids=str)
+def test_what_other_pages_say_is_not_there(page: str, statement: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    [said] = re.findall(r"\*\*What is not there\.\*\* (.*)", text)
+    assert statement in said
+    assert ELSEWHERE[page, statement]()
 
 
 PRESENT: dict[str, Callable[[], bool]] = {

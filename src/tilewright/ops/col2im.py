@@ -317,7 +317,7 @@ def summing(count: int) -> Kernel:
         groups, *places, channels = image.shape
         across, down = ceil_div(channels, blocks.channels), ceil_div(prod(places), blocks.rows)
         number = block_index(groups * down * across)
-        group, at = let(number // (across * down)), (number // across % down, number % across)
+        group, at = let(number // (across * down)), (let(number // across % down), let(number % across))
         tile, spread = (blocks.rows, blocks.channels), blocks.spread
         written = image[group].merge(0, count + 1).tile(tile, at)
         acc: Fragment = load(written, spread).to(sums) if accumulate else fragment(spread, sums, 0)
@@ -325,7 +325,7 @@ def summing(count: int) -> Kernel:
         for number_of_tap in traced_range(prod(filters)):
             tap = list[Index]()
             for extent in reversed(filters):
-                tap.insert(0, number_of_tap % extent)
+                tap.insert(0, let(number_of_tap % extent))
                 number_of_tap = number_of_tap // extent
             seen = columns[(group, *(slice(None) for _ in places), *tap, slice(None))]
             for dim, (window, where) in enumerate(zip(windows, tap, strict=True), 1):
