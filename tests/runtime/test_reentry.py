@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,31 @@ def test_a_signal_handler_that_interrupts_an_import_uses_the_whole_library() -> 
     assert done.stdout.startswith("8.0 True True {")
     assert "8.0" in done.stdout[4:]
     assert "'parse_kernel'" in done.stdout
+
+
+# Small stacks.
+
+
+@pytest.mark.timeout(120)
+def test_threads_with_the_stack_that_the_readme_asks_make_the_first_call(tmp_path: Path) -> None:
+    code = """
+import threading
+import numpy as np
+import tilewright as tw
+a = np.arange(600, dtype=np.float32).reshape(30, 20) % 5
+right = []
+def first():
+    right.append(bool((tw.matmul(a, a.T, target="cpu") == a @ a.T).all()))
+threading.stack_size(128 * 1024)
+threads = [threading.Thread(target=first) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(right)
+"""
+    assert "needs 128 KiB" in (Path(__file__).parents[2] / "README.md").read_text()
+    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path), "TILEWRIGHT_THREADS": "3"}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (ran.returncode, ran.stdout.strip()) == (0, str([True] * 4)), ran.stderr
 
 
 # The interpreter's end.
