@@ -28,7 +28,7 @@ class Step:
     Args:
         what: ``"write"``, ``"read"``, ``"start"`` a copy, ``"loop"``, ``"when"``.
         tensor: which ring.
-        slot: which slot; in a loop relative to its turn, if ``turns``.
+        slot: which slot; in a loop relative to its turn, if ``turns``; of ``"when"`` the parity of its turns.
         turns: whether the slot turns with the loop.
         spread: which thread has what.
         body: of a loop or branch.
@@ -55,9 +55,9 @@ def random_program(seed: int, branches: bool) -> Small:
     rng = random.Random(seed)
     stages = tuple(rng.randint(1, 3) for _ in range(rng.randint(1, 2)))
     inner = _steps(rng, stages, rng.randint(2, 4), in_loop=True)
-    if branches and rng.random() < 0.7:
-        at = rng.randrange(len(inner))
-        inner[at] = Step("when", body=(inner[at],))
+    for at in range(len(inner)):
+        if branches and rng.random() < 0.5:
+            inner[at] = Step("when", slot=rng.randrange(2), body=(inner[at],))
     if rng.random() < 0.3:
         again = tuple(_steps(rng, stages, rng.randint(1, 3), in_loop=True))
         inner.insert(rng.randint(0, len(inner)), Step("loop", body=again))
@@ -88,7 +88,7 @@ def _perform_one(step: Step, X: Any, rings: Sequence[Any], sizes: Sequence[Any],
             _perform(step.body, X, rings, sizes[1:], k)
         return
     if step.what == "when":
-        with tw.when(turn % 2 == 0):
+        with tw.when(turn % 2 == step.slot):
             _perform(step.body, X, rings, sizes, turn)
         return
     ring = rings[step.tensor]

@@ -22,7 +22,10 @@ from tilewright.ir.printer import print_kernel
 from tilewright.passes.covering import cheapest_cover
 from tilewright.passes.pipeline import stages
 from tilewright.passes.rewrite import rewrite_kernel
+from tilewright.passes.routes import may_hold
 from tilewright.passes.synchronise import synchronise
+from tilewright.symbolic.expr import equal, less, negate
+from tilewright.symbolic.nodes import Element, Sym
 from tilewright.targets.reference import Kind, run
 
 from .small_programs import ELEMS, Small, Step, build, random_program
@@ -195,6 +198,99 @@ def test_an_authors_barrier_stays_and_counts(early: bool) -> None:
     assert placed(made) == ["barrier", "barrier"]
     assert len(made.notes) == 1
     assert not races(made, {name: np.ones(300, np.float32) for name in "XY"})
+
+
+def by_turns(X, Y, *, buffers, period, fill, named):
+    """Each turn fills one of several buffers, in a branch, and reads it in another branch."""
+    held = [tw.shared((64,), tw.f32, name=f"held{at}") for at in range(buffers)]
+    for k in tw.range(tw.ceil_div(X.shape[0], 64)):
+        turn = tw.let(k // (period // buffers) % buffers) if named else k // (period // buffers) % buffers
+        for at in range(buffers):
+            with tw.when(turn == at):
+                fill(X.tile((64,), (k,)), held[at], threads=64)
+        for at in range(buffers):
+            with tw.when(turn == at):
+                tw.copy(held[at], Y.tile((64,), (k,)), threads=32)
+
+
+def by_turns_or_else(X, Y, *, fill):
+    """The same of two buffers, the second of which is for all other turns."""
+    even, odd = tw.shared((64,), tw.f32), tw.shared((64,), tw.f32)
+    for k in tw.range(tw.ceil_div(X.shape[0], 64)):
+        with tw.when(k % 2 == 0):
+            fill(X.tile((64,), (k,)), even, threads=64)
+        with tw.otherwise():
+            fill(X.tile((64,), (k,)), odd, threads=64)
+        with tw.when(k % 2 == 0):
+            tw.copy(even, Y.tile((64,), (k,)), threads=32)
+        with tw.otherwise():
+            tw.copy(odd, Y.tile((64,), (k,)), threads=32)
+
+
+TURNS = {"two": (2, 2, False), "three": (3, 3, False), "a name": (2, 2, True)}
+
+
+@pytest.mark.parametrize("fill", [tw.copy, tw.copy_async])
+@pytest.mark.parametrize("case", ["or else", *TURNS])
+def test_buffers_that_branches_use_by_turns_need_one_barrier_a_turn(case: str, fill: Any) -> None:
+    """What a buffer holds is overwritten in a later turn, before which threads have met in another one."""
+    if case == "or else":
+        made = automatic(by_turns_or_else, *SPECIMENS, fill=fill)
+    else:
+        buffers, period, named = TURNS[case]
+        made = automatic(by_turns, *SPECIMENS, buffers=buffers, period=period, fill=fill, named=named)
+    assert placed(made).count("barrier") == 1
+    given = [({name: np.ones(64 * n, np.float32) for name in "XY"}, {}) for n in (7, 4, 3, 2, 1)]
+    assert not any(races(made, arrays) for arrays, _ in given)
+    assert unnoticed(made, given) == []
+
+
+def test_turns_that_use_one_buffer_twice_need_a_barrier_in_between() -> None:
+    """Buffers that change every second turn: the next turn may overwrite what others still read."""
+    made = automatic(by_turns, *SPECIMENS, buffers=2, period=4, fill=tw.copy, named=False)
+    assert placed(made).count("barrier") == 2
+    arrays = {name: np.ones(64 * 9, np.float32) for name in "XY"}
+    assert not races(made, arrays)
+    assert unnoticed(made, [(arrays, {})]) == []
+
+
+def flagged(X, Y, flags):
+    """A buffer is filled and read in the turns that integers in memory choose."""
+    held = tw.shared((64,), tw.f32)
+    for k in tw.range(tw.ceil_div(X.shape[0], 64)):
+        flag = tw.index(flags[k])
+        with tw.when(flag == 0):
+            tw.copy(X.tile((64,), (k,)), held, threads=64)
+        with tw.when(flag == 0):
+            tw.copy(held, Y.tile((64,), (k,)), threads=32)
+
+
+def test_integers_from_memory_may_choose_any_turns() -> None:
+    made = tw.kernel(sync="auto", X="N", Y="N", flags="F")(flagged).trace(*SPECIMENS, tw.like("i32", 4))
+    assert placed(made) == ["barrier", "barrier"]
+    arrays: dict[str, Any] = {name: np.ones(256, np.float32) for name in "XY"}
+    arrays["flags"] = np.zeros(4, np.int32)
+    assert not races(made, arrays)
+    assert unnoticed(made, [(arrays, {})]) == []
+
+
+def test_conditions_that_may_hold_together() -> None:
+    t, more, n, there = Sym("t"), Sym("more"), Sym("n"), Element(Sym("flags"), 0, 0, 9)
+    for together in (
+        (equal(t % 2, 0), equal((t + more) % 2, 0)),
+        (equal(t // 2 % 2, 0), equal((t + 1) // 2 % 2, 0)),
+        (equal(t % n, 0), equal((t + 1) % n, 0)),
+        (equal(there, 0), negate(equal(there, 0))),  # memory may change in between
+    ):
+        assert may_hold(together), together
+    for apart in (
+        (equal(t % 2, 0), equal((t + 2 * more + 1) % 2, 0)),
+        (negate(equal(t % 2, 0)), negate(equal((t + 1) % 2, 0))),
+        (equal(t // 2 % 2, 0), equal((t + 2) // 2 % 2, 0)),
+        (less(t, n), negate(less(t, n))),
+        (equal(t % 2, 0), less(t, n), equal(t % 4, 3)),
+    ):
+        assert not may_hold(apart), apart
 
 
 def in_place(X, Y):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 from tilewright.ir.copies import Copy, is_in_background
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, For, Let, Mma, Op
+from tilewright.ir.ops import Block, For, If, Let, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.passes.matrices import may_be_by_matrices
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.expr import negate
+from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.threads.distribution import Distribution
 
@@ -78,6 +80,15 @@ class Site:
     def is_in_background(self) -> bool:
         """Whether it goes on after the threads have gone on."""
         return is_in_background(self.op)
+
+    @cached_property
+    def conditions(self) -> tuple[Cond, ...]:
+        """The conditions under which the branches around it are taken, the outermost first."""
+        branches = ((step.owner, step.block) for step in self.way if isinstance(step.owner, If))
+        return tuple(
+            branch.condition if block is branch.then else negate(branch.condition)
+            for branch, block in branches
+        )
 
 
 def accesses(op: Op, lanes: int) -> Iterator[Access]:

@@ -1,23 +1,29 @@
 """From one operation to another: in which turns of their loops they may meet, and by which points one comes.
 
 A route is what every execution from the one to the other passes at least: what stands in branches, and in
-loops that may not turn, is left out.
+loops that may not turn, is left out.  Operations in branches whose conditions exclude each other do not meet:
+``t % 2 == 0`` does not hold in one turn and in the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
 
 from tilewright.ir.ops import Block, For, Op
 from tilewright.passes.effects import Integers, Site
-from tilewright.symbolic.expr import add, less, mul, prove
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.expr import add, all_of, less, mul, negate, prove
+from tilewright.symbolic.nodes import And, Cond, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
 
 MOST_TURNS = 8
 """Up to so many turns are told apart; all beyond are seen together."""
+
+MOST_CASES = 256
+"""Values of symbols that are tried to find out whether conditions may hold together."""
 
 FEW_TURNS = 4
 """Of a loop on the way, at most so many turns are gone through: more would tell nothing new."""
@@ -152,7 +158,7 @@ class _Pair:
         )
 
     def meeting(self, outward: Turns, around: Turns, inward: Turns) -> Meeting | None:
-        """The meeting in these turns; None if a loop does not turn so often."""
+        """The meeting in these turns; None if a loop does not turn so often, or a branch is not taken."""
         shared = self.one.way[: self.level + 1 if self.depth is None else self.depth]
         blocks = {id(step.block) for step in shared}
         apart = (sym for sym, block in self.known.read.items() if block not in blocks)
@@ -173,9 +179,22 @@ class _Pair:
                     return None
                 start, stop = (self.known.placed(end, places) for end in (loop.start, loop.stop))
                 places[loop.index] = _index(loop, start, stop, at, turns, is_outward)
-        route = self._route(outward, around, inward)
         before, after = self.known.all_placed(before), self.known.all_placed(after)
+        if not self._are_taken(before, after):
+            return None
+        route = self._route(outward, around, inward)
         return Meeting(route, before, after, (outward, around, inward))
+
+    def _are_taken(self, before: dict[Sym, Int], after: dict[Sym, Int]) -> bool:
+        """Whether the branches around the first operation and those around the second may both be taken."""
+        if not self.one.conditions or not self.other.conditions:
+            return True
+        return may_hold(
+            (
+                *(substitute(condition, before) for condition in self.one.conditions),
+                *(substitute(condition, after) for condition in self.other.conditions),
+            )
+        )
 
     def _route(self, outward: Turns, around: Turns, inward: Turns) -> Route:
         one, other = self.one.way, self.other.way
@@ -251,6 +270,57 @@ def _index(loop: For, start: Int, stop: Int, at: int, turns: Turns, is_outward: 
     if known is not None:
         return add(start, (known - 1) * loop.step, mul(away, -loop.step))
     return add(stop, -1, mul(away, -1)) if loop.step == 1 else _renamed(loop.index, what)
+
+
+# ---------------------------------------------------------------- branches that exclude each other
+
+
+def may_hold(conditions: Iterable[Cond]) -> bool:
+    """Whether conditions may hold together.
+
+    A condition may hold if it depends on integers in memory, which may change in between, or on a symbol
+    without a short period.
+
+    Example:
+        >>> from tilewright.symbolic.expr import equal
+        >>> t = Sym("t")
+        >>> may_hold([equal(t % 2, 0), equal((t + 1) % 2, 0)]), may_hold([equal(t % 2, 0), equal(t % 3, 1)])
+        (False, True)
+    """
+    whole = all_of(*(condition for condition in conditions if not elements(condition)))
+    pieces = whole.parts if isinstance(whole, And) else (whole,)
+    if prove(whole) is False or any(negate(piece) in pieces for piece in pieces):
+        return False
+    spans, tried = dict[Sym, int](), list[Cond]()
+    for piece in pieces:
+        periods = {sym: period for sym in symbols(piece) if (period := _period(piece, sym))}
+        if len(periods) == len(symbols(piece)):
+            tried.append(piece)
+            spans |= {sym: math.lcm(period, spans.get(sym, 1)) for sym, period in periods.items()}
+    values = [_one_period(sym, period) for sym, period in spans.items()]
+    if math.prod(map(len, values)) > MOST_CASES:
+        return True
+    environments = (dict(zip(spans, some, strict=True)) for some in product(*values))
+    return any(all(evaluate(piece, env) for piece in tried) for env in environments)
+
+
+def _period(condition: Cond, sym: Sym) -> int | None:
+    """After how much a condition is the same again when a symbol grows; None if that is not known."""
+    divisions = {
+        part
+        for part in parts(condition)
+        if isinstance(part, Mod | FloorDiv) and isinstance(part.right, int) and sym in symbols(part.left)
+    }
+    divisors = (part.right for part in divisions if isinstance(part.right, int))
+    period = math.lcm(max(sym.divisor, 1), math.prod(divisors))
+    return period if substitute(condition, {sym: add(sym, period)}) == condition else None
+
+
+def _one_period(sym: Sym, period: int) -> range:
+    """Values of a symbol, from the least one on."""
+    unit = max(sym.divisor, 1)
+    low = -(-sym.low // unit) * unit
+    return range(low, low + period, unit)
 
 
 # ---------------------------------------------------------------- what is passed
