@@ -15,6 +15,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops import (
     attention,
+    col2im,
     complex_planning,
     einsum,
     gemm_chain,
@@ -35,7 +36,17 @@ pytestmark = pytest.mark.in_turns(3)
 
 STREAM = 77
 LIBRARY = str(Path(tw.__file__).parent)
-OPERATIONS = (attention, complex_planning, einsum, gemm_chain, grouped, matmul, reduced_matmul, scaled)
+OPERATIONS = (
+    attention,
+    col2im,
+    complex_planning,
+    einsum,
+    gemm_chain,
+    grouped,
+    matmul,
+    reduced_matmul,
+    scaled,
+)
 
 
 class Case(NamedTuple):
@@ -106,6 +117,10 @@ CASES = {
     ),
     "scaled": Case(lambda a, b, out, **how: tw.scaled_mm(a, b, out, scale_a=2.0, **how), SQUARES),
     "einsum": Case(lambda a, b, out, **how: tw.einsum("mk,nk->mn", a, b, out, **how), SQUARES),
+    "col2im": Case(
+        lambda y, out, **how: tw.col2im(y, out=out, spatial=(1, 2), filter=(2, 2), **how),
+        ((32, 24), (2, 5, 5, 6)),
+    ),
     "reduction": Case(
         lambda a, b, out, **how: tw.reduced_matmul(a, b, "max", out=out, **how), (*SQUARES[:2], (40,))
     ),
