@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from tilewright.amdgcn.decode import decode, family_of
 from tilewright.amdgcn.engine import Engine
-from tilewright.amdgcn.faults import ListingError, OutOfBoundsError
+from tilewright.amdgcn.faults import ListingError, ListingParseError, OutOfBoundsError
 from tilewright.amdgcn.lds import Lds, Watch
 from tilewright.amdgcn.machine_rules import LDS_BYTES
 from tilewright.amdgcn.memory import GlobalStep
@@ -22,9 +23,12 @@ from tilewright.amdgcn.space import BASE, Arrays, Space, unknown_space
 from tilewright.amdgcn.state import Array, Family, Waves
 from tilewright.amdgcn.steps import Step
 from tilewright.amdgcn.text import KernelListing, Listing, read_listing
+from tilewright.kinds import is_whole
 
 Dimensions = tuple[int, int, int]
 PACKET = 64
+MOST_THREADS = 1024
+"""Threads of a block, at most."""
 
 
 @dataclass(slots=True)
@@ -125,6 +129,9 @@ def execute(
     """
     read = read_listing(listing) if isinstance(listing, str) else listing
     family, of = family_of(read.arch), read.kernel(kernel)
+    if not of.instructions:
+        raise ListingParseError(f"kernel {of.name!r} has no instructions")
+    _require_extents(_three(grid), _three(block))
     launch = _Launch(of, family, decode(of, family), _three(grid), _three(block), arguments, lds_bytes)
     if stores_once:
         launch.arrays.stored = np.zeros(len(launch.arrays.octets), np.bool_)
@@ -149,9 +156,19 @@ def execute(
 
 def _three(extents: Sequence[int]) -> Dimensions:
     x, y, z = (*extents, 1, 1, 1)[:3]
-    if min(x, y, z) < 1 or len(extents) > 3:
+    if not all(map(is_whole, (x, y, z))) or min(x, y, z) < 1 or len(extents) > 3:
         raise ListingError(f"a grid or a block has one to three extents of at least 1, not {tuple(extents)}")
-    return x, y, z
+    return int(x), int(y), int(z)
+
+
+def _require_extents(grid: Dimensions, block: Dimensions) -> None:
+    """A block has at most 1024 threads, and a grid fewer than 2**32 along each of its dimensions."""
+    if math.prod(block) > MOST_THREADS:
+        raise ListingError(f"a block has at most {MOST_THREADS} threads, not {' x '.join(map(str, block))}")
+    if any(count * size >= 1 << 32 for count, size in zip(grid, block, strict=True)):
+        raise ListingError(
+            f"a grid of {grid} blocks of {block} threads has 2**32 threads or more in a dimension"
+        )
 
 
 class _Launch:
@@ -194,7 +211,10 @@ class _Launch:
             self._put(argument, self._spelled(place, argument, value))
         for argument in kernel.arguments:
             if argument.kind.startswith("hidden_"):
-                self._put(argument, self._hidden(argument.kind).to_bytes(argument.size, "little"))
+                value = self._hidden(argument.kind)
+                if value >= 1 << (8 * argument.size):
+                    raise ListingError(f"{argument.kind} is {value}, which {argument.size} bytes do not hold")
+                self._put(argument, value.to_bytes(argument.size, "little"))
         self.granule = _granule(steps)
 
     def _packet(self) -> None:

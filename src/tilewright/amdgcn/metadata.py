@@ -10,6 +10,9 @@ from tilewright.amdgcn.faults import ListingParseError
 METADATA_BEGIN, METADATA_END = ".amdgpu_metadata", ".end_amdgpu_metadata"
 """What stands before and behind it in a listing."""
 
+MOST_BYTES = 1 << 16
+"""Bytes of a kernel's arguments, at most."""
+
 _ENTRY = re.compile(r"^(\s*)(- )?\s*(?:(\.?[\w.]+):)?\s*(.*)$")
 
 
@@ -85,6 +88,8 @@ def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
         if dash and len(spaces) <= 2:
             records.append(({}, []))
             nested = 0
+        if not records:
+            raise ListingParseError(f"the metadata has {line.strip()!r} before the first kernel")
         if nested and indent <= nested:
             nested = 0
         if nested:
@@ -105,6 +110,18 @@ def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
 
 
 def _argument(item: dict[str, str]) -> Argument:
-    return Argument(
-        item.get(".name", ""), int(item[".offset"]), int(item[".size"]), item.get(".value_kind", "")
-    )
+    name, kind = item.get(".name", ""), item.get(".value_kind", "")
+    offset, size = (_bytes(item, field) for field in (".offset", ".size"))
+    if kind == "global_buffer" and size != 8:
+        raise ListingParseError(f"the metadata has an array with .size {size}; an address has 8 bytes")
+    return Argument(name, offset, size, kind)
+
+
+def _bytes(item: dict[str, str], field: str) -> int:
+    """A field of an argument that counts bytes."""
+    text = item.get(field, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= MOST_BYTES):
+        raise ListingParseError(
+            f"the metadata has an argument with {field} {text!r}; it is an integer up to {MOST_BYTES}"
+        )
+    return int(text)

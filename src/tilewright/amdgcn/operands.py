@@ -35,6 +35,11 @@ APERTURES = {
 }
 """Where LDS and scratch lie among the addresses of flat instructions: in their upper 32 bits."""
 
+COUNTS = {"v": 256, "a": 256, "s": VCC, "ttmp": 16}
+"""Registers of each bank that an operand can name."""
+MOST_TOGETHER = 32
+"""Registers of one operand, at most: the accumulators of a lane in a product of 32 x 32 numbers."""
+
 _REGISTER = re.compile(r"^(v|s|a|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])(?:\.([lh]))?$")
 _INTEGER = re.compile(r"^[+-]?(?:0x[0-9a-f]+|\d+)$", re.IGNORECASE)
 _FLOAT = re.compile(r"^[+-]?\d+\.\d*(?:e[+-]?\d+)?$", re.IGNORECASE)
@@ -108,6 +113,11 @@ def _plain(text: str) -> Operand:
         bank, single, first, last, half = match.groups()
         index = int(single or first)
         count = 1 if last is None else int(last) - index + 1
+        if not 1 <= count <= MOST_TOGETHER or index + count > COUNTS[bank]:
+            raise ListingParseError(
+                f"operand {text!r}: registers {bank} have numbers up to {COUNTS[bank] - 1}, an operand "
+                f"has 1 to {MOST_TOGETHER} of them"
+            )
         index += {"v": 0, "s": 0, "a": AGPR, "ttmp": TRAP}[bank]
         return Operand(text, "v" if bank in "va" else "s", index, count, half=half or "")
     if text in SPECIAL:
@@ -115,7 +125,10 @@ def _plain(text: str) -> Operand:
     if text in APERTURES:
         return Operand(text, "constant", APERTURES[text])
     if _INTEGER.match(text):
-        return Operand(text, "constant", int(text, 0))
+        value = int(text, 0) if len(text) <= 80 else 1 << 64
+        if not -(1 << 63) <= value < 1 << 64:
+            raise ListingParseError(f"operand {text[:80]!r} has more than 64 bits")
+        return Operand(text, "constant", value)
     if _FLOAT.match(text):
         return Operand(text, "float", number=float(text))
     if text in ("null", "off"):

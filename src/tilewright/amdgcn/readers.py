@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.amdgcn.faults import ListingParseError
 from tilewright.amdgcn.operands import EXEC, SGPR, Operand, constant_bits
 from tilewright.amdgcn.state import Array, Waves, bits_of, lanes_of
 
@@ -57,6 +58,8 @@ class Reader:
             self.constant = self._typed_constant(bits)
         elif item.bank == "null":
             self.constant = self._typed_constant(0)
+        elif not self.registers:
+            raise ListingParseError(f"operand {item.text!r} is neither registers nor a number")
 
     def _needed(self) -> tuple[int, ...]:
         count = words_read(self.kind)

@@ -146,6 +146,17 @@ def _placed(made: Instruction, constants: Constants) -> Instruction:
     return made if operands == made.operands else replace(made, operands=operands)
 
 
+MOST = {
+    "kernarg_size": 1 << 16,
+    "private_segment_fixed_size": 1 << 17,
+    "user_sgpr_count": 32,
+    "user_sgpr_kernarg_preload_length": 32,
+    "user_sgpr_kernarg_preload_offset": 1 << 10,
+}
+"""The largest values of some directives: bytes, bytes of a lane, registers, and words of arguments."""
+MOST_OF_OTHERS = (1 << 32) - 1
+
+
 class _Reader:
     """Takes the lines of a listing one by one."""
 
@@ -196,7 +207,11 @@ class _Reader:
         elif word == ".end_amdhsa_kernel":
             self.described = None
         elif self.described is not None and word.startswith(".amdhsa_") and re.match(r"^\d+$", rest):
-            self.described.directives[word.removeprefix(".amdhsa_")] = int(rest)
+            name = word.removeprefix(".amdhsa_")
+            most = MOST.get(name, MOST_OF_OTHERS)
+            if len(rest) > 10 or int(rest) > most:
+                raise ListingParseError(f"{word} {rest[:80]} is more than {most}")
+            self.described.directives[name] = int(rest)
         elif word == ".section":
             self.current = None
         elif word == ".comm" or (self.current is not None and not self.current.instructions):

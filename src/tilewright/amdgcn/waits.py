@@ -45,6 +45,10 @@ class Flight:
     text: str
 
 
+MOST_LEFT = 63
+"""What the widest counter of a wait counts to: it has 6 bits."""
+
+
 def waited(operands: str, mnemonic: str = "s_waitcnt") -> dict[str, int]:
     """How many may be left of each counter, from the operands of a wait.
 
@@ -55,13 +59,20 @@ def waited(operands: str, mnemonic: str = "s_waitcnt") -> dict[str, int]:
         {'vscnt': 0}
     """
     if mnemonic != "s_waitcnt":
-        return {mnemonic.removeprefix("s_waitcnt_"): int(operands.rpartition(",")[2].strip(), 0)}
+        return _counted({mnemonic.removeprefix("s_waitcnt_"): int(operands.rpartition(",")[2].strip(), 0)})
     parts = _PART.findall(operands)
     if not parts and operands.strip() == "0":
         return dict.fromkeys(COUNTERS, 0)
     if not parts:
         raise ListingParseError(f"a wait for {operands!r} is not understood")
-    return {name: int(count) for name, count in parts}
+    return _counted({name: int(count[:9]) for name, count in parts})
+
+
+def _counted(counts: dict[str, int]) -> dict[str, int]:
+    for name, count in counts.items():
+        if not 0 <= count <= MOST_LEFT:
+            raise ListingParseError(f"a wait until {count} of {name} are left; counters go to {MOST_LEFT}")
+    return counts
 
 
 class Waits:
