@@ -281,10 +281,15 @@ def test_what_it_refuses(
         assert tw.col2im(**called | legal).shape == X
 
 
-def test_an_image_over_its_columns_is_refused() -> None:
-    memory = np.ones(400, np.float32)
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_an_image_over_its_columns_is_refused(target: str) -> None:
+    """Also where the call is known already."""
+    memory, words = np.ones(400, np.float32), WHERE | {"target": target}
+    columns = memory[:192].reshape(16, 12)
+    tw.col2im(columns, out=memory[192:267].reshape(X), **words)
     with pytest.raises(tw.LaunchError, match="share memory"):
-        tw.col2im(memory[:192].reshape(16, 12), out=memory[100:175].reshape(X), **WHERE)
+        tw.col2im(columns, out=memory[100:175].reshape(X), **words)
+    assert (memory[:192] == 1).all()
 
 
 def kernel(dtype: tw.DType, channels: int) -> tuple[Bound, list[tw.Specimen]]:

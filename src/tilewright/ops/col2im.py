@@ -23,6 +23,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import check_apart
 from tilewright.ops.recalled import Done, called
+from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Bound, Kernel
@@ -50,6 +51,7 @@ VECTOR_BYTES = 16
 
 _PLANS = Plans()
 _ORDER = (0, 1)
+_PAIRS = (Pair(1, 0),)
 
 
 class Geometry(NamedTuple):
@@ -185,7 +187,8 @@ def _anew(
     arrays = [Strided(call.arrays[name], info) for name, info in seen.items()]
     on_host = TARGETS[backend.name].machine_code and not TARGETS[backend.name].warps
     bound = _bound(seen["columns"], windows, accumulate=accumulate, on_host=on_host)
-    return call.done(launch(bound, arrays, (), backend.name, stream), _ORDER)
+    plan = launch(bound, arrays, (), backend.name, stream)
+    return call.done(plan and replace(plan, pairs=_PAIRS), _ORDER)
 
 
 def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, ...]:
