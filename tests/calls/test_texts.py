@@ -13,6 +13,7 @@ from tests.calls import texts
 from tests.calls.texts import ATTENDED, TEXTS, bad_end
 
 import tilewright as tw
+from tilewright import amdgcn
 
 COUNT = 150
 """Damaged texts of each kind."""
@@ -150,3 +151,46 @@ def test_an_operand_of_another_type_is_a_violation() -> None:
     assert damaged != text
     found = tw.ir.violations(tw.ir.parse_kernel(damaged))
     assert any(one.rule == "operand" and "s is no tensor" in str(one) for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "v_lshlrev_b32_e32 v1, 2, v0",
+            "v_lshlrev_b32_e32 v1, 2, v999",
+            "registers v have numbers up to 255",
+        ),
+        ("s[2:3], s[0:1]", "s[2:3000000000], s[0:1]", "an operand has 1 to 32 of them"),
+        (
+            "v_lshlrev_b32_e32 v1, 2, v0",
+            "v_lshlrev_b32_e32 v1, 99999999999999999999, v0",
+            "more than 64 bits",
+        ),
+        ("v_add_f32_e32 v2, v2, v2", "v_add_f32_e32 v2, v2, off", "'off' is neither registers nor a number"),
+        ("v_add_f32_e32 v2, v2, v2", "v_add_f32_e32 s2, v2, v2", "s2.? is no vector register"),
+        ("vmcnt(0)", "vmcnt(64)", "a wait until 64 of vmcnt are left; counters go to 63"),
+        (".amdhsa_user_sgpr_count 2", ".amdhsa_user_sgpr_count 1000000000", "is more than 32"),
+        (".size: 8", ".size: 4", "an address has 8 bytes"),
+        (".size: 8", ".size: x", r"an argument with \.size 'x'"),
+        (".offset: 0", ".place: 0", r"an argument with \.offset ''"),
+    ],
+)
+def test_a_listing_says_what_is_not_understood(before: str, after: str, said: str) -> None:
+    text = TEXTS["listing"][0]
+    assert before in text
+    with pytest.raises(amdgcn.ListingError, match=said):
+        amdgcn.execute(text.replace(before, after), [np.arange(64, dtype=np.float32)], (1,), (64,))
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "said"),
+    [
+        ((1,), (2048,), "at most 1024 threads"),
+        ((1 << 31,), (64,), "2\\*\\*32 threads or more"),
+        ((1,), ("x",), "one to three extents of at least 1"),
+    ],
+)
+def test_extents_that_no_launch_has_are_refused(grid: object, block: object, said: str) -> None:
+    with pytest.raises(amdgcn.ListingError, match=said):
+        amdgcn.execute(TEXTS["listing"][0], [np.arange(64, dtype=np.float32)], grid, block)

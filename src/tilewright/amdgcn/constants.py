@@ -25,6 +25,10 @@ _DISTANCE = re.compile(r"^([\w.$]+)@rel32@(lo|hi)\+(4|12)$")
 _ALIGN = 16
 
 
+MOST_BYTES = 1 << 24
+"""Bytes of one constant, at most."""
+
+
 @dataclass(slots=True)
 class Constants:
     """The bytes of a listing's constants.
@@ -53,8 +57,10 @@ class Constants:
             '010000000200000000000000000000000000000000000000'
         """
         if word == ".comm":
-            label, rest, _ = (part.strip() for part in rest.split(","))
-            word = ".zero"
+            parts = [part.strip() for part in rest.split(",")]
+            if len(parts) != 3:
+                raise ListingParseError(f".comm {rest} does not say a name, bytes and an alignment")
+            label, rest, word = parts[0], parts[1], ".zero"
         if word != ".zero" and word not in _BYTES:
             return False
         if label not in self.places:
@@ -65,6 +71,8 @@ class Constants:
         except ValueError:
             raise ListingParseError(f"the bytes of {label} are not understood: {word} {rest}") from None
         if word == ".zero":
+            if not 0 <= numbers[0] <= MOST_BYTES:
+                raise ListingParseError(f"{label} has {numbers[0]} bytes; a constant has 0 to {MOST_BYTES}")
             self.octets.extend(bytes(numbers[0]))
             return True
         size = _BYTES[word]

@@ -151,6 +151,8 @@ class VectorWriter:
     """
 
     def __init__(self, item: Operand, kind: str, high: bool = False, keeps: bool = True) -> None:
+        if item.bank != "v":
+            raise ListingParseError(f"operand {item.text!r} is no vector register to write to")
         self.registers = item.registers
         self.kind, self.keeps = kind, keeps or item.half != ""
         self.high = high or item.half == "h"
@@ -194,6 +196,8 @@ class ScalarWriter:
     """Writes a result to scalar registers."""
 
     def __init__(self, item: Operand, kind: str) -> None:
+        if len(item.registers) == 1 and words_read(kind) == 2:
+            raise ListingParseError(f"operand {item.text!r} is one register, and 64 bits are written to it")
         self.registers = item.registers
         self.kind = kind
 
