@@ -192,6 +192,94 @@ def test_numbers_that_are_passed_are_computed_with() -> None:
     close(found, x + 3 * np.where(x > 0, x, 3.5 * x), 1e-14)
 
 
+@pytest.mark.parametrize("dtype", [tw.f64, tw.f32, tw.f16, tw.bf16], ids=str)
+def test_numbers_are_rounded_before_they_are_computed_with(dtype: tw.DType) -> None:
+    """Plain numbers to the dtype of the arithmetic, arguments to that of their parameter.
+
+    Of 0.1, 1 / 3 and a number just above a tie of f16 no dtype here has any.
+    """
+    tie = 1 + 2.0**-11 + 2.0**-30
+
+    def plain(X, Y, alpha):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n] * 0.1
+
+    def passed(X, Y, alpha):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = X[m, n] * alpha
+
+    def chosen(X, Y, alpha):
+        for m, n in tw.tiles(Y):
+            Y[m, n] = tw.where(X[m, n] > 0.1, X[m, n], -1 / 3)
+
+    x = normal(5, 6).astype(dtype.numpy)
+    x[-1] = 0.1
+    wide, arithmetic = (np.longdouble, np.float64) if dtype == tw.f64 else (np.float64, np.float32)
+    held = x.astype(wide)
+    one_tenth, third = (wide(arithmetic(value)) for value in (0.1, -1 / 3))
+    cases = [(plain, 0.0, held * one_tenth), (chosen, 0.0, np.where(held > one_tenth, held, third))]
+    cases += [(passed, alpha, held * wide(dtype.numpy.type(alpha))) for alpha in (0.1, -1 / 3, tie)]
+    for function, alpha, wanted in cases:
+        flow = recorded(function, {"X": "M N", "Y": "M N", "alpha": dtype}, X=spec(dtype), Y=spec(dtype))
+        [found] = evaluate(flow, {"X": x}, {"alpha": alpha}, rounded=False).values()
+        # Products of narrow numbers are rounded to them; those of f32 are exact in f64.
+        exact = wanted if arithmetic is np.float64 or dtype == tw.f32 else wanted.astype(dtype.numpy)
+        np.testing.assert_array_equal(found, exact.astype(wide), err_msg=function.__name__)
+
+
+def test_an_argument_of_a_narrow_dtype_is_what_kernels_are_given() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N", alpha=tw.f16)
+    def scaled(A, B, C, alpha):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, n] = acc.to(A.dtype) * alpha
+
+    a, b = normal(21, 1, dtype=np.float16), np.ones((19, 1), np.float16)
+    for target in ("reference", "cpu"):
+        for alpha in (0.1, 1 + 2.0**-11 + 2.0**-30):
+            c = np.empty((21, 19), np.float16)
+            flow = scaled(a, b, c, alpha, target=target).flow
+            assert flow is not None
+            np.testing.assert_array_equal(c, evaluate(flow, {"A": a, "B": b}, {"alpha": alpha})["C"])
+
+
+# ---------------------------------------------------------------- groups of rows
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [[4, 4, 11], [6, 2, 11], [6, 2, 4, 9], [9, 5, 7, 1], [-3, 5, 3, 99], [99, 4], [-5, -7], []],
+    ids=str,
+)
+def test_a_group_begins_where_the_one_before_it_ends(ends: list[int]) -> None:
+    """Where ends descend a group has no rows, and the rows of the groups before it stay theirs."""
+
+    def by_groups(A, B, ends, C):
+        for g, m, n in tw.tiles(C, groups=ends):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[-1]):
+                acc += A[m, k] @ B[g, k, n]
+            C[m, n] = acc
+
+    rows, k, n = 11, 7, 5
+    a, b = normal(rows, k), normal(len(ends), k, n)
+    dims = {"A": "T K", "B": "G K N", "ends": "G", "C": "T N"}
+    specs = {"A": spec(tw.f32), "B": spec(tw.f32, 3), "ends": spec(tw.i32, 1), "C": spec(tw.f32)}
+    before = normal(rows, n)
+    given = {"A": a, "B": b, "ends": np.asarray(ends, np.int32), "C": before}
+    [found] = evaluate(recorded(by_groups, dims, **specs), given, rounded=False).values()
+    for row in range(rows):
+        # The first group that ends behind the row has it.
+        group = next((g for g, end in enumerate(ends) if row < end), None)
+        if group is None:
+            np.testing.assert_array_equal(found[row], before[row])
+        else:
+            own, other = a[row].astype(np.float64), b[group].astype(np.float64)
+            close(found[row], own @ other, 2 * k * 2**-53 * (np.abs(own) @ np.abs(other)))
+
+
 # ---------------------------------------------------------------- batches, vectors, views
 
 

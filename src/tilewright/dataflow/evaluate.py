@@ -160,7 +160,7 @@ class Evaluation:
             case Literal():
                 return wide.literal(node.value, node.dtype).reshape(ones)
             case Number():
-                return wide.literal(self.given.number(node.name), node.dtype).reshape(ones)
+                return wide.argument(self.given.number(node.name), node.dtype).reshape(ones)
             case Integer():
                 return wide.literal(self.given.integer(node.value), node.dtype).reshape(ones)
             case Part():

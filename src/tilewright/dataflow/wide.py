@@ -89,9 +89,14 @@ def stored(wide: Array, kind: DType, target: DType) -> Array:
 
 def literal(value: float, kind: DType) -> Array:
     """A plain number, rounded to the dtype in which what stands beside it computes."""
+    return argument(value, kind.computed)
+
+
+def argument(value: float, kind: DType) -> Array:
+    """A number that a kernel is given, rounded to the dtype of its parameter."""
     if kind.kind == "bool":
         return np.asarray(bool(value))
-    return widened(number(value, kind.computed), kind.computed).astype(held(kind))
+    return widened(number(value, kind), kind)
 
 
 def converted(function: str, wide: Array, source: DType, target: DType) -> Array:
