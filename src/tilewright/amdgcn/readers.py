@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.amdgcn.faults import ListingParseError
-from tilewright.amdgcn.operands import EXEC, SGPR, Operand, constant_bits
+from tilewright.amdgcn.operands import EXEC, SCC, SGPR, Operand, constant_bits
 from tilewright.amdgcn.state import Array, Waves, bits_of, lanes_of
 
 DTYPES = {
@@ -196,7 +196,7 @@ class ScalarWriter:
     """Writes a result to scalar registers."""
 
     def __init__(self, item: Operand, kind: str) -> None:
-        if len(item.registers) == 1 and words_read(kind) == 2:
+        if len(item.registers) == 1 and words_read(kind) == 2 and item.index != SCC:  # which takes one bit
             raise ListingParseError(f"operand {item.text!r} is one register, and 64 bits are written to it")
         self.registers = item.registers
         self.kind = kind
