@@ -116,7 +116,7 @@ def launch(
         warns: whether a product that is far slower than the hardware is to be spoken of.
     """
     plan, arguments, pointers = planned(kernel, arrays, numbers, backend)
-    if warns and TARGETS[backend].warps:
+    if warns and TARGETS[backend].warps and TARGETS[backend].machine_code:
         part(WARN)(plan.prepared.executable)
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.

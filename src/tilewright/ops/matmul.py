@@ -48,12 +48,19 @@ def matmul(
 
     Products are exact, sums are in f32 (f64 of f64, i32 of i8), and the result is rounded once.
 
+    Products of integers and truth values have NumPy's dtype, and wrap in it: i16 by i16 is i16, u8 by i8 is
+    i16, u32 by i32 is i64, u64 by i64 is f64, and of truth values it is one: whether any pair is true.
+    Only i8 by i8, or by truth values, is i32 instead of i8.  An integer or float ``out_dtype`` that holds
+    that of NumPy is the dtype of the multiplication, too.  But for i8, integers are multiplied alone, without
+    ``alpha``, ``c``, ``bias``, ``activation`` and ``residual``.
+
     Args:
-        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
-            (K,); of any strides.
+        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, an integer or
+            truth values, or a vector (K,); of any strides.
             Complex arrays, or pairs ``(re, im)``, are multiplied by `complex_matmul`.
-        b: array (..., K, N) of the same dtype, or a vector (K,). Leading dimensions are batches, which are
-            broadcast against those of ``a``; a vector's missing dimension is missing in the result too.
+        b: array (..., K, N) of the same dtype, of integers any, or a vector (K,). Leading dimensions are
+            batches, which are broadcast against those of ``a``; a vector's missing dimension is missing in
+            the result too.
         out: array to write, of the result's shape and any strides by which no two elements overlap; default:
             a new array of the framework of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
@@ -70,7 +77,7 @@ def matmul(
             operand, ``"f32"`` and ``"f16"`` may lose all of their products, and ``"exact"`` is to be taken.
             ``"tf32"`` has numbers below 2**-126 as multiples of 2**-136; no finite one becomes infinite.
             For f16, bf16 and fp8 ``"f32"`` says that sums lose no more than sums in f32.
-        out_dtype: dtype of a new result; default: i32 of integers, f16 of fp8, else that of ``a``.
+        out_dtype: dtype of a new result; default: of integers as above, f16 of fp8, else that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, each of which is summed by its own block: a number,
             ``"auto"`` for as many as fill the machine, or ``"stream"`` to divide the steps of all tiles into
@@ -102,6 +109,8 @@ def matmul(
         SlowWarning: once for each dtype that a GPU has tensor cores for and this multiplies without them:
             f8e4m3 and f8e5m2 from sm_89 on, whose hardware sums keep only 13 bits; not on sm_90a where both
             arrays are contiguous along K, for there these sums are regularly added to others in f32.
+            Also once for integers of 32 and of 64 bits on a GPU, which has tensor cores for neither; those of
+            16 bits are multiplied in 32.  Products of u8, of i8 and of truth values have tensor cores.
 
     Example:
         >>> import numpy as np

@@ -11,10 +11,11 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ops.call import Call, launch
 from tilewright.ops.grades import HALVES_OF, multiplying
+from tilewright.ops.integers import Whole, whole_product
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, plain
 from tilewright.ops.recalled import Done
@@ -22,12 +23,14 @@ from tilewright.ops.results import check_sums, result_dtype
 from tilewright.runtime.aliases import Pair, is_same
 from tilewright.runtime.arguments import number as held_number
 from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
+from tilewright.runtime.backends import arch_of
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import part
 
 COMPLEX = "tilewright.ops.complex_planning:matmul_of_complex"
@@ -137,7 +140,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     given = frozenset(arrays)
     beta = _scale_of_c(arrays, wanted.beta)
     infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
-    kind = result_dtype(infos, wanted)
+    whole = whole_product(infos, wanted)
+    kind = result_dtype(infos, wanted) if whole is None else whole.result
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     call = Call("matmul", ARRAYS, given, arrays, infos)
     backend = call.backend(wanted.target)
@@ -153,7 +157,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     if multiply is not None:
         known = _written_anew(multiply, arrays, infos, problem, wanted, beta, backend.name, stream)
         return call.done(known, call.order(COMBINED))
-    product = _product(arrays, infos, problem, wanted)
+    features = arch_of(backend, None).features if infos["a"].dtype in FP8 else frozenset()
+    product = _product(arrays, infos, problem, wanted, whole, features)
     numbers = (wanted.alpha, beta) if product.has_numbers else ()
     warns = wanted.schedule is None
     plan = launch(product.kernel, product.arrays, numbers, backend.name, stream, warns=warns)
@@ -200,21 +205,45 @@ class _Product(NamedTuple):
 
 
 def _product(
-    arrays: Mapping[str, Any], infos: Mapping[str, ArrayInfo], problem: Problem, wanted: Wanted
+    arrays: Mapping[str, Any],
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    wanted: Wanted,
+    whole: Whole | None,
+    features: frozenset[str],
 ) -> _Product:
     """The kernel of a product, for arrays that are given by the names of `matmul`."""
+    kind = widened_on(infos["a"].dtype, features) if wanted.schedule is None else ()
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     terms = _terms(arrays, wanted)
     precision = of_sums(wanted.precision, infos["a"].dtype)
     names, rank = COMBINED if terms else PLAIN, len(problem.batch)
+    if whole is not None:
+        kernel = plain(rank, whole.multiplied).bind(precision=EXACT, schedule=wanted.how)
+        return _Product(kernel, (whole.seen(seen["a"]), whole.seen(seen["b"]), seen["out"]), False)
     if terms:
-        kernel = combined(rank, number_dtype(infos)).bind(
+        kernel = combined(rank, number_dtype(infos), *kind).bind(
             precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.how
         )
     else:
-        kernel = plain(rank).bind(precision=precision, schedule=wanted.how)
-    whole = _with_absent(seen)
-    return _Product(kernel, tuple(whole[name] for name in names), bool(terms))
+        kernel = plain(rank, *kind).bind(precision=precision, schedule=wanted.how)
+    given = _with_absent(seen)
+    return _Product(kernel, tuple(given[name] for name in names), bool(terms))
+
+
+def widened_on(dtype: DType, features: frozenset[str]) -> tuple[DType, ...]:
+    """f16, if it holds the numbers of a dtype and matrix cores multiply it alone; else nothing.
+
+    Args:
+        dtype: of the operands.
+        features: what the architecture has; matrix cores are those of AMD.
+
+    Example:
+        >>> widened_on(dtypes.f8e4m3, frozenset({"gfx11"})), widened_on(dtypes.f8e4m3, frozenset({"gfx12"}))
+        ((f16,), ())
+    """
+    lacks = dtype in FP8 and nearest(dtype, dtypes.f32, features) is None
+    return (dtypes.f16,) if lacks and nearest(dtypes.f16, dtypes.f32, features) else ()
 
 
 def _with_absent(seen: Mapping[str, Strided]) -> dict[str, Strided]:

@@ -21,6 +21,9 @@ from tilewright.runtime.kernel import Kernel
 
 FP8 = {dtypes.f8e4m3, dtypes.f8e5m2}
 
+WHOLE = (dtypes.i8, dtypes.u32, dtypes.u64)
+"""Dtypes in which integers of all widths are multiplied; unsigned ones wrap in every language."""
+
 BLOCK = 128
 """Places along K that have a scale in common where scales belong to blocks; rows and columns likewise."""
 
@@ -43,8 +46,13 @@ def output_dtype(dtype: DType) -> DType:
 
 
 @lru_cache(maxsize=64)
-def plain(rank: int) -> Kernel:
-    """``D[..., m, n] = sum_k A[..., m, k] * B[..., k, n]`` with so many dimensions of batches."""
+def plain(rank: int, multiplied: DType | None = None) -> Kernel:
+    """``D[..., m, n] = sum_k A[..., m, k] * B[..., k, n]``; integers wrap, and truth values are or'ed.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        multiplied: the dtype in which operands are multiplied; None: their own.
+    """
     lead = _lead(rank)
 
     @kernel(A=f"{lead}M K", B=f"{lead}K N", D=f"{lead}M N")
@@ -52,19 +60,31 @@ def plain(rank: int) -> Kernel:
         for *batch, m, n in tiles(D):
             acc = zeros()
             for k in steps(A.shape[-1]):
-                acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
-            D[(*batch, m, n)] = acc
+                a, b = _multiplied(multiplied, A[(*batch, m, k)], B[(*batch, k, n)])
+                acc += a.matmul(b, precision=precision)
+            D[(*batch, m, n)] = _wrapped(acc, D.dtype) if multiplied in WHOLE else acc
 
     return gemm
 
 
+def _multiplied(dtype: DType | None, *operands: Any) -> list[Any]:
+    """Operands in the dtype in which they are multiplied; None: their own."""
+    return [value if dtype in (None, value.dtype) else value.to(dtype) for value in operands]
+
+
+def _wrapped(value: Any, dtype: DType) -> Any:
+    """The lowest bits of sums of integers; of truth values, whether any product is true."""
+    return value != 0 if dtype == dtypes.boolean else value.to(dtype)
+
+
 @lru_cache(maxsize=64)
-def combined(rank: int, number: DType) -> Kernel:
+def combined(rank: int, number: DType, multiplied: DType | None = None) -> Kernel:
     """``D = activation(alpha * A @ B + beta * C + bias) + residual``, of which ``terms`` says what there is.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which all of it is computed, and of alpha and beta.
+        multiplied: the dtype in which operands are multiplied; None: their own.
     """
     lead = _lead(rank)
     results = dict.fromkeys(("C", "R", "D"), f"{lead}M N")
@@ -88,7 +108,8 @@ def combined(rank: int, number: DType) -> Kernel:
         for *batch, m, n in tiles(D):
             acc = zeros()
             for k in steps(A.shape[-1]):
-                acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
+                a, b = _multiplied(multiplied, A[(*batch, m, k)], B[(*batch, k, n)])
+                acc += a.matmul(b, precision=precision)
             at = (*batch, m, n)
             D[at] = _finished(acc.to(number), terms, activation, alpha, beta, C[at], bias[n], R[at])
 

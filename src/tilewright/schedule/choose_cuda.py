@@ -223,11 +223,13 @@ def _ampere_schedule(question: Question) -> Schedule:
     dtype = question.dtype
     atom = tensor_core(question)
     depth = ROW_BYTES // dtype.bytes
-    staged = Schedule(atom or fma(dtype, each=(8, 8), paired=True), (64, 64, depth), (2, 2), stages=3)
+    side = 4 if dtype.bytes > 4 and not dtype.is_float else 8  # 64 sums of 64 bits fill a thread's registers
+    staged = Schedule(atom or fma(dtype, each=(side, side), paired=True), (64, 64, depth), (2, 2), stages=3)
     staged = replace(staged, staging="fragments" if question.decodes else "cp_async", group_m=BAND)
     if atom is None:
         # Each part of a tile is decoded by a text of its own, of which many take long to compile.
-        return replace(staged, tile=(128, 128, min(depth, 16 if question.decodes else 32)), warps=(4, 2))
+        sides = (16 * side, 16 * side)
+        return replace(staged, tile=(*sides, min(depth, 16 if question.decodes else 32)), warps=(4, 2))
     staged = replace(staged, promote=int(promoted_every(question) > 0))
     if m * n >= 128 * 128 * question.processors:
         warps = (4, 2) if dtype.bytes > 4 or staged.promote or question.decodes else (2, 2)

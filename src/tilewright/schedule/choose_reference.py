@@ -14,7 +14,10 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 
 SUPPORTED = ("f64", "f32", "f16", "bf16", *(made.name for made in FP8), "i8")
-"""Element types that products are chosen for."""
+"""Element types that operations multiply as they are."""
+
+INTEGERS = ("u32", "u64")
+"""Wider integers, in which `matmul` multiplies those of every other width; no matrix unit does."""
 
 LARGE = 96
 """Up to here the sides of a result are more than two or three tiles of 32."""
@@ -27,7 +30,7 @@ def tensor_core(question: Question) -> MmaAtom | None:
         DTypeError: no product of such numbers.
     """
     dtype = question.dtype
-    if dtype.name not in SUPPORTED:
+    if dtype.name not in (*SUPPORTED, *INTEGERS):
         raise DTypeError(f"no product of {dtype} yet; nearest: {', '.join(SUPPORTED)}")
     if dtype.name == "f64":
         # Hopper multiplies tiles of 8 x 8 at half of its rate.
@@ -39,7 +42,7 @@ def tensor_core(question: Question) -> MmaAtom | None:
 
 def candidates(question: Question) -> Iterator[Candidate]:
     """A small tile, of large results a larger one, and no other: the fewer operations, the less time."""
-    known = question.dtype.name in SUPPORTED
+    known = question.dtype.name in (*SUPPORTED, *INTEGERS)
     atom = (tensor_core(question) if known else None) or fma(question.dtype)
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)

@@ -255,8 +255,14 @@ Source: PTX ISA, "Warp-level matrix instructions: mma", types and target archite
 
 
 def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozenset[str]) -> str:
-    """What to say of an atom that multiplies without the tensor cores that there are for it; else ``""``."""
+    """What to say of an atom that multiplies fp8 or wide integers without tensor cores; else ``""``."""
     name = atom.a_dtype.name
+    if atom.instruction == "fma" and not atom.c_dtype.is_float and atom.a_dtype.bits > i8.bits:
+        return (
+            f"integers of {atom.a_dtype.bits} bits are multiplied by one multiply-add for each pair of "
+            f"numbers; {arch} has no tensor cores for them; nearest: operands of i8, or floats that hold "
+            "all products and sums, as f64 up to 2**53"
+        )
     if atom.instruction != "fma" or COARSE_TENSOR_CORES.get(name) not in features:
         return ""
     along_k = (

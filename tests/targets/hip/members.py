@@ -26,6 +26,7 @@ from tests.problems.reduced_problems import carried_out as reduced
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm, gemm_bound
 from tilewright.checking.sample import normal
+from tilewright.ops.planning import widened_on
 from tilewright.ops.products import output_dtype
 from tilewright.targets.matrix_cores import nearest
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
@@ -61,7 +62,9 @@ def product(kind: str, shape: tuple[int, int, int], order: str = "nn", **words: 
         assert (around == -77).all()
         record = machine.MACHINES[target]
         sums = dtype.computed if dtype.is_float else tw.i32
-        atom = nearest(dtype, sums, record.architecture(record.arch).features)
+        features = record.architecture(record.arch).features
+        (multiplied,) = widened_on(dtype, features) or (dtype,)
+        atom = nearest(multiplied, sums, features)
         if atom is not None and not target.endswith("reference"):
             assert any(name.startswith(f"v_{atom.instruction}_") for name in machine.EXECUTED)
 

@@ -16,7 +16,8 @@ from tilewright.arch import Arch
 from tilewright.errors import LegalityError
 from tilewright.inspect.isa import execute_listing
 from tilewright.ir.mma import MmaAtom
-from tilewright.ops.products import plain
+from tilewright.ops.planning import widened_on
+from tilewright.ops.products import combined, plain
 from tilewright.runtime import amdgcn
 from tilewright.targets.atoms import is_listed, spelled
 from tilewright.targets.hip.arch import ARCHITECTURES
@@ -148,3 +149,24 @@ def test_a_product_for_every_architecture_is_executed_or_refused_by_name(arch: s
             continue
         execute_listing(replace(made, assembly=listing), {"A": a, "B": b, "D": c}, {})
         assert (np.abs(c - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1151"])
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2"])
+def test_fp8_that_an_architecture_lacks_is_multiplied_by_matrix_cores_as_f16(name: str, arch: str) -> None:
+    kind = widened_on(tw.dtype(name), ARCHITECTURES[arch].features)
+    assert kind == (tw.f16,)
+    size, asked = (4096, 4096), {"target": "hip", "arch": arch}
+    a, out, row = tw.like(name, size), tw.like("f16", size), tw.like("f16", 4096)
+    added = combined(0, tw.f32, *kind)
+    added = added.bind(precision="exact", terms=frozenset({"alpha", "bias"}), activation="relu")
+    for order in "CF":
+        b = tw.like(name, size, order=order)
+        for made in (
+            plain(0, *kind).bind(precision="exact").compile(a, b, out, **asked),
+            added.compile(a, b, out, row, out, out, 1.0, 1.0, **asked),
+        ):
+            assert made.assembly is not None
+            assert re.search(r"v_mfma_f32_32x32x\d+_f16|v_wmma_f32_16x16x16_f16", made.assembly)
+            assert not made.resources["spilled_registers"] + made.resources["spilled_scalar_registers"]
+            assert not made.resources["stack_bytes"]

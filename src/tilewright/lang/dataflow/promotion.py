@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.dtypes import ALL, DType, f32, f64, i32, i64
+from tilewright.dtypes import ALL, DType, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError
 
 _FLOATS = ("f16", "bf16", "f32", "f64")
@@ -64,7 +64,7 @@ def _holds(wide: DType, kind: DType) -> bool:
 
 
 def sum_dtype(a: DType, b: DType) -> DType:
-    """The dtype in which products are summed, if the author does not choose one.
+    """The dtype in which products are summed, if the author does not choose one: that of `atoms.fma`.
 
     Raises:
         DTypeError: operands of kinds that have no product.
@@ -84,4 +84,6 @@ def sum_dtype(a: DType, b: DType) -> DType:
     if a.is_float:
         kind = f64 if wide > 32 else f32
         return kind if a.components == 1 else ALL[f"c{2 * kind.bits}"]
+    if a == b == u64:
+        return u64
     return i64 if wide > 32 else i32
