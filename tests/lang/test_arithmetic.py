@@ -161,10 +161,10 @@ def test_numbers_must_fit_integer_dtypes(dtype: tw.DType, value: float, message:
     assert broken(trace(kernel)) == [message] * 3
 
 
-def test_floats_hold_every_number() -> None:
+def test_floats_hold_infinities_nan_and_every_number_of_their_range() -> None:
     def kernel():
         x = tw.fragment(ROWS, tw.f16, -math.inf)
-        tw.fill(x, 1e9)
+        tw.fill(x, 65504.5)
         x + math.nan
 
     assert broken(trace(kernel)) == []
