@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ops.call import Call, launch
 from tilewright.ops.grades import HALVES_OF, multiplying
-from tilewright.ops.integers import Whole, whole_product
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, plain
 from tilewright.ops.recalled import Done
@@ -32,6 +31,12 @@ from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import part
+
+if TYPE_CHECKING:
+    from tilewright.ops.integers import Whole
+
+INTEGERS = "tilewright.ops.integers:whole_product"
+"""Says how integers are multiplied; loaded for the first."""
 
 COMPLEX = "tilewright.ops.complex_planning:matmul_of_complex"
 """What multiplies complex arrays; loaded when the first are multiplied."""
@@ -140,7 +145,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     given = frozenset(arrays)
     beta = _scale_of_c(arrays, wanted.beta)
     infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
-    whole = whole_product(infos, wanted)
+    is_whole = not infos["a"].dtype.is_float or not infos["b"].dtype.is_float
+    whole = part(INTEGERS)(infos, wanted) if is_whole else None
     kind = result_dtype(infos, wanted) if whole is None else whole.result
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     call = Call("matmul", ARRAYS, given, arrays, infos)
