@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.targets.hip.machine import ARCHS, machines
 
 import tilewright as tw
 from tilewright.ops.integers import whole_product
@@ -188,6 +189,20 @@ def test_the_text_of_gpus_compiles_without_spills(
     assert {one.instruction == "fma" for one in atoms} == {atom in ("u32", "u64")}
     slow = [note for note in made.notes if "integers of" in note] if target == "cuda" else []
     assert bool(slow) == (target == "cuda" and atom in ("u32", "u64"))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_listings_of_amd_multiply_integers(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.ops.slow._SAID", {"u64"})
+    a, b = drawn((19, 21), "i16"), drawn((21, 23), "i16", 1)
+    message = "integers of 32 bits are multiplied by one multiply-add"
+    with machines(), pytest.warns(tw.SlowWarning, match=message):
+        check(a, b, np.asarray(tw.matmul(a, b, target=arch)))
+    with machines(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # one is said already, and the other has matrix instructions
+        for kind in ("u64", "boolean"):
+            a, b = drawn((19, 21), kind), drawn((21, 23), kind, 1)
+            check(a, b, np.asarray(tw.matmul(a, b, target=arch)))
 
 
 @pytest.mark.gpu
