@@ -63,26 +63,40 @@ def added(X, Y, *, number):
     tw.copy(tw.where(x < 3, x + number, number) + made, Y.tile((32,), (0,)))
 
 
+ELEMENTS = [tw.f32, tw.f16, tw.bf16, tw.f64]
+
+
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f64], ids=str)
-@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300])
-def test_numbers_that_a_dtype_does_not_reach(number: float, element: DType, target: str) -> None:
-    """They become infinite or 0 as any other number is rounded, without a word from NumPy or a compiler."""
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+@pytest.mark.parametrize("end", ["largest", "lowest", "infinite", "least"])
+def test_numbers_at_the_ends_of_a_dtype(end: str, element: DType, target: str) -> None:
+    low, high = limits(element)
+    least = float(ml_dtypes.finfo(element.numpy).smallest_normal)
+    number = {"largest": high, "lowest": low, "infinite": np.inf, "least": least}[end]
     x, y = Poisoned((32,), element), Poisoned((32,), element)
     x.array[...] = np.arange(32) - 16
-    attempt(target, added.bind(number=number), [x, y])
-    rounded = np.float64(number)
-    if element != tw.f64:
-        rounded = np.copysign(np.inf if abs(number) > 1 else 0.0, number)
-    wide = x.array.astype(np.float64)
-    wanted = np.where(wide < 3, wide + rounded, rounded) + rounded
-    np.testing.assert_array_equal(y.array.astype(np.float64), wanted)
+    attempt(target, added.bind(number=float(number)), [x, y])
+    kind = element.numpy
+    with np.errstate(over="ignore"):
+        more = (x.array + np.array(number, kind)).astype(kind)
+        wanted = np.where(x.array.astype(np.float64) < 3, more, np.array(number, kind)) + np.array(
+            number, kind
+        )
+    np.testing.assert_array_equal(y.array.astype(np.float64), wanted.astype(kind).astype(np.float64))
 
 
-def test_cuda_spells_numbers_that_compile() -> None:
-    kind = tw.TensorSpec(tw.f32, 1, 0, (32,), (1,), 16, False)
-    for number in (1e300, -1e300, 1e-300):
-        assert "e+300f" not in added.compile(kind, kind, number=number, target="cuda", arch="sm_80").source
+@pytest.mark.parametrize("target", ["reference", "cpu", "cuda", "hip"])
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300])
+def test_numbers_that_a_dtype_does_not_reach_are_refused(number: float, element: DType, target: str) -> None:
+    arch = {"cuda": "sm_80", "hip": "gfx942"}.get(target)
+    bound, kind = added.bind(number=number), tw.like(element, 32)
+    if element == tw.f64:
+        assert bound.compile(kind, kind, target=target, arch=arch).target == target
+        return
+    said = "becomes infinite in" if abs(number) > 1 else "becomes 0 in"
+    with pytest.raises(tw.LegalityError, match=f"{said} {element}"):
+        bound.compile(kind, kind, target=target, arch=arch)
 
 
 def test_without_saturation_nothing_is_clamped() -> None:
