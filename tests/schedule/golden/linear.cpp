@@ -5,13 +5,9 @@
 // - sA re-laid out: strides (272, 1)
 
 #if defined(__clang__)
-#define CONTRACTED
-#define CONTRACT _Pragma("clang fp contract(fast)")
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #else
-#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
-#define CONTRACT
 #define UNROLL _Pragma("GCC unroll 16")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
@@ -52,6 +48,42 @@ static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
 
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
 
+// a * b + c. If the processor has the instruction, it rounds once; otherwise the product is rounded too.
+template <typename Real>
+static inline Real fused(Real a, Real b, Real c) {
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
+  if constexpr (sizeof(Real) == sizeof(float)) return __builtin_fmaf(a, b, c);
+  else return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// SIGN * a[l] * b[l] + c[l] for each lane l, by one instruction.
+template <int SIGN, typename Vector>
+static inline Vector fused_lanes(Vector a, Vector b, Vector c) {
+#if defined(__FMA__) && !defined(__clang__)
+#if defined(__AVX512F__)
+  if constexpr (sizeof a == 64 && sizeof a[0] == 4)
+    return SIGN > 0 ? __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4) : __builtin_ia32_vfnmaddps512_mask(a, b, c, -1, 4);
+  if constexpr (sizeof a == 64 && sizeof a[0] == 8)
+    return SIGN > 0 ? __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4) : __builtin_ia32_vfnmaddpd512_mask(a, b, c, -1, 4);
+#endif
+  if constexpr (sizeof a == 32 && sizeof a[0] == 4)
+    return SIGN > 0 ? __builtin_ia32_vfmaddps256(a, b, c) : __builtin_ia32_vfnmaddps256(a, b, c);
+  if constexpr (sizeof a == 32 && sizeof a[0] == 8)
+    return SIGN > 0 ? __builtin_ia32_vfmaddpd256(a, b, c) : __builtin_ia32_vfnmaddpd256(a, b, c);
+  if constexpr (sizeof a == 16 && sizeof a[0] == 4)
+    return SIGN > 0 ? __builtin_ia32_vfmaddps(a, b, c) : __builtin_ia32_vfnmaddps(a, b, c);
+  if constexpr (sizeof a == 16 && sizeof a[0] == 8)
+    return SIGN > 0 ? __builtin_ia32_vfmaddpd(a, b, c) : __builtin_ia32_vfnmaddpd(a, b, c);
+#endif
+  Vector sum{};
+  const Index lanes = sizeof a / sizeof a[0];
+  UNROLL for (Index l = 0; l < lanes; ++l) sum[l] = fused(SIGN > 0 ? a[l] : -a[l], b[l], c[l]);
+  return sum;
+}
+
 struct linear_arguments {
   const bf16* A;
   const bf16* B;
@@ -67,8 +99,7 @@ struct linear_arguments {
 
 // c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
 template <int ROWS, int VECTORS>
-CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, Index depth, bool adds) {
-  CONTRACT
+__attribute__((noinline)) static void multiply_f32(const float* a, const float* b, float* c, Index depth, bool adds) {
   typedef float vector __attribute__((vector_size(32), aligned(4)));
   vector sum[ROWS][VECTORS], right[VECTORS];
   UNROLL for (Index i = 0; i < ROWS; ++i)
@@ -79,8 +110,8 @@ CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, In
   for (Index k = 0; k < depth; ++k) {
     UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = *(const vector*)(b + k * 16 + j * 8);
     UNROLL for (Index i = 0; i < ROWS; ++i) {
-      const float left = a[i * 272 + k];
-      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+      const vector left = a[i * 272 + k] - vector{};
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);
     }
   }
   if (adds) {
