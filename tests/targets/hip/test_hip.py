@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.errors import MissingRuleError
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
@@ -29,6 +31,7 @@ from tilewright.targets.hip.spelling import HIP_RULES
 from tilewright.targets.listing import Listing
 
 from .examples import KERNELS, turnstile
+from .machine import machines
 
 EXECUTED = {arch.name: arch for arch in (GFX942, GFX1151)}
 
@@ -132,6 +135,40 @@ def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[st
     assert max(loads) < min(place for place in waits if place > max(loads))
     assert len([at for at in sums if max(loads) < at < min(waits)]) > len(sums) // 4
     assert max(sums) < barriers[0] < min(waits) < min(stores) < barriers[1]
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def doubled_on_the_way(A, B, C, *, mma):
+    """C = 2A B^T: the next tile of A is loaded before the multiply, and doubled in place behind it."""
+    sA, sB = tw.shared((32, 16), A.dtype), tw.shared((32, 16), B.dtype)
+    spread = tw.blocked((32, 16), (32, 2))
+    a, b = tw.fragment(spread, A.dtype), tw.fragment(spread, B.dtype)
+    acc = tw.accumulator(mma)
+    tw.copy(A.tile((32, 16), (0, 0)), a)
+    tw.copy(B.tile((32, 16), (0, 0)), b)
+    a.assign(a * 2.0)
+    for k in tw.range(tw.ceil_div(A.shape[1], 16)):
+        tw.barrier()
+        tw.copy(a, sA)
+        tw.copy(b, sB)
+        tw.barrier()
+        tw.copy(A.tile((32, 16), (0, k + 1)), a)
+        tw.copy(B.tile((32, 16), (0, k + 1)), b)
+        tw.mma(sA, sB, acc)
+        a.assign(a * 2.0)
+    tw.copy(acc, C.tile((32, 32), (0, 0)))
+
+
+@pytest.mark.parametrize("arch", EXECUTED)
+def test_what_changes_a_prefetched_tile_in_place_is_seen_in_the_next_turn(arch: str) -> None:
+    atom = tw.atoms.fma(tw.f32, lanes=(EXECUTED[arch].lanes // 8, 8), each=(4, 4))
+    mma = tw.TiledMma(atom, tile=(32, 32), warps=(64 // EXECUTED[arch].lanes, 1))
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape, np.float32) for shape in ((29, 55), (30, 55)))
+    c = np.full((29, 30), np.nan, np.float32)
+    with machines():
+        assert doubled_on_the_way.bind(mma=mma)(a, b, c, target=arch).target == arch
+    compare_gemm(2 * a, b.T, c, Accumulation.of(atom)).raise_if_wrong()
 
 
 @pytest.mark.parametrize(("name", "arch"), [("02 f16", GFX942), ("05 f32", GFX1151)])

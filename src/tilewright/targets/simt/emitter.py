@@ -242,7 +242,8 @@ class Prefetch:
     Args:
         end: the number of operations up to the last of them.
         loaded: the index of the operation that loads a fragment.
-        computed: the index of the operation that first computes with the numbers of a fragment.
+        computed: the index of the operation that first computes with the numbers of a fragment; none of a
+            fragment that the block changes otherwise, whose own registers the next turn reads.
     """
 
     end: int
@@ -267,8 +268,10 @@ def prefetch(ops: Sequence[Op]) -> Prefetch | None:
     if not loaded:
         return None
     computed: dict[Value, int] = {}
+    changed = {v for at, found in enumerate(inner) for op in found for v in op.written if loaded.get(v) != at}
     for at, found in enumerate(inner):
-        for value in {value for op in found if not _is_plain_copy(op) for value in op.read} & loaded.keys():
+        used = {value for op in found if not _is_plain_copy(op) for value in op.read}
+        for value in (used & loaded.keys()) - changed:
             computed.setdefault(value, at)
     return Prefetch(max(loaded.values()) + 1, loaded, computed)
 
