@@ -181,6 +181,21 @@ def test_locks_that_do_not_work_change_nothing_else(cache: Cache, monkeypatch: p
     assert cache.get_or_build(KEY, ".bin", refuse, {}).hit
 
 
+def test_locks_ask_for_nothing_that_the_oldest_filelock_lacks(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The constructor of filelock 3.12 takes no ``poll_interval``; its `acquire` does."""
+    made, newest = list[str](), trust.FileLock
+
+    def oldest(lock_file: str, timeout: float = -1, mode: int = 0o644, thread_local: bool = True) -> object:
+        made.append(lock_file)
+        return newest(lock_file, timeout, mode, thread_local)
+
+    monkeypatch.setattr(trust, "FileLock", oldest)
+    assert built(cache, KEY).data == b"code"
+    assert len(made) == 1
+
+
 def test_the_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "2MiB")

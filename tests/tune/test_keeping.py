@@ -245,8 +245,11 @@ def test_a_lock_of_another_program_is_left_as_it_is(tmp_path: Path) -> None:
     used(tmp_path / "project.json")
     assert (tmp_path / "project.lock").read_bytes() == DIARY
     (tmp_path / "other").write_bytes(DIARY)
-    with pytest.raises(UntrustedError, match="no lock file, as it is not empty"):
-        lock_own(tmp_path / "other")
+    with (
+        pytest.raises(UntrustedError, match="no lock file, as it is not empty"),
+        lock_own(tmp_path / "other"),
+    ):
+        pass
 
 
 def test_names_set_aside_count_links_that_lead_nowhere(tmp_path: Path) -> None:

@@ -143,8 +143,9 @@ def write_own(path: str | Path, data: bytes) -> None:
         raise
 
 
-def lock_own(path: str | Path, seconds: float = -1, poll_seconds: float = 0.05) -> FileLock:
-    """A lock between processes, to be entered; its file is made, or is empty and our own.
+@contextlib.contextmanager
+def lock_own(path: str | Path, seconds: float = -1, poll_seconds: float = 0.05) -> Iterator[None]:
+    """Hold a lock between processes; its file is made, or is empty and our own.
 
     Args:
         path: the lock's file.
@@ -153,13 +154,16 @@ def lock_own(path: str | Path, seconds: float = -1, poll_seconds: float = 0.05) 
 
     Raises:
         UntrustedError: something else has that name, which taking the lock might empty.
+        OSError: the file cannot be locked, or not in that time.
     """
     with contextlib.suppress(FileNotFoundError):
         state = os.lstat(path)
         _check_own(path, state, written=True)
         if state.st_size:
             raise UntrustedError(path, "it is no lock file, as it is not empty; nearest: another name for it")
-    return FileLock(path, timeout=seconds, mode=0o644, poll_interval=poll_seconds)
+    # The constructor takes `poll_interval` only in recent versions of filelock.
+    with FileLock(path, timeout=seconds, mode=0o644).acquire(poll_interval=poll_seconds):
+        yield
 
 
 def _check_own(path: str | Path, state: os.stat_result, *, written: bool) -> None:
