@@ -9,6 +9,8 @@ ROCm's headers.  A compiler is taken if it compiles the whole prelude; older one
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import subprocess
 import tempfile
@@ -23,7 +25,7 @@ from tilewright.runtime import comgr
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import rocm_folder
 from tilewright.runtime.native import crash, find_program, ziglang
-from tilewright.runtime.ways_out import way_out
+from tilewright.runtime.ways_out import MORE_ROOM, way_out
 from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.target import HIP
 
@@ -363,6 +365,8 @@ def _step(what: str, source: str, command: list[str], folder: str, seconds: floa
         if ended := crash(done.returncode, done.stderr, what):
             raise ToolchainError(f"{name} {ended}")
         log = done.stderr or done.stdout or f"no output; exit status {done.returncode}"
+        if os.strerror(errno.ENOSPC) in log:
+            raise ToolchainError(f"{name} had no room for its files; nearest: {MORE_ROOM}")
         raise CompileError(f"{name} refused {what}{_excerpts(log, source)}", log, source)
 
 

@@ -229,7 +229,12 @@ def test_the_answer_of_a_compiler_is_kept_until_it_changes(tmp_path: Path) -> No
     assert len(compilations(system)) == 3, "that of the one that changed"
 
 
-def test_what_keeps_a_compiler_from_running_is_asked_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ends",
+    ["kill -9 $$", "echo \"error: unable to open output file: 'No space left on device'\" >&2; exit 1"],
+    ids=["killed", "no room"],
+)
+def test_what_keeps_a_compiler_from_running_is_asked_again(ends: str, tmp_path: Path) -> None:
     none, system = tmp_path / "rocm", tmp_path / "bin"
     crowded = tmp_path / "crowded"
     crowded.touch()
@@ -237,7 +242,7 @@ def test_what_keeps_a_compiler_from_running_is_asked_again(tmp_path: Path) -> No
         system,
         "clang++",
         "clang version 20.1.0",
-        f'[ -e {crowded} ] && kill -9 $$; exec {" ".join(ZIG.compiler)} "$@"',
+        f'[ -e {crowded} ] && {{ {ends}; }}; exec {" ".join(ZIG.compiler)} "$@"',
     )
     assert [found.name for found in amdgcn.find_toolchains(str(system), none)] == ["zig"]
     crowded.unlink()
