@@ -237,7 +237,7 @@ def make_map(jobs: int, tests: list[str]) -> None:
         "-n",
         str(jobs),
         "--fuzz-seed=27",
-        *TESTS,
+        *(tests or TESTS),
     ]
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "scripts")])
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, check=False)
