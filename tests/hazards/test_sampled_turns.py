@@ -119,6 +119,29 @@ def test_turns_are_left_out_of_many_of_these_kernels(monkeypatch: pytest.MonkeyP
     assert said >= 3
 
 
+@tw.kernel(X="M N", Y="P N")
+def packed(X, Y, *, without):
+    """Write all tiles of X but one, side by side; where one is left out, two blocks write one tile."""
+    count, block = tw.ceil_div(X.shape[0], 8), tw.block_index(2)
+    for turn in tw.range(tw.ceil_div(count - block, 2)):
+        tile = tw.let(block + turn * 2)
+        to = tile - tw.minimum(tw.maximum(tile - without, 0), 1)
+        tw.copy(X.tile((8, 32), (tile, 0)), Y.tile((8, 32), (to, 0)), threads=32)
+
+
+@pytest.mark.parametrize("without", [1, 20, 45])
+def test_two_blocks_that_meet_in_one_turn_alone_are_found(
+    without: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of their turns, too, which nothing tells apart from the others."""
+    monkeypatch.setattr("tilewright.runtime.reference.WORK", 1)
+    x, y = np.ones((8 * 48, 32), np.float32), np.zeros((8 * 47, 32), np.float32)
+    assert kinds(packed.bind(without=without).check(x, y)) == {"write-write race"}
+    whole = packed.bind(without=48).check(x, x.copy())
+    assert whole.is_clean
+    assert SAID in str(whole)
+
+
 @tw.kernel(X="M N", Y="M N")
 def handed_over(X, Y, *, fewer=0, later=0):
     """A warp fills a ring, another empties it, ``fewer`` turns and from turn ``later`` on."""

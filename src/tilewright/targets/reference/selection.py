@@ -90,7 +90,7 @@ class Selection:
         self._chosen = {tuple(row) for row in found.tolist()}
         elems = {value: len(self._buffers[value].elements) for value in written}
         self._writers = writers(self._kernel, self._env, self._extents, elems)
-        if self._writers is not None and self._leaves_turns_out and not self._writers.comes_back:
+        if self._writers is not None and self._leaves_turns_out and not self._writers.meets_in_loops:
             self.turns = Turns(self._kernel)
         if self._writers is not None and self._writers.meeting:
             blocks = all_blocks(self._extents)

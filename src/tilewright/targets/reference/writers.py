@@ -43,15 +43,17 @@ class Writers:
         clusters: for each block the number of its cluster.
         pairs: blocks that write, or read and write, one element: a few pairs of each way to meet, and all
             pairs of one cluster, where only a run shows whether a barrier orders them.
-        comes_back: whether a block comes back in a later turn of a loop to an element that it writes.
+        meets_in_loops: whether two turns, of one block or of two, access an element that one of them writes:
+            which turns run then decides what is found.
     """
 
     of: dict[Value, Array]
     clusters: Array
     pairs: dict[tuple[bool, bool, bool], set[tuple[int, int]]] = field(default_factory=dict)
-    comes_back: bool = False
+    meets_in_loops: bool = False
     _turns: dict[tuple[int, Path], int] = field(default_factory=dict)
     _blocks: Array = field(default_factory=lambda: np.zeros(1024, np.int32))
+    _in_loops: Array = field(default_factory=lambda: np.zeros(1024, bool))
     _visits: int = 0
 
     @property
@@ -69,8 +71,8 @@ class Writers:
         at = at[(at >= 0) & (at < len(written))]
         turns = written[at]
         turns = turns[(turns != 0) & (turns != turn)]
+        self.meets_in_loops |= len(turns) > 0 and (len(path) > 0 or bool(self._in_loops[turns].any()))
         others = self._blocks[turns]
-        self.comes_back |= bool((others == block).any())
         others = others[others != block]
         within = self.clusters[others] == self.clusters[block]
         for is_near in (False, True):
@@ -86,7 +88,8 @@ class Writers:
         number = self._turns.setdefault((block, path), len(self._turns) + 1)
         if number == len(self._blocks):
             self._blocks = np.concatenate([self._blocks, np.zeros_like(self._blocks)])
-        self._blocks[number] = block
+            self._in_loops = np.concatenate([self._in_loops, np.zeros_like(self._in_loops)])
+        self._blocks[number], self._in_loops[number] = block, len(path) > 0
         return number
 
 
