@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import multiprocessing
 import pickle
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -60,6 +62,23 @@ def test_a_bound_kernel_is_pickled_with_its_constants(launched: bool) -> None:
     assert copy.deepcopy(bound) is bound
     with pytest.raises(TypeError, match=r"was not made by Kernel\.bind"):
         pickle.dumps(Bound(bound.program, bound.constants))
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_kernel_that_nobody_holds_is_gone_at_once(target: str) -> None:
+    """With its executables, and without a turn of the garbage collector; its bound kernel can be copied."""
+    gc.disable()
+    try:
+        made = tw.kernel(scale.program.function, X="N", by=tw.f32, first=int)
+        bound, gone = made.bind(tile=32), ref(made)
+        made(numbers(), target=target)
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert copy.copy(bound) is copy.deepcopy(bound) is bound
+    with pytest.raises(TypeError, match="a kernel that is still there"):
+        pickle.dumps(bound)
 
 
 def test_a_kernel_of_a_function_within_a_function_is_refused_as_such_functions_are() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import is_
 from typing import Any
+from weakref import ref
 
 from tilewright.arch import Arch
 from tilewright.calls import is_hashable, launches
@@ -170,7 +171,7 @@ class Bound(BoundChecks, BoundFlow):
         kernel: Kernel | None = None,
     ) -> None:
         self.program = program
-        self._kernel = kernel
+        self._kernel = None if kernel is None else ref(kernel)  # which holds this object
         self.constants = dict(constants)
         self.schedule = schedule
         self._plans = Plans()
@@ -187,11 +188,22 @@ class Bound(BoundChecks, BoundFlow):
         return f"<kernel {self.program.name}({names}){constants}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by the kernel's name, its constants and its schedule; a copy is the same object."""
-        if self._kernel is None:
-            raise TypeError(f"{self!r} was not made by Kernel.bind, and cannot be pickled")
+        """Pickle by the kernel's name, its constants and its schedule."""
+        kernel = self._kernel and self._kernel()
+        if kernel is None:
+            raise TypeError(
+                f"{self!r} was not made by Kernel.bind of a kernel that is still there, and cannot be pickled"
+            )
         constants = self.constants if self.schedule is None else {**self.constants, "schedule": self.schedule}
-        return _bound_again, (self._kernel, constants)
+        return _bound_again, (kernel, constants)
+
+    def __copy__(self) -> Bound:
+        """The same object, as a copy of a function is."""
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Bound:
+        """The same object."""
+        return self
 
     def forget(self, executable: Executable | None = None) -> None:
         """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
