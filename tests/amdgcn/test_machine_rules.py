@@ -99,6 +99,8 @@ def test_matrix_instructions_of_gfx90a_take_twice_as_many_passes() -> None:
     run("gfx90a", *before, "s_nop 15", "s_nop 2", "v_add_f32_e32 v4, v4, v4")
     with pytest.raises(HazardError, match="takes 19 wait states between, and there are 18"):
         run("gfx90a", *before, "s_nop 15", "s_nop 1", "v_add_f32_e32 v4, v4, v4")
+    with pytest.raises(HazardError, match="nearest: s_nop 15 and s_nop 2 before it"):
+        run("gfx90a", *before, "v_add_f32_e32 v4, v4, v4")
 
 
 def test_m0_is_not_used_at_once() -> None:

@@ -1,8 +1,8 @@
-"""What hardware demands of a listing whatever its registers hold, and does not check itself.
+"""Rules that a listing must obey whatever its registers hold, and that hardware does not check.
 
-Instructions that the architecture has; registers that the kernel declares, in tuples that begin where tuples
-may; and wait states, by which an instruction must stand behind another.  They are followed along the text: at
-a label from what stands before it, not from where it is jumped to.
+The architecture must have each instruction.  The kernel must declare each register, and a tuple of registers
+must begin at a multiple of its unit.  Some pairs of instructions need wait states between them.  Wait states
+are counted along the text: at a label, from the lines before it, not from the branches to it.
 
 Source: AMD's ISA documents of CDNA 2 and 3, "Manually Inserted Wait States (NOPs)" and "Dependency
 Resolution: Required Independent Instructions"; LLVM, `GCNHazardRecognizer.cpp`, for matrix instructions.
@@ -42,10 +42,10 @@ LDS_BYTES = {"gfx950": 160 * 1024}
 
 
 def require_instruction(instruction: Instruction, arch: str) -> None:
-    """Refuses an instruction of the family that an architecture lacks, or whose meaning there is not known.
+    """Refuse an instruction that an architecture of the family lacks, or whose meaning there is not known.
 
     Raises:
-        UnknownInstructionError: it is such a one.
+        UnknownInstructionError: the architecture lacks it, or its meaning is not known.
     """
     name = instruction.mnemonic
     having: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def require_instruction(instruction: Instruction, arch: str) -> None:
 
 
 def require_machine_rules(kernel: KernelListing, steps: Sequence[Step], family: Family) -> None:
-    """Refuses a kernel that asks more of its registers, or sooner, than hardware gives.
+    """Refuse a kernel that breaks the rules of registers or of wait states.
 
     Raises:
         RegisterError: a register beyond those that the kernel declares, or a tuple that begins at an odd one.
@@ -110,17 +110,20 @@ def _unit(bank: str, count: int, family: Family) -> int:
 
 
 def _require_wait_states(steps: Sequence[Step], arch: str) -> None:
-    """Looks back from each instruction over those that stand before it, as far as any rule asks."""
+    """Compare each instruction with the `_MOST` wait states before it."""
     time = 0
-    before: list[tuple[int, Step]] = []  # after how many wait states which instruction stood
+    before: list[tuple[int, Step]] = []  # earlier instructions, each with its time
     for step in steps:
         name = step.instruction.mnemonic
         for then, earlier in before:
             needed, why = max(_needed(earlier, step, arch), default=(0, ""))
-            if time - then - 1 < needed:
+            missing = needed - (time - then - 1)
+            if missing > 0:
+                # One s_nop gives 16 wait states at most.
+                nops = (f"s_nop {min(missing - given, 16) - 1}" for given in range(0, missing, 16))
                 raise HazardError(
                     f"{why} of line {earlier.line} by {name} takes {needed} wait states between, and there "
-                    f"are {time - then - 1}; nearest: s_nop {needed - (time - then)} before it",
+                    f"are {time - then - 1}; nearest: {' and '.join(nops)} before it",
                     step.line,
                     step.text,
                 )
