@@ -145,7 +145,7 @@ def _work(block: Block, env: dict[Sym, int]) -> int:
         shapes = [value.tensor.view.shape for value in values if op.traits.engines]
         total += sum(math.prod(n for n in shape if isinstance(n, int)) for shape in shapes)
         times, inside = 1, dict(env)
-        if isinstance(op, For) and symbols((op.start, op.stop)) <= env.keys():
+        if isinstance(op, For) and symbols(op.start) | symbols(op.stop) <= env.keys():
             inside[op.index] = start = int(evaluate(op.start, env))
             times = len(range(start, int(evaluate(op.stop, env)), op.step))
         elif isinstance(op, Role):
