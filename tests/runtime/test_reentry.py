@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.namespaces import import_whole
 from tilewright.runtime import workers
 from tilewright.runtime.cache import Cache, key
 
@@ -247,6 +248,36 @@ def test_a_signal_handler_that_interrupts_an_import_uses_the_whole_library() -> 
     assert done.stdout.startswith("8.0 True True {")
     assert "8.0" in done.stdout[4:]
     assert "'parse_kernel'" in done.stdout
+
+
+def test_signals_during_an_import_reach_every_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the first one raises; and a handler that the module sets stays."""
+    (tmp_path / "signals_itself.py").write_text(
+        "import signal\n"
+        "signal.raise_signal(signal.SIGUSR1)\n"
+        "signal.raise_signal(signal.SIGUSR2)\n"
+        "signal.signal(signal.SIGALRM, print)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ran = list[int]()
+
+    def handle(number: int, _: object) -> None:
+        ran.append(number)
+        if number == signal.SIGUSR1:
+            raise InterruptedError("by the first handler")
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        with pytest.raises(InterruptedError, match="by the first handler"):
+            import_whole("signals_itself")
+        assert ran == [signal.SIGUSR1, signal.SIGUSR2]
+        assert [signal.getsignal(number) for number in numbers] == [handle, handle, print]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # Small stacks.

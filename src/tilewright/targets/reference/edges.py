@@ -108,7 +108,7 @@ class Signs:
 
 
 def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
-    """Report a sum, unless what is made of it is the sum of the elements inside, as exact as a sum is.
+    """Report a sum, unless what is made of it is the sum of the elements inside.
 
     Args:
         padded: what is known of the sum.
@@ -120,7 +120,8 @@ def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
         return
     if made.shape == total.shape:
         wanted = total.astype(np.float64) - padded.share
-        bound = (padded.extent + MORE_ROUNDINGS) * unit * (padded.sizes + np.abs(padded.share))
+        # The total is what the operation was given, however exact: only what it takes off is off by more.
+        bound = unit * (2 * np.abs(total, dtype=np.float64) + (padded.extent + MORE_ROUNDINGS) * padded.sizes)
         with np.errstate(invalid="ignore"):
             right = np.abs(made.astype(np.float64) - wanted) <= bound
         if right[padded.mixed].all():

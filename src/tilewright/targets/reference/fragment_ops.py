@@ -70,8 +70,8 @@ def _report(machine: Machine, warp: Warp, op: ops.Reduce, values: Array, wrong: 
 
 def _defer(machine: Machine, warp: Warp, op: ops.Reduce, values: Array, wrong: Array, mixed: Array) -> None:
     """Let the operation that uses a sum take off what elements beyond an edge added to it."""
-    parts = values[:, _registers(op.plan)].astype(np.float64)
-    share, sizes = np.where(wrong, parts, 0).sum(-1), np.abs(parts).sum(-1)
+    parts = np.where(wrong, values[:, _registers(op.plan)].astype(np.float64), 0)
+    share, sizes = parts.sum(-1), np.abs(parts).sum(-1)
     lanes = np.arange(len(share))
     for digit in op.plan.lanes:
         apart = digit.weight

@@ -128,7 +128,7 @@ class Padded:
 
     Args:
         share: what the elements beyond the edge added to each result.
-        sizes: the sum of the absolute values of all elements.
+        sizes: the sum of the absolute values of these elements.
         mixed: which results have elements of both kinds.
         extent: how many elements each result is of.
         report: makes the finding; None if another warp's lane shows it.
