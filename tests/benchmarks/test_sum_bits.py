@@ -96,6 +96,15 @@ def test_infinities_pass() -> None:
     np.testing.assert_array_equal(made, [[np.inf, np.nan], [4, 3]])
 
 
+def test_an_infinity_beside_a_sum_does_not_change_how_that_is_rounded() -> None:
+    """2**103 is half of the last place of the largest number, and cut off."""
+    largest = np.finfo(np.float32).max
+    a, b, c = np.array([[2.0**103], [np.inf]]), np.ones((1, 1)), np.float32([[largest], [0]])
+    for rows in (1, 2):
+        made = AlignedSum(25, 16).add(a[:rows], b, c[:rows], F16_AND_F32)
+        np.testing.assert_array_equal(made, np.float32([[largest], [np.inf]])[:rows])
+
+
 def test_the_benchmark_runs() -> None:
     output = run("sum_bits.py", "--target", "model", "--quick", "--atoms", "m16n8k8.f32.tf32")
     assert "last place kept" in output

@@ -87,7 +87,7 @@ class AlignedSum:
         with np.errstate(all="ignore"):
             products = left[:, :, None] * right[:, None, :]
             is_finite = all(np.isfinite(x).all() for x in (left, right, wide))
-            plain = None if is_finite else rounded(products.sum(axis=0) + wide, dtypes[2])
+            plain = None if is_finite else products.sum(axis=0) + wide
             powers = _power(left, least[0])[:, :, None] * _power(right, least[1])[:, None, :]
             if not self.zeros:
                 powers *= products != 0
@@ -97,7 +97,7 @@ class AlignedSum:
             np.trunc(products, out=products)
             total = (products.sum(axis=0) + np.trunc(wide * places)) / places
             made = self._round(total, dtypes[2], smallest)
-            return made if plain is None else np.where(np.isfinite(plain), made, plain)
+            return made if plain is None else np.where(np.isfinite(plain), made, rounded(plain, dtypes[2]))
 
     def _round(self, total: Array, element: DType, smallest: float) -> Array:
         """A sum as a number of the accumulator; beyond the largest one infinite."""
