@@ -89,6 +89,7 @@ TAKEN_OFF = {
 }
 LEFT_IN = {
     "all of it": lambda x, inside, n: variance(x, n, lambda s, m: s * 1.0),
+    "all of it, as 0 is taken off": lambda x, inside, n: variance(x, n, lambda s, m: s - 0.0),
     "one element's": lambda x, inside, n: variance(x, n, lambda s, m: s - m * m * (PADDING - n - 1)),
     "one element's too much": lambda x, inside, n: variance(x, n, lambda s, m: s - m * m * (PADDING - n + 1)),
     "added instead": lambda x, inside, n: variance(x, n, lambda s, m: s + m * m * (PADDING - n)),
@@ -109,6 +110,17 @@ def test_the_paddings_share_may_be_taken_off_by_the_next_operation(compute: Any,
 def test_what_is_left_of_the_paddings_share_is_found(compute: Any) -> None:
     assert {finding.kind for finding in findings(rows, *arrays(), compute=compute)} == {Kind.EDGE}
     assert findings(rows, *arrays((16, 64)), compute=compute) == []
+
+
+def test_a_small_share_that_is_left_in_is_found() -> None:
+    """One element of padding, whose square is 1e-4 beside a sum of 63: less than the sum's own roundings."""
+    x, y = arrays((13, 63))
+    x += 0.01 - x.mean(1, keepdims=True)
+    assert {
+        finding.kind for finding in findings(rows, x, y, compute=LEFT_IN["all of it, as 0 is taken off"])
+    } == {Kind.EDGE}
+    for compute in TAKEN_OFF.values():
+        assert findings(rows, x, y, compute=compute) == []
 
 
 def test_a_share_of_narrow_floats_is_found_as_it_cannot_be_compared() -> None:
