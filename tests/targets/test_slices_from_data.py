@@ -61,6 +61,43 @@ def at_argument(X, Y, start):
     tw.copy(tw.load(X[0, 0:COLUMNS], tw.blocked((COLUMNS,), (32,))), Y[start, 0:COLUMNS])
 
 
+@tw.kernel(X="T", rows="R", Y="R", start=int)
+def followed(X, rows, Y, start, *, way):
+    """Each element of Y: that of X whose number memory, a counter or a count leads to."""
+    one, (place, taken) = tw.blocked((1,), (1,)), (tw.var(0), tw.counter(1))
+    for m in tw.range(rows.shape[0]):
+        at = tw.let(place.get())  # which the turn before has set
+        if way == "ticket":
+            at = tw.ticket(taken[0], of=rows.shape[0])
+        elif way == "derived":
+            at = tw.derived(start + 1)
+        tw.copy(tw.load(X[at : at + 1], one), Y.tile((1,), (m,)))
+        if way == "set":
+            place.set(tw.index(rows[m]))
+        else:
+            for _ in tw.range(tw.index(rows[m], 0, 9)):
+                place.set(place.get() + 1)
+
+
+PLACES_THAT_FOLLOW = {
+    "set": [0, 3, 5, 1],
+    "count": [0, 3, 8, 9],
+    "ticket": [0, 1, 2, 3],
+    "derived": [8, 8, 8, 8],
+}
+"""The numbers that `followed` comes to; X has 3 elements."""
+
+
+@pytest.mark.parametrize("way", PLACES_THAT_FOLLOW)
+def test_what_follows_from_data_is_not_read_outside(way: str) -> None:
+    whole, rows, y = 1 + np.arange(12, dtype=np.float32), np.array([3, 5, 1, 2], np.int32), np.zeros(4, "f4")
+    x = whole[:3]
+    assert followed(x, rows, y, 7, way=way, target="cpu").target == "cpu"
+    assert y.tolist() == [x[at] if at < 3 else 0 for at in PLACES_THAT_FOLLOW[way]]
+    findings = followed.check(x, rows, y, 7, way=way).findings
+    assert {finding.kind for finding in findings} == {Kind.OUT_OF_BOUNDS}
+
+
 def numbers(dtype: str) -> Array:
     """Rows of `ROWS` of which none meets another, and the worst that the dtype has.
 

@@ -311,8 +311,7 @@ class MutableIndex:
         """The present value."""
         tracer = current()
         sym = Sym(tracer.names((f"{self.value.name}_now",))[0], *VARIABLE)
-        if self.value in tracer.data_variables:
-            tracer.data.add(sym)
+        tracer.data.add(sym)  # a later turn of a loop may set what memory holds
         tracer.builder.append(GetVariable(sym, self.value, location=here()))
         return Scalar(sym)
 
@@ -320,10 +319,7 @@ class MutableIndex:
     def set(self, value: Index) -> None:
         """Change the value."""
         _require_32_bits(unwrap(value))
-        tracer = current()
-        if tracer.depends_on_data(unwrap(value)):
-            tracer.data_variables.add(self.value)
-        tracer.emit(SetVariable, variable=self.value, value=unwrap(value))
+        current().emit(SetVariable, variable=self.value, value=unwrap(value))
 
 
 @verb
@@ -345,8 +341,4 @@ def var(initial: Index = 0) -> MutableIndex:
         >>> doublings(x, target="reference").target, float(x[0])
         ('reference', 37.0)
     """
-    tracer = current()
-    made = tracer.define(Variable, "variable", initial=unwrap(initial))
-    if tracer.depends_on_data(unwrap(initial)):
-        tracer.data_variables.add(made)
-    return MutableIndex(made)
+    return MutableIndex(current().define(Variable, "variable", initial=unwrap(initial)))

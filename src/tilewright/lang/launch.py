@@ -207,6 +207,8 @@ def derived(value: Index) -> Index:
         return known
     low, high = (None if abs(end) == float("inf") else int(end) for end in bounds(known))
     sym = Sym(tracer.names(("derived",))[0], -(2**63) if low is None else low, high, divisor(known))
+    if tracer.depends_on_data(known):
+        tracer.data.add(sym)
     tracer.derived.append(SizeParam(sym, Derived(known), bits(known)))
     tracer.sizes.add(sym)
     return Scalar(sym)

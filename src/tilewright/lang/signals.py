@@ -144,6 +144,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
     tracer.emit(Ticket, counter=counter.value, target=number, of=end)
     meeting(barrier, TOGETHER)()
     sym = ReadIndex.symbol(tracer.names(("ticket",))[0], number, 0, end)
+    tracer.data.add(sym)
     tracer.builder.append(ReadIndex(sym, number, 0, end, location=here()))
     return Scalar(sym)
 

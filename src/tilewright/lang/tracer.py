@@ -92,15 +92,15 @@ class Tracer:
         self.groups: list[tuple[int, Sym]] = []  # how many groups execute such a role, and which of them does
         self.numbers: set[int] = set()  # of numbered barriers
         self.sizes: set[Sym] = set()
-        self.data_variables: set[Value] = set()  # that were given one of these
-        self.data: set[Sym] = set()  # integers that memory or an argument holds, and what follows from them
+        # Integers that memory, a variable or an argument holds, and what follows from them.
+        self.data: set[Sym] = set()
         self.region_ids: list[int] = [0]
         self.flow: Recording | None = None  # from the first loop over tiles on
         self._regions = 0
         self._open: list[Construct] = []
 
     def depends_on_data(self, *values: Int) -> bool:
-        """Whether a value follows from an integer that memory or an argument of the kernel holds."""
+        """Whether a value follows from an integer that memory, a variable or an argument holds."""
         return any(bool(elements(value)) or not self.data.isdisjoint(symbols(value)) for value in values)
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
