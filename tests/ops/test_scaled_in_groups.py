@@ -105,6 +105,9 @@ def test_the_dimension_of_packed_neighbours_may_be_said() -> None:
     message = "numbers share bytes along N; nearest legal choice: b=tw.packed.*axis=0"
     with pytest.raises(tw.LaunchError, match=message):
         tw.scaled_mm(np.ones((3, 2), np.float16), tw.packed(held.T, tw.i4), target="reference")
+    nothing = tw.packed(np.zeros((0, 2), np.uint8), tw.i4, axis=1)
+    made = tw.scaled_mm(np.ones((3, 0), np.float16), nothing, target="reference")
+    assert made.tolist() == [[0] * 4] * 3
 
 
 @pytest.mark.in_turns(4)

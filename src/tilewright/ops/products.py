@@ -249,8 +249,9 @@ def _times_scales(value: Any, number: Any = None, by_row: Any = None, by_column:
     """Sums in f32 times at most two scales, without overflow or underflow on the way.
 
     Each of two scales is split in two factors near its square root, the first a power of 2.  The sums are
-    multiplied by the product of the second factors, then by that of the first ones.  Both products are near
-    the square root of the product of the scales, so that the value between is between the sum and the result.
+    multiplied by the second factor of one scale times the first of the other, then by the other two.  Both
+    products are finite if the scales are, and near the square root of the product of the scales, so that the
+    value between is between the sum and the result.
 
     Args:
         value: the sums (m, n).
@@ -262,19 +263,14 @@ def _times_scales(value: Any, number: Any = None, by_row: Any = None, by_column:
     scales = [one.to(dtypes.f32) for one in given if one is not None]
     if len(scales) < 2:
         return value * scales[0] if scales else value
-    (first, second), (other, rest) = _split(scales[0], up=1), _split(scales[1])
-    return value * (second * rest) * (first * other)  # in this order no tile of sm_90a spills
+    (first, second), (other, rest) = map(_split, scales)
+    return value * (second * other) * (first * rest)
 
 
-def _split(scale: Any, up: int = 0) -> tuple[Any, Any]:
-    """Two factors of a scale near its square root, of which the first is a power of 2.
-
-    Args:
-        scale: in f32.
-        up: 1 to round the exponent of the first factor up, 0 to round it down.
-    """
+def _split(scale: Any) -> tuple[Any, Any]:
+    """Two factors of a scale in f32 near its square root; the first is a power of 2, and not below it."""
     exponent = bitcast(scale, dtypes.u32) >> 23 & 0xFF
-    power = exponent + (EXPONENT_BIAS + up) >> 1 << 23
+    power = exponent + (EXPONENT_BIAS + 1) >> 1 << 23
     return bitcast(power, dtypes.f32), scale * bitcast(2 * EXPONENT_BIAS * 2**23 - power, dtypes.f32)
 
 

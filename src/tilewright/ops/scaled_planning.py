@@ -127,7 +127,9 @@ def _check_packed_along_k(infos: Mapping[str, ArrayInfo]) -> None:
     The strides of a single byte do not say along which dimension its numbers are neighbours.
     """
     depth, (b, kind) = infos["a"].shape[-1:], (infos["b"].shape, infos["b"].dtype)
-    if kind in PACKED and len(b) == 2 and depth == (b[0] * kind.per_byte,) and b[1] % kind.per_byte == 0:
+    if kind not in PACKED or len(b) != 2 or depth == b[:1]:
+        return
+    if depth == (b[0] * kind.per_byte,) and b[1] % kind.per_byte == 0:
         raise LaunchError(
             f"scaled_mm: K is {depth[0]} in a and {b[0]} in b, whose numbers share bytes along N; nearest "
             f"legal choice: b=tw.packed(bytes, '{kind}', axis=0), along K"
