@@ -123,12 +123,16 @@ def import_whole(name: str) -> Any:
     signal: Any = sys.modules["_signal"]  # always there; the module `signal` gives names to its numbers
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
+
+    def wait(number: int, frame: Any) -> None:
+        waiting.append((number, frame))
+
     try:
         try:
             for number in signal.valid_signals():
                 handler = signal.getsignal(number)
                 if callable(handler) and handler is not signal.default_int_handler:
-                    signal.signal(number, lambda number, frame: waiting.append((number, frame)))
+                    signal.signal(number, wait)
                     handlers[number] = handler
         except ValueError:
             pass  # handlers run on the main thread alone, and this is another one
@@ -142,9 +146,19 @@ def import_whole(name: str) -> Any:
         if me in _importing:  # an interrupt may come before the thread has entered
             _importing.remove(me)
         for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number, frame in waiting:
-            handlers[number](number, frame)
+            if signal.getsignal(number) is wait:  # the module may have set its own
+                signal.signal(number, handler)
+        _call_all([(handlers[number], number, frame) for number, frame in waiting])
+
+
+def _call_all(calls: list[tuple[Any, int, Any]]) -> None:
+    """Call signal handlers in order; one that raises does not keep the others from running."""
+    if calls:
+        (handler, number, frame), *others = calls
+        try:
+            handler(number, frame)
+        finally:
+            _call_all(others)
 
 
 def _before_fork() -> None:
