@@ -103,6 +103,18 @@ def test_matrix_instructions_of_gfx90a_take_twice_as_many_passes() -> None:
         run("gfx90a", *before, "v_add_f32_e32 v4, v4, v4")
 
 
+@pytest.mark.parametrize("nop", ["s_nop", "s_nop x", "s_nop -5", "s_nop 16", "s_nop 0, 0", "s_nop s0"])
+def test_a_nop_gives_1_to_16_wait_states(nop: str) -> None:
+    with pytest.raises(UnknownInstructionError, match="s_nop takes a number from 0 to 15"):
+        run("gfx942", nop)
+
+
+@pytest.mark.parametrize("line", ["v_readlane_b32 s1, v1", "v_bitop3_b32 v1, v1, v1 bitop3:0x1"])
+def test_an_instruction_without_one_of_its_operands_is_refused(line: str) -> None:
+    with pytest.raises(UnknownInstructionError, match=f"this form of '{line.split()[0]}' is not known"):
+        run("gfx950", "v_mov_b32 v1, 0", line)
+
+
 def test_m0_is_not_used_at_once() -> None:
     body = [
         "s_load_dwordx2 s[2:3], s[0:1], 0x0",

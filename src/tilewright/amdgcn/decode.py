@@ -74,9 +74,10 @@ def step_of(instruction: Instruction, family: Family, labels: dict[str, int] | N
         if error.line:
             raise
         raise type(error)(error.message, instruction.line, instruction.text) from None
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        why = "it takes other operands" if isinstance(error, TypeError) else error
         raise UnknownInstructionError(
-            f"this form of {instruction.mnemonic!r} is not known ({error})",
+            f"this form of {instruction.mnemonic!r} is not known ({why})",
             instruction.line,
             instruction.text,
         ) from None

@@ -80,7 +80,7 @@ def _by_table(instruction: Instruction, kind: str) -> Step:
     if unknown := set(instruction.modifiers) - {"bitop3"}:
         raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}")
     table = int(instruction.modifiers.get("bitop3", "0"), 0)
-    to, *operands = instruction.operands
+    to, first, second, third = instruction.operands
 
     def compute(a: Any, b: Any, c: Any) -> Any:
         found = a & ~a
@@ -88,7 +88,7 @@ def _by_table(instruction: Instruction, kind: str) -> Step:
             found = found | (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
         return found
 
-    readers = [Reader(item, kind, vector=True) for item in operands]
+    readers = [Reader(item, kind, vector=True) for item in (first, second, third)]
     return Compute1(instruction, readers, [VectorWriter(to, kind)], compute)
 
 

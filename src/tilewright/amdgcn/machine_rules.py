@@ -132,7 +132,19 @@ def _require_wait_states(steps: Sequence[Step], arch: str) -> None:
             before.append((time, step))
         if name in ("s_branch", "s_endpgm", "s_setpc_b64"):
             before.clear()
-        time += int(step.instruction.operands[0].text, 0) + 1 if name == "s_nop" else 1
+        time += _states_of_nop(step.instruction) if name == "s_nop" else 1
+
+
+def _states_of_nop(instruction: Instruction) -> int:
+    """The wait states that an ``s_nop`` gives.
+
+    Raises:
+        UnknownInstructionError: its operand is no number of 4 bits.
+    """
+    operands = instruction.operands
+    if len(operands) != 1 or operands[0].bank != "constant" or not 0 <= operands[0].index < 16:
+        raise UnknownInstructionError("s_nop takes a number from 0 to 15", instruction.line, instruction.text)
+    return operands[0].index + 1
 
 
 _MOST = 20
