@@ -85,7 +85,12 @@ def test_one_specialization_of_the_product_alone(run: Run, tmp_path: Path) -> No
     [
         (("tuned_instances.py:tuned", "--arch", "gfx942"), "legal: what has WMMA: gfx1100"),
         (("tuned_instances.py:tuned", "--arch", "gfx1"), "unknown architecture 'gfx1'"),
-        (("tuned_instances.py:tuned", "--arch", ARCH, "--specializations", "K"), "must be one of 'Default'"),
+        (("tuned_instances.py:tuned", "--arch", ARCH, "--specializations", "K"), "choose one of Default, "),
+        (("tuned_instances.py:tuned", "--arch", ARCH, "--specializations", "Defualt,,"), "nearest: Default;"),
+        (
+            ("tuned_instances.py:tuned", "--arch", ARCH, "--listing", "./made.hsaco"),
+            "--output and --listing are both made.hsaco; nearest: made.s for one of them",
+        ),
         (
             ("tuned_instances.py:tuned", "--arch", ARCH, "--specializations", "Default,Default"),
             "names Default twice; nearest: Default",

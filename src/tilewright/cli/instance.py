@@ -14,7 +14,7 @@ from tilewright.dtypes import DType, dtype, f32
 from tilewright.inspect.from_files import load
 from tilewright.instances.compiled import bound_to
 from tilewright.instances.device import DeviceGemm
-from tilewright.instances.words import PASS_THROUGH
+from tilewright.instances.words import GEMM_SPECIALIZATIONS, PASS_THROUGH
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import plain, scaled
 from tilewright.runtime.amdgcn import assemble
@@ -69,6 +69,9 @@ def instance(
     choose("architecture", arch, tuple(HIP.architectures))
     for path in (written, *([] if listing is None else [listing])):
         check_output(path)
+    if listing is not None and listing.resolve() == written.resolve():
+        nearest = written.with_suffix(".hsaco" if written.suffix == ".s" else ".s")
+        raise UsageError(f"--output and --listing are both {written}; nearest: {nearest} for one of them")
     found = _found(given)
     kernels = []
     for name in _names(specializations):
@@ -110,6 +113,7 @@ def _found(given: str) -> DeviceGemm:
 def _names(specializations: str) -> Iterator[str]:
     names = specializations.split(",")
     for at, name in enumerate(names):
+        choose("specialization", name, GEMM_SPECIALIZATIONS)
         if name in names[:at]:
             raise UsageError(
                 f"--specializations names {name} twice; nearest: {','.join(dict.fromkeys(names))}"
