@@ -350,6 +350,20 @@ def test_an_integer_that_no_dtype_holds_is_refused() -> None:
         beyond(np.zeros(5, np.float32), target="reference")
 
 
+@TARGETS
+def test_a_truth_value_beside_an_integer_is_refused(target: str) -> None:
+    @tw.kernel(X="N", Y="N")
+    def mixed(X, Y, *, high):
+        part = X.tile((32,), (0,)).partition((32,))
+        tw.copy(tw.where(tw.load(part) > 0, high, 2), Y.tile((32,), (0,)))
+
+    x, y = np.arange(5, dtype=np.float32), np.zeros(5, np.int32)
+    with pytest.raises(tw.TilewrightError, match=r"True is no i32\s+nearest legal choice: 1"):
+        mixed(x, y, high=True, target=target)
+    mixed(x, y, high=1, target=target)
+    assert y.tolist() == [2, 1, 1, 1, 1]
+
+
 def test_scratch_of_another_dtype_is_named() -> None:
     @tw.kernel(X="N", H="B")
     def count(X, H, *, kind):

@@ -84,7 +84,7 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
         of_choice = choice_dtype(op.function, op.operands_)
         beside = values[-1].dtype if of_choice is None else op.result.dtype
         yield from verify_literals(op, beside, op.operands_)
-        if op.function != "select" or len(values) > 1:
+        if op.function != "select" or len(values) > 1 or of_choice is not None:
             yield from _verify_kinds(op, beside)
 
 

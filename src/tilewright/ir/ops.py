@@ -202,11 +202,13 @@ class Elementwise(Op):
     roles: ClassVar = {"result": "defines", "operands_": "reads"}
     result: Value
     function: str
-    operands_: tuple[Value | float | Int, ...]
+    operands_: tuple[Value | float | bool | Int, ...]
     dtype: DType | None = None
 
     @staticmethod
-    def infer(function: str, operands_: tuple[Value | float | Int, ...], dtype: DType | None = None) -> Type:
+    def infer(
+        function: str, operands_: tuple[Value | float | bool | Int, ...], dtype: DType | None = None
+    ) -> Type:
         """Type of the result: a fragment if any operand is one, of the map that no other broadcasts to."""
         values = [v for v in operands_ if isinstance(v, Value)]
         kinds = [v.dtype for v in values]
