@@ -359,6 +359,15 @@ def test_equal_scores(element: tw.DType, number: float, depth: int, target: str)
     problem.check_lse(lse)
 
 
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("scale", [0.69, 0.7, 1.0, 1.1, -1.0])
+def test_a_logarithm_that_f32_holds_is_finite(scale: float, target: str) -> None:
+    """Times log2(e) the scaled score would be infinite."""
+    q = np.full((1, 1, 3, 1), 1.7e19, np.float32)
+    _, lse = tw.attention(q, q, q, scale=scale, return_lse=True, target=target)
+    np.testing.assert_allclose(lse, np.full(lse.shape, scale * 1.7e19**2), rtol=2.0**-21)
+
+
 def equal_scores(element: tw.DType, number: float, depth: int) -> Problem:
     """A problem all of whose scores are equal; of products that are equal sums are, too."""
     problem = Problem((1, 2, 2), (19, 70), (depth, 24), element, whole=True)

@@ -30,7 +30,7 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tile_arithmetic import causal_mask, coordinates, reduce_max, reduce_sum
 
 FAINT = 2.0**-64
-"""Scales below it multiply scores in two steps, so that differences of any two scores of f32 are finite."""
+"""Scales below it multiply scores in two steps, so that no exponent is too small for f32."""
 
 NEVER_0 = 2.0**-100
 """Stands for a scale of 0 after the first step: times a score of f32 it is less than 2**-36."""
@@ -134,5 +134,9 @@ class Softmax:
 
     def log_sum_exp(self) -> Fragment:
         """``log(sum(exp(scale * scores)))`` of each row: -inf in a row that has seen no key."""
-        made: Fragment = (log2(self.total) + self.largest * self.exponent) * math.log(2)
+        made: Fragment
+        if self.base is None:  # the product of the largest score and the exponent may overflow
+            made = fma(self.largest, self.exponent * math.log(2), log2(self.total) * math.log(2))
+        else:
+            made = (log2(self.total) + self.largest * self.exponent) * math.log(2)
         return made
