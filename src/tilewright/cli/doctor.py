@@ -215,12 +215,16 @@ def _disassembler() -> Check:
 
 def hip_tools() -> Iterator[Check]:
     """The compilers for AMD GPUs, ROCm's runtime, and the GPUs."""
-    found = 0
+    found = linked = 0
     for trial in amdgcn.try_toolchains():
-        if trial.usable:
-            used = "" if found else ", which target hip uses"
-            found += 1
+        found += trial.usable is not None
+        if trial.makes_code_objects:
+            used = "" if linked else ", which target hip uses"
+            linked += 1
             yield Check(OK, f"HIP compiler {trial.what}{used}: needs no GPU")
+        elif trial.usable:
+            text = f"HIP compiler {trial.what}: used only if no other compiles, as it has no linker ld.lld"
+            yield Check(UNUSED, text)
         else:
             yield Check(UNUSED, f"HIP compiler {trial.what}: passed over: {trial.reason}")
     if not found:

@@ -111,6 +111,11 @@ class Trial:
         """The compiler, if it compiles."""
         return None if self.reason else self.toolchain
 
+    @property
+    def makes_code_objects(self) -> bool:
+        """Whether it compiles, and has a linker."""
+        return self.usable is not None and bool(self.usable.linker or self.usable.library)
+
 
 def try_toolchains(
     path: str | None = None, rocm: Path | None = None, arch: str = HIP.arch
@@ -155,16 +160,21 @@ def find_toolchain(arch: str = HIP.arch) -> Toolchain:
 
 
 def choose(trials: Iterable[Trial], arch: str = HIP.arch) -> Toolchain:
-    """The first compiler that compiles; those behind it are not tried.
+    """The first compiler that compiles and has a linker; if none has one, the first that compiles.
 
     Raises:
         ToolchainError: none does; says which were tried, and what to install.
     """
-    passed = []
+    passed, unlinked = [], []
     for trial in trials:
-        if found := trial.usable:
-            return found
-        passed.append(f"{trial.what}: {trial.reason}")
+        if trial.usable is None:
+            passed.append(f"{trial.what}: {trial.reason}")
+        elif trial.makes_code_objects:
+            return trial.usable
+        else:
+            unlinked.append(trial.usable)
+    if unlinked:
+        return unlinked[0]
     said = f"found none that compiles for {arch}: {', '.join(passed)}" if passed else "found none"
     raise ToolchainError(
         f"the hip target needs a clang for AMD GPUs, of LLVM {LEAST_LLVM} or later, and {said}; looked for "

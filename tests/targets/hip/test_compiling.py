@@ -216,6 +216,21 @@ def test_a_compiler_that_cannot_compile_the_prelude_is_passed_over(tmp_path: Pat
         amdgcn.choose(trial for trial in trials if not trial.usable)
 
 
+def test_a_compiler_without_a_linker_is_used_only_if_no_other_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A distribution has lld in a package of its own."""
+    pretended(tmp_path / "bin", "clang++", "Debian clang version 20.1.0")
+    unlinked, zig = amdgcn.try_toolchains(str(tmp_path / "bin"), tmp_path / "rocm")
+    assert amdgcn.choose([unlinked, zig]).name == "zig"
+    assert amdgcn.choose([unlinked]).name == "clang"
+    monkeypatch.setattr(amdgcn, "rocm_folder", lambda: tmp_path / "rocm")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    first, second, *_ = map(str, hip_tools())
+    assert first.endswith(": used only if no other compiles, as it has no linker ld.lld")
+    assert second.endswith(", which target hip uses: needs no GPU")
+
+
 def test_the_answer_of_a_compiler_is_kept_until_it_changes(tmp_path: Path) -> None:
     none, system = tmp_path / "rocm", tmp_path / "bin"
     pretended(system, "clang++-20", "clang version 20.1.0")
