@@ -239,6 +239,10 @@ def test_it_is_the_transpose_of_im2col(target: str) -> None:
 def test_empty_images_are_not_launched() -> None:
     made = tw.col2im(np.ones((0, 12), np.float32), (0, 5, 5, 3), spatial=(1, 2), filter=(2, 2), target="cpu")
     assert made.shape == (0, 5, 5, 3)
+    words: dict[str, Any] = {"spatial": (1, 2), "filter": (2, 2), "groups": 2, "target": "cpu"}
+    assert tw.col2im(np.ones((2, 16, 0), np.float32), (1, 5, 5, 0), **words).shape == (1, 5, 5, 0)
+    with pytest.raises(tw.LaunchError, match=r"legal choice: columns of shape \(2, 16, 0\)"):
+        tw.col2im(np.ones((2, 16, 4), np.float32), (1, 5, 5, 0), **words)
 
 
 X, Y = (1, 5, 5, 3), np.ones((16, 12), np.float32)

@@ -212,14 +212,20 @@ def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, .
 
 def _check_columns(found: tuple[int, ...], extents: tuple[int, ...], how: Geometry) -> None:
     """Refuse columns that are not the matrix of the image."""
+    # `im2col` divides by the number of channels: an image without any has the rows of one with channels.
+    is_empty = extents[how.channel : how.channel + 1 or None] == (0,)
+    whole = list(extents)
+    if is_empty:
+        whole[how.channel] = how.groups
     try:
-        matrix = im2col(View.strided(extents, dense_strides(extents)), **how._asdict())
+        shape = im2col(View.strided(whole, dense_strides(whole)), **how._asdict()).shape
     except LayoutError as error:
         raise LaunchError(f"col2im of an image {extents}: {error}") from None
-    if found != matrix.shape:
+    wanted = (*shape[:-1], 0) if is_empty else shape
+    if found != wanted:
         raise LaunchError(
-            f"col2im: columns are {found}, and those of an image {extents} {matrix.shape}; "
-            f"nearest legal choice: columns of shape {matrix.shape}"
+            f"col2im: columns are {found}, and those of an image {extents} {wanted}; "
+            f"nearest legal choice: columns of shape {wanted}"
         )
 
 
