@@ -226,19 +226,22 @@ def limits(kind: DType) -> tuple[float, float]:
 
 
 def nearest_held(kind: DType, number: float) -> float | None:
-    """The nearest number to one that a real dtype makes infinite, NaN or 0; None if it holds or rounds it.
+    """The nearest number to one that a dtype makes infinite, NaN or 0; None if it holds or rounds it.
 
     Example:
         >>> nearest_held(f16, 1e5), nearest_held(f32, -1e-50), nearest_held(f32, 0.1)
         (65504.0, -1.401298464324817e-45, None)
+        >>> nearest_held(c32, 1e5), nearest_held(c64, 1.5)
+        (65504.0, None)
     """
     if not kind.is_float or not number or not math.isfinite(number):
         return None
+    part = kind.component.numbers
     with np.errstate(over="ignore", under="ignore"):
-        held = float(np.float64(number).astype(kind.numbers))
+        held = float(np.float64(number).astype(part))
     if held and math.isfinite(held):
         return None
-    info = ml_dtypes.finfo(kind.numbers)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(part)  # type: ignore[no-untyped-call]
     return math.copysign(float(info.max if abs(number) > 1 else info.smallest_subnormal), number)
 
 

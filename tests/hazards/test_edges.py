@@ -123,6 +123,19 @@ def test_a_small_share_that_is_left_in_is_found() -> None:
         assert findings(rows, x, y, compute=compute) == []
 
 
+@tw.kernel(X="M N", Y="M N")
+def shifted_sums(X, Y, *, taken):
+    x = tw.load(X.tile((8, 64), (0, 0)).partition((8, 4)))
+    tw.copy(x - (tw.reduce_sum(x + 1.0, 1) - taken), Y.tile((8, 64), (0, 0)))
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(np.float32, 1e-4), (np.float64, 1e-12)])
+def test_a_share_is_compared_in_the_precision_of_the_sum(dtype: type, off: float) -> None:
+    x, y = arrays((8, 50), dtype)
+    for taken, found in ((PADDING - 50.0, set()), (PADDING - 50 + off, {Kind.EDGE})):
+        assert {finding.kind for finding in shifted_sums.check(x, y, taken=taken).findings} == found
+
+
 def test_a_share_of_narrow_floats_is_found_as_it_cannot_be_compared() -> None:
     """A sum of 64 numbers of 11 bits is not exact enough to tell one element of padding."""
     x, y = arrays(dtype=np.float16)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+
 import numpy as np
 import pytest
 
@@ -68,19 +71,42 @@ def filled(Y, Z, *, value):
     tw.copy(tw.fragment(spread, Y.dtype, fill=value), Z.tile((4, 8), (0, 0)))
 
 
-@pytest.mark.parametrize("value", [0, -2.5, 1 / 3, 1e6])
+@pytest.mark.parametrize("value", [0, -2.5, 1 / 3, 6e4, math.inf])
 @pytest.mark.parametrize("dtype", ["c32", "c64", "c128"])
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_a_complex_fragment_is_filled_with_a_real_number(dtype: str, value: float, target: str) -> None:
     element = tw.dtype(dtype)
     y, z = (np.frombuffer(b"\x55" * 32 * element.bytes, element.numpy).reshape(4, 8).copy() for _ in range(2))
     assert filled(y, z, value=value, target=target).target == target
-    with np.errstate(over="ignore"):
-        part = np.asarray(value, element.component.numpy)
+    part = np.asarray(value, element.component.numpy)
     for made in (y, z):
         parts = made.view(part.dtype).reshape(-1, 2)
         assert (parts[:, 0] == part).all()
         assert (parts[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize(("dtype", "value", "nearest"), [("c32", 1e6, "65504.0"), ("c64", -1e39, "-3.40")])
+def test_a_number_that_its_parts_make_infinite_is_refused_as_of_real_floats(
+    dtype: str, value: float, nearest: str
+) -> None:
+    y = np.zeros((4, 8), tw.dtype(dtype).numpy)
+    with pytest.raises(
+        LegalityError, match=f"becomes infinite in {dtype}\\n  nearest legal choice: {nearest}"
+    ):
+        filled(y, y.copy(), value=value, target="reference")
+
+
+@tw.kernel(X="N", Y="N")
+def raised(X, Y):
+    tw.copy(tw.load(X.tile((32,), (0,)).partition((32,))) + 1.5, Y.tile((32,), (0,)))
+
+
+def test_a_real_number_beside_complex_ones_warns_of_nothing() -> None:
+    x = np.arange(32).astype(np.complex64) * 1j
+    y = np.zeros_like(x)
+    with warnings.catch_warnings(action="error"):
+        raised(x, y, target="reference")
+    np.testing.assert_array_equal(y, x + np.float32(1.5))
 
 
 def test_cuda_fills_complex_fragments_too() -> None:

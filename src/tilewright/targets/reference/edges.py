@@ -119,11 +119,11 @@ def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
     if padded.report is None:
         return
     if made.shape == total.shape:
-        wanted = total.astype(np.float64) - padded.share
-        # The total is what the operation was given, however exact: only what it takes off is off by more.
-        bound = unit * (2 * np.abs(total, dtype=np.float64) + (padded.extent + MORE_ROUNDINGS) * padded.sizes)
         with np.errstate(invalid="ignore"):
-            right = np.abs(made.astype(np.float64) - wanted) <= bound
+            wanted = total - padded.share
+            # The total is what the operation was given, however exact: only what it takes off is off by more.
+            bound = unit * (2 * np.abs(wanted) + (padded.extent + MORE_ROUNDINGS) * padded.sizes)
+            right = np.abs(made - wanted) <= bound
         if right[padded.mixed].all():
             return
     padded.report()

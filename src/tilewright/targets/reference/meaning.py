@@ -127,7 +127,7 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
     values = machine.numbers.elementwise(op.function, operands, dtypes, op.result.dtype)
     for operand in op.operands_ if warp.padded else ():
         if isinstance(operand, Value) and operand in warp.padded:
-            total, unit = warp.registers[operand].values, 2.0 ** -(24 if operand.dtype.bits == 32 else 53)
+            total, unit = warp.registers[operand].values, operand.dtype.unit_roundoff
             edges.settle(warp.padded.pop(operand), total, np.asarray(values), unit)
     if op.result.is_fragment:
         shape = machine.shape(warp, op.result.fragment.distribution)
