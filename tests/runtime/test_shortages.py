@@ -191,8 +191,9 @@ STARVED = """
 import os, resource
 import numpy as np
 import tilewright as tw
-a = np.ones((33, 33), np.float32)
-assert (tw.matmul(a, a, target="cpu") == 33).all()
+for dtype in (np.int16, np.float32):  # the modules that multiply integers are loaded, too
+    a = np.ones((33, 33), dtype)
+    assert (tw.matmul(a, a, target="cpu") == 33).all()
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
 b = np.ones((50, 50), np.float16)
