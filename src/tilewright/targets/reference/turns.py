@@ -7,7 +7,8 @@ of a ring of stages, whole periods are left out: barriers and rings are then as 
 Warps that work together must leave out the same.  So the loops of all roles that make the same turns at one
 depth are looked at together, and so are all blocks of a cluster.  What was left out is counted: arrivals,
 waits and meetings at every barrier must balance.  Where they do not, or where anything is found, all turns
-run (`run`): leaving out may hide nothing, and invent nothing.
+run (`run`); and so they do where two turns meet at an element of global memory that one of them writes
+(`writers`), whose places are not compared here.
 """
 
 from __future__ import annotations
