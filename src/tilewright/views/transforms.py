@@ -146,9 +146,8 @@ class Slice:
         index, kept = iter(coordinates(shape)), (part is None or isinstance(part, tuple) for part in self.at)
         old = [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)]
         inside = list[Cond]()
-        for (
-            dim
-        ) in self.edges:  # where it begins comes first: from the largest integer on the next one overflows
+        for dim in self.edges:
+            # The start is compared first: start + index overflows if the start is the largest integer.
             inside += [less(at, view.shape[dim]) for at in (start[dim], old[dim])]
             inside.append(less_equal(0, old[dim]))
         return view.map(shape, old, all_of(*inside))
