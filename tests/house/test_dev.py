@@ -139,5 +139,5 @@ def test_ci_runs_every_case(clone: Path, variable: str, every: bool) -> None:
     result = dev(clone, "test", "tests/some.py", programs={}, environment={"CI": variable})
     assert result.returncode == 0, result.stderr
     [line] = [line for line in result.stdout.splitlines() if line.startswith("ran pytest")]
-    options = "--every-case --every-mutant --every-compiler --fuzz-seed=27 " if every else ""
+    options = "--every-case --every-mutant --every-compiler --fuzz-seed=27 --durations=60 " if every else ""
     assert line == f"ran pytest {options}tests/some.py"
