@@ -265,12 +265,8 @@ def nearby(mutant: Mutant, lines: dict[str, dict[str, list[str]]], seconds: dict
     return found
 
 
-def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
-    """Run the tests on a tree with the mutant: ``killed`` or ``survived``."""
-    path = tree / "src" / "tilewright" / mutant.file
-    text = path.read_text(encoding="utf-8")
-    end = mutant.start + len(mutant.before)
-    path.write_text(text[: mutant.start] + mutant.after + text[end:], encoding="utf-8")
+def run_tests(tests: list[str], tree: Path) -> int:
+    """The status of pytest on some tests in a tree; 1 if they take too long."""
     command = [
         sys.executable,
         "-m",
@@ -282,16 +278,34 @@ def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
         "--timeout=60",
         "-p",
         "no:cacheprovider",
-        *tests,
     ]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TILEWRIGHT_CACHE_DIR": str(tree / "cache")}
     try:
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=ENDED_AFTER_S)
-        return "survived" if done.returncode == 0 else "killed"
+        run = subprocess.run(
+            [*command, *tests], cwd=tree, env=environment, capture_output=True, timeout=ENDED_AFTER_S
+        )
     except subprocess.TimeoutExpired:
-        return "killed"
+        return 1
+    return run.returncode
+
+
+def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
+    """Run the tests on a tree with the mutant, and if they fail on the unchanged one.
+
+    Returns:
+        ``survived``; ``killed``; or ``no test``, if the tests fail or are not found without the mutant too.
+    """
+    path = tree / "src" / "tilewright" / mutant.file
+    text = path.read_text(encoding="utf-8")
+    end = mutant.start + len(mutant.before)
+    path.write_text(text[: mutant.start] + mutant.after + text[end:], encoding="utf-8")
+    try:
+        status = run_tests(tests, tree)
     finally:
         path.write_text(text, encoding="utf-8")
+    if status == 0:
+        return "survived"
+    return "killed" if run_tests(tests, tree) == 0 else "no test"
 
 
 def campaign(count: int, seed: int, jobs: int, record: Path) -> None:
