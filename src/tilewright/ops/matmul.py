@@ -48,11 +48,12 @@ def matmul(
 
     Products are exact, sums are in f32 (f64 of f64, i32 of i8), and the result is rounded once.
 
-    Products of integers and truth values have NumPy's dtype, and wrap in it: i16 by i16 is i16, u8 by i8 is
-    i16, u32 by i32 is i64, u64 by i64 is f64, and of truth values it is one: whether any pair is true.
-    Only i8 by i8, or by truth values, is i32 instead of i8.  An integer or float ``out_dtype`` that holds
-    that of NumPy is the dtype of the multiplication, too.  But for i8, integers are multiplied alone, without
-    ``alpha``, ``c``, ``bias``, ``activation`` and ``residual``.
+    Integers and booleans follow `numpy.matmul`: the result has NumPy's dtype, and sums wrap in it.  i16 by
+    i16 is i16, u8 by i8 is i16, u32 by i32 is i64, u64 by i64 is f64.  A product of booleans is boolean: the
+    or of ands, of bytes that are 0 or 1 (a view of other bytes as booleans must be made with ``!= 0`` first).
+    There is one exception: i8 by i8, or by booleans, is i32.  With an integer or float ``out_dtype`` that
+    holds NumPy's, operands are multiplied in ``out_dtype``.  ``alpha``, ``c``, ``bias``, ``activation`` and
+    ``residual`` are refused with integers other than i8.
 
     Args:
         a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, an integer or

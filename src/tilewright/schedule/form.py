@@ -220,11 +220,13 @@ def _refuse_folds(flow: Flow) -> None:
 
 def _within(product: Sum) -> Iterator[Node]:
     """All values that the operands of a product are computed from."""
-    waiting = [product.a, product.b]
+    waiting, known = [product.a, product.b], set()
     while waiting:
         node = waiting.pop()
-        yield node
-        waiting += node.arguments
+        if id(node) not in known:
+            known.add(id(node))
+            yield node
+            waiting += node.arguments
 
 
 def _refuse_reduced_groups(flow: Flow) -> None:
