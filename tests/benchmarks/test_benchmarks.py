@@ -325,7 +325,7 @@ def test_errors_at_every_grade(tmp_path: Path) -> None:
     rows = {row["grade"]: row["ours"] for row in json.loads(kept.read_text())["rows"]}
     for kind in ("normal", "positive", "wide", "cancelling"):
         errors = [rows[grade][kind][0] for grade in ("f32", "f32 by halves", "tf32", "bf16")]
-        assert max(errors[:2]) < 8, "units of f32"
-        assert 8 < errors[2] < 1 << 14, "units of 11 bits"
+        assert max(errors[:2]) < 16, "units of f32: tensor cores cut sums off"
+        assert 16 < errors[2] < 1 << 14, "units of 11 bits"
     run("render.py", kept, "--out", tmp_path / "page.md")
     assert "| complex tf32 |" in (tmp_path / "page.md").read_text()

@@ -28,7 +28,7 @@ OUTSIDE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "groups": (
         lambda: tw.im2col(IMAGE, spatial=(1, 2), filter=(3, 3), groups=2**31),
-        "nearest legal number: 8",
+        "nearest legal choice: groups=8",
     ),
     "stages": (
         lambda: tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), stages=10**6),

@@ -76,8 +76,8 @@ def test_the_cpu_multiplies_in_vectors(name) -> None:
     source = compiled(name, "cpu").source
     # AVX-512 has 32 vector registers for the sums, others have 16.
     micro, rows, vectors = "multiply_f32", 8 if host_arch() == "x86-64-v4" else 4, 2
-    assert f"CONTRACTED static void {micro}(" in source
-    assert "sum[i][j] += left * right[j];" in source
+    assert f"__attribute__((noinline)) static void {micro}(" in source
+    assert "sum[i][j] = fused_lanes<1>(left, right[j], sum[i][j]);" in source
     assert "vector_size" in source
     assert f" {micro}<{rows},{vectors}>(" in source
 

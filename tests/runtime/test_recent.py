@@ -236,6 +236,7 @@ def test_a_library_that_is_cut_off_anywhere_is_refused(monkeypatch: pytest.Monke
         Library(b"no library")
 
 
+@pytest.mark.usefixtures("no_known_products")
 def test_what_executables_were_made_of_goes_with_them(few: int) -> None:
     product, drawn = plain(0), np.random.default_rng(7)
     kinds = (np.float32, np.float16, np.float64)

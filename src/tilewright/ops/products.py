@@ -249,7 +249,7 @@ def _times_scales(value: Any, number: Any = None, by_row: Any = None, by_column:
     """Sums in f32 times at most two scales, without overflow or underflow on the way.
 
     Each of two scales is split in two factors near its square root, the first a power of 2.  The sums are
-    multiplied by the second factor of one scale times the first of the other, then by the other two.  Both
+    multiplied by the first factor of one scale times the second of the other, then by the other two.  Both
     products are finite if the scales are, and near the square root of the product of the scales, so that the
     value between is between the sum and the result.
 
@@ -264,7 +264,7 @@ def _times_scales(value: Any, number: Any = None, by_row: Any = None, by_column:
     if len(scales) < 2:
         return value * scales[0] if scales else value
     (first, second), (other, rest) = map(_split, scales)
-    return value * (second * other) * (first * rest)
+    return value * (first * rest) * (second * other)
 
 
 def _split(scale: Any) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.errors import shown
 from tilewright.runtime.tables import MOST_BYTES
-from tilewright.runtime.trust import open_own, read_own
+from tilewright.runtime.trust import make_directories, open_own, read_own
 from tilewright.schedule.tables import Entry, OtherVersionError, TableError, Version, checked
 
 
@@ -138,6 +138,7 @@ class Journal:
         return found
 
     def _write(self, line: dict[str, Any]) -> None:
+        make_directories(self.path.parent)
         with open(open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab") as file:
             if file.tell() == 0:
                 file.write(_text({"version": asdict(self.version)}))

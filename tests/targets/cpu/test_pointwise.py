@@ -273,9 +273,10 @@ def test_a_chain_keeps_only_what_others_read(machine: Machine) -> None:
     assert listing.shared_bytes < 4 * TILE * x.itemsize
 
 
-REALS = (0, 3, -7, 0.1, float("inf"), float("nan"), 1e30)
+REALS = (0, 3, -7, 0.1, float("inf"), float("nan"))
 LITERALS = {
-    **dict.fromkeys((tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f64), REALS),
+    **dict.fromkeys((tw.f16, tw.f8e4m3), REALS),
+    **dict.fromkeys((tw.f32, tw.bf16, tw.f64), (*REALS, 1e30)),
     tw.i8: (-128, 127),
     tw.i64: (-(2**63), 2**63 - 1),
     tw.u64: (0, 2**64 - 1),

@@ -19,7 +19,7 @@ GEMM = {"A": "M K", "B": "N K", "C": "M N"}
 
 def spec(array):
     strides = [stride // array.itemsize for stride in array.strides]
-    return TensorSpec(dtype(array.dtype), array.ndim, 1, (1, 1), (strides[0], 1), 16, False)
+    return TensorSpec(dtype(array.dtype), array.ndim, 1, (1, 1), (max(strides[0], 1), 1), 16, False)
 
 
 def traced(function, declared, arrays, **constants):
