@@ -7,8 +7,8 @@ does whoever names a test.
 Mutants: of a large family one mutant in `SHARE` is tried.  ``pytest --every-mutant`` tries all, and writes
 what it found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
 
-CI runs every case and every mutant.  The draw is for people, who wait: it depends on the commit alone, so a
-failure can be repeated, and ``--fuzz-seed`` repeats the draw of another commit.
+The draw depends on the commit alone, so a failure can be repeated; ``--fuzz-seed`` repeats the draw of
+another commit, and CI always gives the same number.
 """
 
 from __future__ import annotations
