@@ -99,7 +99,7 @@ def narrow(element: DType | str) -> DType:
 
 
 def packed_dim(strides: tuple[int, ...], shape: tuple[int, ...], *, in_bytes: bool = False) -> int | None:
-    """The dimension along which elements share bytes: that of stride 1; None if there is none.
+    """Return the dimension of stride 1, along which elements share bytes, or None.
 
     Of several dimensions of stride 1 all but one have an extent of 1.  A dimension of one byte has stride 1
     only if it is the fastest, for else its stride is the extent of the faster ones; one that is packed has at

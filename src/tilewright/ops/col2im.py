@@ -192,7 +192,7 @@ def _anew(
 
 
 def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, ...]:
-    """The shape of the image, of which the caller and the array to write say the same."""
+    """The shape of the image. ``shape`` and the array to write must agree."""
     if shape is None:
         if out is None:
             raise LaunchError(

@@ -53,7 +53,7 @@ class Problem:
     operands: Mapping[str, Matrices]
 
     def without_products(self) -> Problem:
-        """The problem with K = 0, as BLAS has it if alpha is 0: A and B are not read, and every sum is 0."""
+        """The problem with K = 0, for alpha = 0 as in BLAS: A and B are not read, and every sum is 0."""
         shortened = dict(self.operands)
         for name, one in self.operands.items():
             if is_part_of(name, "a"):

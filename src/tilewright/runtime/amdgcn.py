@@ -184,7 +184,7 @@ def choose(trials: Iterable[Trial], arch: str = HIP.arch) -> Toolchain:
 
 
 def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, Toolchain | Trial]]:
-    """Every compiler that lies where one is looked for, by its name; or why a program there is none."""
+    """All compilers found on the search path, by name; for a program that is no compiler, the reason."""
     for place in ROCM_COMPILERS:
         where = rocm / place
         if where.is_file():
