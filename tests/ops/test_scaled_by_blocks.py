@@ -126,6 +126,31 @@ def test_one_block_of_rows_is_no_number_for_each_row() -> None:
         assert np.array_equal(made, (a.astype(float) * spread(scale, (130, 128))) @ b.astype(float))
 
 
+@ON_ALL
+@pytest.mark.parametrize("sign", [1, -1], ids=["large by small", "small by large"])
+@pytest.mark.parametrize("scale_b", [(2, 1), (2, 40)], ids=["blocks", "columns"])
+@pytest.mark.parametrize(("kind", "size"), [(FP8, 0), (np.int8, 0), (np.float32, 90)], ids=str)
+def test_only_the_product_of_two_scales_must_fit(
+    kind: Any, size: int, scale_b: tuple[int, int], sign: int, target: str
+) -> None:
+    """A sum times one of its scales would leave f32, where both are multiplied one after the other."""
+    rng = np.random.default_rng([size, *scale_b])
+    # On Hopper the sum times `scale_a` must be a number of f32 too, where each column has a scale.
+    ends = (95, 115) if target == "cuda" and scale_b[1] > 1 else (110, 126)
+    a, b = whole(rng, (20, 144), kind), whole(rng, (40, 144), np.int8 if size else kind).T
+    a = (a * kind(2.0**size)).astype(kind)
+    scales = [
+        np.exp2(by * rng.uniform(*ends, shape)).astype(np.float32)
+        for by, shape in ((sign, (20, 2)), (-sign, scale_b))
+    ]
+    made = multiplied(a, b, target, scale_a=scales[0], scale_b=scales[1], out_dtype="f32")
+    wide = [one.astype(np.float64) for one in (a, b)]
+    wide = [one * spread(scale, one.shape) for one, scale in zip(wide, scales, strict=True)]
+    # The sums of a block are exact; their scales are rounded once, and two blocks are added up.
+    bound = 4 * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]))
+    assert (np.abs(made - wide[0] @ wide[1]) <= bound).all()
+
+
 @pytest.mark.parametrize("shape", [(3, 3), (20, 2), (2, 2), (3,)], ids=str)
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     a, b = np.zeros((20, 272), FP8), np.zeros((272, 8), FP8)

@@ -265,6 +265,9 @@ class Scales:
     ) -> Any:
         """What is added up and a sum, which is multiplied by the scale of its row and that of its column.
 
+        Both scales are multiplied with each other first, so that only their product must be a number of f32.
+        With an asynchronous atom and a scale for each column the sum is multiplied by one after the other.
+
         Args:
             acc: the sum.
             total: what is added up.
@@ -280,7 +283,10 @@ class Scales:
             factors = self.factors(held)
         by_column = _of_slice(factors or found[1], *part)
         if len(by_column) == 1 and by_column[0].shape[1] > 1 and by_row is not None:
-            return elementwise("fma", elementwise("mul", acc, by_row), by_column[0], total)
+            if self.tile.mma.atom.asynchronous:
+                # ptxas would compute products of scales while the sums are not there yet, and spill them.
+                return elementwise("fma", elementwise("mul", acc, by_row), by_column[0], total)
+            by_column = (elementwise("mul", _over_columns(by_row, acc), by_column[0]),)
         return elementwise("fma", acc, self._of_columns(by_column, acc), total)
 
     def _of_columns(self, factors: Sequence[Any], acc: Fragment) -> Any:
@@ -289,6 +295,11 @@ class Scales:
         for at in range(len(factors) - 2, -1, -1):
             made = elementwise("select", coordinates(acc, 1) < (at + 1) * width, factors[at], made)
         return made
+
+
+def _over_columns(by_row: Fragment, acc: Fragment) -> Any:
+    """The scale of its row for each element of a sum: a choice between equals, which compilers leave out."""
+    return elementwise("select", coordinates(acc, 1) < acc.shape[1], by_row, by_row)
 
 
 def _of_slice(by_column: tuple[Fragment, ...], at: int, slices: int) -> tuple[Fragment, ...]:
