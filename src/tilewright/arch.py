@@ -90,7 +90,8 @@ class Arch:
     Args:
         name: what its compiler calls it.
         vendor: who makes it, in small letters.
-        features: what operations and atoms may ask for.
+        features: capabilities by name: instruction sets (``"sm_89"``: all instructions of that compute
+            capability), instructions (``"wgmma"``), and abilities (``"cp_async"``, ``"cluster"``).
         lanes: threads of a warp, unless a kernel asks for others.
         other_lanes: further warp sizes that it executes.
         threads: most threads of one block.
@@ -102,6 +103,7 @@ class Arch:
         register_unit: registers are given to threads in multiples of this.
         simds: parts of a multiprocessor, each of which executes warps of its own.
         simd_warps: most warps that one of them executes in turns.
+        vector_clocks: clocks of a SIMD for one vector instruction of a warp.
         role_registers: fewest and most that a role may set.
         role_warps: warps that set them together.
         named_barriers: highest number of a barrier of some of a block's threads; 0 is the block's own.
@@ -133,6 +135,7 @@ class Arch:
     register_unit: int = 1
     simds: int = 0
     simd_warps: int = 0
+    vector_clocks: int = 1
     role_registers: tuple[int, int] = (0, 0)
     role_warps: int = 1
     named_barriers: int = 0

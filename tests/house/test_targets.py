@@ -14,6 +14,8 @@ import pytest
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.targets import cuda
+from tilewright.targets.atoms import WGMMA
+from tilewright.targets.matrix_cores import MATRIX_CORES as AMD_ATOMS
 from tilewright.targets.target import CUDA, MEANT, TARGETS, Target, part, serving, target_named
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +53,41 @@ def test_no_word_of_a_vendor_stands_where_all_targets_come_by() -> None:
         if not re.search(r": '__\w+__'$", word)  # a name of Python's
     ]
     assert not found, "a dialect or an architecture has a field for it:\n" + "\n".join(found)
+
+
+ARCHITECTURE = re.compile(r"^(sm_\d+a?|gfx\d\w*)$")
+RECORDED = ("targets", "amdgcn")
+"""Rooms that may name architectures: the records of machines, and the instruction sets of AMD's listings."""
+
+
+def test_capabilities_are_asked_of_the_architecture_record() -> None:
+    """Code outside the records tests a feature such as ``"wgmma"``, never the name of an architecture."""
+    assert list(literal_names(ast.parse('if "sm_90a" in arch.features: ...'), ARCHITECTURE))
+    rooms = [path for path in SOURCES.rglob("*.py") if path.relative_to(SOURCES).parts[0] not in RECORDED]
+    found = [
+        f"{path.relative_to(SOURCES)}:{name}"
+        for path in rooms
+        for name in literal_names(ast.parse(path.read_text()), ARCHITECTURE)
+    ]
+    found += [
+        f"{path.relative_to(SOURCES)}:{name}"
+        for room in ("ops", "schedule")
+        for path in (SOURCES / room).rglob("*.py")
+        for name in literal_names(ast.parse(path.read_text()), re.compile(r"\b(sm_|gfx)\d"))
+    ]
+    assert not found, "ask `Arch.features`, or add a field to `Arch`:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "arch", [arch for target in TARGETS.values() for arch in target.architectures.values()]
+)
+def test_a_machine_with_an_instruction_set_has_its_capabilities(arch: Arch) -> None:
+    """A machine executes an atom of ``wgmma``, ``mfma`` or ``wmma`` exactly if it has that feature."""
+    known = [*AMD_ATOMS.values(), *(tw.atoms.wgmma(row.a, 64, row.b, row.c) for row in WGMMA)]
+    for instruction in ("wgmma", "mfma", "wmma"):
+        atoms = [atom for atom in known if atom.instruction == instruction]
+        is_executed = any(atom.feature in arch.features for atom in atoms)
+        assert is_executed == (instruction in arch.features), (arch.name, instruction)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from tilewright.targets.target import HIP
 LDS_BYTES = 64 * 1024
 """Bytes of shared memory of a block, if no architecture says otherwise."""
 
-FEATURES = {"wmma": ("gfx11", "gfx12"), "xdl": ("mfma",)}
-"""Features of an architecture, one of which says that it has the matrix instructions of an instance."""
+FEATURES = {"wmma": "wmma", "xdl": "mfma"}
+"""The feature of architectures that have the matrix instructions of an instance."""
 
 
 def machines() -> Mapping[str, Arch]:
@@ -21,4 +21,4 @@ def machines() -> Mapping[str, Arch]:
 
 def of_matrix(matrix: str) -> tuple[str, ...]:
     """The architectures that have the matrix instructions of an instance, ``"wmma"`` or ``"xdl"``."""
-    return tuple(name for name, arch in machines().items() if arch.features & {*FEATURES[matrix]})
+    return tuple(name for name, arch in machines().items() if FEATURES[matrix] in arch.features)

@@ -9,6 +9,7 @@ from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.targets.matrix_cores import MATRIX_CORES, MFMA
+from tilewright.targets.target import HIP
 
 WAVE = 64
 """Lanes that execute an instruction."""
@@ -65,18 +66,15 @@ def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMm
 def _atom(traits: str, kind: DType | str, side: int, k1: int) -> MmaAtom:
     """The instruction of so many rows whose lanes hold K1 neighbours, or the most below."""
     wanted, beside = dtype(kind), WAVE // side
-    listed = [atom for atom in MATRIX_CORES.values() if atom.instruction == MFMA and atom.feature != "gfx90a"]
-    fitting = [
-        atom
-        for atom in listed
-        if atom.a_dtype == wanted and atom.feature != "gfx950" and atom.shape[0] == side
-    ]
-    fitting = [atom for atom in fitting if atom.shape[2] <= k1 * beside]
+    arch = HIP.architecture(HIP.arch)
+    known = [atom for atom in MATRIX_CORES.values() if atom.instruction == MFMA and atom.a_dtype == wanted]
+    listed = [atom for atom in known if atom.feature in arch.features]
+    fitting = [atom for atom in listed if atom.shape[0] == side and atom.shape[2] <= k1 * beside]
     if not fitting:
-        sizes = sorted({atom.shape[0] for atom in listed if atom.a_dtype == wanted})
+        sizes = sorted({atom.shape[0] for atom in listed})
         near = f"traits of {sizes[0]} x {sizes[0]}" if sizes else "f16, bf16, f32 or i8"
         raise LaunchError(
-            f"tiled_mma({traits!r}): gfx942 has no instruction of {side} x {side} that multiplies {wanted} "
-            f"with {k1} neighbours of a lane; nearest legal choice: {near}"
+            f"tiled_mma({traits!r}): {arch.name} has no instruction of {side} x {side} that multiplies "
+            f"{wanted} with {k1} neighbours of a lane; nearest legal choice: {near}"
         )
     return max(fitting, key=lambda atom: atom.shape[2])

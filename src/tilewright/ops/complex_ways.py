@@ -148,7 +148,7 @@ def by_one_product(
         machine: its architecture, and how many processors there are.
         conjugates: which operands are conjugated.
     """
-    doubled = Doubled.of(infos, problem, conjugates) if "sm_90a" in machine[0].features else None
+    doubled = Doubled.of(infos, problem, conjugates) if "wgmma" in machine[0].features else None
     if doubled is None or not _gains(infos, problem, EXACT, machine, ["b"]):
         return None
     planes = sum(Planes.of(name, infos[name], PLANES[:2]).moved_bytes for name in ("a", "b"))
@@ -183,7 +183,7 @@ def way_for(
     """
     arch, processors = machine
     cuts_off = _cuts_off(how, precision, arch)
-    k_major = cuts_off or (precision == TF32 and "sm_90a" in arch.features)  # as its multiply takes them
+    k_major = cuts_off or (precision == TF32 and "wgmma" in arch.features)  # as its multiply takes them
     major = "k" if k_major else "mn" if _is_shallow(how, infos["a"].dtype, method, arch) else ""
     strided = [name for name in ("a", "b") if not _is_dense(infos, name, major)]
     if isinstance(how, Schedule):
@@ -208,7 +208,7 @@ def _cuts_off(how: Schedule | Splitting | None, precision: str, arch: Arch) -> b
     """Whether numbers of f32 lose what tf32 has not, as they do where Hopper multiplies them from memory."""
     if precision != TF32:
         return False
-    return how.atom.rounding == "truncate" if isinstance(how, Schedule) else "sm_90a" in arch.features
+    return how.atom.rounding == "truncate" if isinstance(how, Schedule) else "wgmma" in arch.features
 
 
 def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arch: Arch) -> bool:
@@ -219,7 +219,7 @@ def _is_shallow(how: Schedule | Splitting | None, dtype: DType, method: str, arc
     """
     if isinstance(how, Schedule):
         return how.block_k * dtype.bytes % ROW_BYTES > 0
-    return method == METHODS[1] and dtype.bytes == 2 and "sm_90a" in arch.features
+    return method == METHODS[1] and dtype.bytes == 2 and "wgmma" in arch.features
 
 
 def _is_dense(infos: Mapping[str, ArrayInfo], name: str, major: str) -> bool:

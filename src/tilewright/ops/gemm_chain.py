@@ -186,7 +186,7 @@ def _gains(question: AttentionQuestion) -> bool:
     is_long = tiles < OCCUPIED * question.processors and question.keys.shape[2] > FEW_COLUMNS
     if question.queries.dtype == f32 or is_long:
         return False
-    return "sm_90a" not in question.arch.features or not any(against_warpgroups(question))
+    return "wgmma" not in question.arch.features or not any(against_warpgroups(question))
 
 
 def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:

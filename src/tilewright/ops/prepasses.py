@@ -31,7 +31,7 @@ def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: fr
     """
     a, b = infos["a"], infos["b"]
     narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
-    if "sm_90a" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
+    if "wgmma" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
         return False
     return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
 
@@ -72,6 +72,6 @@ def pays_widened_groups(
         depth = depth_for([b.shape[0] // max(groups, 1)])
         is_slow = depth < SHORT_DEPTH and (not depth or prod(a.shape[:-1]) >= MANY_ROWS)
         return target.machine_code and is_slow and widens_groups(infos, multiplied)
-    if "sm_90a" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
+    if "wgmma" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
         return False
     return b.dtype in PACKED and widens_groups(infos, multiplied)

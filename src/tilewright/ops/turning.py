@@ -58,7 +58,7 @@ def turned(
         how: what is known of the schedule.
         machine: its architecture, and how many processors there are.
     """
-    if "sm_90a" not in machine[0].features or isinstance(how, Schedule) or (how and how.batch_invariant):
+    if "wgmma" not in machine[0].features or isinstance(how, Schedule) or (how and how.batch_invariant):
         return ()
     if any(info.dtype == dtypes.f64 for info in infos.values()) or infos["a"].dtype != dtypes.f32:
         return ()

@@ -78,7 +78,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
     if is_f64(question) and not question.form.is_single:
         yield from of_f64(question)
     if not question.form.is_single:
-        yield from several(question, "sm_90a" in question.arch.features and _takes_wgmma(question))
+        yield from several(question, "wgmma" in question.arch.features and _takes_wgmma(question))
         return
     few = small(question)
     if few is not None:
@@ -86,9 +86,9 @@ def candidates(question: Question) -> Iterator[Candidate]:
     if is_f64(question):
         yield from of_f64(question)
     yield from packed_weights(question)
-    if "sm_90a" in question.arch.features and question.decodes:
+    if "wgmma" in question.arch.features and question.decodes:
         yield from decoded_in_bulk(question)
-    if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
+    if "wgmma" not in question.arch.features or not _takes_wgmma(question):
         yield from small_tiles(question)
         yield from _ampere(question)
         return

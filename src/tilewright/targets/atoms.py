@@ -266,7 +266,7 @@ def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozense
     if atom.instruction != "fma" or COARSE_TENSOR_CORES.get(name) not in features:
         return ""
     along_k = (
-        "operands that are contiguous along K, which wgmma multiplies, or " if "sm_90a" in features else ""
+        "operands that are contiguous along K, which wgmma multiplies, or " if "wgmma" in features else ""
     )
     return (
         f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, whose "

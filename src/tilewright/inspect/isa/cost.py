@@ -33,11 +33,8 @@ from tilewright.inspect.isa.execution import Conflicts
 from tilewright.inspect.isa.instructions import IsaLine, Kind
 from tilewright.inspect.isa.reading import Isa
 
-CLOCKS = {"gfx9": 4}
-"""Of a SIMD for one vector instruction of a warp, where these are more than one."""
-
-BESIDE = frozenset({"gfx9"})
-"""Where matrix instructions go on beside vector instructions."""
+MATRIX_CORES = "mfma"
+"""The feature of machines whose matrix instructions run at the same time as vector instructions."""
 
 IN_LDS = (Kind.SHARED_LOAD, Kind.SHARED_STORE)
 
@@ -196,8 +193,7 @@ def _phase(
         conflicts: how accesses met in banks.
     """
     count = {kind: sum(line.kind is kind for line in lines) for kind in (Kind.MATRIX, Kind.VECTOR)}
-    family = next((name for name in CLOCKS if name in arch.features), "")
-    each = CLOCKS.get(family, 1) * turn.warps / arch.simds
+    each = arch.vector_clocks * turn.warps / arch.simds
     other = len(lines) - sum(count.values())
     line_bytes = arch.banks * arch.bank_bytes
     passes = sum(_passes(line, arch, conflicts) for line in lines if line.kind in IN_LDS)
@@ -206,7 +202,7 @@ def _phase(
         vector=count[Kind.VECTOR] * each,
         other=other * each,
         shared=passes * turn.warps * line_bytes / rates.shared_bytes,
-        beside=bool(BESIDE & arch.features),
+        beside=MATRIX_CORES in arch.features,
     )
 
 

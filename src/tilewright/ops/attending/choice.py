@@ -148,7 +148,7 @@ def _of_warps(question: AttentionQuestion) -> WarpTiles:
 def against_warpgroups(question: AttentionQuestion) -> Iterator[str]:
     """Why the kernels for warpgroups do not serve a problem."""
     arch, kind = question.arch, question.queries.dtype
-    if arch != REFERENCE and "sm_90a" not in arch.features:
+    if arch != REFERENCE and "wgmma" not in arch.features:
         yield f"{arch.name} has no warpgroups that multiply in the background"
     if kind not in (f16, bf16):
         yield f"the arrays are {kind}, and wgmma with weights in registers takes f16 and bf16"

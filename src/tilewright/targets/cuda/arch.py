@@ -73,7 +73,8 @@ SM_89 = replace(
 SM_90A = replace(
     SM_80,
     name="sm_90a",
-    features=_SM_80_FEATURES | {"sm_89", "sm_90", "sm_90a", "cluster", "dependent_launch", "f64_tensor"},
+    features=_SM_80_FEATURES
+    | {"sm_89", "sm_90", "sm_90a", "wgmma", "cluster", "dependent_launch", "f64_tensor"},
     shared_bytes=232448,
     cluster=8,
     bulk=Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5),

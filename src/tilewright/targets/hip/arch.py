@@ -39,6 +39,7 @@ GFX90A = Arch(
     register_unit=8,
     simds=4,
     simd_warps=8,
+    vector_clocks=4,
     async_bytes=(4,),
     banks=32,
     bank_bytes=4,
@@ -93,7 +94,7 @@ GFX950 = replace(
 GFX1100 = Arch(
     name="gfx1100",
     vendor="amd",
-    features=frozenset({"gfx11"}),
+    features=frozenset({"gfx11", "wmma"}),
     lanes=32,
     threads=1024,
     grid=_GRID,
@@ -168,7 +169,7 @@ GFX1152 = _rdna3(
 GFX1201 = replace(
     GFX1100,
     name="gfx1201",
-    features=frozenset({"gfx12"}),
+    features=frozenset({"gfx12", "wmma"}),
     rates=Rates(
         {"f16": 1024, "bf16": 1024, "i8": 2048, "f8e4m3": 2048, "f8e5m2": 2048},
         {"f32": 256},
