@@ -10,6 +10,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,9 +37,41 @@ def give(path: Path) -> None:
         GIVEN.add((path.lstat().st_dev, path.lstat().st_ino))
 
 
+def accounts(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    group: str = "ann",
+    primary: bool = True,
+    members: tuple[str, ...] = (),
+    others: tuple[str, ...] = (),
+    known: bool = True,
+) -> None:
+    """Make this user ann, and say what is known of the group of its files.
+
+    Args:
+        monkeypatch: pytest's.
+        group: the name of the group.
+        primary: whether it is ann's primary group.
+        members: who is listed as its members.
+        others: other users whose primary group it is.
+        known: whether ann is in the list of users.
+    """
+    own = os.getegid()
+    gids = {"ann": own if primary else own + 1} if known else {}
+    users = [
+        SimpleNamespace(pw_name=name, pw_uid=os.geteuid() + at, pw_gid=gid)
+        for at, (name, gid) in enumerate((gids | dict.fromkeys(others, own)).items(), start=not known)
+    ]
+    by_uid = {user.pw_uid: user for user in users}
+    named = SimpleNamespace(gr_name=group, gr_mem=[*members])
+    monkeypatch.setattr(trust, "pwd", SimpleNamespace(getpwuid=by_uid.__getitem__, getpwall=lambda: users))
+    monkeypatch.setattr(trust, "grp", SimpleNamespace(getgrgid={own: named}.__getitem__))
+
+
 @pytest.fixture(autouse=True)
 def believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be given away counts as given away."""
+    """What could not be given away counts as given away; another user is in the group of our files."""
+    accounts(monkeypatch, members=("ann", "bob"))
     real = trust.owned
     GIVEN.clear()
     monkeypatch.setattr(
@@ -237,6 +271,66 @@ def test_a_directory_made_under_a_loose_umask_is_closed_when_it_is_written(cache
     assert built(cache, KEY, b"new").data == b"new"
     assert cache.get_or_build(KEY, ".bin", refuse, {}).data == b"new"
     assert path.parent.stat().st_mode & 0o022 == 0
+
+
+SHARED_GROUPS: dict[str, dict[str, Any]] = {
+    "another member": {"members": ("ann", "bob")},
+    "another user's primary group": {"others": ("bob",)},
+    "another name": {"group": "users"},
+    "not the primary group": {"primary": False},
+    "no entry for the user": {"known": False},
+    "no entry but another's": {"known": False, "others": ("bob",)},
+}
+
+
+def group_writable(tmp_path: Path) -> Path:
+    """A file as the umask 002 makes it, in a folder likewise."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    path = folder / "project.json"
+    path.write_bytes(b"{}")
+    folder.chmod(0o775)
+    path.chmod(0o664)
+    os.chown(folder, -1, os.getegid())  # some systems give the group of the folder above
+    os.chown(path, -1, os.getegid())
+    return path
+
+
+@pytest.mark.parametrize("members", [(), ("ann",)], ids=str)
+def test_the_private_group_of_a_user_may_write(
+    members: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = group_writable(tmp_path)
+    accounts(monkeypatch, members=members)
+    trust.check_directory(path.parent)
+    assert distrust(path.parent) is None
+    assert trust.is_own_directory(path.parent)
+    assert trust.read_own(path)[0] == b"{}"
+    with trust.lock_own(path.with_suffix(".lock")):
+        pass
+    path.chmod(0o666)
+    path.parent.chmod(0o777)
+    with pytest.raises(trust.UntrustedError, match=r"other users may write it \(mode 666\)"):
+        trust.read_own(path)
+    assert "checkout may be written by other users (mode 777)" in (distrust(path.parent) or "")
+
+
+@pytest.mark.parametrize("given", SHARED_GROUPS.values(), ids=SHARED_GROUPS)
+def test_any_other_group_may_not_write(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = group_writable(tmp_path)
+    accounts(monkeypatch, **given)
+    assert "checkout may be written by other users (mode 775)" in (distrust(path.parent) or "")
+    assert not trust.is_own_directory(path.parent)
+    with pytest.raises(trust.UntrustedError, match="nearest: a directory that nobody else may write"):
+        trust.check_directory(path.parent)
+    with pytest.raises(trust.UntrustedError, match=r"other users may write it \(mode 664\); nearest: chmod"):
+        trust.read_own(path)
+    path.chmod(0o644)  # the nearest choices of the messages
+    path.parent.chmod(0o755)
+    trust.check_directory(path.parent)
+    assert trust.read_own(path)[0] == b"{}"
 
 
 def test_ordinary_places_are_trusted(tmp_path: Path) -> None:

@@ -148,6 +148,21 @@ def test_no_table_is_kept_where_others_exchange_files(
     used(work / "t.json")
 
 
+def test_a_table_lies_in_a_folder_of_the_user_s_private_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout under the umask 002, in which a table is a file like all others."""
+    monkeypatch.setattr(trust, "_is_alone", lambda group: True)
+    work = tmp_path / "work"
+    work.mkdir()
+    used(work / "t.json")
+    work.chmod(0o775)
+    for path in work.iterdir():
+        path.chmod(0o664)
+    used(work / "t.json")
+    assert tables.load(work / "t.json", VERSION).entries == (ENTRY,)
+
+
 def test_in_a_directory_with_the_sticky_bit_own_files_are_used_and_no_others(
     tmp_path: Path, foreign: None
 ) -> None:

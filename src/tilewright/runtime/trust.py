@@ -6,6 +6,9 @@ symbolic link and directory on the way there, must be such that no other user co
 Tables, journals, records and lock files keep the same rule.  `open_own` opens them without following a
 link, and looks at the open file: it is an ordinary file of this user or root, and nobody else may write it.
 Nothing is cut before its content is known.
+
+A group that may write counts as other users, unless it is the user's private group.  Where each user has one,
+the umask is often 002, so that files have mode 664.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ if sys.platform != "win32":
     import grp
     import pwd
 
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40
 
 
@@ -54,7 +56,8 @@ def distrust(directory: Path, sticky: bool = False) -> str | None:
         what = "the symbolic link " if stat.S_ISLNK(state.st_mode) else ""
         if not owned(state):
             return f"{what}{place} belongs to another user (uid {state.st_uid})"
-        if not what and state.st_mode & _OTHERS and ((last and not sticky) or not _shared_safely(state)):
+        is_sticky = state.st_mode & stat.S_ISVTX  # others cannot exchange what is ours in it
+        if not what and _others_write(state) and ((last and not sticky) or not is_sticky):
             return f"{place} may be written by other users (mode {stat.S_IMODE(state.st_mode):o})"
     return None
 
@@ -66,7 +69,7 @@ def owned(state: os.stat_result) -> bool:
 
 def private(state: os.stat_result) -> bool:
     """Whether nobody but this user and root may write a file or directory."""
-    return owned(state) and (not hasattr(os, "geteuid") or not state.st_mode & _OTHERS)
+    return owned(state) and (not hasattr(os, "geteuid") or not _others_write(state))
 
 
 def check_directory(directory: Path) -> None:
@@ -222,16 +225,22 @@ def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, 
             return
 
 
-def _shared_safely(state: os.stat_result) -> bool:
-    """Whether others who may write a directory cannot exchange what is ours in it."""
-    sticky = bool(state.st_mode & stat.S_ISVTX)
-    return sticky or (not state.st_mode & stat.S_IWOTH and _is_alone(state.st_gid))
+def _others_write(state: os.stat_result) -> bool:
+    """Whether the mode of a file or directory lets anybody write it besides its owner."""
+    by_group = bool(state.st_mode & stat.S_IWGRP) and not _is_alone(state.st_gid)
+    return by_group or bool(state.st_mode & stat.S_IWOTH)
 
 
 def _is_alone(group: int) -> bool:
-    """Whether a group is the user's own, as many systems give everyone one, and has no other member."""
+    """Whether a group is private to the user: the primary group, of the same name, without other members.
+
+    It is not if the user has no entry in the list of users, as in many containers.
+    """
     try:
         found, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
     except KeyError:
         return False
-    return user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+    is_own = user.pw_gid == group and found.gr_name == user.pw_name
+    if not is_own or not set(found.gr_mem) <= {user.pw_name}:
+        return False
+    return all(other.pw_uid == user.pw_uid for other in pwd.getpwall() if other.pw_gid == group)
