@@ -8,11 +8,14 @@ wider one. Every element is compared with exact sums before anything is timed; a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from gemm_cpu import AGAIN, rates
@@ -59,49 +62,53 @@ def main() -> None:
     keep(asked, "integers_cpu", "cpu", rows)
 
 
-def compile_for(isa: str) -> None:
-    """Have this process compile for one instruction set, whatever the processor has."""
+@contextlib.contextmanager
+def compiling_for(isa: str) -> Iterator[None]:
+    """Compile for one instruction set, whatever the processor has."""
     arch, given, _ = SETS[isa]
     whole = native.flags()
     wide = (native.WIDE_VECTORS,) if arch == "x86-64-v4" else ()
     found = (*whole[: whole.index(native.NATIVE)], *given, *wide)
-    native.flags = lambda triple=None: found  # type: ignore[assignment]
-    for module in (native, host):
-        module.host_arch = lambda: arch  # type: ignore[attr-defined]
+    with (
+        mock.patch.object(native, "flags", return_value=found),
+        mock.patch.object(native, "host_arch", return_value=arch),
+        mock.patch.object(host, "host_arch", return_value=arch),
+    ):
+        yield
 
 
 def measured(asked: Any) -> list[dict[str, Any]]:
     """The rows of one instruction set."""
-    compile_for(asked.isa)
     rows = []
-    for side in (96,) if asked.quick else SIDES:
-        for layout in LAYOUTS:
-            rng = np.random.default_rng(0)
-            a, drawn = (rng.integers(-128, 128, (side, side), np.int8) for _ in range(2))
-            b = drawn if layout == "nn" else drawn.T
-            c = np.full((side, side), 77, np.int32)
-            wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
-            wide_c = np.full((side, side), np.nan, np.float32)
-            ours = functools.partial(tw.matmul, a, b, c, target="cpu")
-            floats = functools.partial(tw.matmul, wide_a, wide_b, wide_c, target="cpu")
-            ours()
-            exact = wide_a.astype(np.float64) @ wide_b
-            assert np.array_equal(c, exact), f"{asked.isa}: products of i8 are wrong"
-            floats()
-            assert np.array_equal(wide_c, exact), f"{asked.isa}: products of f32 are wrong"
-            calls = {OURS: ours, AGAIN: ours, F32: floats}
-            calls[NUMPY] = functools.partial(np.matmul, wide_a, wide_b, out=np.empty_like(wide_c))
-            taken = timed(calls, asked)
-            rows.append(
-                {
-                    "isa": asked.isa,
-                    "dtype": "i8",
-                    "shape": [side] * 3,
-                    "layout": layout,
-                    "target": "cpu",
-                    **rates(taken, 2 * side**3),
-                }
-            )
+    with compiling_for(asked.isa):
+        for side in (96,) if asked.quick else SIDES:
+            for layout in LAYOUTS:
+                rng = np.random.default_rng(0)
+                a, drawn = (rng.integers(-128, 128, (side, side), np.int8) for _ in range(2))
+                b = drawn if layout == "nn" else drawn.T
+                c = np.full((side, side), 77, np.int32)
+                wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
+                wide_c = np.full((side, side), np.nan, np.float32)
+                ours = functools.partial(tw.matmul, a, b, c, target="cpu")
+                floats = functools.partial(tw.matmul, wide_a, wide_b, wide_c, target="cpu")
+                ours()
+                exact = wide_a.astype(np.float64) @ wide_b
+                assert np.array_equal(c, exact), f"{asked.isa}: products of i8 are wrong"
+                floats()
+                assert np.array_equal(wide_c, exact), f"{asked.isa}: products of f32 are wrong"
+                calls = {OURS: ours, AGAIN: ours, F32: floats}
+                calls[NUMPY] = functools.partial(np.matmul, wide_a, wide_b, out=np.empty_like(wide_c))
+                taken = timed(calls, asked)
+                rows.append(
+                    {
+                        "isa": asked.isa,
+                        "dtype": "i8",
+                        "shape": [side] * 3,
+                        "layout": layout,
+                        "target": "cpu",
+                        **rates(taken, 2 * side**3),
+                    }
+                )
     return rows
 
 

@@ -8,7 +8,7 @@ Mutants: of a large family one mutant in `SHARE` is tried.  ``pytest --every-mut
 what it found into `every_mutant.txt`, a line for each family.  `--update-golden` tries all of them as well.
 
 The draw depends on the commit alone, so a failure can be repeated; ``--fuzz-seed`` repeats the draw of
-another commit, and CI always gives the same number.
+another commit.  CI runs everything (`dev`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from tests.canaries import Canaries
 from tests.programs import run_here
 from tests.turns import Turns
 
-from tilewright.runtime.native import processor_flags
+from tilewright.runtime import host, native
+from tilewright.runtime.native import host_arch, processor_flags
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -138,6 +139,7 @@ def test_fp16_by_fp8_on_the_cpu(tmp_path: Path) -> None:
 @pytest.mark.skipif("avx2" not in processor_flags(), reason="the processor lacks AVX2")
 def test_integers_of_one_instruction_set_on_the_cpu(tmp_path: Path) -> None:
     rows = json.loads(run("integers_cpu.py", "--quick", "--isa", "AVX2"))
+    assert host.host_arch is native.host_arch is host_arch, "the process compiles for its own processor again"
     assert [(row["isa"], row["layout"]) for row in rows] == [("AVX2", "nn"), ("AVX2", "nt")]
     kept = tmp_path / "integers.json"
     kept.write_text(json.dumps({"benchmark": "integers_cpu", "commit": "0123456789ab", "rows": rows}))

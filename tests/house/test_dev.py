@@ -126,8 +126,8 @@ def test_it_leaves_no_stamp_when_installing_fails(clone: Path) -> None:
     assert (clone / ".venv" / "unfinished").exists()
 
 
-@pytest.mark.parametrize(("variable", "fixed"), [("", False), ("true", True), ("1", False)])
-def test_ci_draws_by_a_fixed_number(clone: Path, variable: str, fixed: bool) -> None:
+@pytest.mark.parametrize(("variable", "whole"), [("", False), ("true", True), ("1", False)])
+def test_ci_runs_every_case(clone: Path, variable: str, whole: bool) -> None:
     """Every check is a program that prints its arguments; the environment is set up already."""
     tools = clone / ".venv" / "bin"
     tools.mkdir(parents=True)
@@ -139,5 +139,5 @@ def test_ci_draws_by_a_fixed_number(clone: Path, variable: str, fixed: bool) -> 
     result = dev(clone, "test", "tests/some.py", programs={}, environment={"CI": variable})
     assert result.returncode == 0, result.stderr
     [line] = [line for line in result.stdout.splitlines() if line.startswith("ran pytest")]
-    options = "--fuzz-seed=176797926 --durations=60 " if fixed else ""
-    assert line == f"ran pytest {options}tests/some.py"
+    options = "--every-case --every-mutant --every-compiler --fuzz-seed=27 --durations=60 "
+    assert line == f"ran pytest {options if whole else ''}tests/some.py"
