@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from tilewright.errors import LaunchError, LayoutError, SignatureError, close_to, shown
-from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, read, read_exactly
+from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, is_wide, read, read_exactly
 from tilewright.tracebacks import trim
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])
@@ -105,6 +105,8 @@ class Signature:
         """What to say of a value that is not legal."""
         kind = (self.kinds or {})[name]
         what = f"{self.called}({name}={shown(value)}): {name} must be {kind.words}"
+        if is_wide(value) and kind.holds(0.5):
+            what = f"{what}; an integer of more than 64 bits is given as a float"
         if self.made_by:
             return f"{what}; {self.called} is made by the library: {self.made_by}"
         near = kind.near(value)

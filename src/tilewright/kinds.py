@@ -15,6 +15,9 @@ import numpy as np
 MOST = 1 << 63
 """Integers lie below this: offsets, extents and strides are 64 bits wide."""
 
+LARGEST = (2**24 - 1) << 104
+"""The largest number of f32, as an integer."""
+
 MOST_ENTRIES = 1024
 """Entries of a sequence of integers: one per dimension, per mode or per warp, never one per element."""
 
@@ -95,6 +98,21 @@ def near_integer(value: Any) -> int | None:
     return int(min(max(value, -MOST), MOST - 1)) if known and value == value else None
 
 
+def is_wide(value: object) -> bool:
+    """Whether a value is an integer, and no number as `is_number` has it, for 64 bits do not hold it."""
+    return isinstance(value, int) and not isinstance(value, bool) and not is_number(value)
+
+
+def near_number(value: Any) -> float | None:
+    """The float next to an integer that 64 bits do not hold, within f32, which all calls take.
+
+    Example:
+        >>> near_number(2**70), near_number(-(2**2000)), near_number(1)
+        (1.1805916207174113e+21, -3.4028234663852886e+38, None)
+    """
+    return float(min(max(value, -LARGEST), LARGEST)) if is_wide(value) else None
+
+
 ANYTHING = Kind("anything", "anything", lambda value: True)
 KINDS: dict[str, Kind] = {
     "Any": ANYTHING,
@@ -109,8 +127,8 @@ KINDS: dict[str, Kind] = {
         lambda value: is_integer(value) and not (is_whole(value) and value < 1),
         near=lambda value: None if (found := near_integer(value)) is None else max(found, 1),
     ),
-    "float": Kind("a number", "numbers", is_number),
-    "complex": Kind("a number, real or complex", "numbers", is_complex),
+    "float": Kind("a number", "numbers", is_number, near=near_number),
+    "complex": Kind("a number, real or complex", "numbers", is_complex, near=near_number),
     "str": Kind("a string", "strings", lambda value: isinstance(value, str)),
     "Mapping": Kind("a dict", "dicts", lambda value: isinstance(value, Mapping)),
     "Callable": Kind("a function", "functions", callable),

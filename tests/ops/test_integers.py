@@ -138,6 +138,32 @@ def test_sums_in_parts_wrap_alike(words: dict[str, Any], target: str) -> None:
     assert not multiplied(a, b, target, alpha=0).any()
 
 
+@ON_ALL
+@pytest.mark.parametrize("kind", ["boolean", "i8", "i16", "i32", "u64"])
+def test_factors_that_change_nothing_are_taken(kind: str, target: str) -> None:
+    """`beta=0` reads nothing of `c`, whatever its dtype, and `alpha=1` multiplies nothing."""
+    a, b = drawn((19, 45), kind), drawn((45, 23), kind, 1)
+    for c in (np.full((19, 23), 7, np.int32), np.full(23, np.nan)):
+        there = tw.testing.device_put(c, target)
+        for words in ({}, {"alpha": 1}, {"alpha": 1.0}, {"alpha": np.int64(1)}):
+            check(a, b, multiplied(a, b, target, c=there, beta=0, **words))
+        zero = multiplied(a, b, target, c=there, beta=0.0, alpha=0)
+        assert not zero.any()
+        assert zero.shape == (19, 23)
+    out = multiplied(a, b, target)
+    check(a, b, multiplied(a, b, target, np.ones_like(out), c=tw.testing.device_put(out, target), beta=0))
+    check(a, b, multiplied(a, b, target, np.ones_like(out), alpha=1, beta=0))
+
+
+def test_an_array_that_is_not_read_must_fit() -> None:
+    a, b = drawn((3, 40), "i32"), drawn((40, 5), "i32")
+    for shape in ((3, 4), (2, 3, 5)):
+        with pytest.raises(tw.LaunchError, match=r"c has shape .*, which is not broadcast to"):
+            tw.matmul(a, b, c=np.ones(shape), beta=0, target="cpu")
+    with pytest.raises(tw.DTypeError, match=r"c is c128, and sums of i32 are real; nearest.*: c.real"):
+        tw.matmul(a, b, c=np.ones((3, 5), complex), beta=0, target="cpu")
+
+
 def test_what_is_refused_says_what_may_be_passed() -> None:
     a, b = drawn((3, 40), "i32"), drawn((40, 5), "i32")
     for words, message in (

@@ -14,6 +14,7 @@ import tilewright as tw
 Array = np.ndarray[Any, Any]
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 M, N, K = 37, 29, 40
+LARGEST = int(np.finfo(np.float32).max)
 
 
 def spoiled(kind: str, shape: tuple[int, ...]) -> Array:
@@ -169,6 +170,32 @@ def test_what_f32_does_not_hold_is_refused_with_the_nearest(name: str, target: s
             assert text.endswith(f"nearest legal choice: {nearest}")
         call(nearest, target=target)
     call(float(np.float32(3e38)) * (1 + 2.0**-25), target=target)  # rounded to a number
+
+
+WIDE: dict[str, tuple[str, Callable[[Array, Any], Array]]] = {
+    "matmul": ("alpha", lambda a, n: tw.matmul(a, a, alpha=n, target="cpu")),
+    "of f64": ("alpha", lambda a, n: tw.matmul(a.astype(float), a, alpha=n, target="cpu")),
+    "beta": ("beta", lambda a, n: tw.matmul(a, a, c=a, beta=n, target="cpu")),
+    "complex": ("alpha", lambda a, n: tw.complex_matmul(a + 0j, a + 0j, alpha=n, target="cpu").real),
+    "einsum": ("alpha", lambda a, n: tw.einsum("ij,jk->ik", a, a, alpha=n, target="cpu")),
+    "reduced": ("alpha", lambda a, n: tw.reduced_matmul(a, a, "max", -1, alpha=n, target="cpu")),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("integer", [2**64, -(2**63) - 1, 2**70, 3**400, -(3**4000)], ids=int.bit_length)
+def test_an_integer_of_more_than_64_bits_is_given_as_a_float(name: str, integer: int) -> None:
+    argument, call = WIDE[name]
+    a = whole((4, 4))
+    if name == "of f64":
+        a = a.astype(float)
+    call(a, 7)  # whole numbers are known, and a call of another is refused as before it was
+    message = f"{argument} must be a number.*; an integer of more than 64 bits is given as a float; nearest "
+    with pytest.raises(tw.LaunchError, match=f"{message}legal choice: {argument}=") as caught:
+        call(a, integer)
+    nearest = float(str(caught.value).rpartition("=")[2])
+    call(a, nearest)
+    assert nearest == float(min(max(integer, -LARGEST), LARGEST))
 
 
 def test_parts_of_complex_numbers_are_named() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.dtypes import DType, boolean, f16, f32, f64, i8, i32, u8, u32, u64
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
-from tilewright.ops.results import ADDED, ResultWanted, agreed
+from tilewright.ops.results import ResultWanted, agreed, check_added, read_arrays
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.strided import Strided
 
@@ -99,7 +99,8 @@ def whole_product(infos: Mapping[str, ArrayInfo], wanted: ResultWanted) -> Whole
             f"matmul: {what} is {made}, and the product of {a} and {b} is {natural}, which {made} does not "
             f"hold; nearest legal choice: {natural}"
         )
-    changed = [name for name in ADDED if name in infos]
+    check_added(infos, "matmul", natural)
+    changed = read_arrays(infos, wanted)
     changed += ["alpha"] if wanted.alpha not in (0, 1) else []
     changed += ["activation"] if wanted.activation is not None else []
     if changed:

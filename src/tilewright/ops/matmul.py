@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
+from tilewright.kinds import is_wide
 from tilewright.ops.planning import Wanted, asked, checked, said
 from tilewright.ops.recalled import called
 from tilewright.runtime.arrays import LOCATORS, locate_new
@@ -52,8 +53,8 @@ def matmul(
     i16 is i16, u8 by i8 is i16, u32 by i32 is i64, u64 by i64 is f64.  A product of booleans is boolean: the
     or of ands, of bytes that are 0 or 1 (a view of other bytes as booleans must be made with ``!= 0`` first).
     There is one exception: i8 by i8, or by booleans, is i32.  With an integer or float ``out_dtype`` that
-    holds NumPy's, operands are multiplied in ``out_dtype``.  ``alpha``, ``c``, ``bias``, ``activation`` and
-    ``residual`` are refused with integers other than i8.
+    holds NumPy's, operands are multiplied in ``out_dtype``.  ``bias``, ``activation``, ``residual``, ``c``
+    (but with ``beta=0``) and ``alpha`` other than 0 and 1 are refused with integers other than i8.
 
     Args:
         a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, an integer or
@@ -201,6 +202,8 @@ def _words(wanted: Wanted) -> tuple[Any, ...] | None:
     """All that a plan depends on but arrays and numbers; None if there is no plan."""
     numbers = (wanted.alpha, wanted.beta)
     if wanted.schedule is not None or not {type(number) for number in numbers} <= _PLAIN_NUMBERS:
+        return None
+    if any(map(is_wide, numbers)):  # refused, whatever is known of the arrays
         return None
     return *map(said, numbers), *wanted.words
 

@@ -110,7 +110,7 @@ def result_dtype(
     """
     a = _multiplied(infos, op)
     natural = output_dtype(a)
-    _check_added(infos, op, natural)
+    check_added(infos, op, natural)
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural)
     what = written if "out" in infos else "out_dtype"
@@ -147,7 +147,7 @@ def _check_integers(
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
     broken = [name for name in ("alpha", "beta") if not _is_whole(getattr(wanted, name) or 0)]
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
-    broken += [name for name in ADDED if name in infos and infos[name].dtype.is_float]
+    broken += [name for name in read_arrays(infos, wanted) if infos[name].dtype.is_float]
     broken += fractions
     if broken:
         raise DTypeError(
@@ -159,8 +159,27 @@ def _is_whole(number: Any) -> bool:
     return isinstance(number, int) or float(number).is_integer()
 
 
-def _check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None:
-    """What is added to the sums, or multiplied with them, is converted to their numbers."""
+def read_arrays(infos: Mapping[str, ArrayInfo], wanted: ResultWanted) -> list[str]:
+    """Names of the arrays that are added to the sums; with ``beta=0`` nothing of ``c`` is read.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+        wanted: what is asked for.
+    """
+    return [name for name in ADDED if name in infos and not (name == "c" and wanted.beta == 0)]
+
+
+def check_added(infos: Mapping[str, ArrayInfo], op: str, natural: DType) -> None:
+    """Refuse arrays that are not converted to the numbers of the sums that they are added to.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+        op: what errors call the product.
+        natural: the dtype of the product.
+
+    Raises:
+        DTypeError: one is complex, or several of its numbers share a byte.
+    """
     for name in (*ADDED, "multiply"):
         if name not in infos:
             continue
