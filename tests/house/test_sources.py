@@ -1,4 +1,4 @@
-"""What every file of the project keeps to: its length, its environment, its paths, its weight at import."""
+"""What every file of the project keeps to: its environment, its paths, its weight at import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import tilewright as tw
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
 ENVIRONMENT = ROOT / "src" / "tilewright" / "runtime" / "environment.py"
-LONGEST = 700
 
 # Written so that this file does not match itself.
 FOREIGN = re.compile(
@@ -40,13 +39,6 @@ def tracked_files() -> list[Path]:
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     paths = [ROOT / name for name in listing.decode().split("\0") if name]
     return [path for path in paths if path.is_file()]
-
-
-def test_no_python_file_is_long() -> None:
-    files = {path: len(path.read_text().splitlines()) for path in tracked_files() if path.suffix == ".py"}
-    long = [f"{path.relative_to(ROOT)}: {length} lines" for path, length in files.items() if length > LONGEST]
-    assert {path.relative_to(ROOT).parts[0] for path in files} >= {"src", "tests", "benchmarks", "examples"}
-    assert not long, f"over {LONGEST} lines:\n" + "\n".join(long)
 
 
 def test_one_file_reads_the_environment() -> None:

@@ -1,0 +1,844 @@
+"""What the library produces, written down, and compared with what another source tree produced.
+
+    python scripts/unchanged.py --write before.json
+    python scripts/unchanged.py --against before.json --part texts --share 1/4
+    python scripts/unchanged.py --against before.json --show "sm_90a, small: matmul(f16(M, K), f16(K, N))"
+
+There are four parts.  ``texts`` are the launches of `CALLS` on `MACHINES`: nothing is compiled and nothing is
+launched, but each call plans all of its launches, and the text of each kernel is kept.  ``forms`` are the
+texts of the schedules of every form in `tests/schedule/forms.py` and `tests/schedule/small.py`.
+``proposals`` are the first schedules that the rules propose for drawn problems, in their order.  ``bits`` are
+hashes of the results of `CALLS` on this processor, computed with one thread and with two.
+
+Names of kernels, parameters and variables in texts are replaced by numbers in the order in which they are
+declared, and comments are left out; everything else is compared as it is.
+
+A record is a JSON file of hashes, beside a ZIP file of the texts of which they are hashes, which ``--show``
+reads.  With ``--part``, ``--share`` or ``--only`` the rest of a record that is there stays.
+Prints each difference and where the time goes; exits with 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import json
+import mmap
+import multiprocessing
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import warnings
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import numpy as np  # noqa: E402
+from tests.schedule import forms, small  # noqa: E402
+
+import tilewright as tw  # noqa: E402
+from tilewright import dtypes  # noqa: E402
+from tilewright.checking.sample import normal  # noqa: E402
+from tilewright.errors import LegalityError, TilewrightError  # noqa: E402
+from tilewright.ir.verify import violations  # noqa: E402
+from tilewright.ops import slow  # noqa: E402
+from tilewright.ops.list_tables import ListTable  # noqa: E402
+from tilewright.runtime import backends, tables  # noqa: E402
+from tilewright.runtime.arrays import describe  # noqa: E402
+from tilewright.runtime.device import CudaBackend  # noqa: E402
+from tilewright.runtime.executable import Executable  # noqa: E402
+from tilewright.runtime.hip import HipBackend  # noqa: E402
+from tilewright.runtime.host import CpuBackend  # noqa: E402
+from tilewright.runtime.kernel import Bound  # noqa: E402
+from tilewright.runtime.plans import Plan  # noqa: E402
+from tilewright.schedule.candidates import candidates  # noqa: E402
+from tilewright.targets.c_names import KEYWORDS  # noqa: E402
+from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, owner  # noqa: E402
+
+# ---------------------------------------------------------------- the calls
+
+CALLS = (
+    r"""
+matmul(f16(M, K), f16(K, N))
+matmul(f16.T(M, K), f16(K, N))
+matmul(f16(M, K), f16.T(K, N))
+matmul(f16.wide(M, K), f16.wide(K, N))
+matmul(bf16(M, K), bf16.T(K, N), bf16(M, N))
+matmul(f32(M, K), f32(K, N))
+matmul(f64(M, K), f64.T(K, N))
+matmul(i8(M, K), i8.T(K, N))
+matmul(i8(M, K), i8(K, N), out_dtype="f32")
+matmul(f8e4m3(M, K), f8e4m3.T(K, N))
+matmul(f8e5m2(M, K), f8e5m2(K, N), out_dtype="f32")
+matmul(f8e4m3fnuz(M, K), f8e4m3fnuz.T(K, N), out_dtype="bf16")
+matmul(i16(M, K), i16(K, N))
+matmul(u8(M, K), i8(K, N))
+matmul(u32(M, K), i32(K, N))
+matmul(boolean(M, K), boolean(K, N))
+matmul(i16(M, K), i8(K, N), out_dtype="f32")
+matmul(f16(M, K), f16(K, N), alpha=0.5)
+matmul(f16(M, K), f16(K, N), c=f16(M, N))
+matmul(f16(M, K), f16(K, N), f32(M, N), beta=0.5)
+matmul(f16(M, K), f16(K, N), c=f32(N), beta=-2, alpha=3)
+matmul(f16(M, K), f16(K, N), bias=f16(N), activation="relu")
+matmul(f16(M, K), f16(K, N), bias=f32(N), activation="gelu")
+matmul(bf16(M, K), bf16(K, N), activation="gelu_tanh", out_dtype="f32")
+matmul(f32(M, K), f32(K, N), activation="silu")
+matmul(f64(M, K), f64(K, N), activation="sigmoid", bias=f64(N))
+matmul(f16(M, K), f16(K, N), activation="tanh", residual=f16(M, N))
+matmul(f16(M, K), f16.T(K, N), alpha=2, c=f16(M, N), beta=0.5, bias=f16(N), activation="silu",\
+    residual=f16(M, N))
+matmul(f16(L, M, K), f16(K, N), bias=f16(N))
+matmul(bf16(L, M, K), bf16(L, K, N))
+matmul(f16(2, 1, M, K), f16(L, K, N), residual=f16(L, 1, N))
+matmul(f32(L, M, K), f32.T(L, K, N), alpha=0)
+matmul(f16(K), f16(K, N))
+matmul(f32(M, K), f32(K))
+matmul(f16(5, K), f16.T(K, N), bias=f16(N), activation="relu")
+matmul(f16(M, K), f16(K, N), split_k=3)
+matmul(f16(M, K), f16(K, N), split_k=2, reduction="workspace", bias=f16(N), activation="relu")
+matmul(f16(M, K), f16(K, N), split_k=2, reduction="reduce-scatter")
+matmul(f16(M, K), f16(K, N), split_k=2, reduction="turnstile", c=f16(M, N))
+matmul(f16(M, K), f16(K, N), split_k=2, reduction="atomic", out_dtype="f32")
+matmul(bf16(M, K), bf16.T(K, N), split_k=2, reduction="cluster")
+matmul(f32(M, K), f32(K, N), split_k="auto")
+matmul(f16(M, K), f16.T(K, N), split_k="stream", bias=f16(N))
+matmul(f16(M, K), f16.T(K, N), batch_invariant=True)
+matmul(bf16(M, K), bf16.T(K, N), batch_invariant=True, split_k="auto", residual=bf16(M, N))
+matmul(f32(M, K), f32(K, N), precision="f32")
+matmul(f32.T(M, K), f32.T(K, N), precision="f16", alpha=0.5, bias=f32(N), activation="relu")
+matmul(f32(M, K), f32(K, N), precision="tf32", c=f32(M, N))
+matmul(f32(L, M, K), f32(L, K, N), precision="f32", split_k=2)
+matmul(f32(M, K), f32(K, N), precision="f16", batch_invariant=True)
+matmul(bf16(M, K), bf16.T(K, N), precision="f32")
+matmul(f8e4m3(M, K), f8e4m3.T(K, N), precision="f32")
+matmul(c64(M, K), c64(K, N), alpha=1j)
+scaled_mm(f16(M, K), f8e4m3.T(K, N), scale_b=f32(N))
+scaled_mm(f8e4m3(M, K), f8e4m3.T(K, N), scale_a=f32(M), scale_b=f32(N), out_dtype="bf16")
+scaled_mm(f8e5m2(M, K), f8e4m3(K, N), scale_a=2.0, scale_b=f32(1))
+scaled_mm(bf16(M, K), i8(K, N), scale_b=bf16(N), bias=bf16(N), activation="gelu")
+scaled_mm(f16(M, K), i8.T(K, N), scale_a=f32(M), out_dtype="i8")
+scaled_mm(i8(M, K), i8.T(K, N), scale_a=f32(M), scale_b=f32(N))
+scaled_mm(i8(L, M, K), f16(K, N), scale_a=f32(L, M), out_dtype="f8e4m3")
+scaled_mm(f32(M, K), f8e4m3(K, N), bias=f32(N), activation="relu")
+scaled_mm(f8e4m3fnuz(M, K), f8e4m3fnuz.T(K, N), scale_a=f32(M))
+scaled_mm(f16(M, K), f8e5m2.T(K, N), scale_b=f32(N), prepass=True)
+scaled_mm(f16(M, K), f8e5m2.T(K, N), scale_b=f32(N), prepass=False)
+scaled_mm(f8e4m3(M, 256), f8e4m3.T(256, N), scale_a=f32(M, 2), scale_b=f32(2, N))
+scaled_mm(f8e4m3(M, 256), f8e4m3.T(256, N), scale_a=f32(M, 2), scale_b=f32(2, up(N, 128)), bias=f32(N),\
+    activation="silu")
+scaled_mm(f16(M, 200), f8e4m3.T(200, N), scale_a=f32(up(M, 128), 2), scale_b=f32(2, N))
+scaled_mm(f16(M, 192), i8(192, N), scale_b=f16(6, N), group=32)
+scaled_mm(bf16(M, 192), i8.T(192, N), scale_b=bf16(6, N), zero_b=i8(6, N), group=32, scale_a=f32(M),\
+    bias=f32(N))
+scaled_mm(f16(M, 192), i4.T(192, N), scale_b=f16(6, N), zero_b=u8(6, N), group=32, activation="tanh")
+scaled_mm(f16(M, 192), i4(192, N), scale_b=f16(3, N), group=64)
+scaled_mm(f16(M, 192), i4.T(192, N), scale_b=f16(3, N), group=64, prepass=True)
+scaled_mm(bf16(5, 192), f4e2m1.T(192, N), scale_b=f32(12, N), group=16)
+scaled_mm(bf16(M, 192), f4e2m1.T(192, N), scale_b=f32(N))
+scaled_mm(f16(5, 192), pack_weights(i4(192, N), f16(6, N), group=32))
+complex_matmul(c64(M, K), c64(K, N))
+complex_matmul(c64(M, K), c64(K, N), method="3m", conjugate_a=True)
+complex_matmul(c64.T(M, K), c64(K, N), c64(M, N), alpha=0.5 - 2j, beta=1 + 1j, conjugate_b=True)
+complex_matmul(c128(M, K), c128(K, N), alpha=2, out=c128(M, N), beta=1)
+complex_matmul(c128(M, K), (f64(K, N), f64(K, N)), method="3m")
+complex_matmul(c32(M, K), c32(K, N))
+complex_matmul((bf16(M, K), bf16(M, K)), (bf16.T(K, N), bf16.T(K, N)), (bf16(M, N), bf16(M, N)), beta=-0.5)
+complex_matmul((f16(L, M, K), f16(L, M, K)), (f16(K, N), f16(K, N)), out_dtype="f32", method="3m", alpha=1j)
+complex_matmul((f32(M, K), f32(M, K)), (f32(L, K, N), f32(L, K, N)), conjugate_a=True, conjugate_b=True)
+complex_matmul(c64(M, K), c64(K, N), precision="f32")
+complex_matmul(c64(M, K), c64.T(K, N), c64(M, N), precision="f32", alpha=1j, conjugate_b=True)
+complex_matmul(c64(M, K), c64(K, N), precision="f16")
+complex_matmul(c64(M, K), c64(K, N), precision="tf32")
+complex_matmul(c64(M, K), c64(K, N), split_k=2, reduction="workspace")
+complex_matmul((f16(M, K), f16(M, K)), (f16(K, N), f16(K, N)), split_k="auto", reduction="turnstile")
+complex_matmul((bf16(M, K), bf16(M, K)), (bf16(K, N), bf16(K, N)), split_k="stream")
+complex_matmul(c64(M, K), c64(K, N), batch_invariant=True)
+complex_matmul(c64(5, K), c64(K, N), alpha=0)
+einsum("mk,kn->mn", f16(M, K), f16(K, N))
+einsum("mk,kn->nm", bf16(M, K), bf16(K, N), bias=bf16(M), activation="gelu")
+einsum("mk,nk->nm", f32(M, K), f32(N, K), precision="f32")
+einsum("lmk,kn->nlm", f16(L, M, K), f16(K, N), residual=f16(N, L, M), alpha=0.5)
+einsum("ijkl,klm->mji", bf16(5, 9, 3, 16), bf16(3, 16, N), activation="tanh", multiply=bf16(N, 9, 5))
+einsum("mk,kn->mn", f16(M, K), f16(K, N), multiply=f16(M, N), derivative="silu")
+einsum("mk,kn->mn", f16(M, K), f16(K, N), multiply=f16(M, N), derivative="gelu", activation="relu",\
+    bias=f32(1, N))
+einsum("mk,kn->mn", f32(M, K), f32(K, N), dropout=0.25, seed=7, offset=3)
+einsum("lmk,lkn->lmn", bf16(L, M, K), bf16(L, K, N), dropout=0.5, activation="relu", residual=bf16(L, M, N))
+einsum("mk,kn->mn", f16(M, K), f16(K, N), out_dtype="f8e4m3", saturate=True)
+einsum("mk,kn->mn", f32(M, K), f32(K, N), out_dtype="i8", saturate=True, alpha=3.0)
+einsum("mk,kn->mn", f16(M, K), f16(K, N), split_k=2, reduction="workspace", bias=f16(N))
+einsum("mk,kn->nm", f32(M, K), f32(K, N), split_k=2, reduction="turnstile")
+einsum("bmk,bkn->bmn", f32(L, M, K), f32(L, K, N), precision="tf32")
+einsum("bshk,khe->bhse", f16(2, M, 3, K), f16(K, 3, 40))
+einsum("k,k->", f32(K), f32(K))
+einsum("m,n->mn", f16(M), f16(N))
+reduced_matmul(f16(M, K), f16(K, N), "sum")
+reduced_matmul(f16(M, K), f16.T(K, N), "max", -2)
+reduced_matmul(bf16(M, K), bf16(K, N), ("max", "logsumexp"), bias=bf16(N))
+reduced_matmul(f32(M, K), f32(K, N), ("sum", "min"), -2, alpha=0.5, activation="relu")
+reduced_matmul(f16(M, K), f16(K, N), "logsumexp", product=f16(M, N))
+reduced_matmul(f64(M, K), f64(K, N), ("sum", "max", "min", "logsumexp"))
+reduced_matmul(f16(L, M, K), f16(K, N), "logsumexp", -2)
+reduced_matmul(f8e4m3(M, K), f8e4m3.T(K, N), "max")
+reduced_matmul(f32(M, K), f32(K, N), "sum", precision="tf32")
+grouped_matmul(f16(M, K), f16(3, K, N), ends(M // 4, M // 4, M))
+grouped_matmul(bf16(M, K), bf16.T(3, K, N), ends(M // 4, M // 2, M), bias=bf16(3, N), activation="silu")
+grouped_matmul(f32(M, K), f32(3, K, N), ends(M // 4, M // 2, M - 1), f32(M, N), precision="tf32")
+grouped_matmul(f64(M, K), f64(3, K, N), ends(0, M // 2, M))
+grouped_matmul(i8(M, K), i8(3, K, N), ends(0, M // 2, M), out_dtype="i32")
+grouped_matmul([f16(33, 24), f16(M, K), f16(1, 8)], [f16(24, 72), f16(K, 24), f16(8, 136)], out=[f16(33,\
+    72), f16(M, 24), f16(1, 136)])
+grouped_matmul([bf16(40, 24), bf16(M, K)], [bf16.T(24, 72), bf16.T(K, 24)], out=[bf16(40, 72), bf16(M,\
+    24)], bias=[bf16(72), bf16(24)], activation="relu")
+grouped_matmul([f32(40, 24), f32(M, K)], [f32(24, 72), f32(K, 24)], out=[f16(40, 72), f16(M, 24)])
+gemm_chain(f16(M, K), f16(K, 90), f16(90, 56), activation="relu", fused=True)
+gemm_chain(bf16(M, K), bf16(K, 64), bf16(64, 17), activation="silu", fused=True)
+gemm_chain(f16(L, M, K), f16(L, K, 96), f16(L, 96, 64))
+gemm_chain(f32(M, K), f32(K, N), f32(N, 24), activation="gelu", fused=False)
+gemm_chain(f64(M, K), f64(K, N), f64(N, 24), out=f64(M, 24))
+attention(f16(2, 3, M, 64), f16(2, 3, N, 64), f16(2, 3, N, 64))
+attention(bf16(1, 4, M, 128), bf16(1, 2, N, 128), bf16(1, 2, N, 128), causal=True, diagonal=N - M)
+attention(f16(1, 2, M, 64), f16(1, 2, N, 64), f16(1, 2, N, 40), return_lse=True, scale=0.3)
+attention(f32(2, M, 24), f32(2, N, 24), f32(2, N, 33), causal=True)
+attention(f16(M, 256), f16(N, 256), f16(N, 200), kernel="warps", out=f16(M, 200))
+attention(bf16(1, 1, M, 64), bf16(1, 1, N, 64), bf16(1, 1, N, 64), lse=f32(1, 1, M))
+col2im(f32(M, 36), (1, 1 + M, 2, 9), spatial=(1, 2), filter=(2, 2))
+col2im(f16(4 * M, 6 * 8), (2, M + 2, 3, 8), spatial=(1, 2), filter=(3, 2), padding=0, stride=1)
+col2im(f32(M, 3 * 4), out=f32(1, M + 2, 4), spatial=(1,), filter=(3,), accumulate=True)
+col2im(i8(M, 3 * 4), (1, 2 * M + 1, 4), spatial=(1,), filter=(3,), stride=2)
+col2im(f64(M, 3 * 8), (1, 8, M), spatial=(2,), filter=(3,), padding=1, channel=1, batch=0)
+col2im(bf16(3, M, 2 * 4), (1, M + 2, 3, 4), spatial=(1,), filter=(2,), dilation=2, group=2)
+col2im(f16(3, M, 2 * 4), (1, M + 1, 12), spatial=(1,), filter=(2,), groups=3)
+""".replace("\\\n   ", "")
+    .strip()
+    .splitlines()
+)
+"""Calls of every member of the family with its options.
+
+A dtype makes an array of it: as it is, transposed (``.T``), or with rows further apart than they are long
+(``.wide``)."""
+
+EXTENTS = {
+    "small": {"L": 3, "M": 70, "N": 72, "K": 40},
+    "large": {"L": 4, "M": 2048, "N": 4096, "K": 1024},
+    "deep": {"L": 2, "M": 96, "N": 256, "K": 8192},
+}
+MACHINES = {
+    "x86-64-v4": (8, ("small",)),
+    "aarch64": (8, ("small",)),
+    "sm_90a": (132, ("small", "large", "deep")),
+    "sm_80": (108, ("small",)),
+    "gfx942": (304, ("small", "large")),
+    "gfx1151": (20, ("small",)),
+}
+"""Architectures, the number of processors that the machine has, and the extents that are tried on it."""
+
+THREADS = (1, 2)
+"""Threads with which bits are computed."""
+
+PROPOSED = 2000
+"""How many problems are drawn for ``proposals``."""
+
+RANKED = 10
+"""How many proposals are compared for each problem."""
+
+
+class Memory:
+    """Memory of which no page is there before it is written; every call begins with all of it.
+
+    So arrays lie at the same distance from each other at every run, and may be larger than the machine.
+    """
+
+    size_bytes: ClassVar[int] = 1 << 38
+
+    def __init__(self) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        self._bytes = np.frombuffer(mmap.mmap(-1, self.size_bytes, flags), np.uint8)
+        self.used = 0
+
+    def array(self, shape: Sequence[int], kind: Any) -> Any:
+        """An array that begins at a multiple of 256 bytes, as a GPU's do."""
+        start, size = self.used, prod(shape) * np.dtype(kind).itemsize
+        self.used += -(-size // 256) * 256 + 256
+        return self._bytes[start : start + size].view(kind).reshape(shape)
+
+
+MEMORY = Memory()
+
+
+class Maker:
+    """Makes arrays of a dtype; their numbers follow from how many were made before.
+
+    Args:
+        kind: the dtype.
+        made: where arrays are remembered.
+        filled: whether they have numbers; else they have whatever was there.
+        order: ``"T"`` or ``"wide"``, as `CALLS` have it.
+    """
+
+    def __init__(self, kind: tw.DType, made: list[Any], *, filled: bool, order: str = "") -> None:
+        self._kind, self._made, self._filled, self._order = kind, made, filled, order
+        if not order:
+            self.T = Maker(kind, made, filled=filled, order="T")
+            self.wide = Maker(kind, made, filled=filled, order="wide")
+
+    def __call__(self, *shape: int) -> Any:
+        held, kind, turned = list(shape), self._kind, self._order == "T"
+        if turned:
+            held[-2:] = held[:-3:-1]
+        elif self._order == "wide":
+            held[-1] += 24
+        rng = np.random.default_rng(len(self._made))
+        array: Any
+        if kind.per_byte > 1:
+            codes = tw.pack(rng.integers(0, 7, held), kind)
+            array = tw.packed(codes.T if turned else codes, kind, 0 if turned else 1)
+        else:
+            array = MEMORY.array(held, kind.numpy)
+            if self._filled:
+                array[...] = drawn_numbers(rng, tuple(held), kind)
+            array = array.swapaxes(-1, -2) if turned else array[..., : shape[-1]]
+        self._made.append(array)
+        return array
+
+
+def drawn_numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DType) -> Any:
+    """Random numbers of a dtype."""
+    if kind in (tw.c32, tw.c64, tw.c128):
+        parts = rng.standard_normal((*shape, 2)).astype(np.float32)
+        return parts.astype({4: "f2", 8: "f4", 16: "f8"}[kind.bytes]).view(kind.numpy)[..., 0]
+    if kind.numpy == np.bool_:
+        return rng.integers(0, 2, shape).astype(bool)
+    if not kind.is_float:
+        return rng.integers(0 if kind.name.startswith("u") else -20, 21, shape).astype(kind.numpy)
+    return normal(rng, shape, kind)
+
+
+KINDS = {kind.name: kind for kind in vars(dtypes).values() if isinstance(kind, tw.DType)}
+MEMBERS = [
+    name for name in dir(tw) if name.endswith(("matmul", "_mm", "einsum", "_chain", "attention", "col2im"))
+]
+MEMBERS += ["pack_weights"]
+
+
+def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) -> tuple[list[Any], Any]:
+    """Make a call; returns the arrays that were made for it, in order, and its result."""
+    made: list[Any] = []
+
+    def ends(*rows: int) -> Any:
+        made.append(np.array(rows, np.int32))
+        return made[-1]
+
+    names: dict[str, Any] = {name: partial(getattr(tw, name), target=target) for name in MEMBERS}
+    names |= {name: Maker(kind, made, filled=filled) for name, kind in KINDS.items()}
+    names |= {"ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
+    RECORDED.arrays, MEMORY.used = made, 0
+    return made, eval(line, names)
+
+
+# ---------------------------------------------------------------- machines that launch nothing
+
+
+@dataclass
+class Recorder:
+    """What was launched since it was emptied: for each launch its arguments, and its text."""
+
+    pieces: list[str] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
+
+    def place(self, array: Any) -> str:
+        """What an argument of a launch is, and which of the call's arrays it lies in, if in one."""
+        info = describe(array)
+        for at, one in enumerate(self.arrays):
+            given = one.array if hasattr(one, "array") and not isinstance(one, np.ndarray) else one
+            low, high = np.lib.array_utils.byte_bounds(np.asarray(given))
+            if low <= info.pointer < high:
+                start = info.pointer - describe(given).pointer
+                return f"argument {at} + {start}: {info.dtype} {info.shape} {info.strides}"
+        return f"{info.dtype} {info.shape} {info.strides}"
+
+    def launched(self, prepared: Prepared, arguments: Sequence[Any]) -> None:
+        """Write down a launch."""
+        executable, binding = prepared.executable, prepared.binding
+        said = [
+            self.place(argument) if parameter.kind == "tensor" else repr(argument)
+            for parameter, argument in zip(prepared.parameters, arguments, strict=True)
+        ]
+        numbers = f"grid {binding.grid}, sizes {(*binding.sizes.values(),)}"
+        memory = f"workspaces {(*binding.workspaces.values(),)}"
+        self.pieces.append("\n".join((f"launch: {numbers}, {memory}", *said)))
+        self.pieces.append(normal_text(executable.listing.text, executable.listing.entry))
+
+
+RECORDED = Recorder()
+
+
+class Prepared:
+    """A launch that is written down instead."""
+
+    may_be_inlined: ClassVar[bool] = False
+
+    def __init__(self, executable: Any, binding: Any, parameters: Sequence[Any], arrays: Any) -> None:
+        self.executable, self.binding, self.parameters = executable, binding, tuple(parameters)
+        self.recent, self.seen = True, 0
+        executable.launches.add(self)
+
+    def inline(self) -> None:
+        """It is not launched without Python."""
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Write it down."""
+        RECORDED.launched(self, arguments)
+
+
+def machine(arch: str, processors: int) -> Any:
+    """A target whose arrays lie in host memory, that emits texts and launches nothing."""
+    whose = owner(arch)
+    base: Any = {CPU.name: CpuBackend, CUDA.name: CudaBackend, HIP.name: HipBackend}[whose.name]
+
+    def compile(self: Any, kernel: Any, _: str | None) -> Executable:  # noqa: A001 the name of the protocol
+        return Executable(self.name, arch, kernel, self.listing(kernel, arch))
+
+    methods = {
+        "name": arch,
+        "arch_name": lambda self: arch,
+        "processors": lambda self: processors,
+        "device_name": lambda self: "",
+        "compile": compile,
+        "prepare": lambda self, *given: Prepared(*given),
+    }
+    globals()[f"Machine_{arch}"] = type("Machine", (base,), methods)
+    place = f"{__name__}:Machine_{arch}"
+    changed: dict[str, Any] = {"name": arch, "memory": HOST, "serves": False, "arch": arch, "backend": place}
+    changed |= dict.fromkeys(("missing", "place", "wait", "present"), "")
+    return replace(whose, **changed)
+
+
+@contextmanager
+def machines() -> Iterator[None]:
+    """Meanwhile the machines are targets, no table of measured schedules is read, and nobody warns."""
+    no_tables = patch.object(tables, "table_for", lambda *_: None)
+    no_warning = patch.object(slow, "warn", lambda executable: None)
+    known = {arch: machine(arch, processors) for arch, (processors, _) in MACHINES.items()}
+    no_maps = patch.object(ListTable, "write_maps", lambda *_: None)  # which only drivers encode
+    with no_tables, no_warning, no_maps, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        TARGETS.update(known)
+        try:
+            yield
+        finally:
+            for arch in known:
+                del TARGETS[arch]
+            backends._made.cache_clear()
+
+
+# ---------------------------------------------------------------- texts without their names
+
+TOKEN = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|^[ \t]*\#(?:[^\n\\]|\\.|\\\n)*|//[^\n]*|/\*.*?\*/'
+    r"|[A-Za-z_]\w*|\d[\w.]*(?:(?<=[eEpP])[+-]\w+)?|\s+|.",
+    re.MULTILINE | re.DOTALL,
+)
+_BUILT_IN = """
+void bool char short int long float double signed unsigned auto half bfloat __half __nv_bfloat16 _Float16
+uint2 uint4 float2 float4 int2 int4 size_t
+"""
+BUILT_IN = frozenset(_BUILT_IN.split())
+BETWEEN = ("const", "volatile", "__restrict__", "__restrict", "*", "&", "__grid_constant__")
+NO_TYPE = KEYWORDS - {*BUILT_IN}
+
+
+def normal_text(text: str, entry: str) -> str:
+    """A text in C without comments, in which whatever it declares has a number for its name.
+
+    Functions and types keep their names, all but the kernel's, and so does what a text does not declare:
+    intrinsics, macros, assembly.  A name is numbered where it is declared, within its braces.  Statements
+    stand on lines of their own, with a space between any two tokens.  Terms of integer sums and products
+    are in the order of their names, which this does not undo.
+    """
+    text = re.sub(rf"\b{re.escape(entry)}(?=\b|_arguments\b|_block\b)", "KERNEL", text)
+    types = {*BUILT_IN} | {*re.findall(r"(?<!<)\b(?:struct|union|enum|using)\s+(\w+)", text)}
+    types |= {*re.findall(r"\bstruct\s+__\w+\([^)]*\)\s+(\w+)", text)}
+    types |= {*re.findall(r"\btypedef\b[^;]*?(\w+)\s*(?:__attribute__[^;]*)?;", text)}
+    words = _bare([t for t in TOKEN.findall(text) if not t.startswith(("//", "/*")) and not t.isspace()])
+    out: list[str] = []
+    scopes: list[dict[str, str]] = [{}]
+    fields: dict[str, str] = {}
+    local: set[str] = set()  # types of a template
+    count, depth, in_arguments = 0, 0, False
+    for at, word in enumerate(words):
+        before, after = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+        made = word
+        if word == "{":
+            in_arguments |= depth == 0 and before == "KERNEL_arguments"
+            depth += 1
+            scopes.append({})
+        elif word == "}":
+            depth -= 1
+            scopes.pop()
+            in_arguments &= depth > 0
+        elif before in ("class", "typename"):
+            local.add(word)
+        elif not (word[0].isalpha() or word[0] == "_") or word in KEYWORDS or word in types | local:
+            pass
+        elif before == "." or words[at - 2 : at] == ["-", ">"]:
+            made = fields.get(word, word)
+        elif _is_declared(words, at, types | local) and not (depth == 0 and after == "("):
+            count += 1
+            made = scopes[-1][word] = f"v{count}"
+            if in_arguments:
+                fields[word] = made
+        else:
+            made = next((scope[word] for scope in reversed(scopes) if word in scope), word)
+        out.append(made.strip())
+        if word in (";", "{", "}") or word.lstrip().startswith("#"):
+            out.append("\n")
+            if depth == 0:
+                scopes, local = [{}], set()
+                count = count if fields else 0
+    return "\n".join(line.strip() for line in " ".join(out).splitlines())
+
+
+def _bare(words: Sequence[str]) -> list[str]:
+    """Without the braces around single statements, which are there where a line would be too long."""
+    found: list[str] = []
+    opened: list[int] = []
+    for word in words:
+        if word == "{":
+            opened.append(len(found))
+        found.append(word)
+        if word == "}":
+            start = opened.pop()
+            inner = found[start + 1 : -1]
+            ends = [
+                at
+                for at, one in enumerate(inner)
+                if one == ";" and inner[:at].count("(") == inner[:at].count(")")
+            ]
+            is_body = len(opened) > 0 and found[start - 1] in (")", "else")
+            if is_body and ends == [len(inner) - 1] and not {"{", "if"} & {*inner}:
+                found[start:] = inner
+    return found
+
+
+def _is_declared(words: Sequence[str], place: int, types: Set[str]) -> bool:
+    """Whether a word is a name that is declared: it stands behind a type, perhaps with stars between them."""
+    at = place - 1
+    while at >= 0 and words[at] in BETWEEN:
+        at -= 1
+    return at >= 0 and words[at] in types and (at == 0 or words[at - 1] not in (".", ">", ":"))
+
+
+# ---------------------------------------------------------------- the parts
+
+Made = Iterator[tuple[str, Callable[[], list[str]]]]
+"""What is produced: a name, and what gives its texts."""
+
+
+def texts() -> Made:
+    """Each call on each machine."""
+    for arch, (_, sizes) in MACHINES.items():
+        for size in sizes:
+            for line in CALLS:
+                yield f"{arch}, {size}: {line}", partial(_launches, line, EXTENTS[size], arch)
+
+
+def _launches(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
+    RECORDED.pieces = []
+    try:
+        called(line, extents, arch, filled=False)
+    except Exception as error:  # noqa: BLE001 a call that fails is to fail in the same way
+        RECORDED.pieces.append(failed(error))
+    return RECORDED.pieces
+
+
+def failed(error: Exception) -> str:
+    """What is kept of a call that is refused, or goes wrong; messages may change."""
+    return f"{'refused' if isinstance(error, TilewrightError) else 'FAILED'}: {type(error).__name__}"
+
+
+def schedule_forms() -> Made:
+    """Each schedule of the tests on each architecture."""
+    for arch in MACHINES:
+        for name, schedule in forms.FORMS.items():
+            yield f"{arch}: form {name}", partial(_form, arch, partial(_expanded, schedule, arch))
+        for name, case in small.CASES.items():
+            yield f"{arch}: case {name}", partial(_form, arch, partial(_case, case, arch))
+
+
+def _expanded(schedule: Any, arch: str) -> Any:
+    return forms.expanded(schedule, arch=owner(arch).architecture(arch))
+
+
+def _case(case: Any, arch: str) -> Any:
+    given = case.arrays(case.shape(case.turns)).values()
+    return case.bound.trace(*given, target=arch)
+
+
+def _form(arch: str, trace: Callable[[], Any]) -> list[str]:
+    backend = backends.backend_named(arch)
+    try:
+        kernel = trace()
+        if broken := [*violations(kernel), *backend.violations(kernel, arch)]:
+            raise LegalityError(kernel.name, arch, broken)
+        listing = backend.listing(kernel, arch)
+    except TilewrightError as error:
+        return [failed(error)]
+    assert listing is not None
+    return [normal_text(listing.text, listing.entry)]
+
+
+def proposals() -> Made:
+    """What is proposed for the kernels of drawn calls."""
+    for number in range(PROPOSED):
+        draw = random.Random(f"proposals {number}")
+        line, arch = draw.choice(CALLS), draw.choice((*MACHINES, "sm_90a"))
+        few = draw.random() < 0.2
+        extents = {"L": draw.randint(1, 9)}
+        for name in "MNK":
+            extent = round(2 ** draw.uniform(0, 13))
+            unit = draw.choice((1, 1, 8, 64))
+            extents[name] = max(-(-extent // unit) * unit, 4)
+        extents["M"] = draw.randint(4, 16) if few else extents["M"]
+        said = " ".join(f"{name}={extent}" for name, extent in extents.items())
+        yield f"{number}: {arch}, {said}: {line}", partial(_proposed, line, extents, arch)
+
+
+def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
+    found: list[str] = []
+
+    def planned(self: Bound, arguments: Any, target: Any, arrays: Any = None) -> tuple[Plan, list[int]]:
+        question = self.question(*arguments, target=target)
+        found.append("explicit" if question is None else ranked(question))
+        executable = Executable(arch, arch, None)  # type: ignore[arg-type]
+        prepared = Silent(executable, None, (), None)
+        return Plan(prepared, ()), [describe(a).pointer for a in arguments if hasattr(a, "dtype")]
+
+    with patch.object(Bound, "planned", planned):
+        try:
+            called(line, extents, arch, filled=False)
+        except Exception as error:  # noqa: BLE001 as of texts
+            found.append(failed(error))
+    return found
+
+
+def ranked(question: Any) -> str:
+    """The first proposals for a problem, in their order."""
+    return "\n".join(
+        f"{one.schedule!r} | {'against' if one.against else 'legal'} | {one.estimate:.9g}"
+        for one in candidates(question)[:RANKED]
+    )
+
+
+class Silent(Prepared):
+    """A launch that does nothing."""
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Nothing."""
+
+
+def bits() -> Made:
+    """The result of each call on this processor; of each number of threads in a process of its own."""
+    for threads in THREADS:
+        with patch.dict(os.environ, TILEWRIGHT_THREADS=str(threads)):
+            pool = multiprocessing.get_context("spawn").Pool(1)
+        with pool:
+            for line in CALLS:
+                yield f"{threads} threads: {line}", partial(pool.apply, result_of, (line,))
+
+
+def result_of(line: str) -> list[str]:
+    """Hashes of the result of a call, and of its arrays, some of which it may have written."""
+    try:
+        made, result = called(line, EXTENTS["small"], CPU.name, filled=True)
+    except Exception as error:  # noqa: BLE001 as of texts
+        return [failed(error)]
+    stored = [one for one in made if isinstance(one, np.ndarray)]
+    return [hash_of(one) for one in (*flat(result), *stored)]
+
+
+def flat(result: Any) -> Iterator[Any]:
+    """The arrays of a result."""
+    if isinstance(result, list | tuple):
+        for one in result:
+            yield from flat(one)
+    else:
+        yield np.asarray(result)
+
+
+def hash_of(array: Any) -> str:
+    """Of dtype, shape and bits."""
+    found = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
+    return f"{array.dtype} {array.shape} {found}"
+
+
+PARTS: dict[str, Callable[[], Made]] = {
+    "texts": texts,
+    "forms": schedule_forms,
+    "proposals": proposals,
+    "bits": bits,
+}
+
+# ---------------------------------------------------------------- records
+
+Record = dict[str, dict[str, list[str]]]
+"""For each part and name the hashes of its texts."""
+
+
+def produced(
+    parts: Sequence[str], share: tuple[int, int] = (1, 1), only: str = ""
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Part, name and texts of all that is asked for.
+
+    Args:
+        parts: which.
+        share: which one of how many shares of each part.
+        only: a name, or a part of names, that alone is produced.
+    """
+    spent: dict[str, float] = defaultdict(float)
+    with machines():
+        for part in parts:
+            for at, (name, make) in enumerate(PARTS[part]()):
+                if only not in name or at % share[1] != share[0] - 1:
+                    continue
+                begin = time.perf_counter()
+                try:
+                    made = make()
+                except Exception as error:
+                    error.add_note(f"while it produced {part}, {name}")
+                    raise
+                spent[part if part == "proposals" else f"{part}, {name.partition(':')[0]}"] += (
+                    time.perf_counter() - begin
+                )
+                yield part, name, made
+    for what, seconds in spent.items():
+        print(f"{seconds:8.1f} s  {what}")
+
+
+def hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def differences(before: Record, now: Record, *, whole: bool) -> list[str]:
+    """Each name of which the texts are not the same.
+
+    Args:
+        before: what was.
+        now: what is.
+        whole: whether what is missing now is a difference, or was not asked for.
+    """
+    found = []
+    for part, made in now.items():
+        was = before.get(part, {})
+        for name, pieces in made.items():
+            if name not in was:
+                found.append(f"{part}: {name}: was not there before")
+            elif was[name] != pieces:
+                same = len(was[name]) == len(pieces)
+                which = [
+                    str(at)
+                    for at, pair in enumerate(zip(was[name], pieces, strict=False))
+                    if len({*pair}) > 1
+                ]
+                how = f"piece {', '.join(which)}" if same else f"{len(was[name])} pieces became {len(pieces)}"
+                found.append(f"{part}: {name}: {how}")
+        if whole:
+            found += [f"{part}: {name}: is there no more" for name in was if name not in made]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--write", type=Path, help="a JSON file for the record")
+    parser.add_argument("--against", type=Path, help="a record that is compared with this tree")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=[*PARTS], help="default: all")
+    parser.add_argument("--share", default="1/1", help="which share of each part, as 1/4")
+    parser.add_argument("--only", default="", help="names that contain this, alone")
+    parser.add_argument(
+        "--show", default="", help="print what differs in the texts of names that contain this"
+    )
+    asked = parser.parse_args()
+    if (asked.write is None) == (asked.against is None):
+        parser.error("say --write FILE or --against FILE")
+    at, of = (int(number) for number in asked.share.split("/"))
+    only, whole = asked.only or asked.show, (at, of) == (1, 1) and not (asked.only or asked.show)
+    now: Record = {}
+    kept: dict[str, str] = {}
+    for part, name, pieces in produced(asked.part, (at, of), only):
+        now.setdefault(part, {})[name] = [hashed(piece) for piece in pieces]
+        kept |= {hashed(piece): piece for piece in pieces}
+    counts = ", ".join(f"{len(made)} {part}" for part, made in now.items())
+    for word in ("refused", "FAILED"):
+        wrong = {key for key, text in kept.items() if text.startswith(word)}
+        names = [name for made in now.values() for name, pieces in made.items() if wrong & {*pieces}]
+        print(f"{len(names)} {word}", *names[: 0 if word == "refused" else 20], sep="\n  ")
+    if asked.write is not None:
+        everything = whole and [*asked.part] == [*PARTS]
+        save(asked.write, {} if everything else recorded(asked.write), now, kept)
+        print(f"{counts}, {len(kept)} texts: {asked.write}")
+        return 0
+    read = json.loads(asked.against.read_text())
+    found = differences(read["record"], now, whole=whole)
+    print(*found, sep="\n")
+    if asked.show:
+        show(asked.against, read["record"], now, kept)
+    print(f"{counts}: {len(found)} differ from {read['commit']}")
+    return bool(found)
+
+
+def recorded(path: Path) -> Record:
+    """What a record has; nothing if there is none yet."""
+    read: dict[str, Record] = json.loads(path.read_text()) if path.exists() else {}
+    return read.get("record", {})
+
+
+def save(path: Path, record: Record, made: Record, kept: Mapping[str, str]) -> None:
+    """Write what was made into a record, and its texts beside it."""
+    texts = path.with_suffix(".zip")
+    with zipfile.ZipFile(texts, "a" if record and texts.exists() else "w", zipfile.ZIP_DEFLATED) as file:
+        for key in kept.keys() - {*file.namelist()}:
+            file.writestr(key, kept[key])
+    for part, names in made.items():
+        record.setdefault(part, {}).update(names)
+    path.write_text(json.dumps({"commit": commit(), "record": record}, indent=0) + "\n")
+
+
+def show(path: Path, before: Record, now: Record, kept: Mapping[str, str]) -> None:
+    """Print the differences between texts, each pair once."""
+    shown: set[tuple[str, str]] = set()
+    with zipfile.ZipFile(path.with_suffix(".zip")) as file:
+        for part, made in now.items():
+            for name, pieces in made.items():
+                for pair in zip(before.get(part, {}).get(name, []), pieces, strict=False):
+                    if pair[0] != pair[1] and pair not in shown:
+                        shown.add(pair)
+                        was, text = file.read(pair[0]).decode().splitlines(), kept[pair[1]].splitlines()
+                        print(
+                            *difflib.unified_diff(was, text, f"before: {name}", "now", lineterm=""), sep="\n"
+                        )
+
+
+@cache
+def commit() -> str:
+    """The source tree's, as git says."""
+    command = ("git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
