@@ -1,0 +1,286 @@
+"""Figures of the source by which one sees whether it is easier to follow than before.
+
+    python scripts/counts.py
+    python scripts/counts.py --json counts.json
+
+Each figure is the value of a function below, whose first sentence defines it.  Prints them as a table, with
+the class names that several files have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import statistics
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "tilewright"
+sys.path.insert(0, str(ROOT / "src"))
+
+FEW_LINES = 100
+CLASS = re.compile(r"^[ ]*class (\w+)[(:]", re.MULTILINE)
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENCODING, tokenize.ENDMARKER),
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of Python.
+
+    Args:
+        path: where it lies.
+    """
+
+    path: Path
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """What it says."""
+        return ast.parse(self.path.read_bytes())
+
+    @cached_property
+    def code(self) -> frozenset[int]:
+        """The numbers of its lines of code: not blank, and no comment or docstring alone."""
+        with self.path.open("rb") as file:
+            tokens = [one for one in tokenize.tokenize(file.readline) if one.type not in NO_CODE]
+        lines = {at for one in tokens for at in range(one.start[0], one.end[0] + 1)}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str):
+                lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        return frozenset(lines)
+
+    @property
+    def lines(self) -> int:
+        """All of its lines."""
+        return len(self.path.read_bytes().splitlines())
+
+    def nodes(self, *kinds: type[Any]) -> Iterator[Any]:
+        """Its nodes of some kinds."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+
+
+class Source:
+    """The files of a package.
+
+    Args:
+        folder: of the package.
+    """
+
+    def __init__(self, folder: Path = PACKAGE) -> None:
+        self.folder = folder
+        self.all = [File(path) for path in sorted(folder.rglob("*.py"))]
+
+    def code_lines(self) -> int:
+        """Lines that are not blank and hold something else than a comment or a docstring."""
+        return sum(len(file.code) for file in self.all)
+
+    def files(self) -> int:
+        """Files of Python in the package."""
+        return len(self.all)
+
+    def short_files(self) -> int:
+        """Files of fewer than 100 lines, blank ones and comments included."""
+        return sum(file.lines < FEW_LINES for file in self.all)
+
+    def median_function(self) -> float:
+        """The median over all functions of their lines of code, with the signature and without decorators."""
+        return statistics.median(
+            sum(at in file.code for at in range(node.lineno, node.end_lineno + 1))
+            for file in self.all
+            for node in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        )
+
+    def used_once(self) -> float:
+        """The share that is named in one place alone of private functions whose name no other function has.
+
+        Private are names with one underscore before them; as variables and as attributes they are counted in
+        the whole package.
+        """
+        defined: Counter[str] = Counter()
+        named: Counter[str] = Counter()
+        for file in self.all:
+            for node in file.nodes(ast.FunctionDef, ast.AsyncFunctionDef, ast.Name, ast.Attribute):
+                if isinstance(node, ast.Name | ast.Attribute):
+                    named[node.id if isinstance(node, ast.Name) else node.attr] += 1
+                elif node.name.startswith("_") and not node.name.startswith("__"):
+                    defined[node.name] += 1
+        alone = [name for name, count in defined.items() if count == 1]
+        return sum(named[name] == 1 for name in alone) / len(alone)
+
+    def class_names(self) -> dict[str, list[str]]:
+        """Names that classes in two files or more have, with those files."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for file in self.all:
+            for name in CLASS.findall(file.path.read_text()):
+                found[name].add(str(file.path.relative_to(self.folder)))
+        return {name: sorted(found[name]) for name in sorted(found) if len(found[name]) > 1}
+
+
+# ---------------------------------------------------------------- the way of an argument
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where an argument comes to.
+
+    Args:
+        files: those in which a function receives it, one behind the other; neighbours differ.
+    """
+
+    files: tuple[str, ...]
+
+    @property
+    def distinct(self) -> int:
+        """Files whose functions receive the array, its `ArrayInfo`, or a collection or record with either."""
+        return len({*self.files})
+
+    @property
+    def returns(self) -> int:
+        """Times that it comes to a file which it had left."""
+        return len(self.files) - self.distinct
+
+
+def way_of(array: Any, call: Callable[[], object], folder: Path = PACKAGE) -> Way:
+    """Which files of a package receive an array during a call.
+
+    Args:
+        array: of NumPy's.
+        call: makes the call.
+        folder: of the package.
+    """
+    from tilewright.runtime.arrays import ArrayInfo
+
+    address = array.ctypes.data
+    files: list[str] = []
+
+    def is_it(value: Any) -> bool:
+        return value is array or (isinstance(value, ArrayInfo) and value.pointer == address)
+
+    def carries(value: Any) -> bool:
+        if is_it(value):
+            return True
+        if isinstance(value, list | tuple):
+            return any(map(is_it, value))
+        if isinstance(value, dict):
+            return any(map(is_it, value.values()))
+        if is_dataclass(value) and not isinstance(value, type):
+            return any(is_it(getattr(value, one.name, None)) for one in fields(value))
+        return False
+
+    def called(code: CodeType, frame: FrameType) -> None:
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        if any(carries(frame.f_locals.get(name)) for name in code.co_varnames[:count]):
+            place = str(Path(code.co_filename).relative_to(folder))
+            if files[-1:] != [place]:
+                files.append(place)
+
+    followed(call, called, folder)
+    return Way(tuple(files))
+
+
+def descriptions(call: Callable[[], object]) -> int:
+    """How often `describe` looks at an array during a call."""
+    found: Counter[str] = Counter()
+    followed(call, lambda code, frame: found.update([code.co_name]), PACKAGE / "runtime" / "arrays.py")
+    return found["describe"]
+
+
+def followed(call: Callable[[], object], seen: Callable[[CodeType, FrameType], None], under: Path) -> None:
+    """Make a call, and show each call of a function from files under a path."""
+    start = str(under)
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(start):
+            sys.setprofile(None)
+            try:
+                seen(frame.f_code, frame)
+            finally:
+                sys.setprofile(profile)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+
+
+def first_calls() -> dict[str, float]:
+    """The ways of arguments through first calls on the processor, and how often arrays are described."""
+    import numpy as np
+
+    import tilewright as tw
+
+    found: dict[str, float] = {}
+    a, b, out = np.ones((70, 40), "f2"), np.ones((40, 72), "f2"), np.empty((70, 72), "f2")
+    weights, scales = np.ones((40, 72), "i1"), np.ones(72, "f4")
+    x, y, z = np.ones((70, 40), "c8"), np.ones((40, 72), "c8"), np.empty((70, 72), "c8")
+    ways = {
+        "a of matmul": way_of(a, lambda: tw.matmul(a, b, out, target="cpu")),
+        "b of scaled_mm": way_of(weights, lambda: tw.scaled_mm(a, weights, scale_b=scales, target="cpu")),
+    }
+    for name, way in ways.items():
+        found[f"{name}: files"] = way.distinct
+        found[f"{name}: returns to a file"] = way.returns
+    # Of other layouts, so that they are first calls too.
+    turned, columns = np.ones((40, 70), "f2").T, np.ones((72, 40), "f2").T
+    found["descriptions of 3 arrays: matmul"] = descriptions(
+        lambda: tw.matmul(turned, columns, out, target="cpu")
+    )
+    found["descriptions of 3 arrays: complex_matmul"] = descriptions(
+        lambda: tw.complex_matmul(x, y, out=z, target="cpu")
+    )
+    return found
+
+
+def counted(*, calls: bool = True) -> tuple[dict[str, float], dict[str, list[str]]]:
+    """All figures, and the class names that several files have.
+
+    Args:
+        calls: whether first calls are followed, which compiles kernels.
+    """
+    source = Source()
+    names = source.class_names()
+    figures: dict[str, float] = {
+        "lines of code": source.code_lines(),
+        "files": source.files(),
+        "files of fewer than 100 lines": source.short_files(),
+        "lines of code of a function, median": source.median_function(),
+        "private functions named once, per cent": round(100 * source.used_once(), 1),
+        "class names in two files or more": len(names),
+    }
+    return (figures | first_calls() if calls else figures), names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="a file to write the figures to")
+    parser.add_argument(
+        "--source", action="store_true", help="only the figures of the source; makes no calls"
+    )
+    asked = parser.parse_args()
+    figures, names = counted(calls=not asked.source)
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name:{width}}  {value:>8g}")
+    print(f"\nclass names in two files or more ({len(names)}):")
+    for name, places in names.items():
+        print(f"  {name}: {', '.join(places)}")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps({"figures": figures, "class names": names}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
