@@ -115,6 +115,32 @@ def test_an_operand_is_converted_on_its_way(kind: Any, other: Any, target: str) 
     check(converted, target, *drawn(70, 50, 45, kind, other))
 
 
+@tw.kernel(**DIMS)
+def squared(A, B, C, *, times):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            a = A[m, k]
+            for _ in range(times):
+                a = a * a
+            acc += a @ B[k, n]
+        C[m, n] = acc
+
+
+@TARGETS
+def test_a_value_that_is_used_twice_is_in_the_text_once(target: str) -> None:
+    """Each square is the square of the one before: as a tree of uses they would be 2**40 products."""
+    times = 40
+    given = drawn(19, 23, 21, np.float32)
+    made = squared.bind(times=times).compile(*given, target=target)
+    products = [op for op in made.kernel.walk() if getattr(op, "function", "") == "mul"]
+    multiplied = [op for op in made.kernel.walk() if hasattr(op, "mma")]
+    assert products
+    assert len(products) % times == 0
+    assert len(products) // times <= len(multiplied) + 1  # the first are computed before the loop
+    check(squared.bind(times=3), target, *given)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_gpu_has_such_a_schedule_and_text(arch: str) -> None:
     for kernel, extent in ((shifted, 4096), (converted, 100)):

@@ -117,7 +117,7 @@ class Factor:
         view = self.view
         if not isinstance(view, Map) or view.function != "convert":
             return False
-        return isinstance(_plain(view.given[0]), Part)
+        return isinstance(plain(view.given[0]), Part)
 
     @property
     def keeps_zero(self) -> bool:
@@ -311,33 +311,33 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
             node.location or product.location,
         )
     others = tuple(part for part in parts if part is not whole[0])
-    return Factor(whole[0], row, product.span, _plain(node), others, _scale(scale, row, product))
+    return Factor(whole[0], row, product.span, plain(node), others, _scale(scale, row, product))
 
 
 def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
     """The scales of an operand, by the array that they lie in."""
     if node is None:
         return None
-    plain = view = _plain(node)
-    while isinstance(plain, Map) and plain.function == "convert":
-        plain = _plain(plain.given[0])
-    if not isinstance(plain, Part) or row not in plain.at or product.span not in plain.at:
+    part = view = plain(node)
+    while isinstance(part, Map) and part.function == "convert":
+        part = plain(part.given[0])
+    if not isinstance(part, Part) or row not in part.at or product.span not in part.at:
         raise TraceError(
             f"a scale of a product is a part of an array, along {row.name} and {product.span.name}; nearest "
             f"legal choice: S[{row.name}, {product.span.name} // 128]",
             node.location or product.location,
         )
-    run, rows = (run_along(plain, span) or 1 for span in (product.span, row))
+    run, rows = (run_along(part, span) or 1 for span in (product.span, row))
     if run == 1:
         raise TraceError(
             f"a scale for each {product.span.name}: sums are multiplied by what their products have in "
             f"common; nearest legal choice: S[{row.name}, {product.span.name} // 128]",
             node.location or product.location,
         )
-    return Scale(plain, view, run, rows)
+    return Scale(part, view, run, rows)
 
 
-def _plain(node: Node) -> Node:
+def plain(node: Node) -> Node:
     """A value without what only puts its axes in another order."""
     while isinstance(node, Rearrange):
         node = node.argument
@@ -345,24 +345,26 @@ def _plain(node: Node) -> Node:
 
 
 def leaves(node: Node) -> list[Node]:
-    """What a value is computed from in the end."""
-    if not node.arguments:
-        return [node]
-    return [leaf for argument in node.arguments for leaf in leaves(argument)]
+    """What a value is computed from in the end, each once."""
+    return [one for one in walk(node) if not one.arguments]
 
 
 def at_zero(node: Node) -> Array:
     """What is computed of parts of arrays that hold 0; no number of the launch is among its leaves."""
-    given = [at_zero(argument) for argument in node.arguments]
-    if isinstance(node, Part):
-        return wide.literal(0, node.dtype)
-    if isinstance(node, Literal):
-        return wide.literal(node.value, node.dtype)
-    if not isinstance(node, Map):
-        return given[0]
-    if node.function in CONVERSION:
-        return wide.converted(node.function, given[0], node.given[0].dtype, node.dtype)
-    return wide.applied(node.function, given, node.dtype)
+    known: dict[Node, Array] = {}
+    for one in walk(node):
+        given = [known[argument] for argument in one.arguments]
+        if isinstance(one, Part):
+            known[one] = wide.literal(0, one.dtype)
+        elif isinstance(one, Literal):
+            known[one] = wide.literal(one.value, one.dtype)
+        elif not isinstance(one, Map):
+            known[one] = given[0]
+        elif one.function in CONVERSION:
+            known[one] = wide.converted(one.function, given[0], one.given[0].dtype, one.dtype)
+        else:
+            known[one] = wide.applied(one.function, given, one.dtype)
+    return known[node]
 
 
 def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: Places) -> Tensor:
