@@ -188,8 +188,6 @@ def after_argument(start: int) -> Array:
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "async"])
 def test_listings_for_gfx942_keep_inside(way: str) -> None:
     rows = numbers("i64")
-    if way == "loop":  # whose end overflows from the largest number on
-        rows = np.clip(rows, -9, np.iinfo(rows.dtype).max // 2)
     x, y, whole = arguments(way, rows)
     arrays = {"X": x, "rows": rows, "Y": y}
     launched(at_rows.bind(way=way), "gfx942", arrays)
@@ -205,6 +203,53 @@ def test_the_text_for_gpus_asks_before_each_access(way: str, dtype: str) -> None
     text = cuda.emit(at_rows.trace(x, rows, y, way=way), "sm_90a").text
     assert compile_text(text, "sm_90a")
     assert "< T" in text
+
+
+@tw.kernel(rows="R", Y="T N")
+def over(rows, Y, *, before, behind, step=1, stop=None, named=False):
+    """Ones in the rows of Y around a number from memory."""
+    r = tw.index(rows[tw.block_index(rows.shape[0])], None if stop is None else 0, stop)
+    ones = tw.fragment(tw.blocked((1, COLUMNS), (1, 32)), tw.f32, 1)
+    end = tw.let(r + behind) if named else r + behind
+    for row in tw.range(r - before, end, step):
+        tw.copy(ones, Y[row : row + 1, 0:COLUMNS])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words", "wanted"),
+    [
+        ("i32", {}, "const long long row_end = (long long)r + 2"),
+        ("i64", {}, "min_int(r, 9223372036854775805) + 2"),
+        ("i32", {"named": True}, "= (long long)r + 2"),
+        ("i64", {"before": 2}, "row = max_int(r, -9223372036854775806) - 2"),
+        ("i32", {"stop": 9}, "int row_end = r + 2"),
+        ("i64", {"step": 3}, "min_int(r, 9223372036854775803) + 2"),
+        ("i8", {}, "int row_end = r + 2"),
+    ],
+    ids=str,
+)
+def test_the_end_of_a_range_does_not_overflow(dtype: str, words: dict[str, Any], wanted: str) -> None:
+    """As it would where 2 is added to the largest integer of a dtype, so that the loop might never end."""
+    kind = tw.dtype(dtype).numpy
+    words = {"before": 0, "behind": 2, **words}
+    rows, y = np.zeros(3, kind), np.zeros((ROWS, COLUMNS), np.float32)
+    kernel = over.trace(rows, y, **words)
+    text = cuda.emit(kernel, "sm_90a").text
+    assert wanted in text
+    assert compile_text(text, "sm_90a")
+    assert ("for (long long row" in text) is ("int(" in wanted or "long)" in wanted)
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i64"])
+def test_ranges_around_the_ends_of_a_dtype_write_what_lies_inside(dtype: str) -> None:
+    ends = np.iinfo(tw.dtype(dtype).numpy)
+    for before, behind, step in ((0, 2, 1), (2, 2, 1), (1, 3, 2)):
+        rows = np.array([ends.max, ends.max - 1, ends.min, ends.min + 1, 3], tw.dtype(dtype).numpy)
+        y = np.zeros((ROWS, COLUMNS), np.float32)
+        bound = over.bind(before=before, behind=behind, step=step)
+        wanted = [float(row in range(3 - before, 3 + behind, step)) for row in range(ROWS)]
+        launched(bound, "gfx942", {"rows": rows, "Y": y})
+        assert np.array_equal(y, np.repeat(wanted, COLUMNS).reshape(y.shape))
 
 
 def test_an_index_that_is_declared_to_lie_inside_is_not_asked_about() -> None:

@@ -30,9 +30,10 @@ from tilewright.ir.ops import (
 from tilewright.ir.types import Value
 from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
-from tilewright.symbolic.nodes import TRUE, Cond, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.ranges import bounds
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.arithmetic import maximum, minimum
+from tilewright.symbolic.nodes import TRUE, Add, Cond, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.ranges import bits, bounds
+from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.symbolic.spelling import Speller
 from tilewright.targets.c_names import KEYWORDS, not_reserved
 from tilewright.targets.dialect import Dialect
@@ -82,6 +83,7 @@ class Emitter:
         # Integers of 64 bits: sizes, what variables and memory hold, and what is named or counted with them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
         self.wide |= {op.result for op in kernel.walk() if is_wide(op)}
+        self.from_memory = {op.result for op in kernel.walk() if isinstance(op, ReadIndex)}
         self._taken = set(KEYWORDS | dialect.reserved)
         for word in sorted(self._taken):
             self.names.unique(word)
@@ -290,6 +292,9 @@ class Emitter:
         return Sym(self.names.unique(name), low, high, divisor)
 
 
+MOST_CLAMPED = 2**62
+"""How far beyond 64 bits the end of a loop may lie, so that a clamped integer from memory is still large."""
+
 C_RULES = RuleTable("c")
 """Rules shared by the C family."""
 
@@ -298,17 +303,44 @@ C_RULES = RuleTable("c")
 def loop(emitter: Emitter, op: For, assume: str = "") -> None:
     """A loop, whose end is computed once; ``assume`` names what tells the compiler that it runs at all."""
     index, kind = emitter.name(op.index), emitter.defined_type(op.index, op.start, op.stop)
-    stop = emitter.spell(op.stop)
+    start, stop = emitter.spell(op.start), emitter.spell(op.stop)
+    if (symbols(op.start) | symbols(op.stop)) & emitter.from_memory:
+        ends = [_within_64_bits(end, op.step, emitter.from_memory) for end in (op.start, op.stop)]
+        if kind == "int" and 64 in map(bits, ends):
+            emitter.wide.add(op.index)
+            kind = "long long"
+        start, stop = map(emitter.spell_wide, ends)
     if not isinstance(op.stop, int | Sym):
         end = emitter.local(f"{index}_end")
         emitter.declare(named(f"const {kind}"), end, stop)
         stop = end
     if assume:
-        emitter.do(call(assume, code("{} < {}", emitter.spell(op.start), stop)))
+        emitter.do(call(assume, code("{} < {}", start, stop)))
     before = emitter.dialect.unrolled(op.unroll)
     condition = code("{} < {}", index, stop)
-    with emitter.loop(kind, index, emitter.spell(op.start), condition, op.step, before):
+    with emitter.loop(kind, index, start, condition, op.step, before):
         emitter.block(op.body)
+
+
+def _within_64_bits(end: Int, step: int, from_memory: set[Sym]) -> Int:
+    """An end of a loop, in which an integer from memory is clamped if the end, or the counter, may overflow.
+
+    The turns that are lost have indices near the largest integers, which lie outside of every array.
+    """
+    low, high = bounds(end)
+    below, above = -(2**63) - low, high + step - 2**63
+    terms = end.terms if isinstance(end, Add) else ((end, 1),)
+    read = [term for term, factor in terms if isinstance(term, Sym) and factor == 1 and term in from_memory]
+    if max(below, above) <= 0 or max(below, above) > MOST_CLAMPED or len(read) != 1:
+        return end
+    least, most = bounds(read[0])
+    clamped: Int = read[0]
+    if above > 0:
+        clamped = minimum(clamped, int(most - above))
+    if below > 0:
+        clamped = maximum(clamped, int(least + below))
+    made: Int = substitute(end, {read[0]: clamped})
+    return made
 
 
 @C_RULES.rule(If)
@@ -336,7 +368,13 @@ def _let(emitter: Emitter, op: Let) -> None:
     low, high = bounds(op.value)
     is_narrow = low >= -(2**31) and high < 2**31  # however it was computed
     kind = "int" if is_narrow else emitter.defined_type(op.result, op.value)
-    emitter.constant(kind, emitter.name(op.result), emitter.spell(op.value))
+    value = emitter.spell(op.value)
+    if symbols(op.value) & emitter.from_memory:
+        emitter.from_memory.add(op.result)
+        if kind == "int" and not is_narrow:
+            emitter.wide.add(op.result)
+            kind, value = "long long", emitter.spell_wide(op.value)
+    emitter.constant(kind, emitter.name(op.result), value)
 
 
 @C_RULES.rule(GetVariable)
