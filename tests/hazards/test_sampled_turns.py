@@ -129,6 +129,45 @@ def packed(X, Y, *, without):
         tw.copy(X.tile((8, 32), (tile, 0)), Y.tile((8, 32), (to, 0)), threads=32)
 
 
+@tw.kernel(X="M N", Y="M N")
+def masked(X, Y, *, wrong, where, blocks):
+    """Sums of rows of exponentials; in turns in the middle the mask leaves in what lies past the edge."""
+    spread = tw.blocked((8, 64), (8, 4))
+    block = tw.block_index(blocks)
+    before = tw.coordinates(spread, 1)
+    for turn in tw.range(tw.ceil_div(tw.ceil_div(X.shape[0], 8), blocks)):
+        tile = tw.let(block + turn * blocks)
+        x = tw.load(X.tile((8, 64), (tile, 0)), spread)
+        more = tw.let(wrong * ((turn // 20) % 2))
+        match where:
+            case "before the loop":
+                inside = before < X.shape[1] + more
+            case "shifted":
+                inside = tw.coordinates(x, 1) - more < X.shape[1]
+            case "turned":
+                inside = -tw.coordinates(x, 1) * 2 > -2 * X.shape[1] - 2 * more
+            case "equal":
+                inside = (before < X.shape[1]) | (before == X.shape[1] - 1 + more)
+            case _:
+                inside = tw.coordinates(x, 1) <= X.shape[1] - 1 + more
+        tw.copy(x + tw.reduce_sum(tw.where(inside, tw.exp(x), 0.0), 1), Y.tile((8, 64), (tile, 0)))
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("where", ["before the loop", "in the loop", "shifted", "turned", "equal"])
+def test_a_mask_that_differs_in_turns_in_the_middle_is_looked_at(
+    where: str, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.runtime.reference.WORK", 1)
+    rows = 8 * 60 * blocks - 3
+    arrays = np.ones((rows, 50), np.float32), np.zeros((rows, 50), np.float32)
+    right = masked.check(*arrays, wrong=0, where=where, blocks=blocks)
+    assert right.is_clean
+    assert SAID in str(right)
+    found = masked.check(*arrays, wrong=8, where=where, blocks=blocks)
+    assert kinds(found) == {"element beyond an edge in a result"}
+
+
 @pytest.mark.parametrize("without", [1, 20, 45])
 def test_two_blocks_that_meet_in_one_turn_alone_are_found(
     without: int, monkeypatch: pytest.MonkeyPatch

@@ -2,13 +2,14 @@
 
 Rows are blocks, or turns of one loop.  Two rows are equal up to their place if all that decides their
 control flow, their predicates and their places in shared memory is: bounds of loops, conditions, stages and
-parities of barriers, where edges cut their tiles.  What cannot be separated from the place makes rows
-different.
+parities of barriers, where edges cut their tiles, and which elements a comparison of coordinates with
+integers holds for: a mask decides which elements beyond an edge are used.  What cannot be separated from the
+place makes rows different.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import Role
+from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Elementwise, For, Let, Op, Reshape
 from tilewright.ir.types import Memory, TensorType, Value
@@ -41,6 +43,45 @@ def named(kernel: Kernel) -> dict[Sym, Int]:
     return found
 
 
+COMPARED: dict[str, Callable[..., list[Cond]]] = {
+    "less": lambda left, right: [less(left, right)],
+    "less_equal": lambda left, right: [less(right, left)],
+    "equal": lambda left, right: [less(left, right), less(right, left)],
+    "not_equal": lambda left, right: [less(left, right), less(right, left)],
+}
+"""By comparison, the conditions that it depends on."""
+
+COMPUTED: dict[str, Callable[..., Int]] = {
+    "add": add,
+    "sub": lambda left, right: add(left, mul(right, -1)),
+    "mul": mul,
+    "neg": lambda value: mul(value, -1),
+    "convert": lambda value: value,
+}
+"""What functions of integers are as expressions."""
+
+
+def masks(kernel: Kernel) -> dict[Value, list[Cond]]:
+    """Conditions of each comparison of coordinates of a tile with integers, by its result."""
+    ops = list(kernel.walk())
+    changed = {value for op in ops for value in op.written}
+    known: dict[Value, Int] = {}
+    found: dict[Value, list[Cond]] = {}
+    for op in ops:
+        if isinstance(op, Coordinates) and op.result not in changed:
+            known[op.result] = Sym(f"at{len(known)}", 0, op.distribution.shape[op.dim] - 1)
+        if not isinstance(op, Elementwise):
+            continue
+        given = [known.get(one) if isinstance(one, Value) else one for one in op.operands_]
+        if not all(isinstance(one, int | Expr) for one in given):
+            continue
+        if op.function in COMPARED:
+            found[op.result] = COMPARED[op.function](*given)
+        elif op.function in COMPUTED and op.result not in changed and not op.result.dtype.is_float:
+            known[op.result] = COMPUTED[op.function](*given)
+    return found
+
+
 class Rows:
     """Rows of a body of operations, and what is different in them.
 
@@ -52,6 +93,7 @@ class Rows:
         own: for each symbol that differs between rows its values, one for each.
         env: the symbols that do not.
         lets: what named integers stand for.
+        masks: the conditions of comparisons, by their results.
         roles: those around the body, whose groups execute it.
     """
 
@@ -61,9 +103,10 @@ class Rows:
         own: Mapping[Sym, Array],
         env: Mapping[Sym, int],
         lets: Mapping[Sym, Int],
+        masks: Mapping[Value, Sequence[Cond]],
         roles: Sequence[Role] = (),
     ) -> None:
-        self._env, self._lets = env, lets
+        self._env, self._lets, self._masks = env, lets, masks
         self.count = len(next(iter(own.values())))
         self._axes = 1 + len(roles) + sum(isinstance(op, For | Role) for op in body.walk())
         self._axes = min(MOST_AXES, self._axes)
@@ -99,7 +142,8 @@ class Rows:
     def _collect(self, body: Block, runs: Array | bool, rows: int, seen: set[Value]) -> None:
         """Note what decides in a body, of whose turns there are so many rows."""
         for op in body.ops:
-            self._decisive += [(substitute(what, self._lets), runs) for what in _decisive(op, seen)]
+            deciding = self._masks.get(op.result, ()) if isinstance(op, Elementwise) else _decisive(op, seen)
+            self._decisive += [(substitute(what, self._lets), runs) for what in deciding]
             inside, count = runs, rows
             if isinstance(op, For):
                 inside, count = self._turns(op, runs, rows)

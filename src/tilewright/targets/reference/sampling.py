@@ -13,7 +13,7 @@ from tilewright.ir.ops import Gather, ReadIndex, SetVariable, Variable
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
-from tilewright.targets.reference.rows import Rows, classes, named
+from tilewright.targets.reference.rows import Rows, classes, masks, named
 
 
 def block_symbols(kernel: Kernel, indices: Array) -> dict[Sym, Array]:
@@ -48,7 +48,7 @@ def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[in
         return np.zeros((1, 0), np.int64)  # one block
     blocks = all_blocks(extents)
     try:
-        rows = Rows(kernel.body, block_symbols(kernel, blocks), env, named(kernel))
+        rows = Rows(kernel.body, block_symbols(kernel, blocks), env, named(kernel), masks(kernel))
         columns = [*rows.columns(), *(column for places in _places(kernel) for column in rows.apart(places))]
     except ZeroDivisionError:  # which a run finds, and where
         return None

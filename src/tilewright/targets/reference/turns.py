@@ -26,7 +26,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, Op, SetVariable
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
-from tilewright.targets.reference.rows import Rows, classes, named
+from tilewright.targets.reference.rows import Rows, classes, masks, named
 from tilewright.targets.reference.sampling import fixed_symbols
 from tilewright.targets.reference.state import ClusterState, Warp
 
@@ -86,7 +86,7 @@ class Turns:
         self.left_out = 0
         """Turns that did not run, of the loops of all warps."""
         self.is_balanced = True
-        self._lets = named(kernel)
+        self._lets, self._masks = named(kernel), masks(kernel)
         self._loops = {id(loop): (loop, around) for loop, around in _loops(kernel.body, ())}
         self._fixed = fixed_symbols(kernel)
         self._can = not kernel.splits_cluster_barriers
@@ -120,13 +120,13 @@ class Turns:
                     if any(isinstance(op, SetVariable) for op in loop.body.walk()):
                         return None
                     own = {loop.index: np.asarray(turns)}
-                    columns += Rows(loop.body, own, env, self._lets, roles).columns()
+                    columns += Rows(loop.body, own, env, self._lets, self._masks, roles).columns()
         return gap(classes(columns, len(turns))) if columns else None
 
     def _turns(self, loop: For, env: Mapping[Sym, int]) -> range | None:
         """The turns that a loop makes; None if only a run can tell."""
         ends = [substitute(end, self._lets) for end in (loop.start, loop.stop)]
-        if not symbols(tuple(ends)) <= env.keys():
+        if not all(symbols(end) <= env.keys() for end in ends):
             return None
         start, stop = (int(evaluate(end, env)) for end in ends)
         return range(start, stop, loop.step)
