@@ -18,7 +18,7 @@ from tilewright.ops.complex_ways import way_for
 from tilewright.ops.plane_kernels import Writing, splitting
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.targets.target import CUDA
+from tilewright.targets.target import CUDA, HIP
 
 from .complex_cases import numbers
 
@@ -108,3 +108,18 @@ def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
     way = way_for(infos, problem_of(infos), "4m", "tf32", machine, None, (False,) * 3)
     assert "".join(one.name for one in way.planes) == planes
     assert way.rounds is (rounded and planes != "")
+
+
+@pytest.mark.parametrize("name", HIP.architectures)
+def test_what_has_no_tf32_multiplies_f32_in_the_same_way(name: str) -> None:
+    """AMD's GPUs know no rate of tf32; whether planes pay is asked of f32."""
+    for n in (70, 4096):
+        infos = {
+            array + end: ArrayInfo(4096, (n, n), (2 * n, 2), tw.f32, ("rocm", 0), False, None)
+            for array in ("a", "b", "out")
+            for end in ("", "_im")
+        }
+        machine = (HIP.architecture(name), 304)
+        given = (infos, problem_of(infos), "4m")
+        ways = [way_for(*given, precision, machine, None, (False,) * 3) for precision in ("tf32", "exact")]
+        assert ways[0] == ways[1]

@@ -236,8 +236,9 @@ def _gains(
     strided: list[str],
 ) -> bool:
     """Whether planes of some operands are estimated to be paid back by the faster product."""
-    dtype = infos["a"].dtype
-    kind = "tf32" if precision == TF32 else dtype.name
+    rates = machine[0].rates
+    has_tf32 = rates is not None and TF32 in rates.tensor_flops
+    kind = TF32 if precision == TF32 and has_tf32 else infos["a"].dtype.name
     if not strided or kind not in STRIDED_SHARE:
         return False
     flops = 8 * prod(problem.batch) * problem.m * problem.n * problem.k
