@@ -30,6 +30,9 @@ sys.path.insert(0, str(ROOT / "src"))
 
 FEW_LINES = 100
 CLASS = re.compile(r"^[ ]*class (\w+)[(:]", re.MULTILINE)
+READS, READS_RECORD = "_locate_numpy", "located"
+"""What reads the metadata of an array of NumPy's, and of a record of any array."""
+
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),
@@ -191,11 +194,13 @@ def way_of(array: Any, call: Callable[[], object], folder: Path = PACKAGE) -> Wa
     return Way(tuple(files))
 
 
-def descriptions(call: Callable[[], object]) -> int:
-    """How often `describe` looks at an array during a call."""
+def descriptions(call: Callable[[], object]) -> tuple[int, int]:
+    """How often a call reads the metadata of NumPy's arrays, and how often that of a record of one."""
     found: Counter[str] = Counter()
-    followed(call, lambda code, frame: found.update([code.co_name]), PACKAGE / "runtime" / "arrays.py")
-    return found["describe"]
+    place = PACKAGE / "runtime" / "frameworks.py"
+    followed(call, lambda code, frame: found.update([code.co_name]), place)
+    assert found[READS], f"{place.name} has no {READS}, which this counts"
+    return found[READS], found[READS_RECORD]
 
 
 def followed(call: Callable[[], object], seen: Callable[[CodeType, FrameType], None], under: Path) -> None:
@@ -236,12 +241,14 @@ def first_calls() -> dict[str, float]:
         found[f"{name}: returns to a file"] = way.returns
     # Of other layouts, so that they are first calls too.
     turned, columns = np.ones((40, 70), "f2").T, np.ones((72, 40), "f2").T
-    found["descriptions of 3 arrays: matmul"] = descriptions(
-        lambda: tw.matmul(turned, columns, out, target="cpu")
-    )
-    found["descriptions of 3 arrays: complex_matmul"] = descriptions(
-        lambda: tw.complex_matmul(x, y, out=z, target="cpu")
-    )
+    calls = {
+        "matmul": lambda: tw.matmul(turned, columns, out, target="cpu"),
+        "complex_matmul": lambda: tw.complex_matmul(x, y, out=z, target="cpu"),
+    }
+    for name, call in calls.items():
+        arrays, records = descriptions(call)
+        found[f"{name} of 3 arrays: reads of their metadata"] = arrays
+        found[f"{name} of 3 arrays: reads of records of them"] = records
     return found
 
 
