@@ -370,15 +370,13 @@ def test_what_does_not_fit_is_refused_in_its_terms(change: dict[str, Any], error
 
 def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
     b = describe(tw.packed(np.empty((4096, 2048), np.uint8).T, tw.i4))
-    for rows, features, expected in (
-        (257, {"sm_90a"}, True),
-        (256, {"sm_90a"}, False),
-        (512, {"sm_80"}, False),
-    ):
+    for rows, arch, expected in ((257, "sm_90a", True), (256, "sm_90a", False), (512, "sm_80", False)):
         infos = {"a": describe(np.empty((rows, 4096), np.float16)), "b": b}
-        assert pays_widened_groups(infos, tw.f16, frozenset(features), CUDA) == expected
+        assert pays_widened_groups(infos, tw.f16, CUDA.architecture(arch).features, CUDA) == expected
     along_n = describe(tw.packed(np.empty((4096, 2048), np.uint8), tw.i4))
-    assert not pays_widened_groups({**infos, "b": along_n}, tw.f16, frozenset({"sm_90a"}), CUDA)
+    assert not pays_widened_groups(
+        {**infos, "b": along_n}, tw.f16, CUDA.architecture("sm_90a").features, CUDA
+    )
     for group, expected in ((128, False), (8, False), (4, True)):
         grouped = {**infos, "scale_b": describe(np.empty((4096 // group, 2048), np.float16))}
         assert pays_widened_groups(grouped, tw.f16, frozenset(), CPU) == expected

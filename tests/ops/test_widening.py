@@ -14,9 +14,10 @@ from tilewright.ops.prepasses import pays_widened
 from tilewright.ops.products import scaled
 from tilewright.ops.widening import widen
 from tilewright.runtime.arrays import describe
+from tilewright.targets.target import CUDA
 
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-HOPPER = frozenset({"sm_80", "sm_90a"})
+HOPPER = CUDA.architecture("sm_90a").features
 Array = np.ndarray[Any, Any]
 
 
