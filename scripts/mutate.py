@@ -2,11 +2,13 @@
 
     python scripts/mutate.py --map [--jobs 2]
     python scripts/mutate.py --count 200 --seed 1 [--jobs 2] [--json tests/src_mutants.json]
+    python scripts/mutate.py --again
 
 ``--map`` runs the tests of the rooms once under `coverage` (``pip install coverage``), and writes into
 `.mutation/` which tests execute which line.  Then a mutant costs seconds: the quickest tests that execute its
 line run until one fails.  A mutant that no test fails for has survived.  The record keeps each mutant with
 its outcome, and for a survivor the reason why it is equivalent, which a person writes into ``why``.
+When tests were added, ``--map`` and ``--again`` try once more what no test of the record had killed.
 
 Mutants are semantic: a comparison, an operator, a constant, a condition, a sort, a rounding, a dropped call.
 Left out are lines that change no result: messages, and the rules that only rank legal schedules.
@@ -223,6 +225,18 @@ def pytest_sessionfinish(session: Any) -> None:
         (FOLDER / "seconds.json").write_text(json.dumps(_seconds))
 
 
+def quickest(tests: list[str], seconds: dict[str, float]) -> list[str]:
+    """The quickest of some tests, as many as run for one mutant."""
+    found: list[str] = []
+    left = MOST_SECONDS
+    for test in sorted((one for one in set(tests) if one in seconds), key=lambda one: (seconds[one], one)):
+        left -= seconds[test]
+        if found and (left < 0 or len(found) == MOST_TESTS):
+            break
+        found.append(test)
+    return found
+
+
 def make_map(jobs: int, tests: list[str]) -> None:
     """Run the tests of the rooms, and write which of them execute which line."""
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -246,23 +260,12 @@ def make_map(jobs: int, tests: list[str]) -> None:
         one = __import__("coverage").CoverageData(basename=str(part))
         one.read()
         data.update(one)
+    seconds = json.loads((FOLDER / "seconds.json").read_text())
     found: dict[str, dict[int, list[str]]] = {}
     for name in data.measured_files():
-        lines = {line: [one for one in tests if one] for line, tests in data.contexts_by_lineno(name).items()}
+        lines = {line: quickest(tests, seconds) for line, tests in data.contexts_by_lineno(name).items()}
         found[Path(name).relative_to(ROOT / "src" / "tilewright").as_posix()] = lines
     (FOLDER / "lines.json").write_text(json.dumps(found))
-
-
-def nearby(mutant: Mutant, lines: dict[str, dict[str, list[str]]], seconds: dict[str, float]) -> list[str]:
-    """The quickest tests that execute the mutant's line."""
-    tests = lines.get(mutant.file, {}).get(str(mutant.line), [])
-    found, left = [], MOST_SECONDS
-    for test in sorted((one for one in set(tests) if one in seconds), key=lambda one: (seconds[one], one)):
-        left -= seconds[test]
-        if found and (left < 0 or len(found) == MOST_TESTS):
-            break
-        found.append(test)
-    return found
 
 
 def run_tests(tests: list[str], tree: Path) -> int:
@@ -308,16 +311,22 @@ def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
     return "killed" if run_tests(tests, tree) == 0 else "no test"
 
 
-def campaign(count: int, seed: int, jobs: int, record: Path) -> None:
-    """Draw mutants, try each, and write the record."""
+def campaign(count: int, seed: int, jobs: int, record: Path, again: bool) -> None:
+    """Draw mutants, or take those of the record that were not killed; try each, and write the record."""
     lines = json.loads((FOLDER / "lines.json").read_text())
-    seconds = json.loads((FOLDER / "seconds.json").read_text())
-    reached = [mutant for path in sources() for mutant in mutants(path) if nearby(mutant, lines, seconds)]
-    drawn = random.Random(seed).sample(reached, min(count, len(reached)))
+
+    def nearby(mutant: Mutant) -> list[str]:
+        tests: list[str] = lines.get(mutant.file, {}).get(str(mutant.line), [])
+        return tests
+
+    reached = [mutant for path in sources() for mutant in mutants(path) if nearby(mutant)]
     before = json.loads(record.read_text())["mutants"] if record.exists() else []
-    known = {
-        (one["file"], one["function"], one["before"], one["after"]): one.get("why", "") for one in before
-    }
+    known = {(one["file"], one["function"], one["before"], one["after"]): one for one in before}
+    if again:
+        left = {key for key, one in known.items() if one["outcome"] != "killed"}
+        drawn = [mutant for mutant in reached if mutant.key in left]
+    else:
+        drawn = random.Random(seed).sample(reached, min(count, len(reached)))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
@@ -327,7 +336,7 @@ def campaign(count: int, seed: int, jobs: int, record: Path) -> None:
             trees.put(tree)
 
         def one(mutant: Mutant) -> dict[str, Any]:
-            tree, tests, began = trees.get(), nearby(mutant, lines, seconds), time.monotonic()
+            tree, tests, began = trees.get(), nearby(mutant), time.monotonic()
             try:
                 found = outcome(mutant, tests, tree)
             finally:
@@ -335,16 +344,19 @@ def campaign(count: int, seed: int, jobs: int, record: Path) -> None:
             took = time.monotonic() - began
             shown = f"{mutant.file}:{mutant.line} {mutant.before!r} -> {mutant.after!r}"
             print(f"{found:<9} {took:5.1f} s {len(tests):3d} tests  {shown}", flush=True)
-            why = {"why": known.get(mutant.key, "")} if found == "survived" else {}
+            why = {"why": known.get(mutant.key, {}).get("why", "")} if found == "survived" else {}
             return {**asdict(mutant), "tests": len(tests), "outcome": found, **why}
 
         tried = list(pool.map(one, drawn))
+    if again:
+        anew = {(one["file"], one["function"], one["before"], one["after"]) for one in tried}
+        tried += [one for key, one in known.items() if key not in anew]
     counts = Counter(one["outcome"] for one in tried)
     equivalent = sum(1 for one in tried if one.get("why"))
     said = {"seed": seed, "reached": len(reached), **counts, "equivalent": equivalent}
     tried.sort(key=lambda one: (one["outcome"], one["file"], one["line"]), reverse=True)
     for mutant in tried:
-        del mutant["start"]
+        mutant.pop("start", None)
     record.write_text(json.dumps({**said, "mutants": tried}, indent=1) + "\n", encoding="utf-8")
     print(said)
 
@@ -355,13 +367,14 @@ def main() -> None:
     parser.add_argument("--tests", nargs="*", default=[], help="for the map; default: those of the rooms")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="what no test of the record killed, once more")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RECORD)
     asked = parser.parse_args()
     if asked.map:
         make_map(asked.jobs, asked.tests)
     else:
-        campaign(asked.count, asked.seed, asked.jobs, asked.json)
+        campaign(asked.count, asked.seed, asked.jobs, asked.json, asked.again)
 
 
 if __name__ == "__main__":
