@@ -9,16 +9,16 @@ from typing import Any
 from tilewright.calls import launches
 from tilewright.errors import Violation
 from tilewright.ir import clusters, meetings, prior_grid_legality
-from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier
+from tilewright.ir.async_ops import MBarrier, MmaAsync, Role, RoleBarrier
 from tilewright.ir.bulk_legality import verify_maps
 from tilewright.ir.copies import is_bulk
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.legality_table import broken_rules
-from tilewright.ir.ops import Block, For, Mma, Op
+from tilewright.ir.ops import Block, For, GetVariable, Let, Mma, Op, ReadIndex, SetVariable, Variable
 from tilewright.ir.packed_legality import verify_packed
-from tilewright.ir.types import OperandTypeError, TensorType, Value
-from tilewright.symbolic.nodes import Cond, Expr, Sym
+from tilewright.ir.types import Memory, OperandTypeError, TensorType, Value
+from tilewright.symbolic.nodes import And, Cond, Expr, Less, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.views.view import View
 
@@ -54,6 +54,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(clusters.violations(kernel))
     found.extend(meetings.violations(kernel))
     found.extend(verify_maps(kernel.walk()))
+    found.extend(_places_from_memory(kernel))
     return found
 
 
@@ -62,6 +63,52 @@ def _broken(op: Op) -> tuple[Violation, ...]:
         return tuple(broken_rules(op)) or tuple(verify_packed(op))
     except OperandTypeError as error:
         return (op.violation("operand", str(error), f"an operand of {op.verb} as print_kernel shows it"),)
+
+
+def _places_from_memory(kernel: Kernel) -> Iterator[Violation]:
+    """Engines look at no predicate: a tile in shared memory that they access lies inside of its tensor."""
+    read = _from_memory(kernel)
+    for op in kernel.walk() if read else ():
+        tiles = (op.a, op.b) if isinstance(op, MmaAsync) else op.ends if is_bulk(op) else ()
+        for tile in tiles:
+            kind = tile.type
+            if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
+                continue
+            conditions = kind.view.valid.parts if isinstance(kind.view.valid, And) else (kind.view.valid,)
+            escaping = [one for one in conditions if symbols(one) & read]
+            if escaping:
+                names = ", ".join(sorted({sym.name for one in escaping for sym in symbols(one) & read}))
+                stops = [one.right for one in escaping if isinstance(one, Less) and one.left in read]
+                yield op.violation(
+                    "place in shared memory",
+                    f"where {tile} lies follows from an integer in memory, {names}, which may lead out of "
+                    f"{tile.buffer}: {op.verb} does not look",
+                    f"tw.index(..., 0, {stops[0] if stops else 'stop'}), which declares its range",
+                )
+
+
+def _from_memory(kernel: Kernel) -> set[Sym]:
+    """Integers that are read from memory, or made of such."""
+    found: set[Sym] = set()
+    variables: set[Value] = set()
+    count = -1
+    while count < len(found) + len(variables):  # a variable may be set behind its use
+        count = len(found) + len(variables)
+        for op in kernel.walk():
+            match op:
+                case ReadIndex():
+                    found.add(op.result)
+                case Let() if symbols(op.value) & found:
+                    found.add(op.result)
+                case For() if (symbols(op.start) | symbols(op.stop)) & found:
+                    found.add(op.index)
+                case Variable() if symbols(op.initial) & found:
+                    variables.add(op.result)
+                case SetVariable() if symbols(op.value) & found:
+                    variables.add(op.variable)
+                case GetVariable() if op.variable in variables:
+                    found.add(op.result)
+    return found
 
 
 def _scopes(kernel: Kernel) -> Iterator[Violation]:

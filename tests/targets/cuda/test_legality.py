@@ -139,3 +139,53 @@ def test_what_can_be_computed_again_takes_no_registers() -> None:
     assert cuda.violations(kernel, "sm_80") == []
     binary = compile_text(cuda.emit(kernel, "sm_80").text, "sm_80")
     assert binary.resources["spill_store_bytes"] == 0
+
+
+MMA = tw.TiledMma(tw.atoms.wgmma("f16", 64))
+TILE = (64, 64)
+
+
+@tw.kernel(X="M K", W="N K", rows="R", Y="M N")
+def staged(X, W, rows, Y, *, where, declared):
+    """A product of tiles in shared memory, of which one lies at a place that memory says."""
+    r = tw.index(rows[0], 0, 2) if declared else tw.index(rows[0])
+    held, last = tw.shared((2, *TILE), X.dtype, swizzle=128), tw.var(r)
+    b, made = tw.shared(TILE, X.dtype, swizzle=128), tw.shared((2, *TILE), X.dtype, swizzle=128)
+    at = {"named": tw.let(r + 0), "counted": tw.let(1 - r), "variable": last.get()}.get(where, r)
+    if where == "variable" and declared:
+        at = r
+    full = tw.hopper.mbarrier(1, arrivals=1)
+    tw.barrier()
+    with tw.role(warps=4), tw.role(warps=1):
+        tw.hopper.arrive(full[0], expect_bytes=4 * 64 * 64)
+        tw.hopper.tma_load(
+            X.tile(TILE, (0, 0)), held[0 if where in ("multiplied", "stored") else at], full[0]
+        )
+        tw.hopper.tma_load(W.tile(TILE, (0, 0)), b, full[0])
+    with tw.role(warps=4):
+        acc = tw.accumulator(MMA)
+        tw.hopper.wait(full[0], 0)
+        tw.hopper.mma_fence()
+        tw.hopper.mma_async(held[at if where == "multiplied" else 0], b, acc)
+        tw.hopper.mma_commit()
+        tw.hopper.mma_wait(0)
+        with tw.role(warps=1):
+            tw.hopper.tma_store(made[at if where == "stored" else 0], Y.tile(TILE, (0, 0)))
+            tw.hopper.bulk_commit()
+            tw.hopper.bulk_wait(0)
+
+
+@pytest.mark.parametrize("where", ["loaded", "multiplied", "stored", "named", "counted", "variable"])
+def test_engines_take_no_stage_at_an_integer_that_may_lead_out_of_it(where: str) -> None:
+    """Threads ask before each access; TMA and the matrix engine do not."""
+    half, rows = np.zeros(TILE, np.float16), np.zeros(1, np.int32)
+    kernel = staged.trace(half, half, rows, half, where=where, declared=False)
+    broken = tw.ir.violations(kernel)
+    assert [one.rule for one in broken] == ["place in shared memory"]
+    verb = {"multiplied": "mma_async", "stored": "tma_store"}.get(where, "tma_load")
+    assert f"{verb} does not look" in broken[0].message
+    assert broken[0].nearest.startswith("tw.index(..., 0, ")
+    with pytest.raises(tw.LegalityError, match="which declares its range"):
+        staged.compile(half, half, rows, half, where=where, declared=False, target="cuda", arch="sm_90a")
+    made = staged.compile(half, half, rows, half, where=where, declared=True, target="cuda", arch="sm_90a")
+    assert made.source
