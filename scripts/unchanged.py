@@ -7,8 +7,8 @@
 There are four parts.  ``texts`` are the launches of `CALLS` on `MACHINES`: nothing is compiled and nothing is
 launched, but each call plans all of its launches, and the text of each kernel is kept.  ``forms`` are the
 texts of the schedules of every form in `tests/schedule/forms.py` and `tests/schedule/small.py`.
-``proposals`` are the first schedules that the rules propose for drawn problems, in their order.  ``bits`` are
-hashes of the results of `CALLS` on this processor, computed with one thread and with two.
+``proposals`` are, for each kernel of drawn calls, the first schedules that the rules propose, in their order.
+``bits`` are hashes of the results of `CALLS` on this processor, computed with one thread and with two.
 
 Names of kernels, parameters and variables in texts are replaced by numbers in the order in which they are
 declared, and comments are left out; everything else is compared as it is.
@@ -41,8 +41,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import patch
+from weakref import WeakSet
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -624,10 +626,13 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
 
     def planned(self: Bound, arguments: Any, target: Any, arrays: Any = None) -> tuple[Plan, list[int]]:
         question = self.question(*arguments, target=target)
-        found.append("explicit" if question is None else ranked(question))
-        executable = Executable(arch, arch, None)  # type: ignore[arg-type]
-        prepared = Silent(executable, None, (), None)
-        return Plan(prepared, ()), [describe(a).pointer for a in arguments if hasattr(a, "dtype")]
+        # Of an explicit kernel the values that it is made with; what their classes are called does not count.
+        constants = re.sub(r"\b[A-Z]\w*\(", "(", ", ".join(map(repr, self.constants.values())))
+        found.append(f"explicit: {constants}" if question is None else ranked(question))
+        executable = SimpleNamespace(target=arch, arch=arch, flow=None, launches=WeakSet())
+        prepared: Any = Silent(executable, None, (), None)
+        pairs = zip(self.program.parameters, arguments, strict=True)
+        return Plan(prepared, ()), [describe(a).pointer for p, a in pairs if p.kind == "tensor"]
 
     with patch.object(Bound, "planned", planned):
         try:

@@ -125,6 +125,21 @@ def test_another_order_of_proposals_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert UNCHANGED.ranked(question) != before
 
 
+def test_proposals_are_asked_of_every_launch() -> None:
+    """Nothing is launched, and yet the call goes to its end, behind what is launched before the product."""
+    lines = {
+        'matmul(f32(M, K), f32(K, N), precision="f32")': ["explicit", "tw.Schedule"],
+        'complex_matmul(c64(M, K), c64(K, N), method="3m")': ["explicit", "tw.Schedule"],
+        "scaled_mm(f16(M, K), f8e5m2.T(K, N), scale_b=f32(N), prepass=True)": ["explicit", "tw.Schedule"],
+        "attention(f16(L, M, 64), f16(L, N, 64), f16(L, N, 64))": ["explicit"],
+    }
+    extents = {"L": 3, "M": 1111, "N": 2222, "K": 512}
+    with UNCHANGED.machines():
+        for line, kinds in lines.items():
+            found = [re.split("[(:]", piece)[0] for piece in UNCHANGED._proposed(line, extents, "sm_90a")]
+            assert found == kinds, line
+
+
 def test_another_bit_is_seen() -> None:
     found = np.linspace(-1, 1, 1000).astype(np.float16).reshape(10, 100)
     changed = found.copy()
