@@ -29,7 +29,7 @@ def test_the_main_loop_of_the_librarys_gemm() -> None:
         line for line in said.splitlines() if " v_mfma_f32_32x32x8_f16" in line and "acc +=" in line
     )
     assert " A, B " in product
-    assert "products.py:" in product
+    assert "tiled_product.py:" in product
 
 
 def test_a_page(tmp_path: Path) -> None:

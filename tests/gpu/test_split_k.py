@@ -18,7 +18,8 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import laid_out, normal
-from tilewright.ops.products import ACTIVATIONS, combined
+from tilewright.ops.ending import ACTIVATIONS
+from tilewright.ops.products import combined
 from tilewright.runtime import cuda
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray

@@ -210,6 +210,6 @@ def test_a_report_names_arrays_and_lines(tmp_path: Path, monkeypatch: pytest.Mon
     assert by_name["LDGSTS.E.BYPASS.128"].tensors == ("A",)
     assert by_name["LDGSTS.E.BYPASS.128"].says.startswith("A -> sA, 16 bytes at a time")
     assert by_name["HMMA.16816.F32"].tensors == ("A", "B")
-    assert by_name["HMMA.16816.F32"].place.startswith("products.py:")
+    assert by_name["HMMA.16816.F32"].place.startswith("tiled_product.py:")
     (stored,) = (line.line for line in found.isa.main.of(Kind.TO_SHARED))
     assert found.conflicts[stored].factor == 1

@@ -52,6 +52,22 @@ def test_planes_are_rounded(layout: str, kind: str) -> None:
     compare_complex(a, b, made.out, how=how).raise_if_wrong()
 
 
+def test_a_plan_says_what_is_launched_and_what_it_moves() -> None:
+    """Both parts of A and B are read, written and read again; the scratch memory holds what is written."""
+    *_, made = product("planar")
+    plan, parts = made.plan, 2 * 4 * (72 * 76 + 76 * 52)
+    assert [one.kernel.program.name for one in plan.launches] == ["planes_of_both", "gemm_complex"]
+    assert plan.moved_bytes == 3 * parts + 2 * 4 * 72 * 52
+    assert parts <= plan.scratch_bytes == made.way.size_bytes < 2 * parts
+    words = f"{plan.scratch_bytes} bytes of scratch, {plan.moved_bytes} moved; {made.way}"
+    assert str(plan) == f"planes_of_both, then gemm_complex: {words}"
+
+
+def test_one_kernel_takes_no_scratch_memory() -> None:
+    *_, made = product("planar", order="nt")
+    assert (len(made.plan.launches), made.plan.scratch_bytes) == (1, 0)
+
+
 def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernels, but that planes hold the numbers as they are."""
     monkeypatch.setattr(plane_kernels, "_as_tf32", lambda value: value)

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.ops import einsum as contractions
 from tilewright.ops.contraction import posed
 from tilewright.ops.contraction_halves import against_halves
-from tilewright.ops.contractions import Ending, contraction_in_halves
+from tilewright.ops.contractions import contraction_in_halves
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 
@@ -106,7 +106,7 @@ def test_a_projection_by_halves_spills_nothing_on_an_h200() -> None:
     batch = problem.infos["a"].shape[:-2]
     left, right = np.zeros((*batch, m, k), np.float16), np.zeros((k, n), np.float16)
     units = np.zeros((*batch, m), np.float32), np.zeros(n, np.float32)
-    kernel = contraction_in_halves(problem.contraction).bind(both=True, ending=Ending(frozenset()))
+    kernel = contraction_in_halves(problem.contraction).bind(both=True, ending=())
     arrays = (left, left, right, right, *units, *[seen] * 4)
     made = kernel.compile(*arrays, 1.0, 0, 0, 0, 1.0, target="cuda", arch="sm_90a")
     assert made.resources["spill_store_bytes"] == 0

@@ -14,7 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.ops.products import ACTIVATIONS, plain
+from tilewright.ops.ending import ACTIVATIONS
+from tilewright.ops.products import plain
 
 pytestmark = pytest.mark.in_turns(3)
 

@@ -15,7 +15,7 @@ from tilewright.ops import planning
 from tilewright.ops.plane_kernels import REAL, Writing, splitting, splitting_of_two
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import combined, plain
-from tilewright.ops.turning import as_matrices, multiply, turned, written
+from tilewright.ops.turning import as_matrices, plan_product, turned, written
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.device_array import DeviceArray
@@ -39,7 +39,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def multiplying(infos: Any, problem: Problem, *words: Any) -> Any:
         planes = written(as_matrices(infos, problem))
         names.extend(one.name for one in planes)
-        return partial(multiply, planes) if planes else None
+        return partial(plan_product, planes) if planes else None
 
     monkeypatch.setattr(planning, "multiplying", multiplying)
     return names

@@ -10,7 +10,7 @@ from tilewright.dtypes import dtype
 from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.functions.philox import philox
 from tilewright.ops.einsum import Dropout
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.ending import ACTIVATIONS
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 from .sets import generators

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.ops.products import ACTIVATIONS, BLOCK
+from tilewright.ops.ending import ACTIVATIONS
+from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import NARROW, OPERANDS, SCALES, WIDE
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 

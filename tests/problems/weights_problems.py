@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright import dtypes
 from tilewright.dtypes import PACKED
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.ending import ACTIVATIONS
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 
 from .scaled_problems import compared

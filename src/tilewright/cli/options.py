@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.console import choose
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.ending import ACTIVATIONS
 
 TargetName = Annotated[str, typer.Option(help="Which target runs it: cpu, cuda, hip or reference.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]

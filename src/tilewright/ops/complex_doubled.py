@@ -13,14 +13,15 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright import dtypes
-from tilewright.lang.asynchrony import let_next_begin, prior_grid_wait
-from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.launch import block_index
 from tilewright.lang.operations import copy, load
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.complex_pairs import are_paired, as_pairs
-from tilewright.ops.complex_steps import Step
+from tilewright.ops.ending import Output
+from tilewright.ops.launching import Prepass
 from tilewright.ops.problem import IMAGINARY, Problem
+from tilewright.ops.tiled_product import Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
@@ -67,14 +68,9 @@ def doubling() -> Kernel:
 def product_of_doubled() -> Kernel:
     """``D = A B``, of which another launch writes B."""
 
-    @kernel(A="M K", B="K N", D="M N")
-    def gemm_of_pairs(A: Any, B: Any, D: Any) -> None:
-        for m, n in tiles(D):
-            prior_grid_wait()
-            acc = zeros()
-            for k in steps(A.shape[1]):
-                acc += A[m, k] @ B[k, n]
-            D[m, n] = acc
+    @kernel_of(A="m k", B="k n", D="m n")
+    def gemm_of_pairs() -> TiledProduct:
+        return TiledProduct(Operand(("A",)), Operand(("B",)), [Output(("D",))], waits=True)
 
     return gemm_of_pairs
 
@@ -135,18 +131,17 @@ class Doubled:
         """What is read and written for it."""
         return 3 * self.rows * self.columns * dtypes.i32.bytes
 
-    def step(self, arrays: Mapping[str, Strided], address: int) -> Step:
-        """What writes it.
+    def prepass(self, arrays: Mapping[str, Strided]) -> Prepass:
+        """The launch that writes it.
 
         Args:
             arrays: of the product, by name.
-            address: of memory for it.
         """
         given, pitch = as_pairs(arrays["b"], dtypes.i32), self._pitch
         steps = given.info.strides[::-1] if self.along_k else given.info.strides
         info = replace(given.info, shape=self._fastest, strides=steps)
-        here = replace(info, strides=(2 * pitch, 1), pointer=address, readonly=False)
-        there = replace(here, pointer=address + pitch * dtypes.i32.bytes)
+        here = replace(info, strides=(2 * pitch, 1), pointer=0, readonly=False)
+        there = replace(here, pointer=pitch * dtypes.i32.bytes)
         whole = replace(
             here,
             dtype=dtypes.f16,
@@ -155,7 +150,7 @@ class Doubled:
         )
         pairs, first, second, made = (Strided(given.array, one) for one in (info, here, there, whole))
         bound = doubling().bind(signs=self.signs)
-        return Step(bound, (pairs, first, second), ("b", "", ""), {DOUBLED: made})
+        return Prepass(bound, (pairs, first, second), ("b", "", ""), {DOUBLED: made})
 
 
 def as_matrix(re: Strided) -> Strided:

@@ -10,8 +10,8 @@ from tilewright import dtypes
 from tilewright.ops.complex_pairs import are_paired, as_pairs
 from tilewright.ops.complex_products import HALVES
 from tilewright.ops.complex_splitting import Tiling, splitting_of_both
-from tilewright.ops.complex_steps import Step
 from tilewright.ops.halves import UNIT, Part, once, transposed, turned
+from tilewright.ops.launching import Prepass
 from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.strided import Strided
@@ -125,13 +125,13 @@ class BothHalves:
         """What the launch reads and writes."""
         return self.a.moved_bytes + self.b.moved_bytes
 
-    def step(self, arrays: Mapping[str, Strided], address: int) -> Step:
-        """What makes them.
+    def prepass(self, arrays: Mapping[str, Strided]) -> Prepass:
+        """The launch that makes them.
 
         Args:
             arrays: of the product, by name.
-            address: of memory for all of them.
         """
+        address = 0
         given, names, made = list[Strided](), list[str](), dict[str, Strided]()
         for one, ours, unit in zip((self.a, self.b), (HALVES[:4], HALVES[4:]), UNITS, strict=True):
             re, im = one.name, one.name + IMAGINARY
@@ -143,4 +143,4 @@ class BothHalves:
             made |= dict(zip(ours, seen, strict=True)) | {unit: found[6]}
         tilings = self.a.tiling, self.b.tiling
         kernel = splitting_of_both(self.a.rank, self.b.rank).bind(tilings=tilings, both=self.both)
-        return Step(kernel, tuple(given), tuple(names), made)
+        return Prepass(kernel, tuple(given), tuple(names), made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
@@ -25,23 +25,21 @@ from tilewright.ops.complex_products import (
     terms_of,
     three_products,
 )
-from tilewright.ops.complex_recalled import Ordered, are_one, in_parts, plan_of, result_of
+from tilewright.ops.complex_recalled import are_one, in_parts, plan_of, result_of
 from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
 from tilewright.ops.grades import F16, F32, FASTER_FROM, HALVES_OF, is_split
-from tilewright.ops.launching import Step as Launch
+from tilewright.ops.launching import Launch, LaunchPlan
 from tilewright.ops.planning import Wanted, check_numbers, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
-from tilewright.ops.recalled import Done, called
+from tilewright.ops.recalled import OWN, Done, called
 from tilewright.ops.results import agreed, check_whole_bytes
 from tilewright.ops.slow import warn
-from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
-from tilewright.runtime.executable import Executable
+from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.fresh import Fresh
 from tilewright.runtime.fresh import fresh as fresh_array
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import Plan, Plans
-from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
@@ -113,32 +111,25 @@ class Product:
 
     def launch(self, stream: Any = None) -> tuple[Executable, ...]:
         """Launch it; returns what ran, in order."""
-        return tuple(one.prepared.executable for one in self.start(stream))
+        return tuple(one.executable for one in self.start(stream))
 
-    def start(self, stream: Any = None) -> tuple[Ordered, ...]:
+    def start(self, stream: Any = None) -> tuple[Prepared, ...]:
         """Launch it; returns what was launched, in order."""
-        device = self.arrays["a"].info.device
-        if not self.way.size_bytes:
-            launches = self._launched(0, stream)
-        else:
-            if not isinstance(device, str):
-                given = [one.array for one in self.arrays.values()]
-                stream = current_stream(device, given) if stream is None else stream_handle(stream)
-            with scratch(self.way.size_bytes, device, stream or 0) as address:
-                launches = self._launched(address, stream)
+        launches = self.plan.start(self.backend.name, stream)
         if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
-            warn(launches[-1].prepared.executable)
+            warn(launches[-1].executable)
         return launches
 
-    def _launched(self, address: int, stream: Any) -> tuple[Ordered, ...]:
-        """Launch all, with scratch memory at an address."""
-        on_host = not TARGETS[self.backend.name].warps
-        arrays, name, made = dict(self.arrays), self.backend.name, set[str]()
-        launches = list[tuple[Launch, Sequence[str]]]()
-        for step in self.way.steps(self.arrays, address, on_host=on_host):
-            launches.append((Launch.of(step.kernel, step.arrays, (), name), step.given))
-            arrays |= step.made
-            made |= {*step.made}
+    @cached_property
+    def plan(self) -> LaunchPlan:
+        """Its launches."""
+        arrays, call, made = dict(self.arrays), [*self.arrays], dict[str, Strided]()
+        launches = list[Launch]()
+        before = self.way.prepass(arrays, on_host=not TARGETS[self.backend.name].warps)
+        if before is not None:
+            launches.append(before.launch(call))
+            made = {**before.made}
+            arrays |= made
         # What is not added is not read, and the result stands for it.
         results = RESULTS if self.way.doubled is None else RESULTS[2:3]
         names = [one if one in arrays else "out" for one in (*self.way.operands, *results)]
@@ -152,25 +143,15 @@ class Product:
             if is_one:
                 arrays[whole] = with_both(arrays[whole])
                 names = [whole if one == whole + IMAGINARY else one for one in names]
-        last = Launch.of(self.kernel, [arrays[one] for one in names], self.numbers, name)
-        launches.append((last, ["" if one in made else one for one in names]))
-        for one, _ in launches:
-            one.prepared.launch(one.arguments, one.pointers, stream)
-        return tuple(
-            Ordered(
-                one.prepared,
-                tuple(given),
-                tuple(array.info for array in one.arguments[: len(given)]),
-                tuple(pointer - address for pointer in one.pointers),
-            )
-            for one, given in launches
-        )
+        places = tuple(OWN if one in made else call.index(one) for one in names)
+        launches.append(Launch(self.kernel, tuple(arrays[one] for one in names), places, self.numbers))
+        return LaunchPlan(tuple(launches), tuple(self.arrays.values()), self.way.size_bytes, str(self.way))
 
-    def known(self, launches: Sequence[Ordered]) -> Plan | None:
+    def known(self, launches: Sequence[Prepared]) -> Plan | None:
         """What launches it again on arrays like these; None where that must be looked at each time."""
         if not TARGETS[self.backend.name].machine_code:
             return None  # which reads the arrays themselves, which are not seen as the caller has them
-        return plan_of(launches, self.parts, self.arrays, self.way.size_bytes, self.fresh)
+        return plan_of(self.plan, launches, self.parts, (*self.arrays,), self.fresh)
 
 
 def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Product:

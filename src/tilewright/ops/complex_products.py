@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tilewright.dataflow.nodes import EXACT, SUMMED
-from tilewright.dtypes import DType
-from tilewright.lang.asynchrony import prior_grid_wait
-from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.dtypes import DType, f32
 from tilewright.ops.complex_pairs import paired, parted
-from tilewright.runtime.decorator import kernel
+from tilewright.ops.ending import Addend, Alpha, Conversion, Output, Units
+from tilewright.ops.products import batches
+from tilewright.ops.tiled_product import (
+    Algebra,
+    EndingTerm,
+    KernelArrays,
+    Operand,
+    TiledProduct,
+    Tiles,
+    kernel_of,
+)
 from tilewright.runtime.kernel import Kernel
 
 OPERANDS = ("a", "a_im", "b", "b_im")
@@ -26,6 +33,10 @@ HALVES = ("a1", "a2", "a1_im", "a2_im", "b1", "b2", "b1_im", "b2_im")
 RESULTS = ("c", "c_im", "out", "out_im")
 """The parts of what is added and of what is written."""
 
+TERMS = ("alpha", "turn", "c", "turn c")
+"""Alpha is not 1; it has an imaginary part; something is added; beta has an imaginary part."""
+
+NUMBERS = ("alpha_re", "alpha_im", "beta_re", "beta_im")
 
 Pairs: TypeAlias = tuple[DType | None, DType | None]
 """Of what is added and of what is written the dtype of the parts, if both lie side by side as one array."""
@@ -36,274 +47,155 @@ APART: Pairs = (None, None)
 Together: TypeAlias = tuple[bool, bool]
 """Whether A, and B, is one array with a last dimension of both parts."""
 
+Conjugates: TypeAlias = tuple[bool, bool, bool]
+"""Whether A, B, and what is added are conjugated."""
 
-@lru_cache(maxsize=64)
-def four_products(rank: int, number: DType, together: Together = (False, False)) -> Kernel:
-    """``D = alpha * op(A) @ op(B) + beta * C`` by four products of real and imaginary parts.
+
+@dataclass(frozen=True)
+class PairAddend(Addend):
+    """Adds both parts of an array of pairs, the first one, whose parts have a dtype."""
+
+    part: DType = f32
+
+    def _read(self, arrays: KernelArrays) -> Tiles:
+        return parted(arrays.tile(self.arrays[0]), self.part)
+
+
+@dataclass(frozen=True)
+class PairOutput(EndingTerm):
+    """Stores both results as pairs, whose parts have a dtype, to one array."""
+
+    array: str
+    part: DType
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        arrays.store(self.array, paired(values[0], values[1], self.part))
+        return values
+
+
+def by_four(conjugates: Conjugates) -> Algebra:
+    """The algebra of complex products by four real ones.
 
     With ``op(A) = Ar + i sa Ai`` and ``op(B) = Br + i sb Bi``, where a sign is -1 of a conjugate, the sums
     are ``Ar Br - sa sb Ai Bi`` and ``sb Ar Bi + sa Ai Br``.
+
+    Args:
+        conjugates: which operands are conjugated.
+    """
+    sa, sb = ((-1) ** one for one in conjugates[:2])
+    return Algebra(((0, 0, 0, 1), (1, 1, 0, -sa * sb), (0, 1, 1, sb), (1, 0, 1, sa)), (((0, 1),), ((1, 1),)))
+
+
+def by_three(conjugates: Conjugates) -> Algebra:
+    """The algebra by three, ``P1 = Ar Br``, ``P2 = Ai Bi`` and ``P3 = (Ar + sa Ai) (Br + sb Bi)``.
+
+    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``: what the third product has too much
+    is taken away again, so that the imaginary parts lose the bits by which they are smaller than it.
+
+    Args:
+        conjugates: which operands are conjugated.
+    """
+    sign = -1 if conjugates[0] == conjugates[1] else 1
+    rows = tuple((part, part, part, 1) for part in range(3))
+    return Algebra(rows, (((0, 1), (1, sign)), ((2, 1), (0, -1), (1, sign))))
+
+
+@lru_cache(maxsize=64)
+def four_products(rank: int, number: DType, together: Together = (False, False)) -> Kernel:
+    """``D = alpha * op(A) @ op(B) + beta * C``; see `by_four`.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which alpha and beta are multiplied, and given.
         together: of which operands both parts are one array, which is given twice.
     """
-    declared: dict[str, Any] = {**_parameters(rank, OPERANDS), **dict.fromkeys(NUMBERS, number)}
+    declared = _declared(rank, OPERANDS, number)
     for name in (name for name in OPERANDS if together[name.startswith("b")]):
-        declared[name] += " P"
+        declared[name] = f"{declared[name]} re"
+    a, b = (
+        Operand((name, f"{name} {declared[name]}".replace(" re", " im") if is_one else f"{name}_im"))
+        for name, is_one in zip("ab", together, strict=True)
+    )
 
-    @kernel(**declared)
+    @kernel_of(**declared)
     def gemm_complex(
-        a: Any,
-        a_im: Any,
-        b: Any,
-        b_im: Any,
-        c: Any,
-        c_im: Any,
-        out: Any,
-        out_im: Any,
-        alpha_re: Any,
-        alpha_im: Any,
-        beta_re: Any,
-        beta_im: Any,
-        *,
-        precision: str,
-        terms: frozenset[str],
-        conjugates: tuple[bool, bool, bool],
-        pairs: Pairs = APART,
-    ) -> None:
-        numbers = (alpha_re, alpha_im), (beta_re, beta_im)
-        ending = Ending((c, c_im), (out, out_im), numbers, number, terms, conjugates[2], pairs)
-        for *batch, m, n in tiles(out):
-            prior_grid_wait()
-            re, im = zeros(), zeros()
-            for k in steps(a.shape[rank + 1]):
-                of_a = _operand(a, a_im, (*batch, m, k), together=together[0])
-                of_b = _operand(b, b_im, (*batch, k, n), together=together[1])
-                re, im = _summed((re, im), of_a, of_b, conjugates, precision)
-            ending.store((re, im), (*batch, m, n))
+        *, precision: str, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+    ) -> TiledProduct:
+        algebra = replace(by_four(conjugates), precision=precision)
+        return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out", waits=True)
 
     return gemm_complex
 
 
 @lru_cache(maxsize=64)
 def three_products(rank: int, number: DType) -> Kernel:
-    """`four_products` by three, ``Ar Br``, ``Ai Bi`` and ``(Ar + sa Ai) (Br + sb Bi)``, of sums made before.
-
-    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``: what the third product has too much
-    is taken away again, so that the imaginary parts lose the bits by which they are smaller than it.
+    """`four_products` by three, with sums of parts that are made before; see `by_three`.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which alpha and beta are multiplied, and given.
     """
-    declared: dict[str, Any] = {
-        **_parameters(rank, (*OPERANDS, *SUMS)),
-        **dict.fromkeys(NUMBERS, number),
-    }
 
-    @kernel(**declared)
+    @kernel_of(**_declared(rank, (*OPERANDS, *SUMS), number))
     def gemm_complex_3m(
-        a: Any,
-        a_im: Any,
-        b: Any,
-        b_im: Any,
-        a_sum: Any,
-        b_sum: Any,
-        c: Any,
-        c_im: Any,
-        out: Any,
-        out_im: Any,
-        alpha_re: Any,
-        alpha_im: Any,
-        beta_re: Any,
-        beta_im: Any,
-        *,
-        precision: str,
-        terms: frozenset[str],
-        conjugates: tuple[bool, bool, bool],
-        pairs: Pairs = APART,
-    ) -> None:
-        numbers = (alpha_re, alpha_im), (beta_re, beta_im)
-        ending = Ending((c, c_im), (out, out_im), numbers, number, terms, conjugates[2], pairs)
-        for *batch, m, n in tiles(out):
-            prior_grid_wait()
-            first, second, third = zeros(), zeros(), zeros()
-            for k in steps(a.shape[-1]):
-                at_a, at_b = (*batch, m, k), (*batch, k, n)
-                first += a[at_a].matmul(b[at_b], precision=precision)
-                second += a_im[at_a].matmul(b_im[at_b], precision=precision)
-                third += a_sum[at_a].matmul(b_sum[at_b], precision=precision)
-            if conjugates[0] == conjugates[1]:
-                re, im = first - second, third - first - second
-            else:
-                re, im = first + second, third - first + second
-            ending.store((re, im), (*batch, m, n))
+        *, precision: str, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+    ) -> TiledProduct:
+        algebra = replace(by_three(conjugates), precision=precision)
+        a, b = (Operand((name, f"{name}_im", f"{name}_sum")) for name in "ab")
+        return TiledProduct(a, b, _ending(number, terms, conjugates, pairs), algebra, out="out", waits=True)
 
     return gemm_complex_3m
 
 
 @lru_cache(maxsize=64)
 def products_of_halves(rank: int, number: DType, *, both: bool = True) -> Kernel:
-    """`four_products` of parts that are split in halves, of each of which three products are added up.
+    """`four_products` of parts that are split in halves; see `Algebra.in_halves`.
 
     ``Ar[m, k] = (a1 + a2)[m, k] * p[m] ** 2``, and so are ``Ai`` of ``a1_im`` and ``a2_im``, with the same
-    ``p``; of B likewise, with ``q[n]``.  Products of two second halves are left out; those of two first ones,
-    which are the largest, are added last.
+    ``p``; of B likewise, with ``q[n]``.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
         both: whether there are second halves; else only the products of first ones are added up.
     """
-    lead = _lead(rank)
-    units = {"p": f"{lead}M", "q": f"{lead}N"}
-    sums, multiplied = (SUMMED, ((1, 0), (0, 1), (0, 0))) if both else (EXACT, ((0, 0),))
-    declared: dict[str, Any] = {**_parameters(rank, HALVES), **units, **dict.fromkeys(NUMBERS, number)}
+    lead = batches(rank)
 
-    @kernel(**declared)
+    @kernel_of(**_declared(rank, HALVES, number, p=f"{lead}m", q=f"{lead}n"))
     def gemm_complex_halves(
-        a1: Any,
-        a2: Any,
-        a1_im: Any,
-        a2_im: Any,
-        b1: Any,
-        b2: Any,
-        b1_im: Any,
-        b2_im: Any,
-        p: Any,
-        q: Any,
-        c: Any,
-        c_im: Any,
-        out: Any,
-        out_im: Any,
-        alpha_re: Any,
-        alpha_im: Any,
-        beta_re: Any,
-        beta_im: Any,
-        *,
-        terms: frozenset[str],
-        conjugates: tuple[bool, bool, bool],
-        pairs: Pairs = APART,
-    ) -> None:
-        re_a, im_a, re_b, im_b = (a1, a2), (a1_im, a2_im), (b1, b2), (b1_im, b2_im)
-        numbers = (alpha_re, alpha_im), (beta_re, beta_im)
-        ending = Ending((c, c_im), (out, out_im), numbers, number, terms, conjugates[2], pairs)
-        for *batch, m, n in tiles(out):
-            prior_grid_wait()
-            re, im = zeros(precision=sums), zeros(precision=sums)
-            for k in steps(a1.shape[-1]):
-                at_a, at_b = (*batch, m, k), (*batch, k, n)
-                for i, j in multiplied:
-                    of_a, of_b = (re_a[i][at_a], im_a[i][at_a]), (re_b[j][at_b], im_b[j][at_b])
-                    re, im = _summed((re, im), of_a, of_b, conjugates, EXACT)
-            unit = p[(*batch, m, None)] * q[(*batch, n)]
-            re, im = re * unit * unit, im * unit * unit  # the square of the unit may be out of range
-            ending.store((re, im), (*batch, m, n))
+        *, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs = APART
+    ) -> TiledProduct:
+        algebra = by_four(conjugates).in_halves(both=both)
+        ending = [Units(f"p {lead}m new", "q"), *_ending(number, terms, conjugates, pairs)]
+        return TiledProduct(Operand(HALVES[:4]), Operand(HALVES[4:]), ending, algebra, out="out", waits=True)
 
     return gemm_complex_halves
 
 
-def _summed(
-    sums: tuple[Any, Any],
-    a: tuple[Any, Any],
-    b: tuple[Any, Any],
-    conjugates: tuple[bool, bool, bool],
-    precision: str,
-) -> tuple[Any, Any]:
-    """The sums of real and of imaginary parts, with those of the product of two tiles added."""
-    (re, im), (re_a, im_a), (re_b, im_b) = sums, a, b
-    re += re_a.matmul(re_b, precision=precision)
-    if conjugates[0] == conjugates[1]:
-        re -= im_a.matmul(im_b, precision=precision)
-    else:
-        re += im_a.matmul(im_b, precision=precision)
-    if conjugates[1]:
-        im -= re_a.matmul(im_b, precision=precision)
-    else:
-        im += re_a.matmul(im_b, precision=precision)
-    if conjugates[0]:
-        im -= im_a.matmul(re_b, precision=precision)
-    else:
-        im += im_a.matmul(re_b, precision=precision)
-    return re, im
+def _declared(rank: int, operands: tuple[str, ...], number: DType, **units: str) -> dict[str, Any]:
+    """The axes of operands, units and results, and the dtypes of numbers."""
+    lead = batches(rank)
+    found = {name: f"{lead}m k" if name.startswith("a") else f"{lead}k n" for name in operands}
+    return {**found, **units, **dict.fromkeys(RESULTS, f"{lead}m n"), **dict.fromkeys(NUMBERS, number)}
 
 
-@dataclass(frozen=True)
-class Ending:
-    """What is done with the sums of a kernel.
+def _ending(number: DType, terms: frozenset[str], conjugates: Conjugates, pairs: Pairs) -> list[EndingTerm]:
+    """``alpha`` times the sums, ``beta`` times what is added, and the stores.
 
     Args:
-        added: real and imaginary parts of what is added.
-        written: those of the result.
-        numbers: those of alpha and of beta.
-        number: the dtype in which these are multiplied.
-        terms: what is done; see `TERMS`.
-        is_conjugate: whether the conjugate is added.
+        number: the dtype in which alpha and beta are multiplied.
+        terms: of `TERMS` those that there are.
+        conjugates: whether the conjugate is added, last.
         pairs: of what is added and of the result the dtype of the parts, if both lie side by side.
     """
-
-    added: tuple[Any, Any]
-    written: tuple[Any, Any]
-    numbers: tuple[tuple[Any, Any], tuple[Any, Any]]
-    number: DType
-    terms: frozenset[str]
-    is_conjugate: bool
-    pairs: Pairs
-
-    def store(self, sums: tuple[Any, Any], at: tuple[Any, ...]) -> None:
-        """Finish the sums of a tile, and store them."""
-        added = _parts(*self.added, at, self.pairs[0])
-        finished = _finished(
-            sums, self.numbers, added, self.number, self.terms, is_conjugate=self.is_conjugate
-        )
-        _store(*self.written, at, finished, self.pairs[1])
-
-
-def _finished(
-    sums: tuple[Any, Any],
-    numbers: tuple[tuple[Any, Any], tuple[Any, Any]],
-    added: tuple[Any, Any],
-    number: DType,
-    terms: frozenset[str],
-    *,
-    is_conjugate: bool,
-) -> tuple[Any, Any]:
-    """What becomes of the sums: ``alpha`` times them, and ``beta`` times what is added; see `TERMS`."""
-    (re, im), ((alpha_re, alpha_im), (beta_re, beta_im)) = sums, numbers
-    if terms:
-        re, im = re.to(number), im.to(number)
-    if "turn" in terms:
-        re, im = alpha_re * re - alpha_im * im, alpha_re * im + alpha_im * re
-    elif "alpha" in terms:
-        re, im = alpha_re * re, alpha_re * im
+    found: list[EndingTerm] = [Conversion(number)] if terms else []
+    if terms & {"alpha", "turn"}:
+        found.append(Alpha(NUMBERS[: 1 + ("turn" in terms)]))
+    of_c, of_out = pairs
     if "c" in terms:
-        c_re, c_im = (part.to(number) for part in added)
-        if is_conjugate:
-            c_im = -c_im
-        if "turn c" in terms:
-            return re + (beta_re * c_re - beta_im * c_im), im + (beta_re * c_im + beta_im * c_re)
-        re, im = re + beta_re * c_re, im + beta_re * c_im
-    return re, im
-
-
-def _operand(re: Any, im: Any, at: tuple[Any, ...], *, together: bool) -> tuple[Any, Any]:
-    """Real and imaginary parts of a tile of an operand, which are one array if they lie together."""
-    return (re[(*at, 0)], re[(*at, 1)]) if together else (re[at], im[at])
-
-
-def _parts(re: Any, im: Any, at: tuple[Any, ...], part: DType | None) -> tuple[Any, Any]:
-    """A tile of an array, of which both parts lie side by side if their dtype is given."""
-    return (re[at], im[at]) if part is None else parted(re[at], part)
-
-
-def _store(re: Any, im: Any, at: tuple[Any, ...], values: tuple[Any, Any], part: DType | None) -> None:
-    """Store a tile, both parts side by side if their dtype is given."""
-    if part is not None:
-        re[at] = paired(*values, part)
-        return
-    re[at], im[at] = values
+        words = ("c", "c_im"), NUMBERS[2 : 3 + ("turn c" in terms)], conjugates[2]
+        found.append(Addend(*words) if of_c is None else PairAddend(*words, of_c))
+    return [*found, Output(("out", "out_im")) if of_out is None else PairOutput("out", of_out)]
 
 
 def terms_of(alpha: complex, beta: complex, *, adds: bool) -> frozenset[str]:
@@ -316,19 +208,3 @@ def terms_of(alpha: complex, beta: complex, *, adds: bool) -> frozenset[str]:
     """
     asked = (alpha != 1, alpha.imag != 0, adds, adds and beta.imag != 0)
     return frozenset(term for term, is_wanted in zip(TERMS, asked, strict=True) if is_wanted)
-
-
-TERMS = ("alpha", "turn", "c", "turn c")
-"""Alpha is not 1; it has an imaginary part; something is added; beta has an imaginary part."""
-
-NUMBERS = ("alpha_re", "alpha_im", "beta_re", "beta_im")
-
-
-def _lead(rank: int) -> str:
-    return "".join(f"B{dim} " for dim in range(rank))
-
-
-def _parameters(rank: int, operands: tuple[str, ...]) -> dict[str, str]:
-    lead = _lead(rank)
-    declared = {name: f"{lead}M K" if name.startswith("a") else f"{lead}K N" for name in operands}
-    return declared | dict.fromkeys(RESULTS, f"{lead}M N")

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewright.ops.complex_parts import Parts
+from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.problem import IMAGINARY
-from tilewright.ops.recalled import OWN, Behind, Place, Several
+from tilewright.ops.recalled import Place
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.fresh import Fresh
 from tilewright.runtime.plans import Plan
-from tilewright.runtime.strided import Strided
 
 PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")
 """The arrays of a call, one behind the other; of an interleaved one the first stands for both parts."""
 
 _C, _OUT = PARTS.index("c"), PARTS.index("out")
-
-
-class Ordered(NamedTuple):
-    """One of the launches of a product.
-
-    Args:
-        prepared: the launch.
-        given: which of the product's arrays each of its arrays is; empty of those in scratch memory.
-        infos: what they are.
-        behind: how many bytes behind the beginning of scratch memory each lies.
-    """
-
-    prepared: Prepared
-    given: tuple[str, ...]
-    infos: tuple[ArrayInfo, ...]
-    behind: tuple[int, ...]
-
-    def places(self, names: Sequence[str]) -> tuple[Place, ...]:
-        """Where its arrays lie: in those of a product that are named, or in scratch memory."""
-        pairs = zip(self.given, self.behind, strict=True)
-        return tuple(Place(names.index(one)) if one else Place(OWN, offset) for one, offset in pairs)
 
 
 def in_parts(given: Any) -> list[Any]:
@@ -60,29 +38,28 @@ def result_of(arrays: Sequence[Any]) -> Any:
 
 
 def plan_of(
-    launches: Sequence[Ordered],
+    launched: LaunchPlan,
+    prepared: Sequence[Prepared],
     parts: Mapping[str, Parts],
-    arrays: Mapping[str, Strided],
-    size_bytes: int,
+    call: tuple[str, ...],
     fresh: Sequence[Fresh],
 ) -> Plan:
     """The plan of a product.
 
     Args:
-        launches: in order; the last one is the product.
+        launched: its launches.
+        prepared: what was launched.
         parts: the complex arrays, by name.
-        arrays: their parts as the product has them, by name.
-        size_bytes: of scratch memory.
+        call: the names of the arrays of its launches.
         fresh: what makes each array of the result; empty where it is given.
     """
-    prepared, names, infos, _ = launches[-1]
-    if size_bytes:
-        names, infos = tuple(arrays), tuple(one.info for one in arrays.values())
-        behind = [Behind(one.prepared, one.places(names)) for one in launches]
-        prepared = Several(behind, infos[0].device, size_bytes)
+    last, names, made = launched.launches[-1], call, launched.arrays
+    if not launched.scratch_bytes:
+        names, made = tuple(call[place] for place in last.places), last.arrays
     origins = [_origin(name, parts) for name in names]
+    again = launched.again(prepared) if launched.scratch_bytes else prepared[-1]
     return replace(
-        Plan.of(prepared, infos, _pairs(names, parts)),
+        Plan.of(again, [one.info for one in made], _pairs(names, parts)),
         order=tuple(place for place, _ in origins),
         offsets=tuple(offset for _, offset in origins),
         fresh=tuple((_OUT + at, maker) for at, maker in enumerate(fresh)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,10 +13,10 @@ from tilewright.dtypes import DType
 from tilewright.ops.complex_doubled import DOUBLED, Doubled
 from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
 from tilewright.ops.complex_products import HALVES, OPERANDS, SUMS
-from tilewright.ops.complex_steps import Step
-from tilewright.ops.gains import gains
+from tilewright.ops.launching import Prepass
 from tilewright.ops.plane_kernels import PLANES
-from tilewright.ops.planes import Planes, is_dense, step_of
+from tilewright.ops.planes import Planes, is_dense, prepass_of
+from tilewright.ops.prepasses import gains
 from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.strided import Strided
@@ -88,20 +88,17 @@ class Way:
         made = tuple(one for one in (self.halves, self.doubled) if one is not None)
         return made or self.planes
 
-    def steps(self, arrays: Mapping[str, Strided], address: int, *, on_host: bool) -> Iterator[Step]:
-        """What is launched before the product, in order.
+    def prepass(self, arrays: Mapping[str, Strided], *, on_host: bool) -> Prepass | None:
+        """The launch before the product, if there is one.
 
         Args:
             arrays: of the product, by name.
-            address: of `size_bytes` of memory.
             on_host: whether a block is one thread.
         """
-        if self.halves is not None:
-            yield self.halves.step(arrays, address)
-        elif self.doubled is not None:
-            yield self.doubled.step(arrays, address)
-        elif self.planes:
-            yield step_of(self.planes, arrays, address, on_host=on_host)
+        made = self.halves or self.doubled
+        if made is not None:
+            return made.prepass(arrays)
+        return prepass_of(self.planes, arrays, 0, on_host=on_host) if self.planes else None
 
     def __str__(self) -> str:
         if self.doubled is not None:

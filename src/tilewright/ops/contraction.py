@@ -48,17 +48,15 @@ class Seen:
     batch: tuple[int, ...]
     groups: tuple[tuple[str, tuple[int, ...]], ...]
 
-    def has(self, group: str) -> bool:
-        """Whether it has any axes of a group."""
-        return group in dict(self.groups)
+    @property
+    def lead(self) -> str:
+        """Its axes along batches, as `tiled_product` writes them."""
+        return "".join(f"b{number} " for number in self.batch)
 
-    def count(self, group: str) -> int:
-        """How many elements of a group lie inside of its first dimension."""
-        return math.prod(dict(self.groups)[group])
-
-    def place(self, group: str) -> int:
-        """Which dimension a group is where each is one."""
-        return len(self.batch) + [name for name, _ in self.groups].index(group)
+    @property
+    def axes(self) -> str:
+        """All of its axes."""
+        return self.lead + " ".join("*".join((group, *map(str, inner))) for group, inner in self.groups)
 
 
 @dataclass(frozen=True)

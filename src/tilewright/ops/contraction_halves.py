@@ -11,10 +11,10 @@ from tilewright.errors import LaunchError
 from tilewright.ops.contraction import Contraction, Posed
 from tilewright.ops.contractions import IN_KERNEL, Ending, contraction_in_halves
 from tilewright.ops.grades import FASTER_FROM, HALVES_OF, MOST_ITEMS, MOST_RANK
-from tilewright.ops.halves import Split, launched
+from tilewright.ops.halves import Split, plan_of_halves
+from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import Matrices
-from tilewright.ops.recalled import Several
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
@@ -62,16 +62,14 @@ def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
     return bool(has_units) and large and not against and not is_wide
 
 
-def multiply(
+def plan_product(
     problem: Posed,
     seen: Mapping[str, Strided],
     wanted: Wanted,
     ending: Ending,
     numbers: tuple[Any, ...],
-    backend: str,
-    stream: Any,
-) -> Several | None:
-    """Split both operands, and contract their halves; returns what does so again, if anything can.
+) -> LaunchPlan:
+    """The launches that split both operands, and contract their halves.
 
     Args:
         problem: the contraction.
@@ -79,8 +77,6 @@ def multiply(
         wanted: what is asked for.
         ending: what is done with the sums.
         numbers: of the kernel.
-        backend: the target.
-        stream: the CUDA stream; None: the framework's current one.
     """
     a, b = (
         Split.of(
@@ -94,4 +90,4 @@ def multiply(
     both = HALVES_OF[wanted.precision] == 2
     kernel = contraction_in_halves(problem.contraction).bind(both=both, ending=ending, schedule=wanted.how)
     rest = [seen.get(name, seen["out"]) for name in IN_KERNEL[2:]]
-    return launched((a, b), kernel, rest, numbers, both, backend, stream)
+    return plan_of_halves((a, b), kernel, rest, numbers, both)

@@ -2,52 +2,82 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
-from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType, f32, u32, u64
-from tilewright.lang.asynchrony import prior_grid_wait
-from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.dataflow.positions import positions
 from tilewright.lang.derivatives import derivative as slope
-from tilewright.lang.exact_functions import round as nearest
-from tilewright.lang.operations import require
 from tilewright.lang.random import dropout
-from tilewright.ops.contraction import Contraction, Seen
-from tilewright.ops.products import ACTIVATIONS, with_halves
-from tilewright.runtime.decorator import kernel
+from tilewright.ops.contraction import Contraction
+from tilewright.ops.ending import Conversion, Output, Saturation, Units
+from tilewright.ops.tiled_product import (
+    Algebra,
+    EndingTerm,
+    KernelArrays,
+    Operand,
+    TiledProduct,
+    Tiles,
+    kernel_of,
+)
 from tilewright.runtime.kernel import Kernel
 
 IN_KERNEL = ("a", "b", "bias", "multiply", "residual", "out")
 """The arrays of the kernel, in its order; for one that is not given ``out`` stands, and is not read."""
 
-_FIRST = {"m": "out", "n": "out", "k": "a"}
-"""The array over which a group of axes is stepped along."""
-
+NAMES = dict(zip(IN_KERNEL, "ABXYRD", strict=True))
+"""What the kernel calls them."""
 
 NUMBERS = ("alpha", "seed", "offset", "threshold", "scale")
-"""The numbers of the kernel, behind its arrays."""
+"""The numbers of the kernel, after its arrays."""
+
+Ending: TypeAlias = tuple[EndingTerm, ...]
+"""What is done with the sums before they are stored: a constant of the kernels."""
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What is done with the sums.
+class Multiplier(EndingTerm):
+    """Multiplies by an array, or by the derivative of an activation at the elements of the array."""
+
+    array: str
+    derivative: str | None = None
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        factor = arrays.tile(self.array).to(values[0].dtype)
+        factor = factor if self.derivative is None else slope(self.derivative, factor)
+        return [value * factor for value in values]
+
+
+@dataclass(frozen=True)
+class DropoutMask(EndingTerm):
+    """Sets elements to 0 by their numbers in the result, and scales the others.
 
     Args:
-        terms: which of the arrays and numbers there are.
-        activation: its name; None: none.
-        derivative: of which activation, if of one, the derivative of what is multiplied is taken.
-        saturate: whether the result stays in the finite range of its dtype.
+        result: the array of the result.
+        order: its dimensions, as the kernel sees them, in the order that numbers its elements.
     """
 
-    terms: frozenset[str]
-    activation: str | None = None
-    derivative: str | None = None
-    saturate: bool = False
+    result: str
+    order: tuple[int, ...]
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        steps, count = dict[int, Any](), 1
+        for dim in reversed(self.order):
+            steps[dim], count = count, count * arrays.given[self.result].shape[dim]
+        digits = list[Any]()
+        for span, _, inner in arrays.axes(self.result):
+            rest, found = positions(arrays.spans[span]), list[Any]()
+            for extent in reversed(inner):
+                found.append(rest % extent)
+                rest = rest // extent
+            digits += [digit[:, None] if span == "m" else digit for digit in (rest, *reversed(found))]
+        *others, index = [digit.to(u64) * steps[dim] for dim, digit in enumerate(digits)]
+        for other in others:
+            index = index + other
+        drawn = [arrays.given[name] for name in ("threshold", "scale", "seed", "offset")]
+        return [dropout(value, index, *drawn) for value in values]
 
 
 @lru_cache(maxsize=256)
@@ -58,34 +88,12 @@ def contraction(made: Contraction, number: DType) -> Kernel:
         made: how they are seen.
         number: the dtype in which all but the sums is computed, and of alpha and scale.
     """
-    seen, declared = _declared(made, dict(zip(IN_KERNEL, "ABXYRD", strict=True)), number)
 
-    @kernel(**declared)
-    def gemm_contraction(
-        A: Any,
-        B: Any,
-        X: Any,
-        Y: Any,
-        R: Any,
-        D: Any,
-        alpha: Any,
-        seed: Any,
-        offset: Any,
-        threshold: Any,
-        scale: Any,
-        *,
-        precision: str,
-        ending: Ending,
-    ) -> None:
-        whole = _all_matrices((A, B, X, Y, R, D), seen)
-        numbers = dict(zip(NUMBERS, (alpha, seed, offset, threshold, scale), strict=True))
-        for *batch, m, n in tiles(whole["out"]):
-            acc, at = zeros(), {"batch": batch, "m": m, "n": n}
-            for k in steps(whole["a"].shape[-1]):
-                left, right = (_tile(whole, made, name, {**at, "k": k}) for name in "ab")
-                acc += left.matmul(right, precision=precision)
-            value: Any = acc.to(number) if ending.terms else acc
-            whole["out"][(*batch, m, n)] = _ended(value, D, whole, made, at, numbers, ending)
+    @kernel_of(**_declared(made, NAMES, number))
+    def gemm_contraction(*, precision: str, ending: Ending) -> TiledProduct:
+        only_saturates = not ending or isinstance(ending[0], Saturation)
+        terms = [*([] if only_saturates else [Conversion(number)]), *ending, Output(("D",))]
+        return TiledProduct(Operand(("A",)), Operand(("B",)), terms, Algebra(precision=precision))
 
     return gemm_contraction
 
@@ -97,165 +105,23 @@ def contraction_in_halves(made: Contraction) -> Kernel:
     Args:
         made: how arrays are seen; the operands through no view.
     """
-    names = dict(zip(IN_KERNEL[2:], "XYRD", strict=True))
-    halves = {name: _dimensions(name.upper(), made.of(name)) for name in "ab"}
-    seen, declared = _declared(made, names, f32)
-    lead = {name: "".join(f"B{number} " for number in made.of(name).batch) for name in "ab"}
-    operands = {**dict.fromkeys(("A1", "A2"), halves["a"]), **dict.fromkeys(("B1", "B2"), halves["b"])}
-    units = {"p": f"{lead['a']}M", "q": f"{lead['b']}N"}
+    declared, batch_of_a, batch_of_b = dict[str, str](), *(made.of(name).lead for name in "ab")
+    for name in "ab":
+        declared |= dict.fromkeys((f"{name.upper()}1", f"{name.upper()}2"), made.of(name).axes)
+    declared |= {"p": f"{batch_of_a}m", "q": f"{batch_of_b}n"}
+    rest = {name: NAMES[name] for name in IN_KERNEL[2:]}
 
-    @kernel(**operands, **units, **declared)
-    def gemm_contraction_in_halves(
-        A1: Any,
-        A2: Any,
-        B1: Any,
-        B2: Any,
-        p: Any,
-        q: Any,
-        X: Any,
-        Y: Any,
-        R: Any,
-        D: Any,
-        alpha: Any,
-        seed: Any,
-        offset: Any,
-        threshold: Any,
-        scale: Any,
-        *,
-        both: bool,
-        ending: Ending,
-    ) -> None:
-        whole = _all_matrices((A1, B1, X, Y, R, D), seen)
-        numbers = dict(zip(NUMBERS, (alpha, seed, offset, threshold, scale), strict=True))
-        for *batch, m, n in tiles(whole["out"]):
-            prior_grid_wait()
-            acc, at = zeros(precision=SUMMED if both else EXACT), {"batch": batch, "m": m, "n": n}
-            of_a, of_b = (tuple(batch[number] for number in made.of(name).batch) for name in "ab")
-            for k in steps(A1.shape[-1]):
-                a, b = [half[(*of_a, m, k)] for half in (A1, A2)], [half[(*of_b, k, n)] for half in (B1, B2)]
-                acc = with_halves(acc, a, b, both=both)
-            unit = p[(*of_a, m, None)] * q[(*of_b, n)]
-            value = acc * unit * unit  # the square of the unit may be out of range
-            whole["out"][(*batch, m, n)] = _ended(value, D, whole, made, at, numbers, ending)
+    @kernel_of(**declared, **_declared(made, rest, f32))
+    def gemm_contraction_in_halves(*, both: bool, ending: Ending) -> TiledProduct:
+        terms = (Units(f"p {batch_of_a}m new", "q"), *ending, Output(("D",)))
+        a, b = Operand(("A1", "A2")), Operand(("B1", "B2"))
+        return TiledProduct(a, b, terms, Algebra().in_halves(both=both), waits=True)
 
     return gemm_contraction_in_halves
 
 
-def _declared(
-    made: Contraction, names: Mapping[str, str], number: DType
-) -> tuple[dict[str, Seen], dict[str, Any]]:
-    """How arrays are seen, and what a kernel declares of those that are named, and of its numbers."""
-    seen = {name: made.of(name) for name in IN_KERNEL}
-    declared: dict[str, Any] = {own: _dimensions(own, seen[name]) for name, own in names.items()}
+def _declared(made: Contraction, names: Mapping[str, str], number: DType) -> dict[str, str | DType]:
+    """What a kernel declares of the arrays that are named, and of its numbers."""
+    arrays = {own: made.of(name).axes for name, own in names.items()}
     kinds = (number, u64, u64, u32, number)
-    return seen, {**declared, **dict(zip(NUMBERS, kinds, strict=True))}
-
-
-def _ended(
-    value: Any,
-    out: Any,
-    whole: Mapping[str, Any],
-    made: Contraction,
-    at: Mapping[str, Any],
-    numbers: Mapping[str, Any],
-    ending: Ending,
-) -> Any:
-    """What is stored, of the sums of a tile."""
-    terms, number = ending.terms, value.dtype
-    if "alpha" in terms:
-        value = numbers["alpha"] * value
-    if "bias" in terms:
-        value = value + _tile(whole, made, "bias", at).to(number)
-    if ending.activation is not None:
-        value = ACTIVATIONS[ending.activation](value)
-    if "multiply" in terms:
-        factor = _tile(whole, made, "multiply", at).to(number)
-        value = value * (factor if ending.derivative is None else slope(ending.derivative, factor))
-    if "dropout" in terms:
-        drawn = (numbers[name] for name in ("threshold", "scale", "seed", "offset"))
-        value = dropout(value, _index(out, made, at), *drawn)
-    if "residual" in terms:
-        value = value + _tile(whole, made, "residual", at).to(number)
-    if ending.saturate:
-        is_rounded = value.dtype.is_float and not out.dtype.is_float
-        value = (nearest(value) if is_rounded else value).to(out.dtype, saturate=True)
-    return value
-
-
-def _dimensions(array: str, seen: Seen) -> str:
-    """The names of an array's dimensions: outer ones with equally many elements inside have one name."""
-    found = [f"B{number}" for number in seen.batch]
-    for group, inner in seen.groups:
-        name = group.upper()
-        found.append(f"{name}{math.prod(inner)}" if inner else name)
-        found += [f"{name}{array}{number}" for number in range(len(inner))]
-    return " ".join(found)
-
-
-def _all_matrices(arrays: Sequence[Any], seen: Mapping[str, Seen]) -> dict[str, Any]:
-    """The arrays of a kernel as batches of matrices, by name, whose extents fit each other."""
-    given = zip(IN_KERNEL, arrays, strict=True)
-    whole = {name: _matrices(array, seen[name]) for name, array in given}
-    _require_extents(whole, seen)
-    return whole
-
-
-def _matrices(array: Any, seen: Seen) -> Any:
-    """The batches of matrices that an array is seen as."""
-    index = [slice(None)] * len(seen.batch)
-    for _, inner in seen.groups:
-        index.append(slice(None))
-        for extent in inner:
-            require(array.shape[len(index)] == extent, f"{extent} elements, as the kernel was made for")
-            index.append(slice(0, extent))
-    if any(inner for _, inner in seen.groups):
-        array = array[tuple(index)]
-    for place, (_, inner) in enumerate(seen.groups, len(seen.batch)):
-        if inner:
-            array = array.merge(place, 1 + len(inner))
-    return array
-
-
-def _require_extents(whole: Mapping[str, Any], seen: Mapping[str, Seen]) -> None:
-    """Views have as many rows, columns and K as the arrays that these are stepped along of."""
-    for name, own in seen.items():
-        for group, _ in own.groups:
-            other = _FIRST[group]
-            if own.count(group) == seen[other].count(group):
-                continue
-            counts = (whole[one].shape[seen[one].place(group)] for one in (name, other))
-            require(next(counts) == next(counts), f"{name} and {other} have as many elements along {group}")
-
-
-def _tile(whole: Mapping[str, Any], made: Contraction, name: str, at: Mapping[str, Any]) -> Any:
-    """The part of an array that a tile is computed from.
-
-    Args:
-        whole: the arrays as matrices.
-        made: how they are seen.
-        name: of the array.
-        at: the place along each group of axes, and of the batches, which are ``"batch"``.
-    """
-    seen = made.of(name)
-    lead = tuple(at["batch"][number] for number in seen.batch)
-    found = whole[name][(*lead, *(at[group] for group, _ in seen.groups))]
-    return found if len(seen.groups) > 1 or seen.has("n") else found[:, None]
-
-
-def _index(out: Any, made: Contraction, at: Mapping[str, Any]) -> Any:
-    """The number of each element of a tile of the result, in the order of its subscripts."""
-    seen, steps, count = made.of("out"), {}, 1
-    for dim in reversed(made.order):
-        steps[dim], count = count, count * out.shape[dim]
-    digits = [positions(span) for span in at["batch"]]
-    for group, inner in seen.groups:
-        rest, found = positions(at[group]), []
-        for extent in reversed(inner):
-            found.append(rest % extent)
-            rest = rest // extent
-        digits += [digit[:, None] if group == "m" else digit for digit in (rest, *reversed(found))]
-    terms = [digit.to(u64) * steps[dim] for dim, digit in enumerate(digits)]
-    index = terms[-1]
-    for term in terms[:-1]:
-        index = index + term
-    return index
+    return {**arrays, **dict(zip(NUMBERS, kinds, strict=True))}

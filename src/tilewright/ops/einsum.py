@@ -12,8 +12,9 @@ from tilewright.errors import LaunchError, close_to, shown
 from tilewright.functions.derivatives import DERIVATIVES
 from tilewright.ops.call import Call, launch
 from tilewright.ops.contraction import ADDED, Posed, extents_of, posed
-from tilewright.ops.contraction_halves import is_split, multiply
-from tilewright.ops.contractions import IN_KERNEL, Ending, contraction
+from tilewright.ops.contraction_halves import is_split, plan_product
+from tilewright.ops.contractions import IN_KERNEL, NAMES, DropoutMask, Ending, Multiplier, contraction
+from tilewright.ops.ending import Saturation, finishing
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
@@ -27,6 +28,7 @@ from tilewright.ops.planning import (
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.subscripts import Subscripts, read_subscripts
+from tilewright.ops.tiled_product import EndingTerm
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
@@ -239,7 +241,7 @@ def _checked(
     plan: Plan | None
     if is_split(problem, wanted, backend):
         ending = ending_of(problem, infos, wanted, extras)
-        prepared = multiply(problem, seen, wanted, ending, numbers, backend, stream)
+        prepared = plan_product(problem, seen, wanted, ending, numbers).launched(backend, stream)
         plan = None if prepared is None else Plan.of(prepared, *_reached(infos))
     else:
         kernel = bound_for(problem, infos, wanted, extras)
@@ -298,11 +300,14 @@ def bound_for(
 
 def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras) -> Ending:
     """What is done with the sums; the arguments are those of `bound_for`."""
-    terms = {name for name in ADDED if name in infos}
-    terms |= {"alpha"} if wanted.alpha not in (0, 1) else set()
-    terms |= {"dropout"} if problem.contraction.order else set()
-    terms |= {"activation"} if wanted.activation is not None else set()
-    return Ending(frozenset(terms), wanted.activation, extras.derivative, extras.saturate)
+    terms = {"bias"} & infos.keys() | ({"alpha"} if wanted.alpha not in (0, 1) else set())
+    found: list[EndingTerm] = finishing(terms, wanted.activation, NAMES["bias"])
+    if "multiply" in infos:
+        found.append(Multiplier(NAMES["multiply"], extras.derivative))
+    if problem.contraction.order:
+        found.append(DropoutMask(NAMES["out"], problem.contraction.order))
+    found += finishing({"residual"} & infos.keys())
+    return (*found, *([Saturation(NAMES["out"], most_bits=64)] if extras.saturate else []))
 
 
 def _result_shape(text: str, named: Subscripts, infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:

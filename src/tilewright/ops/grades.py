@@ -31,11 +31,11 @@ FASTER_FROM = 2.0**28
 MOST_ITEMS = 65535
 """Along a dimension of batches, of which an axis of a grid has no more."""
 
-IN_HALVES = "tilewright.ops.halves:multiply"
-"""What multiplies operands that are split; loaded when it is asked for."""
+IN_HALVES = "tilewright.ops.halves:plan_product"
+"""Plans a product of operands that are split; loaded when it is asked for."""
 
-TURNED, ALONG_K = "tilewright.ops.turning:turned", "tilewright.ops.turning:multiply"
-"""What says which operands are written along K, and what multiplies them; likewise."""
+TURNED, ALONG_K = "tilewright.ops.turning:turned", "tilewright.ops.turning:plan_product"
+"""Say which operands are written along K, and plan their product; likewise."""
 
 
 def is_split(
@@ -88,7 +88,7 @@ def multiplying(
     how: Schedule | Splitting | None,
     backend: Backend,
 ) -> Callable[..., Any] | None:
-    """What multiplies operands that are written anew first; None where they are multiplied as they lie.
+    """What plans a product of operands that are written anew first; None: they are multiplied as they lie.
 
     Args:
         infos: the arrays of `matmul`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,11 +11,10 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.grades import HALVES_OF
-from tilewright.ops.launching import Placed, Step
-from tilewright.ops.launching import launched as behind_each_other
+from tilewright.ops.launching import Launch, LaunchPlan
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
-from tilewright.ops.recalled import OWN, Several
+from tilewright.ops.recalled import OWN
 from tilewright.ops.splitting import Tiling, splitting_of_both
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
@@ -124,18 +123,14 @@ def once(given: Strided, rank: int) -> Strided:
 
 
 def splitting(
-    operands: tuple[Split, Split],
-    placed: tuple[Sequence[Strided], Sequence[Strided]],
-    both: bool,
-    backend: str,
-) -> Step:
-    """What splits both operands; what repeats along a batch is split once.
+    operands: tuple[Split, Split], placed: tuple[Sequence[Strided], Sequence[Strided]], both: bool
+) -> Launch:
+    """The launch that splits both operands; what repeats along a batch is split once.
 
     Args:
         operands: A and B.
         placed: their halves and units.
         both: whether low halves are written.
-        backend: the target.
     """
     ranks = [len(one.halves.shape) - 2 for one in operands]
     arrays = [
@@ -145,20 +140,17 @@ def splitting(
     ]
     a, b = operands
     kernel = splitting_of_both(*ranks).bind(tilings=(a.tiling, b.tiling), both=both)
-    return Step.of(kernel, arrays, (), backend)
+    own = (OWN,) * len(placed[0])
+    return Launch(kernel, tuple(arrays), (0, *own, 1, *own))
 
 
-def multiply(
-    seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any], backend: str, stream: Any
-) -> Several | None:
-    """Split both operands, and multiply their halves; returns what does so again, if anything can.
+def plan_product(seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any]) -> LaunchPlan:
+    """The launches that split both operands, and multiply their halves.
 
     Args:
         seen: the arrays of the kernel of a product with something done to the sums, by its names.
         problem: what they pose.
         asked: ``grade``, ``terms``, ``activation``, ``schedule``, ``alpha`` and ``beta``.
-        backend: the target.
-        stream: the CUDA stream; None: the framework's current one.
     """
     a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], is_turned=False)
     b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], is_turned=True)
@@ -167,39 +159,33 @@ def multiply(
         both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
     )
     rest = [seen[name] for name in ("c", "bias", "residual", "out")]
-    return launched((a, b), kernel, rest, (asked["alpha"], asked["beta"]), both, backend, stream)
+    return plan_of_halves((a, b), kernel, rest, (asked["alpha"], asked["beta"]), both)
 
 
-def launched(
+def plan_of_halves(
     operands: tuple[Split, Split],
     kernel: Bound,
     rest: Sequence[Strided],
     numbers: tuple[complex, ...],
     both: bool,
-    backend: str,
-    stream: Any,
-) -> Several | None:
-    """Split both operands, and launch a kernel of their halves; returns what does so again, if anything can.
+) -> LaunchPlan:
+    """The launches that split both operands, and multiply their halves by a kernel.
 
     Args:
         operands: A and B.
-        kernel: takes both halves of A, those of B, the units of both, and what follows.
-        rest: the arrays behind them.
-        numbers: those behind the arrays.
+        kernel: takes both halves of A, those of B, the units of both, and the other arrays.
+        rest: the other arrays.
+        numbers: its numbers.
         both: whether low halves are multiplied.
-        backend: the target.
-        stream: the CUDA stream; None: the framework's current one.
     """
     a, b = operands
-
-    def steps(start: int) -> Iterator[Placed]:
-        of_a, of_b = a.placed(start), b.placed(start + a.bytes)
-        own = (OWN,) * len(of_a)
-        yield splitting((a, b), (of_a, of_b), both, backend), (0, *own, 1, *own)
-        arrays = (*of_a[:2], *(transposed(one) for one in of_b[:2]), of_a[2], of_b[2], *rest)
-        yield Step.of(kernel, arrays, numbers, backend), (*own, *own, *(2 + at for at in range(len(rest))))
-
-    return behind_each_other(steps, a.bytes + b.bytes, (a.given, b.given, *rest), backend, stream)
+    of_a, of_b = a.placed(0), b.placed(a.bytes)
+    own = (OWN,) * len(of_a)
+    arrays = (*of_a[:2], *(transposed(one) for one in of_b[:2]), of_a[2], of_b[2], *rest)
+    places = (*own, *own, *(2 + at for at in range(len(rest))))
+    launches = splitting((a, b), (of_a, of_b), both), Launch(kernel, arrays, places, numbers)
+    reason = "tensor cores multiply halves of f16"
+    return LaunchPlan(launches, (a.given, b.given, *rest), a.bytes + b.bytes, reason)
 
 
 def transposed(given: Strided) -> Strided:

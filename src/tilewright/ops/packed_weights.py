@@ -14,9 +14,7 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.scale_blocks import check_scale
-from tilewright.ops.scale_groups import in_groups
-from tilewright.ops.scales import check_dtypes, number_of
+from tilewright.ops.scales import check_dtypes, check_scale, in_groups, number_of
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.fresh import fresh

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ops.complex_pairs import are_paired, as_pairs
-from tilewright.ops.complex_steps import Step
+from tilewright.ops.launching import Prepass
 from tilewright.ops.plane_kernels import PLANES, Writing, sources_of, splitting, splitting_of_two
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.scratch import ALIGNMENT
@@ -176,7 +176,9 @@ def is_dense(info: ArrayInfo, along: int | None) -> bool:
     )
 
 
-def step_of(planes: Sequence[Planes], arrays: Mapping[str, Strided], address: int, *, on_host: bool) -> Step:
+def prepass_of(
+    planes: Sequence[Planes], arrays: Mapping[str, Strided], address: int, *, on_host: bool
+) -> Prepass:
     """The launch that writes the planes of one operand, or of both.
 
     Args:
@@ -193,5 +195,5 @@ def step_of(planes: Sequence[Planes], arrays: Mapping[str, Strided], address: in
         hows, given, names, made = [*hows, how], given + seen, names + called, made | written
     rank = len(planes[0].shape) - 2
     if len(planes) == 1:
-        return Step(splitting(rank).bind(how=hows[0]), tuple(given), tuple(names), made)
-    return Step(splitting_of_two(rank).bind(hows=tuple(hows)), tuple(given), tuple(names), made)
+        return Prepass(splitting(rank).bind(how=hows[0]), tuple(given), tuple(names), made)
+    return Prepass(splitting_of_two(rank).bind(hows=tuple(hows)), tuple(given), tuple(names), made)

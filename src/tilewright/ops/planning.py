@@ -14,9 +14,10 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ops.call import Call, launch
+from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.grades import HALVES_OF, multiplying
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, problem_of, result_shape
-from tilewright.ops.products import ACTIVATIONS, combined, plain
+from tilewright.ops.products import combined, plain
 from tilewright.ops.recalled import Done
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.runtime.aliases import Pair, is_same
@@ -30,7 +31,7 @@ from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest
-from tilewright.targets.target import part
+from tilewright.targets.target import TARGETS, part
 
 if TYPE_CHECKING:
     from tilewright.ops.integers import Whole
@@ -159,9 +160,9 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     check_numbers("matmul", number_dtype(infos), alpha=wanted.alpha, beta=beta)
     problem = problem_of(infos) if wanted.alpha != 0 else problem_of(infos).without_products()
     check_apart(infos)
-    multiply = multiplying(infos, problem, wanted.precision, wanted.how, backend)
-    if multiply is not None:
-        known = _written_anew(multiply, arrays, infos, problem, wanted, beta, backend.name, stream)
+    plan_product = multiplying(infos, problem, wanted.precision, wanted.how, backend)
+    if plan_product is not None:
+        known = _written_anew(plan_product, arrays, infos, problem, wanted, beta, backend.name, stream)
         return call.done(known, call.order(COMBINED))
     features = arch_of(backend, None).features if infos["a"].dtype in FP8 else frozenset()
     product = _product(arrays, infos, problem, wanted, whole, features)
@@ -303,7 +304,7 @@ def of_sums(precision: str, dtype: DType) -> str:
 
 
 def _written_anew(
-    multiply: Callable[..., Any],
+    plan_product: Callable[..., Any],
     arrays: Mapping[str, Any],
     infos: Mapping[str, ArrayInfo],
     problem: Problem,
@@ -321,8 +322,9 @@ def _written_anew(
         "schedule": wanted.how,
         "alpha": wanted.alpha,
         "beta": beta,
+        "on_host": not TARGETS[backend].warps,
     }
-    prepared = multiply(_with_absent(seen), problem, asked, backend, stream)
+    prepared = plan_product(_with_absent(seen), problem, asked).launched(backend, stream)
     if prepared is None:
         return None
     out, known = COMBINED.index("out"), [infos.get(name, infos["out"]) for name in COMBINED]

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
 
 from tilewright import dtypes
-from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType
-from tilewright.lang.asynchrony import prior_grid_wait
-from tilewright.lang.dataflow.loops import steps, tiles, zeros
-from tilewright.lang.exact_functions import bitcast
-from tilewright.lang.exact_functions import round as nearest
-from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
-from tilewright.lang.launch import require
-from tilewright.lang.scalars import ceil_div
-from tilewright.runtime.decorator import kernel
+from tilewright.ops.ending import Conversion, Output, RowScales, Saturation, Units, Wrapping, finishing
+from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.kernel import Kernel
-
-FP8 = {dtypes.f8e4m3, dtypes.f8e5m2}
 
 WHOLE = (dtypes.i8, dtypes.u32, dtypes.u64)
 """Dtypes in which integers of all widths are multiplied; unsigned ones wrap in every language."""
@@ -27,15 +16,8 @@ WHOLE = (dtypes.i8, dtypes.u32, dtypes.u64)
 BLOCK = 128
 """Places along K that have a scale in common where scales belong to blocks; rows and columns likewise."""
 
-ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": partial(gelu, approximate=True),
-    "silu": silu,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-}
-"""What may be done to each element at the end, by name."""
+STORED = Output(("D",))
+"""Stores the result."""
 
 
 def output_dtype(dtype: DType) -> DType:
@@ -43,6 +25,11 @@ def output_dtype(dtype: DType) -> DType:
     if dtype.kind == "int":
         return dtypes.i32
     return dtypes.f16 if dtype.bits == 8 else dtype
+
+
+def batches(rank: int) -> str:
+    """The axes of so many dimensions of batches, before those of a matrix."""
+    return "".join(f"b{dim} " for dim in range(rank))
 
 
 @lru_cache(maxsize=64)
@@ -53,28 +40,15 @@ def plain(rank: int, multiplied: DType | None = None) -> Kernel:
         rank: how many dimensions of batches there are.
         multiplied: the dtype in which operands are multiplied; None: their own.
     """
-    lead = _lead(rank)
+    lead = batches(rank)
+    wrapped: list[EndingTerm] = [Wrapping("D")] if multiplied in WHOLE else []
 
-    @kernel(A=f"{lead}M K", B=f"{lead}K N", D=f"{lead}M N")
-    def gemm(A: Any, B: Any, D: Any, *, precision: str) -> None:
-        for *batch, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                a, b = _multiplied(multiplied, A[(*batch, m, k)], B[(*batch, k, n)])
-                acc += a.matmul(b, precision=precision)
-            D[(*batch, m, n)] = _wrapped(acc, D.dtype) if multiplied in WHOLE else acc
+    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", D=f"{lead}m n")
+    def gemm(*, precision: str) -> TiledProduct:
+        a, b = Operand(("A",), multiplied), Operand(("B",), multiplied)
+        return TiledProduct(a, b, [*wrapped, STORED], Algebra(precision=precision))
 
     return gemm
-
-
-def _multiplied(dtype: DType | None, *operands: Any) -> list[Any]:
-    """Operands in the dtype in which they are multiplied; None: their own."""
-    return [value if dtype in (None, value.dtype) else value.to(dtype) for value in operands]
-
-
-def _wrapped(value: Any, dtype: DType) -> Any:
-    """The lowest bits of sums of integers; of truth values, whether any product is true."""
-    return value != 0 if dtype == dtypes.boolean else value.to(dtype)
 
 
 @lru_cache(maxsize=64)
@@ -86,32 +60,14 @@ def combined(rank: int, number: DType, multiplied: DType | None = None) -> Kerne
         number: the dtype in which all of it is computed, and of alpha and beta.
         multiplied: the dtype in which operands are multiplied; None: their own.
     """
-    lead = _lead(rank)
-    results = dict.fromkeys(("C", "R", "D"), f"{lead}M N")
-    declared: dict[str, Any] = {"A": f"{lead}M K", "B": f"{lead}K N", "bias": "N"}
+    lead = batches(rank)
+    arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}m n", "bias": "n"}
 
-    @kernel(**declared, **results, alpha=number, beta=number)
-    def gemm_combined(
-        A: Any,
-        B: Any,
-        C: Any,
-        bias: Any,
-        R: Any,
-        D: Any,
-        alpha: Any,
-        beta: Any,
-        *,
-        precision: str,
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        for *batch, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                a, b = _multiplied(multiplied, A[(*batch, m, k)], B[(*batch, k, n)])
-                acc += a.matmul(b, precision=precision)
-            at = (*batch, m, n)
-            D[at] = _finished(acc.to(number), terms, activation, alpha, beta, C[at], bias[n], R[at])
+    @kernel_of(**arrays, **dict.fromkeys("RD", f"{lead}m n"), alpha=number, beta=number)
+    def gemm_combined(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
+        a, b = Operand(("A",), multiplied), Operand(("B",), multiplied)
+        ending = [Conversion(number), *finishing(terms, activation), STORED]
+        return TiledProduct(a, b, ending, Algebra(precision=precision))
 
     return gemm_combined
 
@@ -120,90 +76,25 @@ def combined(rank: int, number: DType, multiplied: DType | None = None) -> Kerne
 def in_halves(rank: int, number: DType) -> Kernel:
     """``D = activation(alpha * A @ B + beta * C + bias) + residual`` of numbers that are split in halves.
 
-    ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``.  The product of
-    the second halves is left out; that of the first, which is the largest, is added last.
+    ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``; see
+    `Algebra.in_halves`.
 
     Args:
         rank: how many dimensions of batches there are.
         number: the dtype in which all but the sums is computed, and of alpha and beta.
     """
-    lead = _lead(rank)
-    results = dict.fromkeys(("C", "R", "D"), f"{lead}M N")
-    left, right = dict.fromkeys(("A1", "A2"), f"{lead}M K"), dict.fromkeys(("B1", "B2"), f"{lead}K N")
-    units = {"p": f"{lead}M", "q": f"{lead}N", "bias": "N"}
+    lead = batches(rank)
+    arrays = {**dict.fromkeys(("A1", "A2"), f"{lead}m k"), **dict.fromkeys(("B1", "B2"), f"{lead}k n")}
+    arrays |= {"p": f"{lead}m", "q": f"{lead}n", "C": f"{lead}m n", "bias": "n"}
 
-    @kernel(**left, **right, **units, **results, alpha=number, beta=number)
-    def gemm_in_halves(
-        A1: Any,
-        A2: Any,
-        B1: Any,
-        B2: Any,
-        p: Any,
-        q: Any,
-        C: Any,
-        bias: Any,
-        R: Any,
-        D: Any,
-        alpha: Any,
-        beta: Any,
-        *,
-        both: bool,
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        for *batch, m, n in tiles(D):
-            prior_grid_wait()
-            acc = zeros(precision=SUMMED if both else EXACT)
-            for k in steps(A1.shape[-1]):
-                a = [half[(*batch, m, k)] for half in (A1, A2)]
-                b = [half[(*batch, k, n)] for half in (B1, B2)]
-                acc = with_halves(acc, a, b, both=both)
-            unit = p[(*batch, m, None)] * q[(*batch, n)]
-            at = (*batch, m, n)
-            value = (acc * unit * unit).to(number)  # the square of the unit may be out of range
-            D[at] = _finished(value, terms, activation, alpha, beta, C[at], bias[n], R[at])
+    @kernel_of(**arrays, **dict.fromkeys("RD", f"{lead}m n"), alpha=number, beta=number)
+    def gemm_in_halves(*, both: bool, terms: frozenset[str], activation: str | None) -> TiledProduct:
+        units = Units(f"p {lead}m new", "q")
+        ending = [units, Conversion(number), *finishing(terms, activation), STORED]
+        a, b = Operand(("A1", "A2")), Operand(("B1", "B2"))
+        return TiledProduct(a, b, ending, Algebra().in_halves(both=both), waits=True)
 
     return gemm_in_halves
-
-
-def with_halves(acc: Any, a: Sequence[Any], b: Sequence[Any], *, both: bool) -> Any:
-    """A sum, with the products of the halves of two tiles added, the largest last.
-
-    Args:
-        acc: the sum.
-        a: first and second halves of the tile on the left.
-        b: those of the tile on the right.
-        both: whether second halves are multiplied too; the product of two of them is left out.
-    """
-    if both:
-        acc += a[1] @ b[0]
-        acc += a[0] @ b[1]
-    acc += a[0] @ b[0]
-    return acc
-
-
-def _finished(
-    value: Any,
-    terms: frozenset[str],
-    activation: str | None,
-    alpha: Any = None,
-    beta: Any = None,
-    c: Any = None,
-    bias: Any = None,
-    residual: Any = None,
-) -> Any:
-    """What is done with the sums; ``terms`` says what there is."""
-    if "alpha" in terms:
-        value = alpha * value
-    if "c" in terms:
-        value = value + beta * c.to(value.dtype)
-    if "bias" in terms:
-        value = value + bias.to(value.dtype)
-    if activation is not None:
-        value = ACTIVATIONS[activation](value)
-    if "residual" in terms:
-        value = value + residual.to(value.dtype)
-    return value
 
 
 @lru_cache(maxsize=64)
@@ -215,67 +106,26 @@ def scaled(rank: int) -> Kernel:
     Args:
         rank: how many dimensions of batches there are.
     """
-    lead = _lead(rank)
-    declared: dict[str, Any] = {"scale_a": f"{lead}M", "scale_b": f"{lead}N", "bias": "N"}
+    lead = batches(rank)
+    scales = {"scale_a": f"{lead}m", "scale_b": f"{lead}n"}
 
-    @kernel(A=f"{lead}M K", B=f"{lead}K N", **declared, D=f"{lead}M N", alpha=dtypes.f32)
-    def gemm_scaled(
-        A: Any,
-        B: Any,
-        scale_a: Any,
-        scale_b: Any,
-        bias: Any,
-        D: Any,
-        alpha: Any,
-        *,
-        multiplied: DType,
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        for *batch, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                acc += _widened(A[(*batch, m, k)], multiplied) @ _widened(B[(*batch, k, n)], multiplied)
-            by_row = scale_a[(*batch, m)] if "scale_a" in terms else None
-            by_column = scale_b[(*batch, n)] if "scale_b" in terms else None
-            value = _times_scales(acc.to(dtypes.f32), alpha if "alpha" in terms else None, by_row, by_column)
-            value = _finished(value, terms - {"alpha"}, activation, bias=bias[n])
-            D[(*batch, m, n)] = saturated(value, D.dtype)
+    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", **scales, bias="n", D=f"{lead}m n", alpha=dtypes.f32)
+    def gemm_scaled(*, multiplied: DType, terms: frozenset[str], activation: str | None) -> TiledProduct:
+        ending = [*_scaled(terms, "scale_a", "scale_b"), *_narrowed(terms, activation)]
+        return TiledProduct(Operand(("A",), multiplied), Operand(("B",), multiplied), ending)
 
     return gemm_scaled
 
 
-def _times_scales(value: Any, number: Any = None, by_row: Any = None, by_column: Any = None) -> Any:
-    """Sums in f32 times at most two scales, without overflow or underflow on the way.
-
-    Each of two scales is split in two factors near its square root, the first a power of 2.  The sums are
-    multiplied by the first factor of one scale times the second of the other, then by the other two.  Both
-    products are finite if the scales are, and near the square root of the product of the scales, so that the
-    value between is between the sum and the result.
-
-    Args:
-        value: the sums (m, n).
-        number: a scale of all of them, or None.
-        by_row: a scale for each row, or None.
-        by_column: a scale for each column, or None.
-    """
-    given = (number, None if by_row is None else by_row[:, None], by_column)
-    scales = [one.to(dtypes.f32) for one in given if one is not None]
-    if len(scales) < 2:
-        return value * scales[0] if scales else value
-    (first, second), (other, rest) = map(_split, scales)
-    return value * (first * rest) * (second * other)
+def _scaled(terms: frozenset[str], rows: str, columns: str = "") -> list[EndingTerm]:
+    """Sums in f32, times alpha and the scales of rows and columns that there are."""
+    number, by_row, by_column = (name if name in terms else "" for name in ("alpha", rows, columns))
+    return [Conversion(dtypes.f32), RowScales(number, by_row, by_column)]
 
 
-def _split(scale: Any) -> tuple[Any, Any]:
-    """Two factors of a scale in f32 near its square root; the first is a power of 2, and not below it."""
-    exponent = bitcast(scale, dtypes.u32) >> 23 & 0xFF
-    power = exponent + (EXPONENT_BIAS + 1) >> 1 << 23
-    return bitcast(power, dtypes.f32), scale * bitcast(2 * EXPONENT_BIAS * 2**23 - power, dtypes.f32)
-
-
-EXPONENT_BIAS = 127
-"""Of the exponent of an f32, which begins at bit 23."""
+def _narrowed(terms: frozenset[str], activation: str | None) -> list[EndingTerm]:
+    """The bias, the activation, and a result that saturates where it has 8 bits."""
+    return [*finishing(terms - {"alpha"}, activation), Saturation("D"), STORED]
 
 
 @lru_cache(maxsize=64)
@@ -286,43 +136,19 @@ def scaled_in_groups(rank: int) -> Kernel:
     multiplication, in which both steps are rounded; from the sums on it is as `scaled`.
 
     Args:
-        rank: how many dimensions of batches there are; B has none.
+        rank: how many dimensions of batches there are; zero points and scales of groups have none.
     """
-    lead = _lead(rank)
-    declared: dict[str, Any] = {"scale_a": f"{lead}M", "scale_b": "G N", "zero_b": "G N", "bias": "N"}
+    lead = batches(rank)
+    scales = {"scale_a": f"{lead}m", "scale_b": "g n", "zero_b": "g n"}
 
-    @kernel(A=f"{lead}M K", B=f"{lead}K N", **declared, D=f"{lead}M N", alpha=dtypes.f32)
+    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", **scales, bias="n", D=f"{lead}m n", alpha=dtypes.f32)
     def gemm_scaled_in_groups(
-        A: Any,
-        B: Any,
-        scale_a: Any,
-        scale_b: Any,
-        zero_b: Any,
-        bias: Any,
-        D: Any,
-        alpha: Any,
-        *,
-        multiplied: DType,
-        group: int,
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        depth = A.shape[-1]
-        require(depth % group == 0, f"K must be a multiple of {group}")
-        require(scale_b.shape[0] == ceil_div(depth, group), f"a group of {group} has one scale")
-        for *batch, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(depth):
-                weights = _widened(B[(*batch, k, n)], multiplied)
-                if "zero_b" in terms:
-                    weights = weights - _widened(zero_b[k // group, n], multiplied)
-                if "scale_b" in terms:
-                    weights = weights * _widened(scale_b[k // group, n], multiplied)
-                acc += _widened(A[(*batch, m, k)], multiplied) @ weights
-            by_row = scale_a[(*batch, m)] if "scale_a" in terms else None
-            value = _times_scales(acc.to(dtypes.f32), alpha if "alpha" in terms else None, by_row)
-            value = _finished(value, terms - {"alpha"}, activation, bias=bias[n])
-            D[(*batch, m, n)] = saturated(value, D.dtype)
+        *, multiplied: DType, group: int, terms: frozenset[str], activation: str | None
+    ) -> TiledProduct:
+        zeros, factors = (f"{name} k/{group} n" if name in terms else "" for name in ("zero_b", "scale_b"))
+        b = Operand(("B",), multiplied, zeros, factors)
+        ending = [*_scaled(terms, "scale_a"), *_narrowed(terms, activation)]
+        return TiledProduct(Operand(("A",), multiplied), b, ending)
 
     return gemm_scaled_in_groups
 
@@ -336,54 +162,20 @@ def scaled_by_blocks(rank: int) -> Kernel:
     Args:
         rank: how many dimensions of batches there are.
     """
-    lead = _lead(rank)
-    declared: dict[str, Any] = {"scale_a": f"{lead}MA KA", "scale_b": f"{lead}KB NB", "bias": "N"}
+    lead = batches(rank)
+    scales = {"scale_a": f"{lead}ma ka", "scale_b": f"{lead}kb nb"}
 
-    @kernel(A=f"{lead}M K", B=f"{lead}K N", **declared, D=f"{lead}M N", alpha=dtypes.f32)
+    @kernel_of(A=f"{lead}m k", B=f"{lead}k n", **scales, bias="n", D=f"{lead}m n", alpha=dtypes.f32)
     def gemm_scaled_by_blocks(
-        A: Any,
-        B: Any,
-        scale_a: Any,
-        scale_b: Any,
-        bias: Any,
-        D: Any,
-        alpha: Any,
-        *,
-        multiplied: DType,
-        shared: tuple[int, int],
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        (rows, columns), blocks = shared, ceil_div(A.shape[-1], BLOCK)
-        if "scale_a" in terms:
-            require(scale_a.shape[-1] == blocks, "a column of scale_a for each block of K")
-            require(scale_a.shape[-2] == ceil_div(D.shape[-2], rows), "a row of scale_a for its rows of A")
-        if "scale_b" in terms:
-            require(scale_b.shape[-2] == blocks, "a row of scale_b for each block of K")
-            require(scale_b.shape[-1] == ceil_div(D.shape[-1], columns), "a column of scale_b for those of B")
-        for *batch, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                a, b = _widened(A[(*batch, m, k)], multiplied), _widened(B[(*batch, k, n)], multiplied)
-                by_row = scale_a[(*batch, m // rows, k // BLOCK)] if "scale_a" in terms else None
-                by_column = scale_b[(*batch, k // BLOCK, n // columns)] if "scale_b" in terms else None
-                acc += a.matmul(b, scales=(by_row, by_column))
-            D[(*batch, m, n)] = saturated(_finished(acc, terms, activation, alpha, bias=bias[n]), D.dtype)
+        *, multiplied: DType, shared: tuple[int, int], terms: frozenset[str], activation: str | None
+    ) -> TiledProduct:
+        rows, columns = shared
+        of_a, of_b = f"scale_a {lead}m/{rows} k/{BLOCK}", f"scale_b {lead}k/{BLOCK} n/{columns}"
+        a = Operand(("A",), multiplied, scales=of_a if "scale_a" in terms else "")
+        b = Operand(("B",), multiplied, scales=of_b if "scale_b" in terms else "")
+        return TiledProduct(a, b, [*finishing(terms, activation), Saturation("D"), STORED])
 
     return gemm_scaled_by_blocks
-
-
-def _widened(value: Any, dtype: DType) -> Any:
-    """An operand in the dtype in which it is multiplied; both kinds of fp8 are multiplied as they are."""
-    as_it_is = value.dtype == dtype or {value.dtype, dtype} <= FP8
-    return value if as_it_is else value.to(dtype)
-
-
-def saturated(value: Any, dtype: DType) -> Any:
-    """A result of 8 bits is the nearest number that there is; of wider ones infinity is among them."""
-    if dtype.bits > 8:
-        return value
-    return (value if dtype.is_float else nearest(value)).to(dtype, saturate=True)
 
 
 @lru_cache(maxsize=64)
@@ -394,24 +186,11 @@ def grouped(number: DType) -> Kernel:
         number: the dtype in which all but the sums is computed.
     """
 
-    @kernel(A="T K", B="G K N", ends="G", bias="G N", D="T N")
-    def gemm_grouped(
-        A: Any,
-        B: Any,
-        ends: Any,
-        bias: Any,
-        D: Any,
-        *,
-        precision: str,
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        for g, m, n in tiles(D, groups=ends):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                acc += A[m, k].matmul(B[g, k, n], precision=precision)
-            value = acc.to(number) if terms else acc
-            D[m, n] = _finished(value, terms, activation, bias=bias[g, n])
+    @kernel_of(A="t k", B="g k n", ends="g", bias="g n", D="t n")
+    def gemm_grouped(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
+        ending = _with_bias(number, terms, activation, "D m n")
+        algebra = Algebra(precision=precision)
+        return TiledProduct(Operand(("A m k",)), Operand(("B",)), ending, algebra, out="D m n", ends="ends")
 
     return gemm_grouped
 
@@ -424,26 +203,15 @@ def each(number: DType) -> Kernel:
         number: the dtype in which all but the sums is computed.
     """
 
-    @kernel(A="G M K", B="G K N", bias="G N", D="G M N")
-    def gemm_each(
-        A: Any,
-        B: Any,
-        bias: Any,
-        D: Any,
-        *,
-        precision: str,
-        terms: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        for g, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                acc += A[g, m, k].matmul(B[g, k, n], precision=precision)
-            value = acc.to(number) if terms else acc
-            D[g, m, n] = _finished(value, terms, activation, bias=bias[g, n])
+    @kernel_of(A="g m k", B="g k n", bias="g n", D="g m n")
+    def gemm_each(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
+        ending = _with_bias(number, terms, activation, "D")
+        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, Algebra(precision=precision))
 
     return gemm_each
 
 
-def _lead(rank: int) -> str:
-    return "".join(f"B{dim} " for dim in range(rank))
+def _with_bias(number: DType, terms: frozenset[str], activation: str | None, out: str) -> list[EndingTerm]:
+    """The bias and the activation, if there are any, and the store."""
+    changed: list[EndingTerm] = [Conversion(number)] if terms else []
+    return [*changed, *finishing(terms, activation), Output((out,))]

@@ -13,9 +13,8 @@ from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.lang.dataflow.loops import steps, tiles, zeros
-from tilewright.lang.functions import exp, log
 from tilewright.ops.call import Call, launch
+from tilewright.ops.ending import AxisReductions, Conversion, Output, finishing
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
@@ -27,18 +26,21 @@ from tilewright.ops.planning import (
     seen_as,
 )
 from tilewright.ops.problem import Matrices, problem_of, result_shape
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.products import batches
 from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_whole_bytes, result_dtype
+from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 
-REDUCTIONS = ("sum", "max", "min", "logsumexp")
-"""What rows or columns are reduced to, in the order of the kernel's arrays."""
+REDUCED = {"sum": "total", "max": "top", "min": "least", "logsumexp": "lse"}
+"""The kernel's array of each reduction, in its order."""
+
+REDUCTIONS = tuple(REDUCED)
+"""What rows or columns are reduced to."""
 
 PRODUCT = "product"
 """The array of the elements that are reduced, where they are stored too."""
@@ -58,51 +60,17 @@ def reduced(rank: int, number: DType, axis: int) -> Kernel:
         number: the dtype in which all but the sums is computed, and of alpha.
         axis: along which is reduced: 1, of each row, or 0, of each column.
     """
-    lead = "".join(f"B{dim} " for dim in range(rank))
-    kept = f"{lead}{'N' if axis == 0 else 'M'}"
-    declared: dict[str, Any] = dict.fromkeys(("total", "top", "least", "lse"), kept)
-    declared |= {"A": f"{lead}M K", "B": f"{lead}K N", "bias": "N", "D": f"{lead}M N"}
+    lead = batches(rank)
+    kept = f"{lead}{'n' if axis == 0 else 'm'}"
+    arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "bias": "n", "D": f"{lead}m n"}
 
-    @kernel(**declared, alpha=number)
-    def gemm_reduced(
-        A: Any,
-        B: Any,
-        bias: Any,
-        D: Any,
-        total: Any,
-        top: Any,
-        least: Any,
-        lse: Any,
-        alpha: Any,
-        *,
-        precision: str,
-        wanted: frozenset[str],
-        activation: str | None,
-    ) -> None:
-        for *batch, m, n in tiles(D):
-            acc = zeros()
-            for k in steps(A.shape[-1]):
-                acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
-            value: Any = acc.to(number)
-            if "alpha" in wanted:
-                value = alpha * value
-            if "bias" in wanted:
-                value = value + bias[n].to(number)
-            if activation is not None:
-                value = ACTIVATIONS[activation](value)
-            if PRODUCT in wanted:
-                D[(*batch, m, n)] = value
-            at = (*batch, m if axis else n)
-            if "sum" in wanted:
-                total[at] = value.sum(axis=axis)
-            high: Any = value.max(axis=axis) if wanted & {"max", "logsumexp"} else None
-            if "max" in wanted:
-                top[at] = high
-            if "min" in wanted:
-                least[at] = value.min(axis=axis)
-            if "logsumexp" in wanted:
-                above = value - (high[:, None] if axis else high)
-                lse[at] = log(exp(above).sum(axis=axis)) + high
+    @kernel_of(**arrays, **dict.fromkeys(REDUCED.values(), kept), alpha=number)
+    def gemm_reduced(*, precision: str, wanted: frozenset[str], activation: str | None) -> TiledProduct:
+        ending: list[EndingTerm] = [Conversion(number), *finishing(wanted, activation)]
+        ending += [Output(("D",))] if PRODUCT in wanted else []
+        kinds = {kind: name for kind, name in REDUCED.items() if kind in wanted}
+        ending.append(AxisReductions(axis, kinds))
+        return TiledProduct(Operand(("A",)), Operand(("B",)), ending, Algebra(precision=precision))
 
     return gemm_reduced
 

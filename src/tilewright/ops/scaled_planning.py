@@ -15,16 +15,21 @@ from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.recalled import Done
-from tilewright.ops.scale_blocks import as_blocks, beside_operands, operand_sized, shared_rows
-from tilewright.ops.scale_groups import OF_GROUPS, in_groups, without_groups
 from tilewright.ops.scaled import ScaledExtras
 from tilewright.ops.scales import (
+    OF_GROUPS,
     SCALES,
+    as_blocks,
+    beside_operands,
     broadcast_scales,
     check_prepass,
+    in_groups,
     multiplied_as,
     multiplied_on,
+    operand_sized,
     scaled_dtype,
+    shared_rows,
+    without_groups,
 )
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
@@ -41,10 +46,10 @@ IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
 WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
 """The same where weights have groups; of scales and zero points one stands for the other if need be."""
 
-WIDENED_FIRST = "tilewright.ops.widening:multiply"
-"""What widens operand B in memory first; loaded when it is wanted."""
+WIDENED_FIRST = "tilewright.ops.widening:plan_product"
+"""Plans a product with operand B widened in memory first; loaded when it is wanted."""
 
-WIDENED_GROUPS = "tilewright.ops.widening_groups:multiply"
+WIDENED_GROUPS = "tilewright.ops.widening_groups:plan_product"
 WIDENING_GROUPS = "tilewright.ops.widening_groups:widening_of"
 """The same of weights in groups."""
 
@@ -192,9 +197,10 @@ def _launch_widened(
 ) -> Plan | None:
     """Widen weights, and multiply; returns what does so again, if anything can."""
     if scaling.in_groups:
-        prepared = _after_groups(kernel, seen, call, scaling, numbers, backend, stream)
+        plan = _after_groups(kernel, seen, call, scaling, numbers)
     else:
-        prepared = part(WIDENED_FIRST)(kernel, seen, numbers, backend, stream)
+        plan = part(WIDENED_FIRST)(kernel, seen, numbers)
+    prepared = plan.launched(backend, stream)
     if prepared is None:
         return None
     return Plan.of(prepared, [one.info for one in seen], tuple(_apart(call.arrays, scaling.names)))
@@ -206,10 +212,8 @@ def _after_groups(
     call: Call,
     scaling: Scaling,
     numbers: tuple[complex, ...],
-    backend: str,
-    stream: Any,
 ) -> Any:
-    """Widen weights in groups, and multiply; what does so again, if anything can."""
+    """The launches that widen weights in groups, and multiply."""
     asked = dict(kernel.constants)
     terms, group = asked["terms"], asked.pop("group")
     product = scaled(0).bind(**{**asked, "terms": terms - {*OF_GROUPS}})
@@ -220,7 +224,7 @@ def _after_groups(
     )
     widening = part(WIDENING_GROUPS)(group, terms & {*OF_GROUPS})
     beside = [seen[WITH_GROUPS.index(name)] for name in OF_GROUPS]
-    return part(WIDENED_GROUPS)(product, given, widening, beside, numbers, backend, stream)
+    return part(WIDENED_GROUPS)(product, given, widening, beside, numbers)
 
 
 def _apart(arrays: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Pair]:

@@ -1,4 +1,8 @@
-"""What `scaled_mm` takes: dtypes and their mixtures, and scales whose shapes say what they belong to."""
+"""What `scaled_mm` takes: dtypes and their mixtures, and scales whose shapes say what they belong to.
+
+A scale belongs to a row of ``a`` or a column of ``b``, to a block of 128 places along K, or to a group along
+K of weights.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,10 @@ from tilewright.arch import Arch
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, shown
+from tilewright.layout.counts import divisor_at_most
 from tilewright.ops.planning import Wanted
+from tilewright.ops.problem import OF_BLOCKS, Matrices
+from tilewright.ops.products import BLOCK
 from tilewright.ops.results import MOST_IN_I32, agreed
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import WGMMA
@@ -273,3 +280,178 @@ def check_prepass(
             f"prepass=True widens b to the dtype of a: {narrow} beside {infos['a'].dtype} is not of 8 bits, "
             f"or is multiplied in {multiplied}; use prepass=None"
         )
+
+
+def shared_rows(infos: Mapping[str, ArrayInfo]) -> tuple[int, int] | None:
+    """How many rows of ``a``, and columns of ``b``, have a scale of blocks in common; None without blocks.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+
+    Example:
+        >>> import numpy as np
+        >>> from tilewright.runtime.arrays import describe as info
+        >>> a, b = info(np.ones((256, 512))), info(np.ones((512, 384)))
+        >>> rows, blocks = info(np.ones((256, 4))), info(np.ones((4, 3)))
+        >>> shared_rows({"a": a, "b": b, "scale_a": rows, "scale_b": blocks})
+        (1, 128)
+        >>> shared_rows({"a": a, "b": b, "scale_a": info(np.ones(256))})
+    """
+    found = {name: _shared(infos[name], *_operand(name, infos)) for name in SCALES if name in infos}
+    if not any(found.values()):
+        return None
+    rows, columns = (found.get(name) or 1 for name in SCALES)
+    return rows, columns
+
+
+def check_scale(op: str, name: str, info: ArrayInfo, operand: tuple[int, ...]) -> None:
+    """Refuse a scale that belongs neither to blocks, nor to rows or columns, nor to all of its operand.
+
+    Args:
+        op: what messages call the operation.
+        name: of the scale.
+        info: what it is.
+        operand: the shape of what it scales.
+
+    Raises:
+        LaunchError: its shape does not say what it scales.
+    """
+    if not _shared(info, operand, along_k(name, operand)):
+        broadcast_scale(op, name, info, operand, whole=False)
+
+
+def _operand(name: str, infos: Mapping[str, ArrayInfo]) -> tuple[tuple[int, ...], int]:
+    """The shape of what a scale belongs to, and which of its dimensions is K."""
+    shape = infos["a" if name == SCALES[0] else "b"].shape
+    return shape, along_k(name, shape)
+
+
+def _shared(info: ArrayInfo, shape: tuple[int, ...], place: int) -> int:
+    """How many rows have a scale in common; 0 of what is no scale of blocks."""
+    if len(info.shape) != len(shape) or prod(info.shape) == 1:
+        return 0
+    blocks, row = -(-shape[place] // BLOCK), _row_of(shape, place)
+    if info.shape[place] != blocks:
+        return 0
+    pairs = zip(info.shape, shape, strict=True)
+    batches = all(n in (1, of) for dim, (n, of) in enumerate(pairs) if dim not in (place, row))
+    if row is None:
+        return int(batches)
+    if info.shape[row] == shape[row]:
+        return int(batches and blocks != 1)  # else it is a scale for each row, of all of K
+    return BLOCK * (batches and info.shape[row] == -(-shape[row] // BLOCK))
+
+
+def _row_of(shape: tuple[int, ...], place: int) -> int | None:
+    """The dimension of an operand that is its rows, or columns; None of a vector."""
+    return None if len(shape) == 1 else 2 * len(shape) - 3 - place
+
+
+def beside_operands(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
+    """The arrays, with the scales as arrays that are as large as their operands, by names of their own.
+
+    Where a scale has an element for several rows, or all of them, its strides say so of the operand as well:
+    batches join the rows where they are the rows' own.
+
+    Args:
+        infos: the arrays, by the names of the arguments; some scales are those of blocks.
+    """
+    found = {name: info for name, info in infos.items() if name not in SCALES}
+    for name in SCALES:
+        if name not in infos:
+            continue
+        shape, place = _operand(name, infos)
+        check_scale("scaled_mm", name, infos[name], shape)
+        info = infos[name]
+        if prod(info.shape) == 1:
+            strides = [0] * len(shape)
+        elif len(info.shape) < len(shape):  # one for each row
+            strides = [*info.strides[:place], 0, *info.strides[place:]]
+        else:
+            strides = [0 if n == 1 else step for n, step in zip(info.shape, info.strides, strict=True)]
+        found[operand_sized(name)] = replace(info, shape=shape, strides=tuple(strides))
+    return found
+
+
+def operand_sized(name: str) -> str:
+    """What a scale is called in a problem, where it is as large as its operand.
+
+    Example:
+        >>> operand_sized("scale_b")
+        'b_scales'
+    """
+    return name[-1] + OF_BLOCKS
+
+
+def as_blocks(name: str, matrices: Matrices, rows: int) -> Matrices:
+    """The scales of a problem, one for each block.
+
+    Args:
+        name: of the scale.
+        matrices: as large as the operand.
+        rows: of the operand, which have a scale in common.
+    """
+    *batch, first, second = matrices.shape
+    shared = (rows, BLOCK) if name == SCALES[0] else (BLOCK, rows)
+    return replace(matrices, shape=(*batch, -(-first // shared[0]), -(-second // shared[1])))
+
+
+OF_GROUPS = ("scale_b", "zero_b")
+"""The arrays that have a number for each group and column."""
+
+
+def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scaled_mm") -> bool:
+    """Whether the weights have groups along K.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+        group: how many neighbours along K a group has; None: there are no groups.
+        op: what messages call the operation.
+
+    Raises:
+        LaunchError: groups that are not whole, or arrays that do not fit them.
+    """
+    if group is None:
+        if "zero_b" in infos:
+            raise LaunchError(
+                f"{op}: zero_b belongs to groups along K, and group is None; nearest legal choice: "
+                f"group={infos['b'].shape[0]}, and zero_b and scale_b of one row"
+            )
+        return False
+    shape = infos["b"].shape
+    if len(shape) != 2:
+        what = f"b has shape {shape}"
+        raise LaunchError(f"{op}: group={group} of one matrix of weights, and {what}; nearest: (K, N)")
+    depth, columns = shape
+    if group < 1:
+        raise LaunchError(
+            f"{op}: group={group} is no number of neighbours along K; nearest legal choice: group={depth}, "
+            "one group of all, or None"
+        )
+    if depth % group:
+        nearest = divisor_at_most(depth, group) if depth else 1
+        raise LaunchError(
+            f"{op}: group={group} does not divide K, {depth}; nearest legal choice: group={nearest}"
+        )
+    given = [name for name in OF_GROUPS if name in infos]
+    if not given:
+        raise LaunchError(
+            f"{op}: group={group}, and neither scale_b nor zero_b is an array; nearest legal choice: "
+            f"scale_b of shape {(depth // group, columns)}"
+        )
+    for name in given:
+        if infos[name].shape != (depth // group, columns):
+            raise LaunchError(
+                f"{op}: {name} has shape {infos[name].shape}; groups of {group} of b, {shape}, have one "
+                f"number each and for each column: {(depth // group, columns)}"
+            )
+    return True
+
+
+def without_groups(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
+    """The arrays that are broadcast to the result, and the operands.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+    """
+    return {name: info for name, info in infos.items() if name not in OF_GROUPS}

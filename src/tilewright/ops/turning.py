@@ -6,7 +6,7 @@ What lies along K already is multiplied as it lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,20 +14,19 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import TF32
-from tilewright.ops.gains import gains
 from tilewright.ops.grades import pays
-from tilewright.ops.launching import Placed, Step, launched
+from tilewright.ops.launching import Launch, LaunchPlan
 from tilewright.ops.plane_kernels import REAL
-from tilewright.ops.planes import Planes, is_dense, step_of
+from tilewright.ops.planes import Planes, is_dense, prepass_of
+from tilewright.ops.prepasses import gains
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import combined, plain
-from tilewright.ops.recalled import OWN, Several
+from tilewright.ops.recalled import OWN
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS
 
 AS_THEY_LIE = 0.32
 """Of the highest rate, what ``mma.sync`` reaches where an operand does not lie along K: an H200 at 4096³."""
@@ -92,35 +91,24 @@ def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
     )
 
 
-def multiply(
-    planes: tuple[Planes, ...],
-    seen: Mapping[str, Strided],
-    problem: Problem,
-    asked: Mapping[str, Any],
-    backend: str,
-    stream: Any,
-) -> Several | None:
-    """Write operands along K, and multiply; returns what does so again, if anything can.
+def plan_product(
+    planes: tuple[Planes, ...], seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any]
+) -> LaunchPlan:
+    """The launches that write operands along K, and multiply.
 
     Args:
         planes: the operands that are written.
         seen: the arrays of the kernel of a product with something done to the sums, by its names.
         problem: what they pose.
-        asked: ``terms``, ``activation``, ``schedule``, ``alpha`` and ``beta``.
-        backend: the target.
-        stream: the CUDA stream; None: the framework's current one.
+        asked: ``terms``, ``activation``, ``schedule``, ``alpha``, ``beta`` and ``on_host``.
     """
     kernel, names, numbers = _product(len(problem.batch), asked)
-
-    def steps(start: int) -> Iterator[Placed]:
-        before = step_of(planes, seen, start, on_host=not TARGETS[backend].warps)
-        yield Step.of(before.kernel, before.arrays, (), backend), [_place(name) for name in before.given]
-        arrays = [before.made.get(name, seen[name]) for name in names]
-        places = [OWN if name in before.made else _place(name) for name in names]
-        yield Step.of(kernel, arrays, numbers, backend), places
-
-    size = sum(one.size_bytes for one in planes)
-    return launched(steps, size, [seen[name] for name in ARRAYS], backend, stream)
+    before = prepass_of(planes, seen, 0, on_host=asked["on_host"])
+    arrays = tuple(before.made.get(name, seen[name]) for name in names)
+    places = tuple(OWN if name in before.made else ARRAYS.index(name) for name in names)
+    launches = before.launch(ARRAYS), Launch(kernel, arrays, places, numbers)
+    size, reason = sum(one.size_bytes for one in planes), "tensor cores take tf32 along K alone"
+    return LaunchPlan(launches, tuple(seen[name] for name in ARRAYS), size, reason)
 
 
 def _product(rank: int, asked: Mapping[str, Any]) -> tuple[Bound, tuple[str, ...], tuple[complex, ...]]:
@@ -130,8 +118,3 @@ def _product(rank: int, asked: Mapping[str, Any]) -> tuple[Bound, tuple[str, ...
         return plain(rank).bind(**words), PLAIN, ()
     kernel = combined(rank, dtypes.f32).bind(**words, terms=asked["terms"], activation=asked["activation"])
     return kernel, ARRAYS, (asked["alpha"], asked["beta"])
-
-
-def _place(name: str) -> int:
-    """Which array of a call one is; those without a name lie in scratch memory."""
-    return ARRAYS.index(name) if name else OWN

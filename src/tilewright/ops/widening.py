@@ -6,7 +6,7 @@ then is one of two operands of one width, which bulk copies bring and ``wgmma`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -18,8 +18,8 @@ from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.grades import MOST_RANK
 from tilewright.ops.halves import Part, once
-from tilewright.ops.launching import Placed, Step, launched
-from tilewright.ops.recalled import OWN, Several
+from tilewright.ops.launching import Launch, LaunchPlan
+from tilewright.ops.recalled import OWN
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.strided import Strided
@@ -74,15 +74,15 @@ class Wide:
         given = Strided(seen.array, replace(info, shape=shape, strides=strides))
         return Wide(given, Part(dtype, shape, (*lead, pitch, 1)), turned)
 
-    def step(self, start: int, backend: str) -> Step:
-        """What widens it; what repeats along a batch is widened once."""
+    def launch(self) -> Launch:
+        """The launch that widens it; what repeats along a batch is widened once."""
         rank = len(self.copy.shape) - 2
-        arrays = [once(one, rank) for one in (self.given, self.copy.at(start, self.given))]
-        return Step.of(widen(rank).bind(), arrays, (), backend)
+        arrays = tuple(once(one, rank) for one in (self.given, self.copy.at(0, self.given)))
+        return Launch(widen(rank).bind(), arrays, (1, OWN))
 
-    def seen(self, start: int) -> Strided:
+    def seen(self) -> Strided:
         """The wide copy with the extents of the operand."""
-        placed = self.copy.at(start, self.given)
+        placed = self.copy.at(0, self.given)
         shape, strides = (_turned(of, self.turned) for of in (placed.info.shape, placed.info.strides))
         return Strided(placed.array, replace(placed.info, shape=shape, strides=strides))
 
@@ -91,25 +91,19 @@ def _turned(values: tuple[int, ...], turned: bool) -> tuple[int, ...]:
     return (*values[:-2], values[-1], values[-2]) if turned else tuple(values)
 
 
-def multiply(
-    bound: Bound, seen: Sequence[Strided], numbers: tuple[complex, ...], backend: str, stream: Any
-) -> Several | None:
-    """Widen operand B, and multiply; returns what does so again, if anything can.
+REASON = "a pass widens narrow weights once for all rows"
+
+
+def plan_product(bound: Bound, seen: Sequence[Strided], numbers: tuple[complex, ...]) -> LaunchPlan:
+    """The launches that widen operand B, and multiply.
 
     Args:
         bound: the kernel of the product, which multiplies operands of one dtype.
         seen: its arrays, the operands first.
         numbers: its numbers.
-        backend: the target.
-        stream: the CUDA stream; None: the framework's current one.
     """
     a, b, *rest = seen
     wide = Wide.of(b, a.info.dtype)
-
-    def steps(start: int) -> Iterator[Placed]:
-        """What widens, and what multiplies: the arrays of the call but B, which is in scratch memory."""
-        yield wide.step(start, backend), (1, OWN)
-        product = Step.of(bound, (a, wide.seen(start), *rest), numbers, backend)
-        yield product, (0, OWN, *range(2, 2 + len(rest)))
-
-    return launched(steps, wide.copy.bytes, seen, backend, stream)
+    places = (0, OWN, *range(2, 2 + len(rest)))
+    launches = wide.launch(), Launch(bound, (a, wide.seen(), *rest), places, numbers)
+    return LaunchPlan(launches, tuple(seen), wide.copy.bytes, REASON)

@@ -6,7 +6,7 @@ the product then is one of two operands of one width.  Each weight is rounded as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
@@ -16,9 +16,9 @@ from tilewright.lang import operations as tw
 from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.launching import Placed, Step, launched
-from tilewright.ops.recalled import OWN, Several
-from tilewright.ops.widening import SPREAD, Wide
+from tilewright.ops.launching import Launch, LaunchPlan
+from tilewright.ops.recalled import OWN
+from tilewright.ops.widening import REASON, SPREAD, Wide
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.strided import Strided
@@ -72,16 +72,14 @@ def widen_in_groups() -> Kernel:
     return widened_groups
 
 
-def multiply(
+def plan_product(
     product: Bound,
     seen: Sequence[Strided],
     widening: Bound,
     beside: Sequence[Strided],
     numbers: tuple[complex, ...],
-    backend: str,
-    stream: Any,
-) -> Several | None:
-    """Widen operand B, and multiply; returns what does so again, if anything can.
+) -> LaunchPlan:
+    """The launches that widen operand B, and multiply.
 
     Args:
         product: the kernel of a product without groups, which multiplies operands of one dtype.
@@ -89,8 +87,6 @@ def multiply(
         widening: `widen_in_groups`, with how large groups are and what they have.
         beside: scales and zero points, (groups, columns).
         numbers: of the product.
-        backend: the target.
-        stream: the CUDA stream; None: the framework's current one.
     """
     a, b, *rest = seen
     wide = Wide.of(b, a.info.dtype)
@@ -99,15 +95,13 @@ def multiply(
         Strided(one.array, replace(one.info, shape=one.info.shape[::-1], strides=one.info.strides[::-1]))
         for one in beside
     ]
-
-    def steps(start: int) -> Iterator[Placed]:
-        """What widens, and what multiplies; the call's are a, b, scale_a, scale_b, zero_b, bias and out."""
-        given = (wide.given, *of_rows, wide.copy.at(start, wide.given))
-        yield Step.of(widening, given, (), backend), (1, 3, 4, OWN)
-        last = Step.of(product, (a, wide.seen(start), *rest), numbers, backend)
-        yield last, (0, OWN, 2, 6, 5, 6)  # which has no scale of columns, nor reads one
-
-    return launched(steps, wide.copy.bytes, (*seen, *beside), backend, stream)
+    given = (wide.given, *of_rows, wide.copy.at(0, wide.given))
+    # The call's are a, b, scale_a, scale_b, zero_b, bias and out; no scale of columns is read.
+    launches = (
+        Launch(widening, given, (1, 3, 4, OWN)),
+        Launch(product, (a, wide.seen(), *rest), (0, OWN, 2, 6, 5, 6), numbers),
+    )
+    return LaunchPlan(launches, (*seen, *beside), wide.copy.bytes, REASON)
 
 
 def widening_of(group: int, terms: frozenset[str]) -> Bound:

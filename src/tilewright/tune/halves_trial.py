@@ -52,7 +52,7 @@ class HalvesTrial(Trial):
         start = -(-describe(self._held).pointer // ALIGNMENT) * ALIGNMENT
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
         both = self.halves == HALVES_OF[F32]
-        self._split = splitting((a, b), (of_a, of_b), both, self.target)
+        self._split = splitting((a, b), (of_a, of_b), both).prepare(0, self.target)
         out = Strided(self._c, infos["out"])
         row = Strided(self._c, replace(out.info, shape=out.info.shape[1:], strides=out.info.strides[1:]))
         halves = (*of_a[:2], *(transposed(one) for one in of_b[:2]))
@@ -60,7 +60,8 @@ class HalvesTrial(Trial):
 
     def launch(self) -> Executable:
         """Start all launches; gives back what multiplies."""
-        self._split.prepared.launch(self._split.arguments, self._split.pointers, None)
+        prepared, arguments, pointers = self._split
+        prepared.launch(arguments, pointers, None)
         return super().launch()
 
     def verify(self) -> Comparison:

@@ -19,13 +19,13 @@ from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import IN_TORCH, DType, limits
 from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks, scaled_in_groups
-from tilewright.ops.scale_blocks import shared_rows
 from tilewright.ops.scaled import scaled_mm
 from tilewright.ops.scales import (
     SCALES,
     multiplied_as,
     multiplied_on,
     natural_dtype,
+    shared_rows,
 )
 from tilewright.packing import pack
 from tilewright.runtime.arrays import describe

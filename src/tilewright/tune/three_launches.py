@@ -18,8 +18,9 @@ from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.launch import block_index
 from tilewright.lang.operations import copy, load
 from tilewright.lang.scalars import ceil_div
+from tilewright.ops.ending import ACTIVATIONS, saturated
 from tilewright.ops.matmul import matmul
-from tilewright.ops.products import ACTIVATIONS, output_dtype, plain, saturated
+from tilewright.ops.products import output_dtype, plain
 from tilewright.ops.widening import widen
 from tilewright.ops.widening_groups import widen_in_groups
 from tilewright.packing import unpack

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.ending import ACTIVATIONS
 
 
 @dataclass(frozen=True)

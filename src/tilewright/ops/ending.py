@@ -1,0 +1,228 @@
+"""What is done with the sums of a product: named terms, from the results of an algebra to the stores.
+
+A term takes a tile of each result (one, or the real and the imaginary part) and gives back as many.  Arrays
+are written as in `tiled_product`, numbers by their names in the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tilewright.dtypes import DType, boolean, f32, u32
+from tilewright.lang.exact_functions import bitcast
+from tilewright.lang.exact_functions import round as nearest
+from tilewright.lang.functions import exp, gelu, log, relu, sigmoid, silu, tanh
+from tilewright.ops.tiled_product import EndingTerm, KernelArrays, Tiles
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate=True),
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+}
+"""The functions that may be applied to each element, by name."""
+
+
+@dataclass(frozen=True)
+class Conversion(EndingTerm):
+    """Converts to a dtype.  It is recorded even where values have it already."""
+
+    dtype: DType
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        return [value.to(self.dtype) for value in values]
+
+
+@dataclass(frozen=True)
+class Alpha(EndingTerm):
+    """Multiplies by a number, or by both parts of a complex one."""
+
+    numbers: tuple[str, ...] = ("alpha",)
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        return _times([arrays.given[name] for name in self.numbers], values)
+
+
+@dataclass(frozen=True)
+class Addend(EndingTerm):
+    """Adds arrays, multiplied by a number before.
+
+    Args:
+        arrays: an array for each result.
+        numbers: the number, or both parts of a complex one; empty: 1.
+        conjugate: whether the second array changes its sign.
+    """
+
+    arrays: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+    conjugate: bool = False
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        added: Tiles = [tile.to(value.dtype) for tile, value in zip(self._read(arrays), values, strict=True)]
+        added = [added[0], -added[1]] if self.conjugate else added
+        added = _times([arrays.given[name] for name in self.numbers], added) if self.numbers else added
+        return [value + one for value, one in zip(values, added, strict=True)]
+
+    def _read(self, arrays: KernelArrays) -> Tiles:
+        return [arrays.tile(one) for one in self.arrays]
+
+
+def _times(factor: Sequence[Any], values: Tiles) -> Tiles:
+    """Values times a number, or both parts of one times a complex number."""
+    if len(factor) == 1:
+        return [factor[0] * value for value in values]
+    (re, im), (x, y) = factor, values
+    return [re * x - im * y, re * y + im * x]
+
+
+@dataclass(frozen=True)
+class RowScales(EndingTerm):
+    """Multiplies sums in f32 by at most two scales, without overflow or underflow on the way.
+
+    Each of two scales is split in two factors near its square root, the first a power of 2.  The sums are
+    multiplied by the first factor of one scale times the second of the other, then by the other two.  Both
+    products are finite if the scales are, and near the square root of the product of the scales, so that the
+    value between is between the sum and the result.
+
+    Args:
+        number: one scale for all sums; "": none.
+        rows: the array of a scale for each row; "": none.
+        columns: the array of a scale for each column; "": none.
+    """
+
+    number: str = ""
+    rows: str = ""
+    columns: str = ""
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        given = [arrays.given[self.number]] if self.number else []
+        given += [arrays.tile(one) for one in (self.rows, self.columns) if one]
+        scales = [one.to(f32) for one in given]
+        if len(scales) < 2:
+            return [value * scales[0] for value in values] if scales else values
+        (first, second), (other, rest) = map(_split, scales)
+        return [value * (first * rest) * (second * other) for value in values]
+
+
+EXPONENT_BIAS = 127
+"""The bias of the exponent of an f32, which begins at bit 23."""
+
+
+def _split(scale: Any) -> tuple[Any, Any]:
+    """Two factors of a scale in f32 near its square root; the first is a power of 2, and not below it."""
+    exponent = bitcast(scale, u32) >> 23 & 0xFF
+    power = exponent + (EXPONENT_BIAS + 1) >> 1 << 23
+    return bitcast(power, f32), scale * bitcast(2 * EXPONENT_BIAS * 2**23 - power, f32)
+
+
+@dataclass(frozen=True)
+class Units(EndingTerm):
+    """Multiplies by the squares of the units of rows and columns of operands that are split in halves."""
+
+    rows: str
+    columns: str
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        unit = arrays.tile(self.rows) * arrays.tile(self.columns)
+        return [value * unit * unit for value in values]  # the square of the unit may be out of range
+
+
+@dataclass(frozen=True)
+class Nonlinearity(EndingTerm):
+    """Applies one of `ACTIVATIONS`."""
+
+    name: str
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        return [ACTIVATIONS[self.name](value) for value in values]
+
+
+@dataclass(frozen=True)
+class AxisReductions(EndingTerm):
+    """Stores reductions along an axis, and passes the values on.
+
+    Args:
+        axis: 1, along which rows are reduced, or 0.
+        stored: of ``"sum"``, ``"max"``, ``"min"`` and ``"logsumexp"`` the arrays of those that are wanted.
+    """
+
+    axis: int
+    stored: Mapping[str, str]
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        [value], axis = values, self.axis
+        high: Any = value.max(axis=axis) if self.stored.keys() & {"max", "logsumexp"} else None
+        for kind, array in self.stored.items():
+            if kind == "logsumexp":
+                above = value - (high[:, None] if axis else high)
+                made = log(exp(above).sum(axis=axis)) + high
+            else:
+                made = high if kind == "max" else getattr(value, kind)(axis=axis)
+            arrays.store(array, made)
+        return values
+
+
+@dataclass(frozen=True)
+class Wrapping(EndingTerm):
+    """Keeps the lowest bits of integers that a result has; of truth values, whether any product is true."""
+
+    result: str
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        dtype = arrays.given[self.result].dtype
+        return [value != 0 if dtype == boolean else value.to(dtype) for value in values]
+
+
+@dataclass(frozen=True)
+class Saturation(EndingTerm):
+    """Converts to the nearest finite number of a result's dtype; see `saturated`."""
+
+    result: str
+    most_bits: int = 8
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        dtype = arrays.given[self.result].dtype
+        return [saturated(value, dtype, self.most_bits) for value in values]
+
+
+def saturated(value: Any, dtype: DType, most_bits: int = 8) -> Any:
+    """Convert to the nearest finite number of a dtype of at most so many bits; leave wider results alone."""
+    if dtype.bits > most_bits:
+        return value
+    is_rounded = value.dtype.is_float and not dtype.is_float
+    return (nearest(value) if is_rounded else value).to(dtype, saturate=True)
+
+
+@dataclass(frozen=True)
+class Output(EndingTerm):
+    """Stores each result to its array."""
+
+    arrays: tuple[str, ...]
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        for array, value in zip(self.arrays, values, strict=True):
+            arrays.store(array, value)
+        return values
+
+
+def finishing(terms: Set[str], activation: str | None = None, bias: str = "bias") -> list[EndingTerm]:
+    """``activation(alpha * value + beta * C + bias) + R``.
+
+    Args:
+        terms: of ``"alpha"``, ``"c"``, ``"bias"`` and ``"residual"`` those that there are.
+        activation: its name; None: none.
+        bias: the array that is added before it.
+    """
+    before: dict[str, EndingTerm] = {
+        "alpha": Alpha(),
+        "c": Addend(("C",), ("beta",)),
+        "bias": Addend((bias,)),
+    }
+    found = [term for name, term in before.items() if name in terms]
+    found += [] if activation is None else [Nonlinearity(activation)]
+    return found + ([Addend(("R",))] if "residual" in terms else [])

@@ -1,0 +1,352 @@
+"""A product as data: operands, an algebra of their parts, and an ending; and what writes its kernel.
+
+`kernel_of` writes every dataflow kernel of the family.  A schedule says how it is computed.
+
+An array of a kernel is written as its name and the span along each of its dimensions: ``"A b0 m k"``.  A name
+alone has the spans that the kernel declares.  Other words than a span:
+
+- ``"k/32"``: one element for 32 neighbours along K;
+- ``"m*7*2"``: three dimensions along M, of which the inner ones have 7 and 2 elements;
+- ``"new"``: an axis that the array does not have;
+- ``"re"``, ``"im"``: the first or the second index of a dimension of both parts of complex numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from inspect import Parameter, Signature, signature
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from tilewright.dataflow.nodes import EXACT, SUMMED
+from tilewright.dtypes import DType, f8e4m3, f8e5m2
+from tilewright.lang.asynchrony import prior_grid_wait
+from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.launch import require
+from tilewright.lang.scalars import ceil_div
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import Kernel
+
+FP8 = {f8e4m3, f8e5m2}
+"""Both kinds are multiplied as they are, with each other too."""
+
+FIXED: Mapping[str, int | None] = {"new": None, "re": 0, "im": 1}
+"""The index along axes that no loop goes along."""
+
+WORD = re.compile(r"(\w+)(?:/(\d+))?((?:\*\d+)*)")
+"""A span, how many neighbours share an element, and the extents of inner dimensions."""
+
+
+class ArrayAxis(NamedTuple):
+    """How an array is indexed along one span, or along a key of `FIXED`."""
+
+    span: str
+    shared: int = 0
+    inner: tuple[int, ...] = ()
+
+
+@lru_cache(maxsize=1024)
+def axes_of(words: str) -> tuple[ArrayAxis, ...]:
+    """Read the axes of an array.
+
+    Example:
+        >>> axes_of("k/32 m*7*2")
+        (ArrayAxis(span='k', shared=32, inner=()), ArrayAxis(span='m', shared=0, inner=(7, 2)))
+    """
+    return tuple(
+        ArrayAxis(span, int(shared or 0), tuple(map(int, inner.split("*")[1:])))
+        for span, shared, inner in WORD.findall(words)
+    )
+
+
+def dimensions(name: str, axes: Sequence[ArrayAxis]) -> str:
+    """Name the dimensions of an array; outer ones with as many elements inside them have one name.
+
+    Example:
+        >>> dimensions("D", axes_of("b0 m*7 n"))
+        'B0 M7 MD0 N'
+    """
+    found = list[str]()
+    for span, _, inner in axes:
+        outer = "P" if span in FIXED else span.upper()
+        found.append(f"{outer}{prod(inner)}" if inner else outer)
+        found += [f"{outer}{name}{at}" for at in range(len(inner))]
+    return " ".join(found)
+
+
+@dataclass(frozen=True)
+class KernelArrays:
+    """The arrays and numbers of a kernel, and the spans of the loops that are open.
+
+    Args:
+        given: them as the kernel takes them, by name.
+        declared: the axes of each array, by name.
+        matrices: the arrays with one dimension for each axis, by name.
+        spans: the spans, by name.
+    """
+
+    given: Mapping[str, Any]
+    declared: Mapping[str, tuple[ArrayAxis, ...]]
+    matrices: Mapping[str, Any]
+    spans: Mapping[str, Any]
+
+    @staticmethod
+    def of(given: Mapping[str, Any], declared: Mapping[str, tuple[ArrayAxis, ...]]) -> KernelArrays:
+        """The arrays and numbers of a kernel before its first loop."""
+        return KernelArrays(given, declared, {n: _merged(given[n], axes) for n, axes in declared.items()}, {})
+
+    def within(self, **spans: Any) -> KernelArrays:
+        """The same inside more loops."""
+        return replace(self, spans={**self.spans, **spans})
+
+    def axes(self, array: str) -> tuple[ArrayAxis, ...]:
+        """The axes of an array."""
+        name, _, words = array.partition(" ")
+        return axes_of(words) if words else self.declared[name]
+
+    def matrix(self, array: str) -> Any:
+        """An array with one dimension for each axis."""
+        return self.matrices[array.split()[0]]
+
+    def extent(self, array: str, span: str) -> Any:
+        """How many elements an array has along a span."""
+        return self.matrix(array).shape[[axis.span for axis in self.axes(array)].index(span)]
+
+    def tile(self, array: str) -> Any:
+        """The tile of an array at the open spans; one along rows alone becomes a column."""
+        tile, spans = self.matrix(array)[self._index(array)], {axis.span for axis in self.axes(array)}
+        return tile[:, None] if "m" in spans and spans.isdisjoint(("n", "k", "new")) else tile
+
+    def store(self, array: str, value: Any) -> None:
+        """Store a tile at the open spans."""
+        self.matrix(array)[self._index(array)] = value
+
+    def _index(self, array: str) -> tuple[Any, ...]:
+        spans = {**FIXED, **self.spans}
+        pairs = ((spans[axis.span], axis.shared) for axis in self.axes(array))
+        return tuple(span // shared if shared else span for span, shared in pairs)
+
+    def require_extents(self, first: Mapping[str, str]) -> None:
+        """Require that all arrays have as many elements along a span.
+
+        Args:
+            first: by the name of the span the array that has them.
+        """
+        known = set[str]()
+        for name, axes in self.declared.items():
+            for span in (axis.span for axis in axes if axis.span in first):
+                own, other = self.extent(name, span), self.extent(first[span], span)
+                if str(own) != str(other) and f"{own} {other}" not in known:
+                    known.add(f"{own} {other}")
+                    require(own == other, f"{name} and {first[span]} have as many elements along {span}")
+
+    def require_shared(self, array: str, first: Mapping[str, str], *, whole: bool) -> None:
+        """Require that an array has an element for each group of neighbours; K first.
+
+        Args:
+            array: the array.
+            first: as `require_extents` takes them.
+            whole: whether no group may be cut at the end.
+        """
+        for axis in sorted(axis for axis in self.axes(array) if axis.shared):
+            extent = self.extent(first[axis.span], axis.span)
+            if whole:
+                require(extent % axis.shared == 0, f"K must be a multiple of {axis.shared}")
+            made = self.extent(array, axis.span) == ceil_div(extent, axis.shared)
+            require(made, f"{array.split()[0]} has an element for each {axis.shared} along {axis.span}")
+
+
+def _merged(array: Any, axes: tuple[ArrayAxis, ...]) -> Any:
+    """An array with one dimension for each axis."""
+    if not any(axis.inner for axis in axes):
+        return array
+    index = list[slice]()
+    for axis in axes:
+        index.append(slice(None))
+        for extent in axis.inner:
+            require(array.shape[len(index)] == extent, f"{extent} elements, as the kernel was made for")
+            index.append(slice(0, extent))
+    array = array[tuple(index)]
+    for place, axis in enumerate(axes):
+        array = array.merge(place, 1 + len(axis.inner)) if axis.inner else array
+    return array
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The arrays of an operand, and how a tile of them is decoded before it is multiplied.
+
+    Args:
+        parts: the matrices that an algebra multiplies: one, both parts of complex numbers, or halves.
+        multiplied: the dtype in which they are multiplied; None: their own.
+        zeros: the array of what is subtracted from groups of neighbours along K; "": nothing.
+        factors: the array of what these are multiplied by then; "": nothing.
+        scales: the array by which the products of blocks along K are multiplied; "": nothing.
+    """
+
+    parts: tuple[str, ...]
+    multiplied: DType | None = None
+    zeros: str = ""
+    factors: str = ""
+    scales: str = ""
+
+    def require_extents(self, arrays: KernelArrays, first: Mapping[str, str]) -> None:
+        """Require an element for each group of neighbours, of which none is cut, and for each block.
+
+        Args:
+            arrays: those of the kernel.
+            first: by the name of the span the array that has its extent.
+        """
+        for array in filter(None, (self.factors or self.zeros, self.scales)):
+            arrays.require_shared(array, first, whole=array != self.scales)
+
+    def tiles(self, arrays: KernelArrays) -> list[Any]:
+        """A tile of each part, decoded."""
+        return [self._decoded(arrays.tile(part), arrays) for part in self.parts]
+
+    def _decoded(self, tile: Any, arrays: KernelArrays) -> Any:
+        tile = self._converted(tile)
+        if self.zeros:
+            tile = tile - self._converted(arrays.tile(self.zeros))
+        return tile * self._converted(arrays.tile(self.factors)) if self.factors else tile
+
+    def _converted(self, tile: Any) -> Any:
+        """A tile in the dtype of the multiplication; both kinds of fp8 are multiplied as they are."""
+        dtype = self.multiplied
+        as_it_is = dtype is None or tile.dtype == dtype or {tile.dtype, dtype} <= FP8
+        return tile if as_it_is else tile.to(dtype)
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """Products of parts of operands, and results that are made of their totals.
+
+    Args:
+        products: (part of A, part of B, total, sign), in the order in which they are added up.
+        results: for each result (total, sign); the first sign is 1.
+        precision: how exactly products are computed.
+        sums: how exactly they are added up.
+    """
+
+    products: tuple[tuple[int, int, int, int], ...] = ((0, 0, 0, 1),)
+    results: tuple[tuple[tuple[int, int], ...], ...] = (((0, 1),),)
+    precision: str = EXACT
+    sums: str = EXACT
+
+    @property
+    def totals(self) -> int:
+        """How many totals there are."""
+        return len({total for _, _, total, _ in self.products})
+
+    def in_halves(self, *, both: bool) -> Algebra:
+        """The algebra of parts that are each two halves.
+
+        Products of two second halves are left out; those of two first ones, which are the largest, are added
+        last.
+
+        Args:
+            both: whether second halves are multiplied at all.
+        """
+        pairs = ((1, 0), (0, 1), (0, 0)) if both else ((0, 0),)
+        rows = ((i, j, row) for i, j in pairs for row in self.products)
+        made = tuple((2 * a + i, 2 * b + j, total, sign) for i, j, (a, b, total, sign) in rows)
+        return replace(self, products=made, sums=SUMMED if both else EXACT)
+
+
+Tiles: TypeAlias = Sequence[Any]
+"""A tile of each result."""
+
+
+class EndingTerm:
+    """One step from the sums to the stores."""
+
+    def emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        """Record the step, and return the results after it."""
+        return self._emit(values, arrays)
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TiledProduct:
+    """What a kernel computes.
+
+    Args:
+        a: the operand with rows along M.
+        b: the operand with columns along N.
+        ending: the terms between the results of the algebra and the stores, stores included.
+        algebra: what is multiplied and added up.
+        out: the array whose last two dimensions are cut in tiles.
+        ends: the array of the ends of groups of rows; "": rows are in no groups.
+        waits: whether a launch before this one, which may still run, writes operands.
+    """
+
+    a: Operand
+    b: Operand
+    ending: Sequence[EndingTerm]
+    algebra: Algebra = Algebra()
+    out: str = "D"
+    ends: str = ""
+    waits: bool = False
+
+
+def kernel_of(**declared: Any) -> Callable[[Callable[..., TiledProduct]], Kernel]:
+    """Make a kernel of a function that says what is computed: the decorator of the family's kernels.
+
+    The function takes the compile-time constants by keyword; its name is the kernel's.
+
+    Args:
+        declared: the axes of each array, see above, and the dtype of each number, in order.
+    """
+    axes = {name: axes_of(one) for name, one in declared.items() if isinstance(one, str)}
+    dims = {name: dimensions(name, own) for name, own in axes.items()}
+
+    def decorate(what: Callable[..., TiledProduct]) -> Kernel:
+        def gemm(*given: Any, **constants: Any) -> None:
+            made, whole = what(**constants), KernelArrays.of(dict(zip(declared, given, strict=True)), axes)
+            a, b, algebra = made.a, made.b, made.algebra
+            first = {"m": made.out, "n": made.out, "k": a.parts[0]}
+            whole.require_extents(first)
+            for operand in (a, b):
+                operand.require_extents(whole, first)
+            lead = ["g"] if made.ends else [axis.span for axis in whole.axes(made.out)[:-2]]
+            groups = whole.given[made.ends] if made.ends else None
+            for *batch, m, n in tiles(whole.matrix(made.out), groups=groups):
+                tile = whole.within(m=m, n=n, **dict(zip(lead, batch, strict=True)))
+                if made.waits:
+                    prior_grid_wait()
+                acc = [zeros(precision=algebra.sums) for _ in range(algebra.totals)]
+                for k in steps(whole.extent(a.parts[0], "k")):
+                    step = tile.within(k=k)
+                    left, right = a.tiles(step), b.tiles(step)
+                    scales = tuple(step.tile(one.scales) if one.scales else None for one in (a, b))
+                    for i, j, total, sign in algebra.products:
+                        product = left[i].matmul(right[j], precision=algebra.precision, scales=scales)
+                        if sign > 0:
+                            acc[total] += product
+                        else:
+                            acc[total] -= product
+                values: Tiles = [_combined(acc, row) for row in algebra.results]
+                for term in made.ending:
+                    values = term.emit(values, tile)
+
+        names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in declared]
+        gemm.__signature__ = Signature([*names, *signature(what).parameters.values()])  # type: ignore[attr-defined]
+        gemm.__name__, gemm.__qualname__ = what.__name__, what.__qualname__
+        gemm.__module__, gemm.__doc__ = what.__module__, what.__doc__
+        return kernel(**{**declared, **dims})(gemm)
+
+    return decorate
+
+
+def _combined(totals: Sequence[Any], row: Sequence[tuple[int, int]]) -> Any:
+    """A result: totals that are added to the first one, or subtracted from it."""
+    (first, _), *others = row
+    value = totals[first]
+    for total, sign in others:
+        value = value + totals[total] if sign > 0 else value - totals[total]
+    return value
