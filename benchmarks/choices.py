@@ -26,7 +26,8 @@ from dense_problems import Problem, question
 from reporting import ROOT, table
 
 from tilewright.runtime import tables
-from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_by_target import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule

@@ -19,7 +19,7 @@ from tilewright.inspect.comparison import Comparison, compare, predict
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.subject import Subject
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 
 ARCH = "sm_90a"
 
@@ -107,7 +107,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for name in CASES:
         rows.append(row(name, asked.quick, ncu, why))
-        keep(asked, "conflicts", "cuda" if cuda.device_count() else "cpu", rows)
+        keep(asked, "conflicts", "cuda" if CUDA_DRIVER.device_count() else "cpu", rows)
     failed = sum(bool(found["failed"] or found["unknown"]) for found in rows)
     if failed:
         print(f"{failed} of {len(rows)} kernels were not measured, or not predicted", flush=True)

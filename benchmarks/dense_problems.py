@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.runtime.kernel import Bound
-from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_by_target import candidates
 from tilewright.schedule.choose_split import SHARED, split_candidates
 
 How: TypeAlias = tw.Schedule | Splitting | None

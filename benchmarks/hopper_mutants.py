@@ -30,11 +30,12 @@ from tilewright import dtypes
 from tilewright.errors import CompileError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import TiledMma
-from tilewright.runtime import cuda as driver
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import bind
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.driver import LoadedFunction
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import atoms, cuda
@@ -177,9 +178,9 @@ class Loaded:
     """Machine code in the form in which launches ask for it."""
 
     def __init__(self, cubin: bytes, entry: str, shared_bytes: int) -> None:
-        self._function = driver.Function(cubin, entry, 0, shared_bytes)
+        self._function = CUDA_DRIVER.load(cubin, entry, 0, shared_bytes)
 
-    def on(self, index: int) -> driver.Function:
+    def on(self, index: int) -> LoadedFunction:
         return self._function
 
 
@@ -221,7 +222,7 @@ def _launched(
     while launches < times and (launches < DELAYED_LAUNCHES or time.monotonic() < end):
         print(json.dumps({"begins": variant}), flush=True)  # and the time limit with it
         launches += 1
-        driver.call("cuMemsetD8Async", out.memory.address, 0xFF, out.memory.size_bytes, 0)  # NaN
+        CUDA_DRIVER.call("cuMemsetD8Async", out.memory.address, 0xFF, out.memory.size_bytes, 0)  # NaN
         prepared.launch(on_device, [array.memory.address for array in on_device], None)
         missed = int((~(np.abs(out.host().astype(np.float32) - exact) <= bound_on_error)).sum())
         wrong, worst = wrong + (missed > 0), max(worst, missed)

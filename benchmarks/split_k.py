@@ -26,8 +26,8 @@ from dense_problems import Problem, question
 from isolated import Progress, Record, parser, run
 from reporting import table
 
-from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_by_target import candidates
 from tilewright.schedule.choose_parts import parts_under, split_schedule
 from tilewright.schedule.choose_ways import estimated, with_more_blocks
 from tilewright.schedule.classes import coarse

@@ -16,12 +16,12 @@ from pathlib import Path
 import tilewright as tw
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import BULK_VERBS
+from tilewright.targets.amd import ARCHITECTURES as OF_AMD
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.cpu.legality import INSTEAD
-from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.legality import SINCE_SM_90
-from tilewright.targets.hip.arch import ARCHITECTURES as OF_AMD
 from tilewright.targets.matrix_cores import MATRIX_CORES
+from tilewright.targets.nvidia import ARCHITECTURES
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
 

@@ -34,7 +34,7 @@ import sys
 import time
 import warnings
 import zipfile
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -67,9 +67,9 @@ from tilewright.runtime.hip import HipBackend  # noqa: E402
 from tilewright.runtime.host import CpuBackend  # noqa: E402
 from tilewright.runtime.kernel import Bound  # noqa: E402
 from tilewright.runtime.plans import Plan  # noqa: E402
-from tilewright.schedule.candidates import candidates  # noqa: E402
+from tilewright.schedule.choose_by_target import candidates  # noqa: E402
 from tilewright.targets.c_names import KEYWORDS  # noqa: E402
-from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, owner  # noqa: E402
+from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, Target, owner  # noqa: E402
 
 # ---------------------------------------------------------------- the calls
 
@@ -408,8 +408,8 @@ class Prepared:
         RECORDED.launched(self, arguments)
 
 
-def machine(arch: str, processors: int) -> Any:
-    """A target whose arrays lie in host memory, that emits texts and launches nothing."""
+def machine(arch: str, processors: int) -> tuple[Target, type[Any]]:
+    """A target whose arrays lie in host memory, and its backend, which emits texts and launches nothing."""
     whose = owner(arch)
     base: Any = {CPU.name: CpuBackend, CUDA.name: CudaBackend, HIP.name: HipBackend}[whose.name]
 
@@ -424,11 +424,8 @@ def machine(arch: str, processors: int) -> Any:
         "compile": compile,
         "prepare": lambda self, *given: Prepared(*given),
     }
-    globals()[f"Machine_{arch}"] = type("Machine", (base,), methods)
-    place = f"{__name__}:Machine_{arch}"
-    changed: dict[str, Any] = {"name": arch, "memory": HOST, "serves": False, "arch": arch, "backend": place}
-    changed |= dict.fromkeys(("missing", "place", "wait", "present"), "")
-    return replace(whose, **changed)
+    record = replace(whose, name=arch, memory=HOST, serves=False, arch=arch)
+    return record, type("Machine", (base,), methods)
 
 
 @contextmanager
@@ -438,9 +435,11 @@ def machines() -> Iterator[None]:
     no_warning = patch.object(slow, "warn", lambda executable: None)
     known = {arch: machine(arch, processors) for arch, (processors, _) in MACHINES.items()}
     no_maps = patch.object(ListTable, "write_maps", lambda *_: None)  # which only drivers encode
-    with no_tables, no_warning, no_maps, warnings.catch_warnings():
+    made = {arch: backend for arch, (_, backend) in known.items()}
+    their_own = patch.object(backends, "BACKENDS", ChainMap[str, Any](made, backends.BACKENDS))
+    with no_tables, no_warning, no_maps, their_own, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        TARGETS.update(known)
+        TARGETS.update({arch: record for arch, (record, _) in known.items()})
         try:
             yield
         finally:

@@ -1,13 +1,14 @@
 """Architectures as data: what a compiler is told, what a block may use, and how fast it can be.
 
-A number of a machine stands in a record of this kind and nowhere else.  The records of a target's machines
-lie in the target's own folder; here are the kind of record, and the machine that the reference is.
+A number of a machine stands in a record of this kind and nowhere else.  Here are the kind of record, the
+machine that the reference is, and processors.  GPUs are in `tilewright.targets.nvidia` and
+`tilewright.targets.amd`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 def in_words(numbers: Sequence[int]) -> str:
@@ -182,3 +183,21 @@ REFERENCE = Arch(
 
 ARCHITECTURES: dict[str, Arch] = {REFERENCE.name: REFERENCE}
 """The architectures of the reference: there is one."""
+
+
+def _processor(name: str, vector_bytes: int, vector_registers: int) -> Arch:
+    """A processor, named as in ``-march`` where that has a name for it; a block runs on one thread of it."""
+    return replace(REFERENCE, name=name, vector_bytes=vector_bytes, vector_registers=vector_registers)
+
+
+PROCESSORS: dict[str, Arch] = {
+    arch.name: arch
+    for arch in (
+        _processor("x86-64-v4", 64, 32),
+        _processor("x86-64-v3", 32, 16),
+        _processor("x86-64", 16, 16),
+        _processor("aarch64", 16, 32),
+        _processor("generic", 16, 16),
+    )
+}
+"""The architectures of processors by their names."""

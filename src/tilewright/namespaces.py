@@ -17,7 +17,9 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Loaded = TypeVar("Loaded")
 
 SPELLED = {
     "tilewright": "tw",
@@ -117,9 +119,24 @@ def import_whole(name: str) -> Any:
     known = sys.modules.get(name)
     if known is not None and not getattr(known.__spec__, "_initializing", False):
         return known
+    return run_imports(lambda: import_module(name))
+
+
+def part(place: str) -> Any:
+    """What lies at ``"module:name"``, whose module is imported now."""
+    module, _, name = place.partition(":")
+    return getattr(import_whole(module), name)
+
+
+def run_imports(load: Callable[[], Loaded]) -> Loaded:
+    """Call a function that imports modules; signal handlers and forks wait until all of them are there.
+
+    Args:
+        load: imports, and returns what it found.
+    """
     me = get_ident()
     if me in _importing:
-        return import_module(name)
+        return load()
     signal: Any = sys.modules["_signal"]  # always there; the module `signal` gives names to its numbers
     waiting: list[tuple[int, Any]] = []
     handlers: dict[int, Any] = {}
@@ -141,7 +158,7 @@ def import_whole(name: str) -> Any:
             sleep(0.001)
         with _gate:
             _importing.append(me)
-        return import_module(name)
+        return load()
     finally:
         if me in _importing:  # an interrupt may come before the thread has entered
             _importing.remove(me)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tilewright import dtypes
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.nvrtc import FATAL, compile_text
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -112,7 +112,7 @@ def copying(driver: Driver) -> Any:
 
 
 def test_every_variant_is_launched_and_a_result_that_nobody_writes_is_wrong(gpu, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(cuda, "call", copying(gpu))
+    monkeypatch.setattr(CUDA_DRIVER, "call", copying(gpu))
     mutants.run("role 1: for all warps around it")
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     times = [mutants.DELAYED_LAUNCHES, mutants.LAUNCHES, mutants.DELAYED_LAUNCHES]

@@ -10,7 +10,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.checking.sample import operands
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.testing import device_put
 from tilewright.tune.trial import Trial
 
@@ -59,7 +59,7 @@ class Exchange:
         given, made = (device_put(array, self.target) for array in (self.x, np.full_like(self.x, np.nan)))
         assert MAILBOX(given, made, target=self.target).target == self.target
         if self.target == "cuda":
-            cuda.synchronize()
+            CUDA_DRIVER.synchronize()
             made = made.host()
         wanted = self.x.copy()
         for _ in range(WAVES):

@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import laid_out, normal
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.schedule.schedule import Schedule
 
@@ -106,7 +106,7 @@ class Form:
             return bound(*arrays.values(), target=target), arrays
         there = {name: DeviceArray.of(array) for name, array in arrays.items()}
         ran = bound(*there.values())
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         return ran, {name: array.host() for name, array in there.items()}
 
     def compare(self, before: dict[str, Array], after: dict[str, Array]) -> StoredComparison:

@@ -9,7 +9,7 @@ import pytest
 from tests.targets.products import DEPTH_BYTES, OF_FEWER_BITS, PRODUCTS, Product, product
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -21,7 +21,7 @@ def test_products(made: Product, shape: tuple[int, int, int]) -> None:
     a, b, c = made.arrays(shape, seed=sum(shape))
     given = [DeviceArray.of(x) for x in (a, b, c)]
     assert made.bound(*given).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     made.compare(a, b, given[2].host()).raise_if_wrong()
 
 
@@ -55,7 +55,7 @@ def test_sums_are_those_of_the_reference_bit_by_bit(made: Product, shape: tuple[
     a, b, c = of_wide_ranges(made, shape, seed=sum(shape))
     given, want = [DeviceArray.of(x) for x in (a, b, c)], c.copy()
     assert made.bound(*given).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert made.bound(a, b, want, target="reference").target == "reference"
     np.testing.assert_array_equal(given[2].host(), want)
 
@@ -65,7 +65,7 @@ def test_bits_that_are_not_multiplied_are_lost_as_the_record_says(made: Product)
     arrays, expected = made.around_the_middle()
     given = [DeviceArray.of(x) for x in arrays]
     assert made.bound(*given).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert (given[2].host() == expected).all()
 
 
@@ -77,5 +77,5 @@ def test_asynchronous_atoms_in_a_multiply_that_is_done_when_it_returns(made: Pro
     mma = tw.TiledMma(made.atom)
     bound = product.bind(mma=mma, depth=depth, from_registers=made.from_registers)
     assert bound(*given).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     made.compare(a, b, given[2].host()).raise_if_wrong()

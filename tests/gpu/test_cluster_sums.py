@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import laid_out, normal
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 from .schedules import Form, hopper, product, residual
@@ -86,5 +86,5 @@ def test_a_product(shape: tuple[int, int, int]) -> None:
     for split_k in (2, 4, 8):
         out: Any = DeviceArray.of(np.full((m, n), np.nan, a.dtype))
         tw.matmul(*there, out, split_k=split_k, reduction="cluster")
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         compare_gemm(a, b, out.host()).raise_if_wrong()

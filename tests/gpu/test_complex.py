@@ -15,8 +15,8 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
 from tilewright.ops import complex_ways
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
-from tilewright.runtime import cuda
 from tilewright.runtime import scratch as scratches
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT, scratch
 from tilewright.schedule.choose import Splitting
@@ -48,7 +48,7 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
     given = {one: there.get(one) for one in ("a", "b", "c", "out")}
     product = product_of_complex(given, ComplexWanted(**factors, **flags, method=method))
     ran = product.launch()
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert {one.target for one in ran} == {"cuda"}
     how = product.way.accumulation(ran[-1].schedule)
     beta = 1 if factors["beta"] is None else factors["beta"]
@@ -76,7 +76,7 @@ def test_large_products(part: str, precision: str) -> None:
     assert [one.name for one in product.way.planes] == (["a", "b"] if part == "f32" else [])
     assert (product.way.doubled is not None) is (part == "f16")
     ran = product.launch()
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert product.way.rounds is (precision == "tf32")
     how = product.way.accumulation(ran[-1].schedule)
     rows = slice(0, 1500, 7)
@@ -92,7 +92,7 @@ def test_planes_of_tf32_are_rounded() -> None:
     out = put(tuple(np.full((1030, 1030), np.nan, np.float32) for _ in range(2)))
     product = product_of_complex({"a": there[0], "b": there[1], "out": out}, ComplexWanted(precision="tf32"))
     ran = product.launch()
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert (product.way.rounds, ran[-1].schedule.atom.rounding) == (True, "truncate")
     rows, made = slice(0, 1030, 5), get(out)
     sides = tuple(x[rows] for x in a), tuple(b), tuple(x[rows] for x in made)
@@ -116,7 +116,7 @@ def test_k_in_parts(
             given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
             product = product_of_complex(given, asked)
             schedule = product.launch()[-1].schedule
-            cuda.synchronize()
+            CUDA_DRIVER.synchronize()
             found.append(there[2].host())
     assert schedule is not None
     assert schedule.split_k == split.get("split_k", schedule.split_k)
@@ -137,7 +137,7 @@ def test_one_product_of_pairs_again(order: str, conjugates: tuple[int, int]) -> 
         product = product_of_complex({"a": there[0], "b": there[1], "out": there[2]}, ComplexWanted(**flags))
         assert product.way.doubled is not None
         tw.complex_matmul(there[0], there[1], out=there[2], **flags)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         how = Accumulation.of(tw.atoms.wgmma("f16", 128))
         check(there[2].host(), a, b, None, how=how, conjugates=conjugates)
 
@@ -150,7 +150,7 @@ def test_a_product_behind_planes_again(method: str) -> None:
         a, b = (numbers(rng, (520, 520), tw.f16, "interleaved") for _ in range(2))
         there = [DeviceArray.of(one) for one in (a, b, np.zeros((520, 520), a.dtype))]
         tw.complex_matmul(there[0], there[1], out=there[2], alpha=0.125, conjugate_b=True, method=method)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         how = Accumulation.of(tw.atoms.wgmma("f16", 128))
         check(there[2].host(), a, b, None, how=how, conjugates=(0, 1), alpha=0.125, method=method)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -36,14 +36,14 @@ def test_every_link_sees_all_that_the_one_before_wrote(early: bool) -> None:
     expected = start + STEPS  # an even number of reversals
     x, y = DeviceArray.of(start), DeviceArray.of(np.full_like(start, np.nan))
     bound = step.bind(early=early)
-    stream = cuda.call("cuStreamCreate", 1)  # that does not wait for the default one
+    stream = CUDA_DRIVER.call("cuStreamCreate", 1)  # that does not wait for the default one
     for turn in range(ROUNDS):
-        cuda.call("cuMemcpyHtoD", x.memory.address, start.ctypes.data, start.nbytes)
-        cuda.synchronize()
+        CUDA_DRIVER.call("cuMemcpyHtoD", x.memory.address, start.ctypes.data, start.nbytes)
+        CUDA_DRIVER.synchronize()
         for link in range(STEPS):
             source, target = (x, y) if link % 2 == 0 else (y, x)
             executable = bound(source, target, 0.5, 2000, stream=int(stream))
             assert executable.target == "cuda"
         wrong = np.flatnonzero(x.host() != expected)
         assert not wrong.size, f"round {turn}: {wrong.size} elements, the first at {wrong[0]}"
-    cuda.call("cuStreamDestroy", stream)
+    CUDA_DRIVER.call("cuStreamDestroy", stream)

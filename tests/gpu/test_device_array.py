@@ -10,8 +10,9 @@ import pytest
 from tests.canaries import plain
 
 import tilewright as tw
-from tilewright.runtime import cuda, nvrtc
+from tilewright.runtime import nvrtc
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.tune.rivals import as_tensor
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +52,7 @@ def test_other_libraries_see_the_same_memory() -> None:
 def test_the_compiler_reports_what_it_used_each_time() -> None:
     """Where there is a driver, NVRTC has a cache, and would say nothing of what it takes from there."""
     text = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }'
-    first, again = (nvrtc.compile_text(text, cuda.device().arch) for _ in range(2))
+    first, again = (nvrtc.compile_text(text, CUDA_DRIVER.device().arch) for _ in range(2))
     assert first.resources == again.resources
     assert again.resources["registers"] > 0
 
@@ -60,9 +61,9 @@ def test_memory_is_given_back() -> None:
     arrays = [plain(np.zeros(1 << 20, np.uint8)) for _ in range(4)]
     addresses = [describe(array).pointer for array in arrays]
     for address in addresses:
-        assert int(cuda.call("cuMemGetAddressRange", address)[1]) >= 1 << 20
+        assert int(CUDA_DRIVER.call("cuMemGetAddressRange", address)[1]) >= 1 << 20
     del arrays
     gc.collect()
     for address in addresses:
         with pytest.raises(tw.LaunchError, match=r"CUDA_ERROR_(NOT_FOUND|INVALID_VALUE)"):
-            cuda.call("cuMemGetAddressRange", address)
+            CUDA_DRIVER.call("cuMemGetAddressRange", address)

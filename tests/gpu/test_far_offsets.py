@@ -14,7 +14,7 @@ from tests.schedule.small import CASES, residual
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.memory import Memory
 
@@ -47,13 +47,15 @@ class Far:
 
     def _copy(self, function: str) -> None:
         """Every row and the bytes behind it."""
-        with cuda.Current(0):
-            cuda.call("cuCtxSynchronize")
+        with CUDA_DRIVER.current(0):
+            CUDA_DRIVER.call("cuCtxSynchronize")
             for at, pair in enumerate(zip(self.rows, self.around, strict=True)):
                 there = self.array.memory.address + at * self.step
                 for here in pair:
                     places = (there, here.ctypes.data)
-                    cuda.call(function, *places[:: 1 if function == "cuMemcpyHtoD" else -1], here.nbytes)
+                    CUDA_DRIVER.call(
+                        function, *places[:: 1 if function == "cuMemcpyHtoD" else -1], here.nbytes
+                    )
                     there += here.nbytes
 
 

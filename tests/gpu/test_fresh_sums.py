@@ -9,7 +9,7 @@ from tests.targets.fresh_sums import CASES, bind, out_of
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -24,6 +24,6 @@ def test_products(name: str, poison: int | None) -> None:
     bound = bind(name, poison=poison)
     given = [DeviceArray.of(np.ascontiguousarray(x)) for x in (made.a, made.b.T)]
     assert bound(*given, c).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     how = Accumulation.of(bound.constants["mma"].atom, period and period * 128 // tw.dtype(dtype).bytes)
     compare_gemm(made.a, made.b, c.host(), how).raise_if_wrong()

@@ -11,7 +11,7 @@ from tests.ops.test_grouped import ENDS, FORMS, check, operands
 from tests.schedule.small import CASES
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -24,7 +24,7 @@ def test_every_form(name: str) -> None:
         before = case.arrays(case.shape(steps))
         there = {one: DeviceArray.of(array) for one, array in before.items()}
         assert case.bound(*there.values()).target == "cuda"
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         found = case.compare({one: array.host() for one, array in there.items()})
         assert found.ok, f"{steps} steps: {found}"
 
@@ -39,7 +39,7 @@ def test_every_row_of_every_group(name: str, kind: str, out: str, shape: tuple[i
     made = DeviceArray.of(before)
     given = [DeviceArray.of(array) for array in (a, b, np.asarray(ends, np.int32))]
     tw.grouped_matmul(*given, made)
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     check(a, b, ends, made.host(), 99)
 
 
@@ -53,7 +53,7 @@ def test_many_groups_of_any_size() -> None:
         )
         made = DeviceArray.of(np.full((rows, b.shape[2]), 99, np.float32))
         tw.grouped_matmul(*(DeviceArray.of(one) for one in (a, b, np.asarray(ends, np.int64))), made)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         check(a, b, ends, made.host(), 99)
 
 

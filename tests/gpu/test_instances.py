@@ -9,7 +9,7 @@ from tests.instances.test_schedules import RUN, product
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import laid_out, normal
 from tilewright.dtypes import dtype
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -28,6 +28,6 @@ def test_an_instance_computes_ragged_products(name: str) -> None:
         schedule = instance.schedule("sm_90a")
         there = [DeviceArray.of(array) for array in (a, b, out)]
         ran = product.bind(schedule=schedule)(*there)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         assert (ran.target, ran.schedule) == ("cuda", schedule)
         compare_gemm(a, b, there[2].host(), Accumulation.of(schedule.atom)).raise_if_wrong()

@@ -13,7 +13,7 @@ from tests.ops.test_list_maps import UNEVEN, apart
 from tests.ops.test_lists import ALIGNED, MIXED, check, operands
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.kernel import Bound
 
@@ -62,7 +62,7 @@ def test_products_of_any_extents(
     out = results(a, b, to)
     made = tw.grouped_matmul(there(a), there(b), out=out)
     assert isinstance(made, list)
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     check(a, b, [one.host() for one in out])
     assert targets == ["cuda"]
 
@@ -72,7 +72,7 @@ def test_bias_and_activation(targets: list[str]) -> None:
     bias = [np.random.default_rng(1).standard_normal(n).astype(np.float16) for _, n, _ in ALIGNED]
     out = results(a, b, "f32")
     tw.grouped_matmul(there(a), there(b), out=out, bias=there(bias), activation="relu")
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     check(a, b, [one.host() for one in out], bias, lambda x: np.maximum(x, 0))
     assert targets == ["cuda"]
 
@@ -88,7 +88,7 @@ def test_calls_that_follow_each_other_without_waiting(targets: list[str]) -> Non
         out = results(a, b, "f32")
         tw.grouped_matmul(there(a), there(b), out=out)
         done.append((a, b, out))
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     for a, b, out in done:
         check(a, b, [one.host() for one in out])
     assert set(targets) == {"cuda"}

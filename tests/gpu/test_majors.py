@@ -8,7 +8,7 @@ import pytest
 from tests.targets.cuda.majors import CASES, bind
 
 from tilewright.checking.compare import Accumulation, compare_gemm
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -27,5 +27,5 @@ def test_products(name: str, shape: tuple[int, int, int]) -> None:
     c = DeviceArray.of(np.full((m, n), np.nan, np.float32))
     bound = bind(**CASES[name])
     assert bound(*given, c).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     compare_gemm(a, b.T, c.host(), Accumulation.of(bound.constants["mma"].atom)).raise_if_wrong()

@@ -11,7 +11,7 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 
 pytestmark = pytest.mark.gpu
 
@@ -96,9 +96,9 @@ def test_a_stream_that_comes_after_one_destroyed_at_work_has_counters_of_its_own
     bound = count.bind()
     torch.cuda.synchronize()
     for x in made:
-        stream = cuda.call("cuStreamCreate", 1)  # which waits for no other stream
+        stream = CUDA_DRIVER.call("cuStreamCreate", 1)  # which waits for no other stream
         assert bound(x, 40, stream=int(stream)).target == "cuda"
-        cuda.call("cuStreamDestroy", stream)
+        CUDA_DRIVER.call("cuStreamDestroy", stream)
     torch.cuda.synchronize()
     assert all(bool((x == 40).all()) for x in made)
 

@@ -12,7 +12,8 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
-from tilewright.runtime import cuda, loaded
+from tilewright.runtime import loaded
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.unwanted import UnwantedCode
 
@@ -70,7 +71,7 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(canaries: Canaries) ->
     if child == 0:
         status = 1
         try:
-            for call in (lambda: bound(x, y, 3.0), again, cuda.synchronize):
+            for call in (lambda: bound(x, y, 3.0), again, CUDA_DRIVER.synchronize):
                 with pytest.raises(tw.LaunchError, match=r"forked.*get_context\('spawn'\)"):
                     call()
             status = 0
@@ -89,9 +90,11 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     gc.collect()
     before, made = loaded._entered, []
     monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
-    monkeypatch.setattr(cuda, "unwanted", UnwantedCode())
-    real = cuda.driver().cuModuleUnload
-    monkeypatch.setattr(cuda.driver(), "cuModuleUnload", lambda what: (made.append(what), real(what))[1])
+    monkeypatch.setattr(CUDA_DRIVER, "unwanted", UnwantedCode())
+    real = CUDA_DRIVER.bindings().cuModuleUnload
+    monkeypatch.setattr(
+        CUDA_DRIVER.bindings(), "cuModuleUnload", lambda what: (made.append(what), real(what))[1]
+    )
     return made
 
 
@@ -110,14 +113,14 @@ def test_machine_code_is_unloaded_when_the_device_has_been_waited_for(
     launches.clear()
     gc.collect()
     assert not torch.cuda.current_stream().query(), "the launches are over already"
-    assert len(cuda.unwanted) >= 15
+    assert len(CUDA_DRIVER.unwanted) >= 15
     assert not unloaded
     for seed, y in enumerate(ys):
         assert torch.equal(y, x * (1.0 + seed))
     assert not unloaded
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert len(unloaded) >= 15
-    assert not cuda.unwanted
+    assert not CUDA_DRIVER.unwanted
     held()
     assert torch.equal(ys[0], x * 1000.0)
 
@@ -126,13 +129,13 @@ def test_machine_code_that_waits_to_be_unloaded_is_bounded(
     unloaded: list[object], monkeypatch: pytest.MonkeyPatch, canaries: Canaries
 ) -> None:
     torch = import_module("torch")
-    monkeypatch.setattr(cuda.unwanted, "most", 2)
+    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 2)
     x = torch.randn(1 << 20, device="cuda")
     ys = [canaries.torch(np.full(1 << 20, np.nan, np.float32)) for _ in range(24)]
     for seed, y in enumerate(ys):
         scale(x, y, 1.0, seed=seed)  # nobody waits for it, but the next that is loaded
         gc.collect()
-        assert len(cuda.unwanted) <= 2 + 2
+        assert len(CUDA_DRIVER.unwanted) <= 2 + 2
     assert len(unloaded) >= 8
     for seed, y in enumerate(ys):
         assert torch.equal(y, x * (1.0 + seed))

@@ -9,7 +9,7 @@ from tests.problems.scaled_problems import carried_out
 from tests.schedule.small import CASES
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 
@@ -25,7 +25,7 @@ def test_every_form(name: str) -> None:
         before = case.arrays(case.shape(steps))
         there = {one: DeviceArray.of(array) for one, array in before.items()}
         assert case.bound(*there.values()).target == "cuda"
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         found = case.compare({one: array.host() for one, array in there.items()})
         assert found.ok, f"{steps} steps: {found}"
 

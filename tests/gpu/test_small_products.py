@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ops.products import output_dtype, plain
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +31,7 @@ def test_every_item(name: str, items: int, side: int) -> None:
         filler = np.nan if out.is_float else 99
         there = [DeviceArray.of(array) for array in (a, b, np.full((items, side, side), filler, out.numpy))]
         ran = plain(1).bind(precision="exact")(*there)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         assert ran.target == "cuda"
         assert ran.schedule is not None
         assert ran.schedule.tile[0] <= 64
@@ -48,5 +48,5 @@ def test_more_items_of_large_tiles_than_an_axis_of_a_grid_has_blocks() -> None:
     a, b = (rng.integers(-3, 4, (65537, *shape)).astype(np.float16) for shape in ((8, 129), (129, 8)))
     there = [DeviceArray.of(array) for array in (a, b, np.full((65537, 8, 8), np.nan, np.float16))]
     assert plain(1).bind(precision="exact")(*there).target == "cuda"
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     np.testing.assert_array_equal(there[2].host(), a.astype(np.float32) @ b)

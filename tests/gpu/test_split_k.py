@@ -20,7 +20,7 @@ from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import laid_out, normal
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.products import combined
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.schedule.choose import IN_ORDER as IN_ONE_ORDER
@@ -147,19 +147,19 @@ def test_two_threads_with_two_streams_each_at_once(name: str) -> None:
     want = form.run(before)[1]["C"]
     arrays = [DeviceArray.of(array) for array in before.values()]
     outs = [[DeviceArray.of(before["C"]) for _ in range(10)] for _ in range(2)]
-    with cuda.Current(0):
-        streams = [[int(cuda.call("cuStreamCreate", 1)) for _ in range(2)] for _ in range(2)]
+    with CUDA_DRIVER.current(0):
+        streams = [[int(CUDA_DRIVER.call("cuStreamCreate", 1)) for _ in range(2)] for _ in range(2)]
     ended: list[int] = []
     threads = [
         threading.Thread(target=launch_on, args=(form, arrays, mine, own, ended))
         for mine, own in zip(streams, outs, strict=True)
     ]
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert ended == [10, 10]
     for out in (out for own in outs for out in own):
         if name != AS_THEY_COME:
@@ -167,9 +167,9 @@ def test_two_threads_with_two_streams_each_at_once(name: str) -> None:
         else:
             found = form.compare(before, before | {"C": out.host()})
             assert found.ok, found
-    with cuda.Current(0):
+    with CUDA_DRIVER.current(0):
         for stream in (stream for mine in streams for stream in mine):
-            cuda.call("cuStreamDestroy", stream)
+            CUDA_DRIVER.call("cuStreamDestroy", stream)
 
 
 @KINDS
@@ -211,7 +211,7 @@ def test_matmul_of_ragged_depth_into_any_strides(way: str, kind: str, schedules:
         a, b = drawn(1, (m, k), kind, layout[0]), drawn(2, (k, n), kind, layout[1])
         there = [DeviceArray.of(array) for array in (a, b, blank((m, n), kind, letter))]
         assert tw.matmul(*there, **WAYS[way]) is there[2]
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         compare_gemm(a, b, there[2].host(), accumulation(schedules[-1])).raise_if_wrong()
         chosen, named = schedules[-1], WAYS[way].get("reduction")
         assert chosen.reduction == named if named else chosen.reduction in IN_ONE_ORDER
@@ -230,7 +230,7 @@ def test_the_reduction_that_is_chosen_has_the_same_bits_every_time(
     for _ in range(RUNS):
         out = DeviceArray.of(blank((m, n), "bf16"))
         tw.matmul(*there, out, split_k=split_k)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         seen.add(out.host().tobytes())
     compare_gemm(a, b, out.host(), accumulation(schedules[-1])).raise_if_wrong()
     assert len(seen) == 1
@@ -248,7 +248,7 @@ def test_what_is_chosen_for_few_rows_and_for_few_tiles(
         a, b = drawn(1, (m, k), kind, layout[0]), drawn(2, (k, n), kind, layout[1])
         there = [DeviceArray.of(array) for array in (a, b, blank((m, n), kind))]
         tw.matmul(*there)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         compare_gemm(a, b, there[2].host(), accumulation(schedules[-1])).raise_if_wrong()
         if kind != "f32" and k == 4096 and m <= 16:
             assert schedules[-1].swap_ab
@@ -273,7 +273,7 @@ def test_what_is_done_with_the_sums_is_done_once(
         **numbers,
         **WAYS[way],
     )
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     terms = frozenset({"alpha", "c", "bias", "activation"})
     flow = (
         combined(0, tw.f32)
@@ -292,13 +292,13 @@ def test_a_row_has_its_bits_among_any_rows(way: str, schedules: list[Schedule]) 
     whole = blank((130, 72), "bf16")
     out = DeviceArray.of(whole)
     tw.matmul(*there, out, **WAYS[way])
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     whole = out.host()
     compare_gemm(a, b, whole, accumulation(schedules[-1])).raise_if_wrong()
     for rows in range(1, 130):
         some = DeviceArray.of(blank((rows, 72), "bf16"))
         tw.matmul(DeviceArray.of(a[:rows]), there[1], some, **WAYS[way])
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         np.testing.assert_array_equal(some.host().view(np.uint16), whole[:rows].view(np.uint16), f"{rows}")
     assert {schedule.promote * schedule.block_k for schedule in schedules} == {512}
 
@@ -314,7 +314,7 @@ def test_a_row_has_its_bits_whatever_the_number_of_tiles(
     for rows in (4096, 1000, 256, 64, 3):
         out = DeviceArray.of(blank((rows, 1024), "bf16"))
         tw.matmul(DeviceArray.of(laid_out(a[:rows], letter)), second, out, **WAYS[way])
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         found.append(out.host())
     part = compare_gemm(a[:40], b, found[0][:40], accumulation(schedules[0]))
     part.raise_if_wrong()

@@ -12,7 +12,7 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.two_gpus
@@ -58,13 +58,13 @@ WORK: dict[str, Callable[[Any, str, Canaries], bool]] = {
 @pytest.mark.parametrize("current", [0, 1])
 def test_the_current_device_stays(name: str, current: int, canaries: Canaries) -> None:
     torch = import_module("torch")
-    assert cuda.device_count() >= 2, "two GPUs are needed"
+    assert CUDA_DRIVER.device_count() >= 2, "two GPUs are needed"
     torch.cuda.set_device(current)
     for device in ("cuda:1", "cuda:0", "cuda:1"):
-        context = int(cuda.call("cuCtxGetCurrent"))
+        context = int(CUDA_DRIVER.call("cuCtxGetCurrent"))
         assert WORK[name](torch, device, canaries)
         assert torch.cuda.current_device() == current
-        assert int(cuda.call("cuCtxGetCurrent")) == context
+        assert int(CUDA_DRIVER.call("cuCtxGetCurrent")) == context
         assert torch.empty(1, device="cuda").device.index == current
     torch.cuda.set_device(0)
 

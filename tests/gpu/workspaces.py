@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.memory import Memory
 from tilewright.runtime.workspaces import Clears, Workspaces
 
@@ -47,7 +47,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
         for memory, (_, _, clears) in zip(found, self._wanted, strict=True):
             # A launch clears what it must; what is never cleared is written by this one alone.
             if clears is when or (when is Clears.LAUNCH and clears is Clears.NEVER):
-                cuda.call("cuMemsetD8Async", memory.address, POISON, memory.size_bytes, stream)
+                CUDA_DRIVER.call("cuMemsetD8Async", memory.address, POISON, memory.size_bytes, stream)
                 made.add(memory, clears)
         clear(self, found, stream, when)
 

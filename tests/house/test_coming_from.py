@@ -15,7 +15,7 @@ from tests.programs import CliRunner
 import tilewright as tw
 from tilewright.cli.verbs import app
 from tilewright.ir import verify
-from tilewright.targets.target import part, target_named
+from tilewright.targets.target import target_named
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
@@ -178,7 +178,7 @@ def test_what_other_pages_say_is_not_there(page: str, statement: str) -> None:
 
 PRESENT: dict[str, Callable[[], bool]] = {
     r"tun(er|ing)": lambda: "gemm" in tuned(),
-    r"AMD( GPUs?| hardware)?": lambda: part(target_named("hip").known)["gfx1151"].name == "gfx1151",
+    r"AMD( GPUs?| hardware)?": lambda: target_named("hip").architectures["gfx1151"].name == "gfx1151",
     r"random numbers?": lambda: "random_bits" in NAMES,
     r"GEMMs? with packed weights|packed weights": lambda: "pack_weights" in NAMES,
     r"complex (numbers|products)": lambda: "complex_matmul" in NAMES,

@@ -1,10 +1,12 @@
-"""Imports go one way, and they stand at the top of a file."""
+"""Imports go one way; they stand at the top of a file, or in the rows of a table of targets' parts."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sysconfig
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +19,33 @@ ENTRIES = {"__main__.py"}
 ROOMS = {path.stem for path in (ROOT / "src" / "tilewright").iterdir()}
 
 
+def rows(tree: ast.AST) -> set[str]:
+    """The functions that are rows of a table `TargetParts`, and do nothing but import and return."""
+    named = {
+        value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "TargetParts"
+        for table in node.args
+        if isinstance(table, ast.Dict)
+        for value in table.values
+        if isinstance(value, ast.Name)
+    }
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and node.name in named
+        and [type(one) for one in node.body] == [ast.ImportFrom, ast.Return]
+    }
+
+
 def late_imports(tree: ast.AST) -> Iterator[str]:
-    """Imports inside functions, other than of optional third-party packages."""
+    """Imports inside functions, other than of optional third-party packages and in rows of `TargetParts`."""
+    exempt = rows(tree)
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(function, ast.FunctionDef) and function.name in exempt:
             continue
         for node in ast.walk(function):
             match node:
@@ -120,6 +145,45 @@ def test_a_late_import_is_found(line: str) -> None:
 @pytest.mark.parametrize("line", ["import torch", "from cuda.bindings import nvrtc"])
 def test_an_optional_package_may_come_late(line: str) -> None:
     assert not list(late_imports(ast.parse(f"def f():\n    {line}")))
+
+
+def test_a_row_of_a_table_may_import_and_do_nothing_else() -> None:
+    table = "BACKENDS = TargetParts({CPU: _cpu})"
+    row = "def _cpu():\n    from a import b\n    return b\n"
+    assert not list(late_imports(ast.parse(row + table)))
+    assert list(late_imports(ast.parse(row)))
+    assert list(late_imports(ast.parse(row.replace("return", "print(b)\n    return") + table)))
+
+
+PLACE = re.compile(r"^tilewright(\.\w+)+(:[\w.]+)?$")
+LATE = {"namespaces.py"}
+"""The file that names every public namespace, for messages about a name that one of them lacks."""
+
+
+def modules_in_strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Strings of a program that name a module of the package, or what lies there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACE.match(node.value):
+            yield node.lineno, node.value
+
+
+def test_no_string_names_a_module_of_a_higher_room() -> None:
+    """No linter sees an import of a module that a string names: it may go down or sideways only."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one["id"] == "rooms")
+    height = {room.strip(" ()"): -at for at, layer in enumerate(layers) for room in layer.split("|")}
+    found, seen = [], 0
+    for path in SOURCES:
+        inside = path.relative_to(ROOT / "src" / "tilewright")
+        if inside.as_posix() in LATE:
+            continue
+        own = height.get(inside.parts[0].removesuffix(".py"), 1)  # the package's own files know every room
+        for line, place in modules_in_strings(ast.parse(path.read_text())):
+            seen += 1
+            if height[re.split("[.:]", place)[1]] > own:
+                found.append(f"{inside}:{line}: {place}")
+    assert seen
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("line", ["import tilewright as tw", "from tilewright import Layout"])

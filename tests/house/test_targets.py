@@ -13,10 +13,14 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
+from tilewright.cli.doctor import TOOLS, Check
+from tilewright.runtime.backends import BACKENDS, backend_named
+from tilewright.runtime.drivers import driver_for, driver_of
+from tilewright.schedule.choose_by_target import CHOOSERS
 from tilewright.targets import cuda
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import MATRIX_CORES as AMD_ATOMS
-from tilewright.targets.target import CUDA, MEANT, TARGETS, Target, part, serving, target_named
+from tilewright.targets.target import CUDA, HOST, MEANT, TARGETS, Target, serving, target_named
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "src" / "tilewright" / "targets" / "target.py"
@@ -147,12 +151,15 @@ def test_a_name_of_a_target_stands_in_its_record_alone() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_every_part_of_a_record_is_there(target: Target) -> None:
-    for place in (
-        *(target.backend, target.clock, target.rivals, target.chooser),
-        *filter(None, (target.place, target.wait, target.present, target.tools)),
-    ):
-        assert callable(part(place)), place
+def test_every_target_has_its_parts_and_a_whole_record(target: Target) -> None:
+    """Each room's table has a row for the target; a GPU's has a driver too."""
+    assert BACKENDS[target.name].name == target.name
+    assert bool(backend_named(target.name).passes) == target.machine_code
+    assert callable(CHOOSERS[target.name])
+    assert all(isinstance(check, Check) for check in TOOLS[target.name]())
+    driver = driver_for(target.name)
+    assert (driver is None) == (target.memory == HOST)
+    assert driver is None or (driver.symbols.target, driver_of(target.memory)) == (target, driver)
     assert target.architectures
     assert not target.arch or target.arch in target.architectures
     for name, arch in target.architectures.items():

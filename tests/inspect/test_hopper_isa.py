@@ -25,7 +25,7 @@ from tilewright.ir.ops import Copy
 from tilewright.runtime import nvrtc
 from tilewright.runtime.device import cubin_with_lines
 from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm, version_of
-from tilewright.targets.cuda.arch import SM_90A
+from tilewright.targets.nvidia import SM_90A
 from tilewright.targets.simt.banks import asked_by_descriptor
 
 EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / '03_hopper_gemm.py'}:hopper_gemm"

@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.inspect.isa import Body, Conflicts, Isa, IsaLine, Kind, Loop
 from tilewright.inspect.isa.cost import Turn, cost_of
-from tilewright.targets.hip.arch import GFX942, GFX1151
+from tilewright.targets.amd import GFX942, GFX1151
 
 TURN = Turn(tile=(64, 64, 16), multiplied="f16", bytes=(2, 1), warps=4, band=2)
 KINDS = [

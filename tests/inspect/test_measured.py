@@ -32,7 +32,7 @@ from tilewright.inspect.measured import (
     parse,
 )
 from tilewright.inspect.subject import Subject
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 
 Golden = Callable[[str, str], None]
 StandIn = Callable[..., Path]
@@ -234,7 +234,7 @@ def test_the_process_that_ncu_starts_launches_once_on_random_data(gpu: Driver, n
 
 def test_without_a_gpu_nothing_is_compiled(ncu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     ncu()
-    monkeypatch.setattr(cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(CUDA_DRIVER, "device_count", lambda: 0)
     refused(MEASURE, "no GPU here to measure on; without one, --counters", monkeypatch)
 
 

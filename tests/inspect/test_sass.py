@@ -17,7 +17,7 @@ from tilewright.ir.ops import Copy, Mma
 from tilewright.runtime import nvdisasm
 from tilewright.runtime.device import cubin, cubin_with_lines
 from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm, version_of
-from tilewright.targets.cuda.arch import SM_80, SM_90A
+from tilewright.targets.nvidia import SM_80, SM_90A
 
 LISTING = """
 \t.target\tsm_80

@@ -19,7 +19,7 @@ from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.runtime import amdgcn
 from tilewright.runtime.executable import Executable
-from tilewright.targets.hip.arch import GFX1151
+from tilewright.targets.amd import GFX1151
 from tilewright.targets.hip.emit import HIP_RULES
 from tilewright.targets.hip.lowering import PASSES
 from tilewright.targets.hip.prelude import DIALECT

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.errors import LaunchError
 from tilewright.schedule.placement_rules import near_divisor
-from tilewright.targets.hip.arch import ARCHITECTURES
+from tilewright.targets.amd import ARCHITECTURES
 
 from .seeds import NARROW, SEED, XDL
 
@@ -306,3 +307,11 @@ def test_what_is_no_problem_is_refused(problem: Any, said: str) -> None:
 def test_arrays_that_are_no_matrices_are_refused() -> None:
     with pytest.raises(tw.LaunchError, match="a matrix"):
         tw.ck.GemmProblem.of(np.zeros(3), np.zeros((3, 3)), np.zeros((3, 3)))
+
+
+def test_tiled_mma_suggests_only_what_its_machine_multiplies() -> None:
+    traits = "16x16Xdl_2x2XdlPerWave_8K1"
+    with pytest.raises(LaunchError, match=r"gfx942 has no .* f8e4m3 .* choice: f16, bf16, f32 or i8"):
+        tw.ck.tiled_mma(traits, "f8e4m3", (128, 128))
+    for kind in ("f16", "bf16", "f32", "i8"):
+        assert tw.ck.tiled_mma(traits, kind, (128, 128)).atom.a_dtype.name == kind

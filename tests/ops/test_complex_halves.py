@@ -16,11 +16,11 @@ from tilewright.ops.complex_products import products_of_halves
 from tilewright.ops.complex_splitting import Tiling, splitting_of_both
 from tilewright.ops.complex_ways import by_halves
 from tilewright.ops.problem import problem_of
-from tilewright.runtime import cuda
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
-from tilewright.schedule.choose import choose
+from tilewright.schedule.choose_by_target import choose
 from tilewright.schedule.resources import Case
 
 from .complex_cases import poisoned
@@ -234,7 +234,7 @@ def test_a_gpu_multiplies_halves(kind: str, order: str) -> None:
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
     product = product_of_complex(given, ComplexWanted(precision="f32", conjugate_a=True))
     ran = product.launch()
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert [(one.kernel.name, one.target) for one in ran] == [
         ("complex_halves", "cuda"),
         ("gemm_complex_halves", "cuda"),
@@ -252,7 +252,7 @@ def test_a_gpu_multiplies_first_halves(kind: str) -> None:
     there = [DeviceArray.of(one) for one in (a, b, np.full((700, 901), np.nan, np.complex64))]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
     ran = product_of_complex(given, ComplexWanted(precision="f16")).launch()
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert [one.target for one in ran] == ["cuda", "cuda"]
     assert ran[-1].schedule is not None
     assert_right(a, b, there[2].host(), ran[-1].schedule, halves=1)
@@ -265,5 +265,5 @@ def test_a_gpu_multiplies_halves_again() -> None:
         a, b = drawn("normal", (600, 640), "n", seed), drawn("normal", (640, 640), "n", seed + 9)
         there = [DeviceArray.of(one) for one in (a, b, np.full((600, 640), np.nan, np.complex64))]
         tw.complex_matmul(there[0], there[1], out=there[2], alpha=2.0, precision="f32")
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         assert_right(a, b, there[2].host(), replace(BULK, promote=1), alpha=2)

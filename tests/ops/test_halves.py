@@ -18,11 +18,11 @@ from tilewright.ops.matmul import matmul
 from tilewright.ops.problem import problem_of
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import SHALLOW, Tiling, splitting_of_both
-from tilewright.runtime import cuda
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
-from tilewright.schedule.choose import choose
+from tilewright.schedule.choose_by_target import choose
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -261,7 +261,7 @@ def test_a_gpu_multiplies_halves(kind: str, layout: str) -> None:
     matmuls._PLANS.forget()  # what is launched again says nothing of its arrays
     for precision, halves in (("f32", 2), ("f16", 1)):
         matmul(*there[:2], out=there[2], precision=precision)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         made = there[2].host()
         assert_right(a, b, made, SYNC if halves == 2 else replace(SYNC, promote=0), halves)
         exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -276,7 +276,7 @@ def test_a_gpu_splits_within_its_arrays(depth: int) -> None:
     there = [DeviceArray.of(one) for array in given for one in array]
     tilings = tuple(Tiling.of(rows, depth, along_rows=along) for rows, along in ((333, False), (197, True)))
     splitting_of_both(1, 1).bind(tilings=tilings, both=True)(*there)
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     made = [one.host() for one in there]
     assert_split(*made[:4], both=True)
     assert_split(*made[4:], both=True)

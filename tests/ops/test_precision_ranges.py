@@ -240,7 +240,7 @@ def test_sums_are_promoted_before_they_lose_too_much(schedule: tw.Schedule, dept
 @pytest.mark.parametrize("extent", [48, 720])
 def test_a_gpu_multiplies_numbers_of_all_sizes(precision: str, kind: str, layout: str, extent: int) -> None:
     """Small products as they lie, large ones behind a pass."""
-    from tilewright.runtime import cuda
+    from tilewright.runtime.cuda import CUDA_DRIVER
     from tilewright.runtime.device_array import DeviceArray
 
     rng = np.random.default_rng(2)
@@ -251,7 +251,7 @@ def test_a_gpu_multiplies_numbers_of_all_sizes(precision: str, kind: str, layout
     b = b if layout == "nn" else b.T.copy().T
     there = [DeviceArray.of(one) for one in (a, b, np.zeros((extent, extent + 4), np.float32))]
     tw.matmul(*there[:2], there[2], precision=precision)
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     ((left, right),) = as_real(a, b)
     want, way = left @ right, "tf32, cut off" if precision == "tf32" else precision
     bound = bound_of(way, left, right)

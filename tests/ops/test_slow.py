@@ -19,7 +19,7 @@ from tilewright.ops.products import output_dtype
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.targets import cuda
-from tilewright.targets.cuda.arch import ARCHITECTURES
+from tilewright.targets.nvidia import ARCHITECTURES
 
 SLOW = {
     "sm_80": set(),

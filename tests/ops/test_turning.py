@@ -16,8 +16,8 @@ from tilewright.ops.plane_kernels import REAL, Writing, splitting, splitting_of_
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import combined, plain
 from tilewright.ops.turning import as_matrices, plan_product, turned, written
-from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
@@ -211,9 +211,9 @@ def test_a_gpu_multiplies_what_is_written_along_k(
     matmuls._PLANS.forget()
     for _ in range(2):  # the second time it is known
         tw.matmul(*there[:2], there[3], precision="tf32")
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         assert_right(a, b, there[3].host(), BOUND["as they lie"])
     assert [one is None for one in found] == [layout == "nt"]
     tw.matmul(*there[:2], there[3], c=there[2], alpha=-1.0, precision="tf32")
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert_right(-a, b, there[3].host() - c, 1.1 * BOUND["as they lie"])

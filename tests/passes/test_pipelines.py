@@ -44,7 +44,7 @@ TARGETS = {"cuda": "sm_90a", "cpu": "x86-64-v3"}
 def staged(name: str, target: str) -> tuple[Stage, ...]:
     record = target_named(target)
     chosen = record.architecture(TARGETS.get(target) or backend_named(target).arch_name())
-    return tuple(stages(KERNELS[name](), chosen, record.passes))
+    return tuple(stages(KERNELS[name](), chosen, backend_named(target).passes))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def staged(name: str, target: str) -> tuple[Stage, ...]:
 )
 def test_the_kernel_after_each_pass_prints_and_parses(name: str, target: str) -> None:
     found = staged(name, target)
-    assert [stage.name for stage in found] == [TRACED, *(one.name for one in target_named(target).passes)]
+    assert [stage.name for stage in found] == [TRACED, *(one.name for one in backend_named(target).passes)]
     assert len({stage.name for stage in found}) == len(found)
     for stage in found:
         text = after(found, stage.name)
@@ -92,7 +92,7 @@ def test_the_command_line_shows_passes_and_differences() -> None:
     assert shown.exit_code == 0, shown.output
     assert [line.split()[0] for line in shown.output.splitlines() if line[0] != " "] == [
         TRACED,
-        *(one.name for one in CUDA.passes),
+        *(one.name for one in backend_named(CUDA.name).passes),
     ]
     shown = CliRunner().invoke(app, [*asked, "--after", "widths"])
     assert shown.output.startswith("# tilewright ir ")

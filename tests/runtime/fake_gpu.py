@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as bindings
 
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER, Device
 from tilewright.runtime.unwanted import UnwantedCode
 
 
@@ -197,13 +197,13 @@ def context(index: int) -> int:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver, in the place of the real one."""
     made = Driver()
-    device = cuda.Device(0, "none", (9, 0), 132, 232448, 50 << 20)
-    monkeypatch.setattr(cuda._process, "bindings", made)
-    monkeypatch.setattr(cuda, "unwanted", UnwantedCode())
-    monkeypatch.setattr(cuda, "driver", lambda: made)
-    monkeypatch.setattr(cuda, "call", made.call)
-    monkeypatch.setattr(cuda, "device", lambda index=0: replace(device, index=index))
-    monkeypatch.setattr(cuda, "device_count", lambda: made.devices)
-    monkeypatch.setattr(cuda, "context", context)
+    device = Device(0, "none", (9, 0), 132, 232448, 50 << 20)
+    monkeypatch.setattr(CUDA_DRIVER._process, "bindings", made)
+    monkeypatch.setattr(CUDA_DRIVER, "unwanted", UnwantedCode())
+    monkeypatch.setattr(CUDA_DRIVER, "bindings", lambda: made)
+    monkeypatch.setattr(CUDA_DRIVER, "call", made.call)
+    monkeypatch.setattr(CUDA_DRIVER, "device", lambda index=0: replace(device, index=index))
+    monkeypatch.setattr(CUDA_DRIVER, "device_count", lambda: made.devices)
+    monkeypatch.setattr(CUDA_DRIVER, "context", context)
     monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 0)
     return made

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.ops.products import plain
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.memory import Memory
 from tilewright.runtime.plans import Plans
@@ -122,14 +122,14 @@ def test_memory_is_freed_on_its_device(gpus: Driver) -> None:
 
 def test_waiting_for_another_device(gpus: Driver) -> None:
     gpus.current = context(0)
-    cuda.synchronize(1)
+    CUDA_DRIVER.synchronize(1)
     assert gpus.used[-1] == ("cuCtxSynchronize", context(1))
     assert gpus.current == context(0)
 
 
 def test_a_launch_that_fails_restores_too(gpus: Driver) -> None:
     call = launch()
-    gpus.status = cuda.driver().CUresult.CUDA_ERROR_LAUNCH_FAILED
+    gpus.status = CUDA_DRIVER.bindings().CUresult.CUDA_ERROR_LAUNCH_FAILED
     gpus.current = context(0)
     with pytest.raises(LaunchError, match="the launch failed"):
         call()
@@ -165,7 +165,7 @@ def test_with_one_device_a_context_of_the_callers_own_comes_back(gpu: Driver, mo
     def only_on_the_primary(*arguments: Any) -> tuple[Any]:
         tried.append(gpu.current)
         if gpu.current != context(0):
-            return (cuda.driver().CUresult.CUDA_ERROR_INVALID_HANDLE,)
+            return (CUDA_DRIVER.bindings().CUresult.CUDA_ERROR_INVALID_HANDLE,)
         return launched(*arguments)
 
     monkeypatch.setattr(gpu, "_launch", only_on_the_primary)

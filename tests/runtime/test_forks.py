@@ -17,9 +17,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.namespaces import import_whole
-from tilewright.runtime import cuda as driver
 from tilewright.runtime import workers
 from tilewright.runtime.cache import Cache, key
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.workers import Scratch
 
@@ -208,8 +208,8 @@ def test_what_is_renewed_is_not_kept_alive() -> None:
 def test_a_forked_child_is_told_that_the_driver_cannot_be_used(
     gpu: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = driver._start
-    monkeypatch.setattr(driver, "driver", DRIVER)
+    real = CUDA_DRIVER._start
+    monkeypatch.setattr(CUDA_DRIVER, "bindings", DRIVER)
     x = OnGpu(np.ones(200, np.float32))
     bound, again = scale.bind(), scale.bind().prepare(x, 2.0)
     for _ in range(2):
@@ -228,12 +228,12 @@ def test_a_forked_child_is_told_that_the_driver_cannot_be_used(
     assert len(gpu.launched) == launched + 1
 
 
-DRIVER = driver.driver
+DRIVER = CUDA_DRIVER.bindings
 
 
 def test_a_child_that_uses_the_driver_first_may(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Driver()
-    monkeypatch.setattr(driver._process, "bindings", None)
+    monkeypatch.setattr(CUDA_DRIVER._process, "bindings", None)
     monkeypatch.setattr(cuda.bindings, "driver", made)
     made.__dict__["cuInit"] = lambda flags: (made.CUresult.CUDA_SUCCESS,)
     assert in_child(lambda: DRIVER() is made)() == 0

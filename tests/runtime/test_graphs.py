@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.runtime import cuda
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.cuda import CUDA_DRIVER
 
 from .fake_gpu import Driver, OnGpu
 from .test_prepared import count
@@ -36,7 +36,7 @@ def test_code_that_a_graph_launches_is_never_unloaded(gpu: Driver, is_captured: 
     assert number not in gpu.unloaded  # its launches may still run, and a graph may be being captured
     double.bind(seed=910 + is_captured)(x, y)
     assert number not in gpu.unloaded  # nor when other code is loaded, for the same reason
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert (number in gpu.unloaded) is not is_captured
 
 

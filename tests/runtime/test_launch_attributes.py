@@ -8,8 +8,9 @@ from cuda.bindings import driver as bindings
 
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
-from tilewright.runtime import cuda
-from tilewright.runtime.launch_attributes import launch_attributes
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.launch_attributes import launch_attributes, with_attributes
+from tilewright.runtime.launches import Launch
 
 from .fake_gpu import Driver, said
 
@@ -50,7 +51,8 @@ class Function:
 
 def test_a_launch_with_attributes_says_them_and_one_without_is_plain(gpu: Driver) -> None:
     for kernel in (traced(waits=True, cluster=2), traced(waits=False)):
-        launch = cuda.Launch(Function(), (6, 4), 128, (0,), 8, launch_attributes(kernel, bindings))  # type: ignore[arg-type]
+        special = with_attributes(launch_attributes(kernel, bindings))
+        launch = Launch(CUDA_DRIVER, Function(), (6, 4), 128, (0,), 8, special)  # type: ignore[arg-type]
         launch.run(7)
         launch.run(0)
     shape = (6, 4, 1, 128, 1, 1, 1024)

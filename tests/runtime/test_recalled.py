@@ -24,8 +24,9 @@ from tilewright.ops import (
     reduced_matmul,
     scaled,
 )
-from tilewright.runtime import cuda, loaded, scratch
+from tilewright.runtime import loaded, scratch
 from tilewright.runtime.arguments import Number, NumberWriter
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.kernel import Bound
@@ -147,7 +148,7 @@ def _forget() -> None:
 class Lying:
     """Memory of the host that says it lies on GPU 0."""
 
-    index, driver = 0, cuda
+    index, driver = 0, CUDA_DRIVER
 
     def __init__(self, size_bytes: int, offset: int = 0) -> None:
         self.held = np.zeros(size_bytes + 256, np.uint8)

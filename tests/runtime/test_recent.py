@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.ops.products import plain
-from tilewright.runtime import builds, cuda, host, loaded
+from tilewright.runtime import builds, host, loaded
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.libraries import Library, damage
 from tilewright.runtime.plans import Plans
@@ -218,7 +219,7 @@ def test_on_a_gpu_a_module_is_unloaded_with_the_last_that_holds_it(gpu: Driver) 
     assert gpu.unloaded == []  # its launches may still run
     bound(x, y)
     assert gpu.unloaded == []
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert gpu.unloaded == [number]
     assert gpu.loaded == number + 1
 

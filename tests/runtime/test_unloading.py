@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from tilewright.errors import LaunchError
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.driver import LoadedFunction
 
 from .fake_gpu import Driver
 
 
-def code(index: int = 0) -> cuda.Function:
+def code(index: int = 0) -> LoadedFunction:
     """A kernel, loaded on a device."""
-    return cuda.Function(b"machine code", "entry", index, 0)
+    return CUDA_DRIVER.load(b"machine code", "entry", index, 0)
 
 
-def number(function: cuda.Function) -> int:
+def number(function: LoadedFunction) -> int:
     """By which the driver knows its machine code."""
     return int(function.handle)
 
@@ -33,7 +34,7 @@ def waiting(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[
                 happens()
             return gpu.call(name, *arguments)
 
-        monkeypatch.setattr(cuda, "call", call)
+        monkeypatch.setattr(CUDA_DRIVER, "call", call)
 
     return set_to
 
@@ -43,22 +44,22 @@ def test_only_what_nobody_holds_is_unloaded_and_only_after_a_wait(gpu: Driver) -
     numbers = [number(one) for one in others]
     others.clear()
     assert (gpu.unloaded, gpu.waits) == ([], 0)  # launches of them may run
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert (sorted(gpu.unloaded), gpu.waits) == (numbers, 1)
     assert number(held) not in gpu.unloaded
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert len(gpu.unloaded) == 30
     calls = [name for name, _ in gpu.used if name in ("cuCtxSynchronize", "cuModuleUnload")]
     assert calls == ["cuCtxSynchronize", *["cuModuleUnload"] * 30, "cuCtxSynchronize"]
-    assert {context for name, context in gpu.used if name == "cuModuleUnload"} == {cuda.context(0)}
+    assert {context for name, context in gpu.used if name == "cuModuleUnload"} == {CUDA_DRIVER.context(0)}
 
 
 def test_what_waits_to_be_unloaded_is_bounded(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda.unwanted, "most", 4)
+    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 4)
     numbers, most = [], 0
     for _ in range(40):
         numbers.append(number(code()))
-        most = max(most, len(cuda.unwanted))
+        most = max(most, len(CUDA_DRIVER.unwanted))
     assert most == 5
     assert gpu.unloaded == numbers[:35]
     assert gpu.waits == 7
@@ -72,25 +73,25 @@ def test_what_is_let_go_during_the_wait_is_left_to_the_next(
     first, second = map(number, others)
     others.pop(0)
     waiting(others.clear)
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert gpu.unloaded == [first]
-    cuda.synchronize()
+    CUDA_DRIVER.synchronize()
     assert gpu.unloaded == [first, second]
 
 
 def test_each_device_unloads_its_own(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda.unwanted, "most", 4)
+    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 4)
     gpu.devices = 2
     numbers = [number(code(1)) for _ in range(5)]
     code(0)
     assert gpu.waits == 0, "the other device has too many"
-    cuda.synchronize(0)
+    CUDA_DRIVER.synchronize(0)
     assert len(gpu.unloaded) == 1
     assert not {*gpu.unloaded} & {*numbers}
     code(1)
     assert gpu.unloaded[1:] == numbers
     used = [context for name, context in gpu.used if name == "cuModuleUnload"]
-    assert used == [cuda.context(0)] + [cuda.context(1)] * 5
+    assert used == [CUDA_DRIVER.context(0)] + [CUDA_DRIVER.context(1)] * 5
 
 
 def test_after_a_kernel_failed_other_code_is_loaded_and_none_is_unloaded(
@@ -100,9 +101,9 @@ def test_after_a_kernel_failed_other_code_is_loaded_and_none_is_unloaded(
         raise LaunchError("a kernel failed")
 
     waiting(failed)
-    monkeypatch.setattr(cuda.unwanted, "most", 1)
+    monkeypatch.setattr(CUDA_DRIVER.unwanted, "most", 1)
     for _ in range(3):
         code()
     assert gpu.unloaded == []
     with pytest.raises(LaunchError, match="a kernel failed"):
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()

@@ -10,7 +10,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import lists as in_ops
-from tilewright.runtime import cuda, listed_maps, uploads
+from tilewright.runtime import listed_maps, uploads
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.lists import LAST, PLACES, SIZES
 
@@ -113,7 +114,7 @@ def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
             asked.append(tuple([int(one) for one in several] for several in given[3:6]))
         return gpu.call(name, *given)
 
-    monkeypatch.setattr(cuda, "call", call)
+    monkeypatch.setattr(CUDA_DRIVER, "call", call)
     monkeypatch.setattr(listed_maps, "_MAPS", Recent(64))
 
     def operands() -> dict[str, list[OnGpu]]:

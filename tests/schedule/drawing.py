@@ -24,6 +24,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.passes.pipeline import run_passes
+from tilewright.runtime.backends import backend_named
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.legality import reasons
@@ -151,7 +152,7 @@ class Problem:
     def lowered(self, kernel: Kernel) -> Kernel:
         """The kernel as its target spells it."""
         owner = next(target for target in TARGETS.values() if self.arch in target.architectures)
-        return run_passes(kernel, self.machine, owner.passes)[0]
+        return run_passes(kernel, self.machine, backend_named(owner.name).passes)[0]
 
 
 def by_meaning(case: Case) -> list[Any]:

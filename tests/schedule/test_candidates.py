@@ -9,8 +9,8 @@ import pytest
 import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.runtime.kernel import Bound
-from tilewright.schedule.candidates import candidates
-from tilewright.schedule.choose import Candidate, Question, choose
+from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_by_target import candidates, choose
 from tilewright.schedule.settle import settle
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.specialise import spec_of
-from tilewright.schedule.choose import Question, choose, extents_of
+from tilewright.schedule.choose import Question, extents_of
+from tilewright.schedule.choose_by_target import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.choose import Question, choose, proposals
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_by_target import choose, proposals
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.memory import memory_us
 

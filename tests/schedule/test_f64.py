@@ -16,12 +16,12 @@ from tilewright.ir.ops import Copy
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.products import plain
-from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_by_target import candidates
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets import cuda
-from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.lowering import lower
+from tilewright.targets.nvidia import ARCHITECTURES
 from tilewright.targets.simt.banks import passes_per_access
 
 pytestmark = pytest.mark.in_turns(3)

@@ -11,8 +11,8 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.ir import verify
 from tilewright.ops.products import output_dtype, plain
-from tilewright.schedule.candidates import candidates
-from tilewright.schedule.choose import Candidate, Question, Splitting, choose, proposals
+from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_by_target import candidates, choose, proposals
 from tilewright.schedule.choose_few_rows import STREAMS, Stream
 from tilewright.schedule.choose_parts import parts_under, sharing, tiles_of
 from tilewright.schedule.choose_split import split_candidates

@@ -13,7 +13,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
-from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
@@ -120,7 +120,7 @@ def compared(kernel: Any, given: dict[str, Any], target: str) -> Schedule:
     ran = kernel(*there, target=target)
     assert ran.target == target
     if target == "cuda":
-        synchronize()
+        CUDA_DRIVER.synchronize()
         given["C"] = there[-1].host()
     schedule: Schedule = ran.schedule
     how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k)

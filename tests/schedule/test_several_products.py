@@ -10,9 +10,9 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
-from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
-from tilewright.schedule.choose import choose
+from tilewright.schedule.choose_by_target import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
@@ -106,7 +106,7 @@ def computed(name, schedule, shape, target, dtype=np.float16):
     ran = bound(*there, target=target)  # on the reference it raises what the checker finds
     assert ran.target == target
     if target == "cuda":
-        synchronize()
+        CUDA_DRIVER.synchronize()
         made = {one: array.host() for one, array in zip(made, there, strict=True)}
     stored = {one: array for one, array in made.items() if one.startswith("C")}
     given = {one: array for one, array in made.items() if one not in stored}

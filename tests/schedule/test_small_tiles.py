@@ -12,8 +12,8 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops import lists
 from tilewright.ops.products import plain
-from tilewright.schedule.candidates import candidates
-from tilewright.schedule.choose import Question, Splitting, choose
+from tilewright.schedule.choose import Question, Splitting
+from tilewright.schedule.choose_by_target import candidates, choose
 from tilewright.schedule.choose_fma import FORMS, Form
 from tilewright.schedule.choose_fma_time import fma_us
 from tilewright.schedule.choose_lists import schedule_of_lists

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
@@ -59,7 +59,7 @@ def computed(name, target):
     there = [DeviceArray.of(one) for one in given] if target == "cuda" else given
     assert bound(*there, target=target).target == target
     if target == "cuda":
-        synchronize()
+        CUDA_DRIVER.synchronize()
         c, d = (one.host() for one in there[2:])
     return made, c, d, Accumulation.of(mma.atom)
 

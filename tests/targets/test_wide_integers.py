@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cpu, cuda
@@ -123,7 +123,7 @@ def test_products_of_indices_that_variables_take_have_64_bits(n: int, target: st
     there = DeviceArray.of(y) if target == "cuda" else y
     assert set_in_loop(there, n, target=target).target == target
     if isinstance(there, DeviceArray):
-        synchronize()
+        CUDA_DRIVER.synchronize()
         y = there.host()
     assert int(y[0]) * 2**20 + int(y[1]) == (n - 1) * (70000 + n)
 

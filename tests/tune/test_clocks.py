@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.tune.clocks import (
     MOST_WAIT_SECONDS,
     QUIET_SECONDS,
@@ -53,10 +53,10 @@ class FakeDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
-    monkeypatch.setattr(cuda, "call", fake.call)
-    monkeypatch.setattr(cuda, "activate", lambda index: None)
-    monkeypatch.setattr(cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(cuda, "device", lambda index: SimpleNamespace(l2_bytes=1000))
+    monkeypatch.setattr(CUDA_DRIVER, "call", fake.call)
+    monkeypatch.setattr(CUDA_DRIVER, "activate", lambda index: None)
+    monkeypatch.setattr(CUDA_DRIVER, "device_count", lambda: 1)
+    monkeypatch.setattr(CUDA_DRIVER, "device", lambda index: SimpleNamespace(l2_bytes=1000))
     modes = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
     bindings = SimpleNamespace(
         cuEventQuery=fake.query,
@@ -64,7 +64,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         CUstreamCaptureMode=modes,
         CUresult=SimpleNamespace(CUDA_SUCCESS=0),
     )
-    monkeypatch.setattr(cuda, "driver", lambda: bindings)
+    monkeypatch.setattr(CUDA_DRIVER, "bindings", lambda: bindings)
     return fake
 
 

@@ -116,8 +116,8 @@ def test_the_record_names_the_device() -> None:
 
 
 def test_without_a_gpu_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.runtime.cuda.device_count", lambda: 0)
-    monkeypatch.setattr("tilewright.runtime.cuda.driver", lambda: None)
+    monkeypatch.setattr("tilewright.runtime.cuda.CUDA_DRIVER.device_count", lambda: 0)
+    monkeypatch.setattr("tilewright.runtime.cuda.CUDA_DRIVER.bindings", lambda: None)
     with pytest.raises(ToolchainError, match="no device"), clock_for("cuda"):
         pass
 

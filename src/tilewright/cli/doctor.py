@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,14 +26,16 @@ from tilewright.cli.console import (
 from tilewright.cli.console import WRONG as WRONG_RESULT
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
-from tilewright.runtime import amdgcn, cuda, hip_driver, nvrtc
+from tilewright.runtime import amdgcn, nvrtc
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.drivers import driver_for, has_device
 from tilewright.runtime.environment import CACHE_DIR, settings
-from tilewright.runtime.hip_functions import LIBRARY
+from tilewright.runtime.hip_driver import HIP_DRIVER, LIBRARY
 from tilewright.runtime.native import find_toolchains, host_arch
 from tilewright.runtime.nvdisasm import PACKAGE, PROGRAM, find_nvdisasm, version_of
 from tilewright.runtime.processor import processor_name
-from tilewright.targets.target import TARGETS, part, target_named
+from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TARGETS, target_named
 from tilewright.tune.machine import version
 from tilewright.tune.self_test import STEPS, Outcome
 from tilewright.tune.self_test import self_test as tried_on
@@ -114,10 +116,11 @@ def doctor(
 def _self_test(only: str | None) -> None:
     failed, compiled = False, [name for name, target in TARGETS.items() if target.machine_code]
     for target in map(target_named, compiled if only is None else [only]):
-        for check in part(target.tools)() if target.tools else ():
+        for check in TOOLS[target.name]():
             typer.echo(check)
-        if target.present and not part(target.present)():
-            reason = part(target.missing)() if target.missing else "no GPU here"
+        driver = driver_for(target.name)
+        if driver is not None and not driver.device_count():
+            reason = driver.missing() or "no GPU here"
             typer.echo(Check(MISSING, f"target {target.name}: nothing was tried: {reason}"))
             if only is not None:
                 raise typer.Exit(BAD_INPUT)
@@ -167,9 +170,8 @@ def _cache() -> Check:
 
 
 def _tools() -> Iterator[Check]:
-    for target in TARGETS.values():
-        if target.tools:
-            yield from part(target.tools)()
+    for tools in TOOLS.values():
+        yield from tools()
 
 
 def cpu_tools() -> Iterator[Check]:
@@ -191,15 +193,15 @@ def cuda_tools() -> Iterator[Check]:
         yield Check(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
     yield _disassembler()
     try:
-        yield Check(OK, f"CUDA driver {cuda.version()}")
+        yield Check(OK, f"CUDA driver {CUDA_DRIVER.version()}")
     except TilewrightError:
         fix = "on a machine with an NVIDIA GPU: install its driver, and pip install 'tilewright[cuda]'"
         yield Check(MISSING, "CUDA driver: runs target cuda", fix)
         return
-    for index in range(cuda.device_count()):
-        found = cuda.device(index)
+    for index in range(CUDA_DRIVER.device_count()):
+        found = CUDA_DRIVER.device(index)
         yield Check(OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors")
-    if not cuda.device_count():
+    if not CUDA_DRIVER.device_count():
         yield Check(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
 
 
@@ -230,23 +232,34 @@ def hip_tools() -> Iterator[Check]:
     if not found:
         yield Check(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
     try:
-        yield Check(OK, f"ROCm's runtime, HIP {hip_driver.version()}, at {hip_driver.library().path}")
+        yield Check(
+            OK,
+            f"ROCm's runtime, HIP {HIP_DRIVER.version()}, at {HIP_DRIVER.bindings().path}",
+        )
     except TilewrightError:
         fix = "on a machine with an AMD GPU: install ROCm, or set ROCM_PATH to where it is"
         yield Check(MISSING, f"ROCm's runtime, {LIBRARY}: runs target hip", fix)
         return
-    for index in range(hip_driver.device_count()):
-        gpu = hip_driver.device(index)
+    for index in range(HIP_DRIVER.device_count()):
+        gpu: Any = HIP_DRIVER.device(index)
         yield Check(OK, f"GPU {index}: {gpu.name} ({gpu.gfx}), {gpu.multiprocessors} multiprocessors")
-    if not hip_driver.device_count():
+    if not HIP_DRIVER.device_count():
         yield Check(MISSING, "a GPU that ROCm's runtime knows", "check that rocminfo lists one")
+
+
+TOOLS: dict[str, Callable[[], Iterable[Check]]] = {
+    REFERENCE.name: tuple,
+    CPU.name: cpu_tools,
+    CUDA.name: cuda_tools,
+    HIP.name: hip_tools,
+}
+"""What is said of each target's compiler and driver."""
 
 
 def try_target(target: str) -> Check:
     """Whether a target multiplies two small matrices rightly."""
     m, n, k = SHAPE
-    devices = target_named(target).present
-    if devices and not part(devices)():
+    if not has_device(target):
         return Check(
             MISSING,
             f"target {target}: no GPU here; `tilewright inspect --target {target}` compiles without one",

@@ -15,6 +15,7 @@ from tilewright.cli.console import UsageError, choose, choose_precision
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.inspect.typed import whole
+from tilewright.runtime.drivers import driver_for
 from tilewright.targets.target import TARGETS
 from tilewright.tune.gemm import Gemm
 from tilewright.tune.readings import Readings, watched
@@ -138,7 +139,7 @@ class Bar:
 @contextlib.contextmanager
 def read_clocks(target: str) -> Iterator[Readings | None]:
     """The clocks and the power of a target's device meanwhile; None of one without a device."""
-    if not TARGETS[target].present:
+    if driver_for(target) is None:
         yield None
         return
     with tempfile.TemporaryDirectory() as directory:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from tilewright.errors import LaunchError, ToolchainError
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 
 LOADS, LOAD_PASSES = "shared loads", "wavefronts of loads"
 MATRIX_LOADS, MATRIX_LOAD_PASSES = "ldmatrix", "wavefronts of ldmatrix"
@@ -75,11 +75,11 @@ def require_gpu(arch: str | None = None) -> str:
         ToolchainError: there is no GPU, or no `ncu`.
         LaunchError: the GPU has another architecture.
     """
-    if not cuda.device_count():
+    if not CUDA_DRIVER.device_count():
         raise ToolchainError(
             "no GPU here to measure on; without one, --counters counts bank conflicts on the reference"
         )
-    there = cuda.device().arch
+    there = CUDA_DRIVER.device().arch
     if arch not in (None, there):
         raise LaunchError(f"cannot measure for {arch}: this machine's GPU is {there}; leave --arch out")
     found = shutil.which("ncu")

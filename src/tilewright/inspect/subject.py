@@ -25,10 +25,10 @@ from tilewright.ir.verify import violations
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.pipeline import Stage, stages
-from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import Binding, bind
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
@@ -130,9 +130,9 @@ class Subject:
         Raises:
             LegalityError: the kernel breaks rules.
         """
-        found = target_named(target)
-        chosen = found.architecture(arch or backend_named(target).arch_name())
-        return tuple(stages(self._legal(target, arch), chosen, found.passes))
+        backend = backend_named(target)
+        chosen = target_named(target).architecture(arch or backend.arch_name())
+        return tuple(stages(self._legal(target, arch), chosen, backend.passes))
 
     def _legal(self, target: str, arch: str | None) -> IrKernel:
         """The traced kernel, which breaks no rule of a target."""
@@ -195,7 +195,7 @@ class Subject:
             array[...] = normal(rng, array.shape, self.dtypes[name])
             arrays[name] = DeviceArray.of(array)
         executable = self.bound(*self._arguments(arrays), target=CUDA.name)
-        cuda.synchronize()
+        CUDA_DRIVER.synchronize()
         return executable
 
     @_traces

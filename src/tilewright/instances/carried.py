@@ -13,7 +13,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
 from tilewright.targets.matrix_cores import MATRIX_CORES
-from tilewright.targets.target import TARGETS, Target
+from tilewright.targets.target import HIP, TARGETS, Target
 
 BAND = 8
 """Rows of tiles that blocks take column by column, in the order that the template's grid has."""
@@ -51,7 +51,7 @@ def place_of(name: str) -> Place:
         >>> place_of("sm_80").target.name, place_of("cpu").target.name
         ('cuda', 'cpu')
     """
-    running = {target.name: target for target in TARGETS.values() if not target.missing}
+    running = {target.name: target for target in TARGETS.values() if target != HIP}
     if name in running:
         target = running[name]
         return Place(target, target.architecture(target.arch or next(iter(target.architectures))))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import DType
+from tilewright.namespaces import part
 from tilewright.ops.recalled import Done, order_of
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_for
@@ -15,7 +16,7 @@ from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import TARGETS
 
 WARN = "tilewright.ops.slow:warn"
 """What says that a product is slow; loaded when the first is launched on a GPU."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType
+from tilewright.namespaces import part
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.targets.target import part
 
 PRODUCT = "tilewright.ops.complex_planning:complex_matmul"
 """What multiplies complex arrays; loaded when the first are multiplied."""

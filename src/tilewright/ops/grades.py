@@ -9,13 +9,14 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.dataflow.nodes import TF32
+from tilewright.namespaces import part
 from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import CUDA, TARGETS, part
+from tilewright.targets.target import CUDA, TARGETS
 
 F32, F16 = "f32", "f16"
 HALVES_OF = {F32: 2, F16: 1}

@@ -12,6 +12,7 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
+from tilewright.namespaces import part
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words
 from tilewright.ops.products import grouped
@@ -22,7 +23,6 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import part
 
 LISTS = "tilewright.ops.lists:product_of_lists"
 """What multiplies lists of arrays; loaded when the first are multiplied."""

@@ -13,6 +13,7 @@ from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
+from tilewright.namespaces import part
 from tilewright.ops.call import planned
 from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
 from tilewright.ops.planning import Wanted
@@ -37,7 +38,7 @@ from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import COUNT, TABLE
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import HOST, TARGETS, part
+from tilewright.targets.target import HOST, TARGETS
 
 WRITES = "tilewright.schedule.expand:write_lists"
 """What writes the kernel; loaded when the first is traced."""

@@ -13,6 +13,7 @@ from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, close_to, shown
+from tilewright.namespaces import part
 from tilewright.ops.call import Call, launch
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.grades import HALVES_OF, multiplying
@@ -31,7 +32,7 @@ from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import TARGETS
 
 if TYPE_CHECKING:
     from tilewright.ops.integers import Whole

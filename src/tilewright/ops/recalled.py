@@ -7,11 +7,11 @@ from operator import add, itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 from tilewright.errors import LaunchError
+from tilewright.namespaces import part
 from tilewright.runtime.arrays import LOCATORS, current_stream, locate_new, stream_handle
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.plans import Plan, Plans
-from tilewright.targets.target import part
 
 OUT = 2
 """The place of the result among the arrays of most calls: ``a``, ``b``, ``out``, and then others."""

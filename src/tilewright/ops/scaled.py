@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.namespaces import part
 from tilewright.ops.packed_weights import PackedWeights
 from tilewright.ops.planning import Wanted
 from tilewright.ops.recalled import called
 from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import part
 
 ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b")
 """The arrays of a call."""

@@ -9,6 +9,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
+from tilewright.namespaces import part
 from tilewright.ops.call import Call, launch
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
 from tilewright.ops.prepasses import pays_widened, pays_widened_groups
@@ -38,7 +39,7 @@ from tilewright.runtime.executable import Backend
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import TARGETS, part
+from tilewright.targets.target import TARGETS
 
 IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
 """The arrays of the kernel, in its order; what is not given is not read, and ``out`` stands for it."""

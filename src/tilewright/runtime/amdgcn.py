@@ -20,12 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from tilewright.errors import CompileError, ToolchainError
+from tilewright.errors import MORE_ROOM, CompileError, ToolchainError, way_out
 from tilewright.runtime import comgr
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import rocm_folder
 from tilewright.runtime.native import crash, find_program, ziglang
-from tilewright.runtime.ways_out import MORE_ROOM, way_out
 from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.target import HIP
 

@@ -11,9 +11,52 @@ from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.namespaces import import_whole
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.executable import Backend, Executable, Prepared
 from tilewright.runtime.frameworks import memory_of
-from tilewright.targets.target import CUDA, HOST, TARGETS, part, serving, target_named
+from tilewright.targets.target import (
+    CPU,
+    CUDA,
+    HIP,
+    HOST,
+    TARGETS,
+    TargetParts,
+    serving,
+    target_named,
+)
+from tilewright.targets.target import (
+    REFERENCE as EXECUTED,
+)
+
+
+def _reference() -> type[Backend]:
+    from tilewright.runtime.reference import ReferenceBackend
+
+    return ReferenceBackend
+
+
+def _cpu() -> type[Backend]:
+    from tilewright.runtime.host import CpuBackend
+
+    return CpuBackend
+
+
+def _cuda() -> type[Backend]:
+    from tilewright.runtime.device import CudaBackend
+
+    return CudaBackend
+
+
+def _hip() -> type[Backend]:
+    from tilewright.runtime.hip import HipBackend
+
+    return HipBackend
+
+
+BACKENDS: TargetParts[type[Backend]] = TargetParts(
+    {EXECUTED.name: _reference, CPU.name: _cpu, CUDA.name: _cuda, HIP.name: _hip}
+)
+"""The backend of each target."""
 
 
 def backend_named(name: Any) -> Backend:
@@ -76,8 +119,7 @@ def _made(name: str) -> Backend:
     # It registers fork hooks.  A fork that waits for an import runs only half of the hooks that this import
     # registers, and they complain; so the package is imported by itself, and the wait for it is short.
     import_whole("filelock")
-    made: Backend = part(TARGETS[name].backend)()
-    return made
+    return BACKENDS[name]()
 
 
 def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: str | None) -> Backend:
@@ -98,7 +140,8 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
         raise LaunchError(f"kernel {kernel}: arrays on different devices: {places}; move them to one")
     memory = memory_of(next(iter(devices), HOST))
     chosen = serving(memory) if target is None else target_named(target)
-    if chosen.missing and (reason := part(chosen.missing)()):
+    driver = driver_for(chosen.name)
+    if driver is not None and (reason := driver.missing()):
         raise LaunchError(f"kernel {kernel}: {reason}")
     if chosen.memory != memory and devices:
         where = "in host memory" if memory == HOST else "on a GPU"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
-from tilewright.errors import LegalityError, ToolchainError
+from tilewright.errors import LegalityError, ToolchainError, way_out
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
@@ -20,7 +20,6 @@ from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import Explicit, Scheduled
-from tilewright.runtime.ways_out import way_out
 from tilewright.schedule.choose import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 

@@ -62,7 +62,7 @@ def library() -> SharedObject:
         ToolchainError: it is not there, or of a version that is not known.
     """
     found = SharedObject(LIBRARY, VERSIONS, SIGNATURES)
-    major, minor = found.function("amd_comgr_get_version")()[1]
+    major, minor = found.amd_comgr_get_version()[1:]
     if major not in _NUMBERS:
         raise ToolchainError(f"{found.path} is version {major}.{minor}; 2 and 3 are known")
     return found
@@ -70,7 +70,7 @@ def library() -> SharedObject:
 
 def version() -> str:
     """The library's version."""
-    major, minor = library().function("amd_comgr_get_version")()[1]
+    major, minor = library().amd_comgr_get_version()[1:]
     return f"{major}.{minor}"
 
 
@@ -112,7 +112,7 @@ def code_object(assembly: str, arch: str, options: Sequence[str]) -> bytes:
 
 def _call(name: str, *arguments: object) -> int:
     """Call a function; gives back its last result, a handle or a number."""
-    status, values = library().function(f"amd_comgr_{name}")(*arguments)
+    status, *values = getattr(library(), f"amd_comgr_{name}")(*arguments)
     if status:
         raise ToolchainError(f"{LIBRARY}: {name} failed with status {status}")
     return values[-1] if values else 0
@@ -136,7 +136,7 @@ def _act(action: int, given: tuple[int, str, bytes], wanted: int, arch: str, opt
             _call("data_set_add", before, data)
         finally:
             _call("release_data", data)
-        status, _ = library().function("amd_comgr_do_action")(numbers[action], info, before, after)
+        status, *_ = library().amd_comgr_do_action(numbers[action], info, before, after)
         if status:
             log = _first(after, _LOG).decode(errors="replace").rstrip("\x00\n")
             raise RefusedError(log or f"no output; status {status}")

@@ -13,11 +13,9 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.runtime.drivers import driver_of
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family, finish, located, none, numpy_element
-from tilewright.targets.target import AMD_GPU, GPU, part
-
-_AMD_DEVICE = "tilewright.runtime.hip_driver:device_of"
-"""What knows pointers of AMD GPUs; loaded when CUDA does not know one."""
+from tilewright.targets.target import AMD_GPU, GPU
 
 
 def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
@@ -115,7 +113,7 @@ def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
 def _device(pointer: int) -> Device:
     """The device that a pointer belongs to, which the interface does not say."""
     index = _ordinal(pointer)
-    amd: int | None = part(_AMD_DEVICE)(pointer) if index is None else None
+    amd = driver_of(AMD_GPU).device_of(pointer) if index is None else None
     return (GPU, index or 0) if amd is None else (AMD_GPU, amd)
 
 

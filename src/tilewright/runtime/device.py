@@ -9,17 +9,16 @@ from typing import Any, ClassVar
 from tilewright.errors import LaunchError, LegalityError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
-from tilewright.runtime import cuda as driver
 from tilewright.runtime import nvrtc
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu
-from tilewright.runtime.launch_attributes import launch_attributes
+from tilewright.runtime.launch_attributes import launch_attributes, resident_blocks, with_attributes
 from tilewright.runtime.launches import Launch
-from tilewright.runtime.residents import resident_blocks
 from tilewright.targets import cuda
 from tilewright.targets.target import CUDA
 
@@ -28,7 +27,7 @@ class CudaBackend(GpuBackend):
     """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
 
     name = CUDA.name
-    driver: ClassVar[Driver] = driver
+    driver: ClassVar[Driver] = CUDA_DRIVER
     default_arch = CUDA.arch
     lowering: ClassVar[Any] = cuda
 
@@ -60,7 +59,7 @@ class CudaBackend(GpuBackend):
             entry.hit,
             seconds,
             resources,
-            Loaded(driver, lambda: entry.data, listing.entry, listing.shared_bytes),
+            Loaded(CUDA_DRIVER, lambda: entry.data, listing.entry, listing.shared_bytes),
         )
 
     def prepare(
@@ -72,7 +71,7 @@ class CudaBackend(GpuBackend):
     ) -> PreparedCuda:
         """A launch for arguments of this exact shape."""
         index = self.device_of(arrays)
-        wanted = driver.device(index).arch
+        wanted = CUDA_DRIVER.device(index).arch
         if executable.arch.rstrip("a") != wanted.rstrip("a"):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
         return PreparedCuda(executable, binding, parameters, arrays, index)
@@ -81,7 +80,7 @@ class CudaBackend(GpuBackend):
 class PreparedCuda(PreparedGpu):
     """Launches of one exact shape on an NVIDIA GPU."""
 
-    driver: ClassVar[Driver] = driver
+    driver: ClassVar[Driver] = CUDA_DRIVER
 
     @staticmethod
     def launch_of(
@@ -93,8 +92,8 @@ class PreparedCuda(PreparedGpu):
         together: bool,
     ) -> Launch:
         """A launch with the attributes that follow from the kernel's operations."""
-        attributes = launch_attributes(kernel, driver.driver(), together=together)
-        return driver.Launch(function, grid, kernel.threads, offsets, size, attributes)
+        special = with_attributes(launch_attributes(kernel, CUDA_DRIVER.bindings(), together=together))
+        return Launch(CUDA_DRIVER, function, grid, kernel.threads, offsets, size, special)
 
     @staticmethod
     def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:

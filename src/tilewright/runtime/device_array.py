@@ -11,10 +11,11 @@ import numpy.typing as npt
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
-from tilewright.runtime import cuda
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver
+from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.memory import Memory
-from tilewright.targets.target import part, target_named
+from tilewright.targets.target import target_named
 
 Array = npt.NDArray[Any]
 
@@ -38,7 +39,7 @@ class DeviceArray:
         self.dtype = element.numpy
 
     @classmethod
-    def of(cls, array: Array, index: int = 0, driver: Driver = cuda) -> DeviceArray:
+    def of(cls, array: Array, index: int = 0, driver: Driver = CUDA_DRIVER) -> DeviceArray:
         """A copy of a NumPy array on a device, in the same order of memory if that is dense."""
         dense = array if array.flags.forc else np.ascontiguousarray(array)
         made = cls(Memory(dense.nbytes, index, driver), dense.shape, dense.strides, dtype(dense.dtype))
@@ -47,7 +48,7 @@ class DeviceArray:
 
     @classmethod
     def empty(
-        cls, shape: tuple[int, ...], element: DType, index: int = 0, driver: Driver = cuda
+        cls, shape: tuple[int, ...], element: DType, index: int = 0, driver: Driver = CUDA_DRIVER
     ) -> DeviceArray:
         """An array of a shape, row by row, that holds anything."""
         strides = _row_by_row(shape, element.bytes)
@@ -116,8 +117,8 @@ def device_put(array: Any, target: str) -> Any:
         >>> device_put(x, "reference") is x
         True
     """
-    placed = target_named(target).place
-    return part(placed)(np.asarray(array)) if placed else array
+    driver = driver_for(target_named(target).name)
+    return array if driver is None else DeviceArray.of(np.asarray(array), 0, driver)
 
 
 @launches

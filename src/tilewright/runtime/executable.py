@@ -17,6 +17,7 @@ from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
 from tilewright.ir.passed import passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
+from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arguments import Number, Packing, packing
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
@@ -114,6 +115,10 @@ class Backend(Protocol):
 
     def device_name(self) -> str:
         """What this machine is called, of which tables of measured schedules are kept; empty for none."""
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The target's passes, in their order; none where it executes the kernel as it was traced."""
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""

@@ -107,7 +107,7 @@ class BoundFlow:
         """The problem that `schedule_for` chooses a schedule for, with the same arguments.
 
         Returns:
-            The problem, for `tilewright.schedule.candidates`; None of an explicit kernel.
+            The problem, for `tilewright.schedule.choose_by_target`; None of an explicit kernel.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.

@@ -17,6 +17,7 @@ from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.ir.passed import passed_params
 from tilewright.ir.residency import first_wait
 from tilewright.lang.program import Parameter
+from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
@@ -38,6 +39,12 @@ class GpuBackend:
     driver: ClassVar[Driver]
     default_arch: ClassVar[str]
     lowering: ClassVar[Any]
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The target's passes, in their order."""
+        found: tuple[Pass, ...] = self.lowering.PASSES
+        return found
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
@@ -90,7 +97,7 @@ class Loaded:
     def on(self, index: int) -> LoadedFunction:
         """The kernel on a device."""
         if index not in self._functions:
-            made = self._driver.Function(self.image(), self._entry, index, self._shared_bytes)
+            made = self._driver.load(self.image(), self._entry, index, self._shared_bytes)
             self._functions[index] = made
         return self._functions[index]
 

@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError, ToolchainError
+from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn
-from tilewright.runtime import hip_driver as driver
 from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
-from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu
-from tilewright.runtime.hip_functions import LIBRARY
-from tilewright.runtime.launches import Launch
+from tilewright.runtime.hip_driver import HIP_DRIVER
+from tilewright.runtime.launches import Launch, Start
 from tilewright.targets import hip
 from tilewright.targets.target import HIP
-
-
-def missing() -> str:
-    """Why nothing can be launched on this machine; empty where it can."""
-    try:
-        if driver.call("hipGetDeviceCount"):
-            return ""
-        reason = "ROCm's runtime knows no device"
-    except (LaunchError, ToolchainError) as problem:
-        reason = str(problem)
-    return (
-        f"target {HIP.name} launches through {LIBRARY}, and cannot here: {reason}; or "
-        f"kernel.compile(..., target={HIP.name!r}, arch=...), which needs no device"
-    )
-
-
-def placed(array: Any) -> DeviceArray:
-    """A copy of a NumPy array in the memory of device 0."""
-    return DeviceArray.of(array, 0, driver)
 
 
 class HipBackend(GpuBackend):
     """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
 
     name = HIP.name
-    driver: ClassVar[Driver] = driver
+    driver: ClassVar[Driver] = HIP_DRIVER
     default_arch = HIP.arch
     lowering: ClassVar[Any] = hip
 
@@ -69,7 +49,7 @@ class HipBackend(GpuBackend):
         resources = resources_of(assembly, HIP.architecture(chosen))
         seconds = time.perf_counter() - start
         # Shared memory is declared in the text, so that a launch adds none.
-        loaded = Loaded(driver, lambda: _code_object(assembly, chosen, kernel.name), listing.entry, 0)
+        loaded = Loaded(HIP_DRIVER, lambda: _code_object(assembly, chosen, kernel.name), listing.entry, 0)
         return Executable(
             self.name, chosen, kernel, listing, entry.path, entry.hit, seconds, resources, loaded, assembly
         )
@@ -87,7 +67,7 @@ class HipBackend(GpuBackend):
             LaunchError: the device is of another architecture than the executable.
         """
         index = self.device_of(arrays)
-        if executable.arch != (wanted := driver.device(index).arch):
+        if executable.arch != (wanted := HIP_DRIVER.device(index).arch):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
         return PreparedHip(executable, binding, parameters, arrays, index)
 
@@ -95,7 +75,7 @@ class HipBackend(GpuBackend):
 class PreparedHip(PreparedGpu):
     """Launches of one exact shape on an AMD GPU."""
 
-    driver: ClassVar[Driver] = driver
+    driver: ClassVar[Driver] = HIP_DRIVER
 
     @staticmethod
     def launch_of(
@@ -107,12 +87,19 @@ class PreparedHip(PreparedGpu):
         together: bool,
     ) -> Launch:
         """A launch, cooperative where blocks wait for each other."""
-        return driver.Launch(function, grid, kernel.threads, offsets, size, together)
+        return Launch(
+            HIP_DRIVER, function, grid, kernel.threads, offsets, size, _cooperative if together else None
+        )
 
     @staticmethod
     def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:
         """How many blocks of a kernel the device holds at once."""
-        return driver.resident_blocks(function, kernel.threads)
+        return HIP_DRIVER.resident_blocks(function, kernel.threads)
+
+
+def _cooperative(bindings: Any, handle: Any, shape: tuple[int, ...], stream: Any, arguments: int) -> Start:
+    """A launch whose blocks are all resident at once."""
+    return partial(bindings.hipModuleLaunchCooperativeKernel, handle, *shape, stream, arguments)
 
 
 def code_object(executable: Executable) -> bytes:

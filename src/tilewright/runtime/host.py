@@ -33,6 +33,7 @@ class CpuBackend:
     """Compiles for the machine it runs on."""
 
     name = CPU.name
+    passes = cpu.PASSES
 
     def arch_name(self) -> str:
         """The machine's own architecture."""

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from tilewright.errors import LaunchError
-from tilewright.runtime.driver import LoadedFunction
+from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.forks import renew_after_fork
 
 MOST_STARTS = 64
 """For how many streams a launch keeps its call of the driver."""
 
+Start = Callable[[], tuple[Any]]
+"""The driver's call with all its arguments in place; returns the status."""
 
-class Launch(ABC):
+Special = Callable[[Any, Any, tuple[int, ...], Any, int], Start]
+"""Makes the call of a launch that is not plain.
+
+Its arguments: the driver's bindings, the kernel, the extents of the grid and of a block with the shared
+bytes, the stream, and the address of the arguments' addresses.
+"""
+
+
+class Launch:
     """Argument values are written into one buffer, then the driver is called.
 
     Args:
+        driver: the driver.
         function: the kernel.
         grid: blocks along x, y, z.
         threads: threads per block.
-        limits: the most blocks along x, y, z.
         offsets: byte offset of each argument in the buffer.
         size: bytes of the buffer.
-        success: the driver's status of a call that it did.
-        alone: whether a launch is tried before the device is made current, as where there is one device.
+        special: makes the driver's call; default: the plain launch.
 
     Raises:
         LaunchError: more blocks than a GPU launches.
@@ -35,31 +43,37 @@ class Launch(ABC):
 
     def __init__(
         self,
+        driver: Driver,
         function: LoadedFunction,
         grid: Sequence[int],
         threads: int,
-        limits: Sequence[int],
         offsets: Sequence[int],
         size: int,
-        *,
-        success: Any,
-        alone: bool,
+        special: Special | None = None,
     ) -> None:
+        self._driver, self._special = driver, special
         self._index = function.index
-        self._alone = alone
+        # Where there is one device, it is current as a rule: asking would cost as much as trying.
+        self._alone = driver.device_count() <= 1
         self.buffer = ctypes.create_string_buffer(max(size, 1))
         start = ctypes.addressof(self.buffer)
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
         self._arguments = ctypes.addressof(self._pointers)
-        for blocks, most, axis in zip(grid, limits, "xyz", strict=False):
+        for blocks, most, axis in zip(grid, self._limits(threads), "xyz", strict=False):
             if blocks > most:
                 raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
         x, y, z = (*grid, 1, 1)[:3]
         self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
         self._handle = function.handle
-        self._success = success
-        self._starts: dict[int, Callable[[], tuple[Any]]] = {}
+        self._success = driver.constant(driver.symbols.success)
+        self._starts: dict[int, Start] = {}
         renew_after_fork(self)
+
+    def _limits(self, threads: int) -> Sequence[int]:
+        """The most blocks along x, y, z."""
+        symbols = self._driver.symbols
+        x, *others = symbols.target.architecture(self._driver.device(self._index).arch).grid
+        return (min(x, symbols.threads_along_x // threads) if symbols.threads_along_x else x, *others)
 
     def renew(self) -> None:
         """In a forked child: the next launch asks for the driver, which says that it cannot be used."""
@@ -72,26 +86,21 @@ class Launch(ABC):
             (status,) = start()
             if status is self._success:
                 return
-        with self.current():
+        with self._driver.current(self._index):
             (status,) = start()
             if status != self._success:
-                raise self.failed(status)
+                raise self._driver.failure("the launch", status)
 
-    def start_on(self, stream: int) -> Callable[[], tuple[Any]]:
+    def start_on(self, stream: int) -> Start:
         """The driver's call for a stream with all arguments in place, remembered."""
         if len(self._starts) >= MOST_STARTS:
             self._starts.clear()
-        made = self._starts[stream] = self.call_on(stream)
+        bindings, symbols = self._driver.bindings(), self._driver.symbols
+        handle = symbols.stream(bindings, stream)
+        if self._special is not None:
+            made = self._special(bindings, self._handle, self._shape, handle, self._arguments)
+        else:
+            plain = getattr(bindings, symbols.launch)
+            made = partial(plain, self._handle, *self._shape, handle, self._arguments, 0)
+        self._starts[stream] = made
         return made
-
-    @abstractmethod
-    def call_on(self, stream: int) -> Callable[[], tuple[Any]]:
-        """The driver's call for a stream."""
-
-    @abstractmethod
-    def current(self) -> AbstractContextManager[None]:
-        """While it is entered, the device is current."""
-
-    @abstractmethod
-    def failed(self, status: Any) -> LaunchError:
-        """The error for a status of the driver."""

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tilewright.errors import ToolchainError
-from tilewright.runtime.ways_out import way_out
+from tilewright.errors import ToolchainError, way_out
 
 _ADDRESS = ctypes.c_void_p
 _ENTRY: list[Any] = [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_longlong]

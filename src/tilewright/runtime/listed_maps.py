@@ -10,9 +10,9 @@ from tilewright.arch import BULK
 from tilewright.ir.kernel import TensorMap
 from tilewright.ir.map_ops import MAP_WORDS
 from tilewright.ir.maps_in_memory import in_plain_numbers
+from tilewright.namespaces import part
 from tilewright.runtime.listed import ArrayList, Integers, ListShape
 from tilewright.runtime.recent import Recent
-from tilewright.targets.target import part
 
 ENCODED = "tilewright.runtime.tensor_maps:encoded"
 """What encodes a map; loaded when the first is encoded."""

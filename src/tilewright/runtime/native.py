@@ -27,10 +27,9 @@ from typing import Any
 if sys.platform != "win32":
     import resource
 
-from tilewright.errors import CompileError, ToolchainError
+from tilewright.errors import MORE_ROOM, CompileError, ToolchainError, is_shortage, way_out
 from tilewright.runtime.libraries import damage
 from tilewright.runtime.pool_source import POOL_SOURCE
-from tilewright.runtime.ways_out import MORE_ROOM, is_shortage, way_out
 
 SYSTEM_COMPILERS = ("c++", "g++", "clang++")
 """Compilers looked for on PATH, in this order."""

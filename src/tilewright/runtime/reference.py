@@ -32,6 +32,7 @@ class ReferenceBackend:
     """Executes the traced kernel itself, operation by operation."""
 
     name = REFERENCE.name
+    passes = ()
 
     def arch_name(self) -> str:
         """There is one."""

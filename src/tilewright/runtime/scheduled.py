@@ -12,13 +12,13 @@ from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
+from tilewright.namespaces import part
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.choose import Question, Splitting, extents_of
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import chosen
-from tilewright.targets.target import part
 
 EXPANDED = "tilewright.schedule.expand:Expanded"
 """What expands dataflow kernels; it is loaded when the first of them is."""

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tilewright.runtime.driver import LEGACY_STREAM, driver_of
+from tilewright.runtime.driver import LEGACY_STREAM
+from tilewright.runtime.drivers import driver_of
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.frameworks import Device
 from tilewright.runtime.memory import Memory
@@ -67,7 +68,7 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
     if stream in LEGACY_STREAM:  # of which there is one
         key: Hashable = (device, stream)
     else:
-        with driver.Current(index):
+        with driver.current(index):
             key = (device, stream_key(stream, driver))
     memory = _taken(key, size_bytes, device)
     yield memory.address

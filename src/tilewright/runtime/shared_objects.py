@@ -26,11 +26,11 @@ _KINDS = {
     "s": ctypes.c_char_p,
     "f": ctypes.c_float,
 }
-"""How a signature spells the type of an argument; ``*`` before it: a result, ``&``: given and changed."""
+"""Type codes of a signature. ``*`` marks an output, ``&`` an argument that is given and changed."""
 
 
 class SharedObject:
-    """A C library whose functions return a status.
+    """A C library whose functions return a status; each is an attribute, called as `_Function` says.
 
     Args:
         name: e.g. ``"libamdhip64.so"``.
@@ -47,7 +47,6 @@ class SharedObject:
     ) -> None:
         self.name = name
         self._signatures = signatures
-        self._known: dict[str, _Function] = {}
         folders = list(dict.fromkeys([rocm] if rocm else [rocm_folder(), ROCM]))
         problems = []
         for self.path in _candidates(name, versions, folders):
@@ -66,21 +65,24 @@ class SharedObject:
         """Whether this version of the library has a function."""
         return hasattr(self.library, function)
 
-    def function(self, name: str) -> _Function:
-        """A function, with what its signature says.
+    def __getattr__(self, name: str) -> _Function:
+        """A function, with what its signature says; kept as an attribute.
 
         Raises:
             ToolchainError: this version of the library has none of that name.
         """
-        if name not in self._known:
-            if not self.has(name):
-                raise ToolchainError(f"{self.path} has no function {name}; nearest: a newer ROCm")
-            self._known[name] = _Function(getattr(self.library, name), self._signatures[name])
-        return self._known[name]
+        signature = self.__dict__.get("_signatures", {}).get(name)
+        if signature is None:
+            raise AttributeError(name)
+        if not self.has(name):
+            raise ToolchainError(f"{self.path} has no function {name}; nearest: a newer ROCm")
+        made = _Function(getattr(self.library, name), signature)
+        setattr(self, name, made)
+        return made
 
 
 class _Function:
-    """One function: called with the arguments that are given, it gives back its status and its results."""
+    """One function: called with the arguments that are given, it returns its status, then its results."""
 
     def __init__(self, raw: Any, signature: str) -> None:
         self.raw = raw
@@ -89,7 +91,7 @@ class _Function:
         raw.argtypes = [ctypes.POINTER(kind) if how else kind for how, kind in self._kinds]
         raw.restype = ctypes.c_int
 
-    def __call__(self, *arguments: Any) -> tuple[int, list[Any]]:
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         given = iter(arguments)
         passed: list[Any] = []
         results: list[Any] = []
@@ -99,7 +101,7 @@ class _Function:
             if how:
                 results.append(value)
         status = int(self.raw(*passed))
-        return status, [result.value for result in results]
+        return (status, *(result.value for result in results))
 
 
 def _candidates(name: str, versions: tuple[int, ...], folders: list[Path]) -> Iterator[str]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import TensorMap
-from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.executable import MAP_BYTES
 from tilewright.runtime.memory import Memory
 from tilewright.runtime.recent import Recent
@@ -45,7 +45,7 @@ class TensorMaps:
         """Zeros in the place of an array without elements."""
         made = Memory(NOTHING_BYTES, self._index)
         zeros = np.zeros(NOTHING_BYTES, np.uint8)
-        with cuda.AnyCapture():
+        with CUDA_DRIVER.any_capture():
             made.fill(zeros.ctypes.data, zeros.nbytes)
         return made
 
@@ -83,7 +83,7 @@ def encoded(
     Raises:
         LaunchError: a dtype that TMA does not move.
     """
-    driver = cuda.driver()
+    driver = CUDA_DRIVER.bindings()
     size, rank = tensor_map.dtype.bytes, len(shape)
     kind = "UINT8" if size == 1 else _FORMATS.get(tensor_map.dtype.name)
     if kind is None:
@@ -98,15 +98,15 @@ def encoded(
 
     data_type, *fixed = _choices(kind, is_swizzled=tensor_map.is_swizzled)
     asked = (data_type, rank, address, extents, steps_bytes, box, steps, *fixed)
-    with cuda.Current(index):
-        made = cuda.call("cuTensorMapEncodeTiled", *asked)
+    with CUDA_DRIVER.current(index):
+        made = CUDA_DRIVER.call("cuTensorMapEncodeTiled", *asked)
     return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
 
 
 @lru_cache(maxsize=16)
 def _choices(kind: str, *, is_swizzled: bool) -> tuple[Any, ...]:
     """What is the same for all maps of a type: the type, how boxes lie, and what lies outside of arrays."""
-    driver = cuda.driver()
+    driver = CUDA_DRIVER.bindings()
     names = (
         ("DataType", f"DATA_TYPE_{kind}"),
         ("Interleave", "INTERLEAVE_NONE"),

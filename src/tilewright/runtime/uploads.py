@@ -11,7 +11,8 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewright.runtime.driver import UNTIMED, Driver, driver_of
+from tilewright.runtime.driver import UNTIMED, Driver
+from tilewright.runtime.drivers import driver_of
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.memory import Memory
 
@@ -22,13 +23,13 @@ class _Place:
     """Memory of the host and as much of a GPU, and the event after which they are free again."""
 
     def __init__(self, size_bytes: int, index: int, driver: Driver) -> None:
-        self.size_bytes, names = size_bytes, driver.NAMES
+        self.size_bytes, symbols = size_bytes, driver.symbols
         self.memory = Memory(size_bytes, index, driver)
-        with driver.Current(index), driver.AnyCapture():
-            self.host = int(driver.call(names.allocate_host, size_bytes))
-            driver.give_back(self, index, names.free_host, self.host)
-            self.event = driver.call(names.create_event, UNTIMED)
-            driver.give_back(self, index, names.destroy_event, self.event)
+        with driver.current(index), driver.any_capture():
+            self.host = int(driver.call(symbols.allocate_host, size_bytes))
+            driver.give_back(self, index, symbols.free_host, self.host)
+            self.event = driver.call(symbols.create_event, UNTIMED)
+            driver.give_back(self, index, symbols.destroy_event, self.event)
 
 
 class Uploads:
@@ -55,23 +56,23 @@ class Uploads:
         Yields:
             Its address on the device.
         """
-        driver, names = self._driver, self._driver.NAMES
+        driver, symbols = self._driver, self._driver.symbols
         captured = driver.is_capturing(stream)
-        with driver.Current(self._index):
+        with driver.current(self._index):
             place = self._taken(len(content))
             ctypes.memmove(place.host, content, len(content))
-            driver.call(names.copy_in_order, place.memory.address, place.host, len(content), stream)
+            driver.call(symbols.copy_in_order, place.memory.address, place.host, len(content), stream)
         if captured:
             self._in_graphs.append(place)
         yield place.memory.address
         if not captured:
-            with driver.Current(self._index):
-                driver.call(names.record, place.event, stream)
+            with driver.current(self._index):
+                driver.call(symbols.record, place.event, stream)
             self._used.append(place)
 
     def _taken(self, size_bytes: int) -> _Place:
         """A place that nobody uses, large enough."""
-        with self._driver.AnyCapture():
+        with self._driver.any_capture():
             for place in list(self._used):
                 if self._driver.has_passed(place.event) and _removed(self._used, place):
                     self._idle.append(place)

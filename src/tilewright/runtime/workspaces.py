@@ -64,7 +64,7 @@ class Workspaces:
 
         A launch that goes into a graph has a set of its own; nor may a stream be asked its number meanwhile.
         """
-        with self._driver.Current(self._index):
+        with self._driver.current(self._index):
             self._prepare(buffer, stream, _GRAPH if captured else stream_key(stream, self._driver))
 
     def _prepare(self, buffer: Any, stream: int, key: Hashable) -> None:

@@ -1,10 +1,9 @@
-"""Choosing a schedule: what is asked, and who answers for each target."""
+"""Choosing a schedule: the question, and the form of an answer; `choose_by_target` has the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import gcd
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Operand, Part, Reduce
@@ -13,19 +12,12 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.form import Form
-from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.settle import settle
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
-from tilewright.targets.target import owner, part
 
 UNKNOWN = 4096
 """The extent that is assumed where a kernel is compiled for a class of arrays."""
-
-
-MOST_STAGES = 16
-"""Of a ring whose tiles are less deep than what was proposed."""
 
 MOST_COVERED = 256
 """Rows or columns that one tile covers where the result is reduced along them; longer ones are reduced across
@@ -166,73 +158,6 @@ class Candidate:
     estimate: float
     rule: str
     against: tuple[str, ...] = ()
-
-
-def proposals(question: Question) -> Iterator[Candidate]:
-    """What the rules of the question's target propose, one after the other; the first is the choice.
-
-    They are made when they are asked for, and nobody has asked yet whether they are legal.
-    """
-    found: Iterator[Candidate] = part(owner(question.arch.name).chooser)(question)
-    if question.across:
-        found = _across(found)
-    if question.form.scaled_every:
-        found = _of_scales(question, found)
-    return found if question.form.flow.grouped is None else _of_groups(question, found)
-
-
-def _across(found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """What is proposed where tiles reduce a part each."""
-    seen: set[Schedule] = set()
-    for one in found:
-        made = replace(one.schedule, across=True, cluster=(1, 1))
-        if made not in seen:
-            seen.add(made)
-            yield replace(one, schedule=made)
-
-
-def _of_groups(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """What is proposed for rows in groups, whose sizes only the running kernel knows."""
-    seen: set[Schedule] = set()
-    begins_anywhere = question.majors[0] == "mn"
-    for one in found:
-        made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
-        if begins_anywhere and made.staging in ("cp_async", "fragments"):
-            made = replace(made, staging="registers", stages=1)
-        if made.roles != "ping-pong" and made not in seen:
-            seen.add(made)
-            yield replace(one, schedule=made)
-
-
-SCALED_BAND = 16
-"""Rows of tiles that follow each other where sums have scales: on an H200 1 to 5 per cent faster than 8."""
-
-
-def _of_scales(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """What is proposed for sums that are multiplied by scales: as deep as these allow, with as many bytes."""
-    every, seen = question.form.scaled_every, set[Schedule]()
-    for one in found:
-        made = one.schedule
-        depth = gcd(made.block_k, every)
-        if depth < made.block_k:
-            stages = made.stages if made.stages == 1 else made.stages * made.block_k // depth
-            made = replace(made, tile=(*made.tile[:2], depth), stages=min(stages, MOST_STAGES))
-        if not made.promote or every // depth % made.promote:
-            made = replace(made, promote=every // depth)
-        if made.group_m:
-            made = replace(made, group_m=SCALED_BAND)
-        asked = question.form, question.specs, question.arch
-        # Scales that come with their operand may leave room for one stage less.
-        fewer = replace(made, stages=max(made.stages - 1, 1)) if made.staging == "tma" else made
-        legal = (tried for tried in (made, fewer) if not reasons(settle(tried, *asked)[0], *asked))
-        if (fitting := next(legal, None)) is not None and fitting not in seen:
-            seen.add(fitting)
-            yield replace(one, schedule=fitting)
-
-
-def choose(question: Question) -> Schedule:
-    """A good schedule for a problem on a machine."""
-    return next(proposals(question)).schedule
 
 
 def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

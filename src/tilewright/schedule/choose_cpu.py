@@ -15,7 +15,7 @@ from tilewright.schedule.panels_decoding import decoded_depth
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shares import share
 from tilewright.targets.atoms import fma
-from tilewright.targets.target import part
+from tilewright.targets.cpu.arch import micro_tile
 
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
 """All tiles that there are: the micro-tiles of all vector widths divide them.
@@ -24,9 +24,6 @@ A panel of B fits the first-level cache, the rows of A the second-level cache; o
 all operands, and those of f64, in tiles that are half as deep.  A block that reaches past an
 edge packs and multiplies only what lies before it, so that few tiles are enough for all shapes.
 """
-
-MICRO_TILE = "tilewright.targets.cpu.arch:micro_tile"
-"""What finds the micro-tile of an architecture; loaded when a schedule is chosen for a processor."""
 
 TOLERANCE = 1.01
 """How much longer a tile may be estimated to take than the best one, to be chosen for its size."""
@@ -144,7 +141,7 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     sums = fma(question.dtype).c_dtype
     form, size = question.form, sums.computed.bytes
     together = {"factors": len(form.rows_n), "sums": len(form.totals), "products": len(form.products)}
-    micro = part(MICRO_TILE)(question.arch, rows, columns, size, **together)
+    micro = micro_tile(question.arch, rows, columns, size, **together)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     is_wide = size > 4 or not form.is_single
     depth = DEPTH // 2 if is_wide else DEPTH
@@ -158,7 +155,7 @@ def _decoding(question: Question, tile: tuple[int, int], atom: MmaAtom | None, *
     if depth:
         rows, columns = LOW if question.shape[0] <= LOW else tile[0], min(tile[1], WIDEST)
     if atom is None:
-        micro = part(MICRO_TILE)(question.arch, rows, columns, fma(question.dtype).c_dtype.computed.bytes)
+        micro = micro_tile(question.arch, rows, columns, fma(question.dtype).c_dtype.computed.bytes)
         atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     if depth:
         return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)

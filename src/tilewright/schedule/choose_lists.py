@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.schedule.choose import Candidate, Question, proposals
+from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_by_target import proposals
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule

@@ -7,8 +7,8 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_by_target import candidates
 from tilewright.schedule.choose_occupancy import spills
 from tilewright.schedule.choose_ways import legal_way, ways_to_split
 from tilewright.schedule.schedule import Schedule

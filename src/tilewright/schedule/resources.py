@@ -385,7 +385,7 @@ class Case:
         """
         schedule, kinds = self.schedule, {one.kind, other.kind}
         in_cluster = is_clustered(schedule)  # where no barrier holds the threads of one block alone
-        if schedule.stores_by_groups or in_cluster or self.is_persistent or not self.target.lowering:
+        if schedule.stores_by_groups or in_cluster or self.is_persistent or not self.target.machine_code:
             return False
         if schedule.atom.asynchronous and RING in kinds:
             return False

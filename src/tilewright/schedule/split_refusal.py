@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilewright.errors import LaunchError, Violation
-from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Question, Splitting
+from tilewright.schedule.choose_by_target import candidates
 from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.choose_ways import runs_at_once, schedules_of
 from tilewright.schedule.classes import coarse

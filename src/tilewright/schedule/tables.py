@@ -18,7 +18,8 @@ from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.kinds import MOST
-from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_by_target import choose
 from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons

@@ -1,20 +1,19 @@
-"""The targets: what each one is called, whose arrays it serves, and where its parts lie.
+"""The targets: what each one is called, whose arrays it serves, and its architectures.
 
-A target's name stands here and nowhere else; whoever wants to know something of a target asks its record.
-A record names its parts by their place, ``"module:name"``, and loads them when they are asked for: what one
-target needs is not imported for another.
+A target's name stands here and nowhere else; code that needs to know something of a target asks its record.
+A record holds plain values and names nothing of the rooms above.  A room that has a part for each target, as
+`runtime` has backends, keeps a table of its own, `TargetParts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from tilewright.arch import Arch
+from tilewright.arch import ARCHITECTURES, PROCESSORS, Arch
 from tilewright.errors import LaunchError, close_to, shown
-from tilewright.namespaces import import_whole
-from tilewright.passes.pipeline import Pass
+from tilewright.namespaces import run_imports
 
 HOST = "cpu"
 """What DLPack and the frameworks call the memory of the host."""
@@ -26,6 +25,59 @@ AMD_GPU = "rocm"
 """What they call the memory of an AMD GPU."""
 
 
+Part = TypeVar("Part")
+
+
+class TargetParts(Mapping[str, Part]):
+    """The parts of one kind that targets have, e.g. backends, by the target's name.
+
+    A row is a function that imports its part and returns it.  So readers and `lint-imports` see each import,
+    and a target's modules load when its part is first asked for.
+
+    Args:
+        rows: by the target's name.
+
+    Example:
+        >>> def counts():
+        ...     from os import cpu_count
+        ...     return cpu_count
+        >>> parts = TargetParts({"cpu": counts})
+        >>> list(parts), parts["cpu"]() > 0
+        (['cpu'], True)
+    """
+
+    def __init__(self, rows: Mapping[str, Callable[[], Part]]) -> None:
+        self._rows = rows
+        self._found: dict[str, Part] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, target: str) -> Part:
+        if target not in self._found:
+            self._found[target] = run_imports(self._rows[target])
+        return self._found[target]
+
+
+def _nvidia() -> Mapping[str, Arch]:
+    from tilewright.targets.nvidia import ARCHITECTURES
+
+    return ARCHITECTURES
+
+
+def _amd() -> Mapping[str, Arch]:
+    from tilewright.targets.amd import ARCHITECTURES
+
+    return ARCHITECTURES
+
+
+MACHINES: TargetParts[Mapping[str, Arch]] = TargetParts({"nvidia": _nvidia, "amd": _amd})
+"""The architectures of GPUs, by vendor."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """One target, as data.
@@ -35,22 +87,11 @@ class Target:
         called: what else people call it; a message then says the name.
         memory: where the arrays lie that it reaches: `HOST`, or what frameworks call a device.
         serves: whether it runs kernels on such arrays where nobody names a target.
-        backend: the class that compiles and launches; see `tilewright.runtime.executable.Backend`.
-        known: its architectures, by name.
-        lowering: its passes, in their order; empty: it executes the kernel as it was traced.
+        machines: its architectures by name, or the vendor whose `MACHINES` they are.
         arch: the architecture to compile for where there is no such machine; empty: that of this machine.
-        machine_code: whether it runs machine code, and so has a speed worth measuring.
+        machine_code: whether it compiles to machine code, and so has passes, and a speed worth measuring.
         warps: whether its text is the program of one thread; a warp's accesses then meet in banks.
         counters: whether this machine's profiler reads counters of its kernels.
-        place: what copies an array of the host to where it reaches it; empty: nothing need be done.
-        wait: what returns when all its kernels have ended; empty: launches return then.
-        present: what says how many devices there are; empty: it needs none.
-        driver: the module that speaks to its driver, see `tilewright.runtime.driver`; empty: it needs none.
-        missing: what says why nothing can be launched on this machine, ``""`` where it can; empty: it can.
-        tools: what `tilewright doctor` says of its compiler and driver; empty: it needs none.
-        clock: the context manager of a clock for its kernels.
-        rivals: what a user would call instead.
-        chooser: what proposes schedules for a dataflow kernel, of which the first is chosen.
         shape: extents (M, N, K) that show what it can.
     """
 
@@ -58,35 +99,17 @@ class Target:
     called: tuple[str, ...]
     memory: str
     serves: bool
-    backend: str
-    known: str
-    lowering: str = ""
+    machines: Mapping[str, Arch] | str = field(compare=False, repr=False)
     arch: str = ""
     machine_code: bool = True
     warps: bool = False
     counters: bool = False
-    place: str = ""
-    wait: str = ""
-    present: str = ""
-    driver: str = ""
-    missing: str = ""
-    tools: str = ""
-    clock: str
-    rivals: str
-    chooser: str
     shape: tuple[int, int, int]
 
     @property
     def architectures(self) -> Mapping[str, Arch]:
         """Its architectures by name."""
-        found: Mapping[str, Arch] = part(self.known)
-        return found
-
-    @property
-    def passes(self) -> tuple[Pass, ...]:
-        """Its passes, in their order."""
-        found: tuple[Pass, ...] = part(self.lowering) if self.lowering else ()
-        return found
+        return MACHINES[self.machines] if isinstance(self.machines, str) else self.machines
 
     def architecture(self, name: Any) -> Arch:
         """Its architecture of a name, or the architecture itself.
@@ -110,12 +133,8 @@ REFERENCE = Target(
     called=("numpy",),
     memory=HOST,
     serves=False,
-    backend="tilewright.runtime.reference:ReferenceBackend",
-    known="tilewright.arch:ARCHITECTURES",
+    machines=ARCHITECTURES,
     machine_code=False,
-    clock="tilewright.tune.clocks:host_clock",
-    rivals="tilewright.tune.rivals:numpy_rivals",
-    chooser="tilewright.schedule.choose_reference:candidates",
     shape=(64, 64, 64),
 )
 CPU = Target(
@@ -123,13 +142,7 @@ CPU = Target(
     called=("host",),
     memory=HOST,
     serves=True,
-    backend="tilewright.runtime.host:CpuBackend",
-    known="tilewright.targets.cpu.arch:ARCHITECTURES",
-    lowering="tilewright.targets.cpu.lowering:PASSES",
-    tools="tilewright.cli.doctor:cpu_tools",
-    clock="tilewright.tune.clocks:host_clock",
-    rivals="tilewright.tune.rivals:numpy_rivals",
-    chooser="tilewright.schedule.choose_cpu:candidates",
+    machines=PROCESSORS,
     shape=(1024, 1024, 1024),
 )
 CUDA = Target(
@@ -137,20 +150,10 @@ CUDA = Target(
     called=("gpu", "nvidia"),
     memory=GPU,
     serves=True,
-    backend="tilewright.runtime.device:CudaBackend",
-    known="tilewright.targets.cuda.arch:ARCHITECTURES",
-    lowering="tilewright.targets.cuda.lowering:PASSES",
+    machines="nvidia",
     arch="sm_90a",
     warps=True,
     counters=True,
-    place="tilewright.runtime.device_array:DeviceArray.of",
-    wait="tilewright.runtime.cuda:synchronize",
-    present="tilewright.runtime.cuda:device_count",
-    driver="tilewright.runtime.cuda",
-    tools="tilewright.cli.doctor:cuda_tools",
-    clock="tilewright.tune.clocks:device_clock",
-    rivals="tilewright.tune.rivals:torch_rivals",
-    chooser="tilewright.schedule.choose_cuda:candidates",
     shape=(4096, 4096, 4096),
 )
 HIP = Target(
@@ -158,20 +161,9 @@ HIP = Target(
     called=("amd", "rocm"),
     memory=AMD_GPU,
     serves=True,
-    backend="tilewright.runtime.hip:HipBackend",
-    known="tilewright.targets.hip.arch:ARCHITECTURES",
-    lowering="tilewright.targets.hip.lowering:PASSES",
+    machines="amd",
     arch="gfx942",
     warps=True,
-    place="tilewright.runtime.hip:placed",
-    wait="tilewright.runtime.hip_driver:synchronize",
-    present="tilewright.runtime.hip_driver:device_count",
-    driver="tilewright.runtime.hip_driver",
-    missing="tilewright.runtime.hip:missing",
-    tools="tilewright.cli.doctor:hip_tools",
-    clock="tilewright.tune.clocks:amd_clock",
-    rivals="tilewright.tune.rivals:torch_rivals",
-    chooser="tilewright.schedule.choose_hip:candidates",
     shape=(4096, 4096, 4096),
 )
 
@@ -207,12 +199,3 @@ def owner(arch: str) -> Target:
         ('hip', 'cuda')
     """
     return next(target for target in TARGETS.values() if arch in target.architectures)
-
-
-def part(place: str) -> Any:
-    """What lies at ``"module:name"``."""
-    module, _, name = place.partition(":")
-    found: Any = import_whole(module)
-    for word in name.split("."):
-        found = getattr(found, word)
-    return found

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tilewright.errors import ToolchainError
-from tilewright.runtime import cuda
-from tilewright.runtime.driver import Driver, driver_of
+from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.driver import Driver
+from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.memory import Memory
-from tilewright.targets.target import AMD_GPU, CPU, part, target_named
+from tilewright.targets.target import CPU
 
 Work = Callable[[], object]
 
@@ -136,10 +137,10 @@ class EventClock:
     FLUSHES = 4
     TRIES = 4
 
-    def __init__(self, index: int, stream: int, driver: Driver = cuda) -> None:
+    def __init__(self, index: int, stream: int, driver: Driver = CUDA_DRIVER) -> None:
         self._stream, self._driver = stream, driver
         self._memory = Memory(2 * driver.device(index).l2_bytes, index, driver)
-        self._begin, self._end = (driver.call(driver.NAMES.create_event, 0) for _ in range(2))
+        self._begin, self._end = (driver.call(driver.symbols.create_event, 0) for _ in range(2))
         self._samples = self._late = 0
 
     @property
@@ -167,20 +168,20 @@ class EventClock:
         """Seconds per call, and whether the device waited for the host."""
         for _ in range(flushes):
             self._memory.clear(self._stream)
-        driver, names = self._driver, self._driver.NAMES
-        driver.call(names.record, self._begin, self._stream)
+        driver, symbols = self._driver, self._driver.symbols
+        driver.call(symbols.record, self._begin, self._stream)
         for _ in range(calls):
             work()
         is_late = driver.has_passed(self._begin)
-        driver.call(names.record, self._end, self._stream)
-        driver.call(names.wait_event, self._end)
-        milliseconds: float = driver.call(names.elapsed, self._begin, self._end)
+        driver.call(symbols.record, self._end, self._stream)
+        driver.call(symbols.wait_event, self._end)
+        milliseconds: float = driver.call(symbols.elapsed, self._begin, self._end)
         return milliseconds / 1e3 / calls, is_late
 
     def close(self) -> None:
         """Give the events back."""
         for event in (self._begin, self._end):
-            self._driver.call(self._driver.NAMES.destroy_event, event)
+            self._driver.call(self._driver.symbols.destroy_event, event)
 
 
 @contextmanager
@@ -188,38 +189,14 @@ def clock_for(target: str, stream: int | None = None, calls: int | None = None) 
     """The clock of a target; with ``calls``, one for host time per call.
 
     Raises:
-        ToolchainError: no CUDA driver, or no device.
+        ToolchainError: no driver, or no device.
     """
-    with part(target_named(target).clock)(stream, calls) as clock:
-        yield clock
-
-
-@contextmanager
-def host_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
-    """The clock of targets that run on the host."""
-    yield HostClock(calls, wait_for_quiet, warm=calls is None)
-
-
-@contextmanager
-def device_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
-    """The clock of a CUDA device.
-
-    Raises:
-        ToolchainError: no CUDA driver, or no device.
-    """
-    cuda.driver()
-    with _clock_of(cuda, stream, calls) as clock:
-        yield clock
-
-
-@contextmanager
-def amd_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
-    """The clock of an AMD GPU.
-
-    Raises:
-        ToolchainError: no runtime of ROCm, or no device.
-    """
-    with _clock_of(driver_of(AMD_GPU), stream, calls) as clock:
+    driver = driver_for(target)
+    if driver is None:
+        yield HostClock(calls, wait_for_quiet, warm=calls is None)
+        return
+    driver.bindings()
+    with _clock_of(driver, stream, calls) as clock:
         yield clock
 
 
@@ -227,9 +204,9 @@ def amd_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
 def _clock_of(driver: Driver, stream: int | None, calls: int | None) -> Iterator[Clock]:
     index = device_index(driver)
     handle = framework_stream() if stream is None else stream
-    with driver.Current(index):
+    with driver.current(index):
         if calls is not None:
-            yield HostClock(calls, lambda: driver.call(driver.NAMES.wait_stream, handle))
+            yield HostClock(calls, lambda: driver.call(driver.symbols.wait_stream, handle))
             return
         clock = EventClock(index, handle, driver)
         try:
@@ -238,7 +215,7 @@ def _clock_of(driver: Driver, stream: int | None, calls: int | None) -> Iterator
             clock.close()
 
 
-def device_index(driver: Driver = cuda) -> int:
+def device_index(driver: Driver = CUDA_DRIVER) -> int:
     """The number of the device that PyTorch uses, else 0.
 
     Raises:

@@ -17,12 +17,12 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import WrongResultError
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.device_array import DeviceArray, device_get, device_put
+from tilewright.runtime.drivers import synchronize
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specimens import Order, Specimen, like
-from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_by_target import candidates
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS, part
 from tilewright.tune.contest import Check, Subject, Work, sets_for
 
 Array = npt.NDArray[Any]
@@ -161,8 +161,7 @@ class GemmArrays:
         def run(call: Work, arrays: Arrays) -> dict[str, Any]:
             fill(arrays[2], self._blank)
             ran = getattr(call(), "target", self.gemm.target)
-            if wait := TARGETS[self.gemm.target].wait:
-                part(wait)()
+            synchronize(self.gemm.target)
             if ran != self.gemm.target:
                 raise WrongResultError(f"asked for target {self.gemm.target}, but {ran} ran")
             self.check_inputs([arrays])

@@ -16,10 +16,9 @@ import numpy as np
 
 from tilewright.errors import ToolchainError
 from tilewright.runtime import nvrtc
-from tilewright.runtime.driver import driver_of
+from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.environment import settings, usable_processors
 from tilewright.runtime.processor import processor_name
-from tilewright.targets.target import target_named
 from tilewright.tune.clocks import device_index
 
 CACHE_BYTES = 1 << 20
@@ -103,7 +102,7 @@ def machine(target: str, commit: str = "") -> Machine:
         packages={name: found for name in PACKAGES if (found := version(name))},
         blas=blas_name(),
         nvrtc=nvrtc_version(),
-        device=device_record(target) if target_named(target).present else None,
+        device=device_record(target) if driver_for(target) is not None else None,
         commit=commit,
     )
 
@@ -138,7 +137,9 @@ def device_record(target: str) -> DeviceRecord:
     Raises:
         ToolchainError: no driver, or no device.
     """
-    driver = driver_of(target_named(target).memory)
+    driver = driver_for(target)
+    if driver is None:
+        raise ToolchainError(f"target {target} runs on no device")
     found = driver.device(device_index(driver))
     return DeviceRecord(
         name=found.name,
@@ -178,8 +179,8 @@ def cache_bytes(target: str) -> int:
     Raises:
         ToolchainError: the target is on a device, and there is none.
     """
-    if target_named(target).present:
-        driver = driver_of(target_named(target).memory)
+    driver = driver_for(target)
+    if driver is not None:
         return driver.device(device_index(driver)).l2_bytes
     try:
         listed = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()

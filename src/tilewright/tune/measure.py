@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewright.calls import launches
-from tilewright.targets.target import TARGETS, part
+from tilewright.runtime.drivers import synchronize
 from tilewright.tune.clocks import Clock, clock_for
 from tilewright.tune.statistics import Measurement, Timing
 
@@ -107,8 +107,7 @@ def first_time(call: Callable[[], Made], target: str) -> tuple[Made, float]:
     """
     begin = time.perf_counter()
     made = call()
-    if wait := TARGETS[target].wait:
-        part(wait)()
+    synchronize(target)
     return made, time.perf_counter() - begin
 
 

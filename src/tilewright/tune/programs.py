@@ -18,8 +18,9 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import TilewrightError, WrongResultError
 from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.drivers import has_device
 from tilewright.runtime.kernel import Bound
-from tilewright.targets.target import HOST, part, target_named
+from tilewright.targets.target import HOST, target_named
 from tilewright.tune.figures import check_drawable
 from tilewright.tune.measure import do_bench
 from tilewright.tune.trial import Trial
@@ -70,7 +71,7 @@ def parse_args(
     """
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="a small problem")
-    default = max(filter(_is_there, shapes), key=_speed)
+    default = max(filter(has_device, shapes), key=_speed)
     parser.add_argument("--target", choices=shapes, default=default, help=f"default here: {default}")
     numbers = f"verify (0, 1), init (1 integers, 2 random), time (0, 1); {extents} of the first problem"
     if extents:
@@ -94,11 +95,6 @@ def parse_args(
     asked.how = {"verify": bool(given[0]), "init": INITS[given[1]], "time": bool(given[2])}
     asked.shape = tuple(given[3:]) or tuple((small if asked.small else shapes)[asked.target])
     return asked
-
-
-def _is_there(target: str) -> bool:
-    present = target_named(target).present
-    return not present or part(present)() > 0
 
 
 def _speed(target: str) -> tuple[bool, bool]:

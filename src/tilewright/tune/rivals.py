@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.dtypes import IN_TORCH, DType, dtype
 from tilewright.runtime.device_array import DeviceArray
-from tilewright.targets.target import GPU, part, target_named
+from tilewright.targets.target import GPU, HOST, target_named
 
 Calls = dict[str, Callable[[], object]]
 
@@ -33,11 +33,12 @@ def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
     Returns:
         Nothing where the library has no such product.
     """
-    calls: Calls = part(target_named(target).rivals)(a, b, c, tf32)
-    return calls
+    if target_named(target).memory == HOST:
+        return _numpy_rivals(a, b, c)
+    return _torch_rivals(a, b, c, tf32)
 
 
-def torch_rivals(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
+def _torch_rivals(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
     """PyTorch, if it is installed and has the product."""
     # An installed PyTorch is slow to import; it is worth that where there is a GPU.
     if "torch" not in sys.modules and find_spec("torch") is None:
@@ -45,7 +46,7 @@ def torch_rivals(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> 
     return _torch(a, b, c, tf32)
 
 
-def numpy_rivals(a: Any, b: Any, c: Any, tf32: bool) -> Calls:
+def _numpy_rivals(a: Any, b: Any, c: Any) -> Calls:
     """NumPy; in f32 where its own dtype has no fast product."""
     element = dtype(a.dtype)
     name = "NumPy"

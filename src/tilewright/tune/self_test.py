@@ -25,9 +25,10 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.ops.products import plain, scaled
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.device_array import DeviceArray, device_put
+from tilewright.runtime.drivers import synchronize
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.targets.target import part, target_named
+from tilewright.targets.target import target_named
 
 Array = npt.NDArray[Any]
 
@@ -229,8 +230,7 @@ class _Trial:
         return "" if ran.target == self._target.name else f"target {ran.target} ran"
 
     def wait(self) -> None:
-        if self._target.wait:
-            part(self._target.wait)()
+        synchronize(self._target.name)
 
     def copy_out(self) -> None:
         self._result.fetch()

@@ -89,4 +89,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "toolchain" in metafunc.fixturenames:
         metafunc.parametrize("toolchain", native.find_toolchains(), ids=str)
     if "arch" in metafunc.fixturenames:
-        metafunc.parametrize("arch", sorted(cpu.ARCHITECTURES))
+        metafunc.parametrize("arch", sorted(cpu.PROCESSORS))

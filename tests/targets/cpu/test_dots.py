@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arch import PROCESSORS
 from tilewright.dtypes import DType
 from tilewright.runtime import host, native
 from tilewright.targets import cpu
 from tilewright.targets.atoms import fma
-from tilewright.targets.cpu.arch import ARCHITECTURES, operand_dtype
+from tilewright.targets.cpu.arch import operand_dtype
 
 HAS = native.processor_flags()
 DOTS = bool({"avx512_vnni", "avx_vnni"} & HAS)
@@ -95,7 +96,7 @@ def test_every_shape_and_layout_is_exact(
 def test_where_bytes_are_multiplied_as_they_are(
     machine: str, kind: str, depth: int, lanes: int, wanted: DType
 ) -> None:
-    assert operand_dtype(fma(kind), depth, lanes, ARCHITECTURES[machine]) == wanted
+    assert operand_dtype(fma(kind), depth, lanes, PROCESSORS[machine]) == wanted
 
 
 def test_the_text_asks_the_compiler_for_what_the_machine_has() -> None:

@@ -149,7 +149,7 @@ def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchai
     assembly = compiled(toolchain, text, tmp_path)
     tile = cpu.lower(CASES["gemm_f32"](), arch)[0]
     rows, columns, _ = next(op.mma.atom.shape for op in tile.walk() if isinstance(op, Mma))
-    vectors = columns * 4 // cpu.ARCHITECTURES[arch].vector_bytes
+    vectors = columns * 4 // cpu.PROCESSORS[arch].vector_bytes
     name = rf"\w*multiply_f32ILi{rows}ELi{vectors}E\w*(\.constprop\.\d+)?"
     body = re.search(rf"^{name}:[^\n]*\n(.*?)^\s*\.size", assembly, re.MULTILINE | re.DOTALL)
     assert body is not None
@@ -209,7 +209,7 @@ def test_every_operation_has_a_rule(kind: Any) -> None:
 
 def test_lowering_gives_a_kernel_that_prints_and_parses_back() -> None:
     for case, make in CASES.items():
-        for arch in cpu.ARCHITECTURES:
+        for arch in cpu.PROCESSORS:
             lowered, _ = cpu.lower(make(), arch)
             text = print_kernel(lowered)
             assert print_kernel(parse_kernel(text)) == text, (case, arch)
@@ -282,5 +282,5 @@ def test_text_that_a_compiler_refuses_is_an_error_with_its_lines() -> None:
 
 
 def test_this_machine_has_an_architecture() -> None:
-    assert native.host_arch() in cpu.ARCHITECTURES
+    assert native.host_arch() in cpu.PROCESSORS
     assert (native.host_arch() == "aarch64") == (platform.machine() in ("aarch64", "arm64"))

@@ -119,6 +119,6 @@ def test_each_multiply_is_micro_kernels(
     _, assembly = vectorised(toolchain, listing.text, tmp_path)
     shapes = {op.mma.atom.shape for op in listing.kernel.walk() if isinstance(op, Mma)}
     for rows, columns, _ in shapes:
-        vectors = rows * columns * 4 // cpu.ARCHITECTURES[arch].vector_bytes
+        vectors = rows * columns * 4 // cpu.PROCESSORS[arch].vector_bytes
         assert len(re.findall(FUSED.get(arch, r"mulps|fmla"), assembly)) >= vectors
     assert not re.findall(ALONE.get(arch, r"\bmulss\b"), assembly)

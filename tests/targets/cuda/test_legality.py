@@ -14,7 +14,7 @@ from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
-from tilewright.targets.cuda.arch import of_capability
+from tilewright.targets.nvidia import of_capability
 from tilewright.targets.simt.banks import passes
 from tilewright.targets.target import CUDA
 from tilewright.views.transforms import Swizzle

@@ -16,7 +16,7 @@ from tilewright.runtime import nvrtc
 from tilewright.runtime.device import CudaBackend
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
-from tilewright.targets.cuda.arch import SM_90A
+from tilewright.targets.nvidia import SM_90A
 
 SPEC = tw.TensorSpec(tw.f16, 2, 1, (64, 64), (8, 1), 16, False)
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -9,7 +9,7 @@ the caller's own arrays.  ``"gfx942"`` and ``"gfx1151"`` are compiled by the new
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -198,27 +198,28 @@ def memory(count: int, param: Workspace) -> Any:
     return made
 
 
-def _target(arch: str, compiler: str) -> Any:
+def _backend(arch: str, compiler: str) -> type[Machine]:
     name = arch if compiler == "newer" else f"{arch} {compiler}"
-    backend = type("Machine", (Machine,), {"name": name, "arch": arch, "compiler": compiler})
-    globals()[name] = backend
-    return replace(
+    return type("Machine", (Machine,), {"name": name, "arch": arch, "compiler": compiler})
+
+
+BACKENDS: dict[str, type[Any]] = {
+    made.name: made
+    for compiler in ("newer", "older", "reference")
+    for arch in ARCHS
+    for made in [_backend(arch, compiler)]
+}
+
+MACHINES = {
+    name: replace(
         HIP,
         name=name,
         memory=HOST,
         serves=False,
-        machine_code=compiler != "reference",  # which reads arrays, not addresses
-        arch=arch,
-        backend=f"{__name__}:{name}",
-        **dict.fromkeys(("missing", "place", "wait", "present"), ""),
+        machine_code=made.compiler != "reference",  # which reads arrays, not addresses
+        arch=made.arch,
     )
-
-
-MACHINES = {
-    made.name: made
-    for compiler in ("newer", "older", "reference")
-    for arch in ARCHS
-    for made in [_target(arch, compiler)]
+    for name, made in BACKENDS.items()
 }
 
 
@@ -227,7 +228,8 @@ def machines() -> Iterator[None]:
     """Meanwhile the targets are known."""
     TARGETS.update(MACHINES)
     try:
-        yield
+        with patch.object(backends, "BACKENDS", ChainMap(BACKENDS, backends.BACKENDS)):
+            yield
     finally:
         for name in MACHINES:
             del TARGETS[name]

@@ -19,16 +19,8 @@ import numpy as np
 import pytest
 
 from tilewright.amdgcn import execute, read_listing
-from tilewright.runtime import (
-    environment,
-    hip,
-    hip_driver,
-    loaded,
-    native,
-    scratch,
-    shared_objects,
-    uploads,
-)
+from tilewright.runtime import environment, hip, loaded, native, scratch, shared_objects, uploads
+from tilewright.runtime.hip_driver import HIP_DRIVER
 from tilewright.runtime.unwanted import UnwantedCode
 
 SOURCE = Path(__file__).parent / "standin.cpp"
@@ -295,8 +287,8 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     monkeypatch.setenv("ROCM_PATH", str(folder))
     monkeypatch.setattr(shared_objects, "MAPPED", folder / "nothing")
     monkeypatch.setattr(environment, "ROCM", folder)
-    monkeypatch.setattr(hip_driver._process, "bindings", None)
-    monkeypatch.setattr(hip_driver, "unwanted", UnwantedCode())
+    monkeypatch.setattr(HIP_DRIVER._process, "bindings", None)
+    monkeypatch.setattr(HIP_DRIVER, "unwanted", UnwantedCode())
     monkeypatch.setattr(scratch._process, "idle", {})
     monkeypatch.setattr(uploads._process, "found", {})
     code_object: Callable[[str, str, str], bytes] = hip._code_object
@@ -309,9 +301,9 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     monkeypatch.setattr(hip, "_code_object", recorded)
     library = ctypes.CDLL(str(folder / "lib" / "libamdhip64.so"))
     library.standin_handler(made._handler)
-    hip_driver.device.cache_clear()
+    HIP_DRIVER.device.cache_clear()
     yield made
-    hip_driver.device.cache_clear()
+    HIP_DRIVER.device.cache_clear()
     for known in list(loaded._entered._values.values()):
         loaded._let_go(known)  # what was prepared for this device is no launch of another test's
     made.check()

@@ -17,7 +17,7 @@ from tilewright.runtime import amdgcn
 from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.hip import code_object
-from tilewright.targets.hip.arch import ARCHITECTURES, GFX942, GFX1151
+from tilewright.targets.amd import ARCHITECTURES, GFX942, GFX1151
 from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.simt.occupancy import limits
 

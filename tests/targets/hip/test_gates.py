@@ -19,7 +19,7 @@ from tilewright.ops.products import plain, scaled
 from tilewright.runtime.amdgcn import compile_text
 from tilewright.runtime.executable import Executable
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.targets.hip.arch import GFX942, GFX950
+from tilewright.targets.amd import GFX942, GFX950
 from tilewright.targets.simt.banks import in_shared
 from tilewright.threads.banks import bank_conflicts
 

@@ -23,7 +23,7 @@ from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.ir.verify import violations
 from tilewright.runtime import amdgcn
-from tilewright.targets.hip.arch import GFX942, GFX1151
+from tilewright.targets.amd import GFX942, GFX1151
 from tilewright.targets.hip.emit import emit
 from tilewright.targets.hip.legality import violations as refusals
 from tilewright.targets.hip.prelude import DIALECT

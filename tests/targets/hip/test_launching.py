@@ -18,12 +18,14 @@ from tests.targets import signals
 import tilewright as tw
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.ops.products import plain
-from tilewright.runtime import dlpack, hip_driver, shared_objects
+from tilewright.runtime import dlpack, shared_objects
 from tilewright.runtime.arrays import current_stream, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.driver import Started
 from tilewright.runtime.hip import code_object
+from tilewright.runtime.hip_driver import HIP_DRIVER
+from tilewright.runtime.launches import Launch
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.uploads import uploads
 from tilewright.targets.target import AMD_GPU
@@ -84,7 +86,7 @@ def test_a_prepared_launch_starts_the_kernel_and_nothing_else(gpu: StandIn) -> N
     asked = len(gpu.calls)
     prepared()
     prepared(stream=0xAB0)
-    names = [name for name, _ in gpu.calls[asked:] if name not in ("hipGetDevice", "hipStreamIsCapturing")]
+    names = [name for name, _ in gpu.calls[asked:] if name != "hipStreamIsCapturing"]
     assert names == ["hipModuleLaunchKernel"] * 2
     assert [given[8] for given in gpu.of("hipModuleLaunchKernel")] == [0, 0xAB0]
     assert np.array_equal(y.host(), np.float32(3) * x.host())
@@ -139,7 +141,7 @@ def test_nothing_is_left_when_nobody_holds_it(gpu: StandIn) -> None:
     assert not gpu.memory
     assert not gpu.events
     assert len(gpu.modules) == 1, "its launches may run"
-    hip_driver.synchronize()
+    HIP_DRIVER.synchronize()
     assert not gpu.modules
 
 
@@ -161,7 +163,7 @@ def test_each_device_has_its_code_and_what_was_current_stays_so(gpu: StandIn) ->
     x = np.random.default_rng(2).standard_normal(N).astype(np.float32)
     scaled = author()
     for index in (1, 0, 1):
-        there, out = (DeviceArray.of(one, index, hip_driver) for one in (x, np.full_like(x, np.nan)))
+        there, out = (DeviceArray.of(one, index, HIP_DRIVER) for one in (x, np.full_like(x, np.nan)))
         assert describe(there).device == (AMD_GPU, index)
         scaled(there, out, 2.0)
         assert gpu.current == 0
@@ -183,12 +185,12 @@ def test_blocks_that_wait_for_each_other_are_launched_together_or_not_at_all(gpu
 
 def test_a_forked_child_is_told_to_be_spawned(gpu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Started()
-    made.bindings = hip_driver.library()
+    made.bindings = HIP_DRIVER.bindings()
     made.renew()  # what happens in a child
-    monkeypatch.setattr(hip_driver, "_process", made)
-    assert hip_driver.device_count() == 0
+    monkeypatch.setattr(HIP_DRIVER, "_process", made)
+    assert HIP_DRIVER.device_count() == 0
     with pytest.raises(LaunchError, match=r"forked this one.*get_context\('spawn'\)"):
-        hip_driver.call("hipGetDeviceCount")
+        HIP_DRIVER.call("hipGetDeviceCount")
 
 
 def test_a_graph_has_memory_of_its_own(gpu: StandIn) -> None:
@@ -291,24 +293,24 @@ def test_a_grid_that_no_gpu_launches_is_refused(gpu: StandIn) -> None:
     function = SimpleNamespace(index=0, shared_bytes=0, handle=0)
     for grid, said in (((2**26, 1, 1), r"axis x.*at most 67108863"), ((1, 2**16, 1), "axis y.*65535")):
         with pytest.raises(LaunchError, match=said):
-            hip_driver.Launch(function, grid, 64, (0,), 8)
+            Launch(HIP_DRIVER, function, grid, 64, (0,), 8)
 
 
 def test_a_kernel_for_another_architecture_is_refused(gpu: StandIn) -> None:
     x, y = vectors()
     author()(x, y, 1.0)
     gpu.arch = "gfx942"
-    hip_driver.device.cache_clear()
+    HIP_DRIVER.device.cache_clear()
     assert author()(x, y, 1.0).arch == "gfx942"
     gpu.arch = "gfx906:sramecc+"
-    hip_driver.device.cache_clear()
+    HIP_DRIVER.device.cache_clear()
     with pytest.raises(LaunchError, match=r"unknown architecture 'gfx906' of target hip; known: .*gfx942"):
         author()(x, y, 1.0)
 
 
 def test_without_devices_nothing_is_launched(gpu: StandIn) -> None:
     gpu.devices = 0
-    assert hip_driver.device_count() == 0
+    assert HIP_DRIVER.device_count() == 0
     assert backend_named("hip").arch_name() == "gfx942"
     gpu.fails["hipGetDeviceCount"] = NO_DEVICE
     x = np.zeros(N, np.float32)
@@ -330,13 +332,13 @@ def test_a_code_object_lives_as_long_as_its_module(gpu: StandIn) -> None:
 
     _, y = vectors()
     made = author().compile(y, y, np.float32(2), target="hip", arch=ARCH)
-    function = hip_driver.Function(Image(code_object(made)), "scaled", 0, 0)
+    function = HIP_DRIVER.load(Image(code_object(made)), "scaled", 0, 0)
     gc.collect()
     assert gone == [], "the module is loaded"
     del function
     gc.collect()
     assert gone == [], "its launches may still run"
-    hip_driver.synchronize(0)
+    HIP_DRIVER.synchronize(0)
     assert gone == ["image"]
 
 
@@ -368,10 +370,10 @@ def test_a_library_that_is_loaded_is_taken_before_any_other(
 
 
 def test_a_function_that_this_version_has_not(gpu: StandIn) -> None:
-    assert not hip_driver.library().has("hipStreamGetId")
-    assert hip_driver.stream_number(0x55) == 0x55
+    assert not HIP_DRIVER.bindings().has("hipStreamGetId")
+    assert HIP_DRIVER.stream_number(0x55) == 0x55
     with pytest.raises(ToolchainError, match=r"has no function hipStreamGetId; nearest: a newer ROCm"):
-        hip_driver.call("hipStreamGetId", 5)
+        HIP_DRIVER.call("hipStreamGetId", 5)
 
 
 def test_without_the_library_it_is_said_where_it_was_looked_for(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.ops.planning import widened_on
 from tilewright.ops.products import combined, plain
 from tilewright.runtime import amdgcn
+from tilewright.targets.amd import ARCHITECTURES
 from tilewright.targets.atoms import is_listed, spelled
-from tilewright.targets.hip.arch import ARCHITECTURES
 from tilewright.targets.hip.instructions import builtins, function
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.matrix_cores import MATRIX_CORES, nearest

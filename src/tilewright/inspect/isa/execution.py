@@ -108,7 +108,7 @@ class BankCounter:
         arch: whose banks.
 
     Example:
-        >>> from tilewright.targets.hip.arch import GFX1151
+        >>> from tilewright.targets.amd import GFX1151
         >>> counter = BankCounter(GFX1151)
         >>> counter(7, 4, np.arange(32)[None] * np.array([[4], [8]]), False)
         >>> counter.lines[7]

@@ -1,11 +1,11 @@
-"""Processor architectures as data, and the micro-tiles that fit their vector registers."""
+"""The micro-tiles that fit the vector registers of a processor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.arch import REFERENCE, Arch
+from tilewright.arch import Arch
 from tilewright.dtypes import DType, i8, i32
 from tilewright.ir.mma import MmaAtom
 from tilewright.threads.distribution import Distribution, Mode
@@ -25,24 +25,6 @@ four, and each takes four or five."""
 GROUP, LEAST_LANES, MOST_DEPTH = 4, 4, 1024
 """Of products of bytes: neighbours along K that are multiplied at once, of which depths are multiples; the
 sums of the narrowest vector; and how deep operands are whose rows wait on the stack."""
-
-
-def _processor(name: str, vector_bytes: int, vector_registers: int) -> Arch:
-    """A processor, named as in ``-march`` where that has a name for it; a block runs on one thread of it."""
-    return replace(REFERENCE, name=name, vector_bytes=vector_bytes, vector_registers=vector_registers)
-
-
-ARCHITECTURES: dict[str, Arch] = {
-    arch.name: arch
-    for arch in (
-        _processor("x86-64-v4", 64, 32),
-        _processor("x86-64-v3", 32, 16),
-        _processor("x86-64", 16, 16),
-        _processor("aarch64", 16, 32),
-        _processor("generic", 16, 16),
-    )
-}
-"""Every architecture by its name."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +73,8 @@ def micro_tile(
         products: how many there are.
 
     Example:
-        >>> wide, narrow = ARCHITECTURES["x86-64-v4"], ARCHITECTURES["x86-64-v3"]
+        >>> from tilewright.arch import PROCESSORS
+        >>> wide, narrow = PROCESSORS["x86-64-v4"], PROCESSORS["x86-64-v3"]
         >>> micro_tile(wide, 192, 256, 4), micro_tile(narrow, 192, 256, 4)
         (MicroTile(rows=12, columns=32, lanes=16), MicroTile(rows=6, columns=16, lanes=8))
         >>> micro_tile(wide, 192, 256, 4, factors=2, sums=2, products=4)
@@ -162,7 +145,8 @@ def operand_dtype(atom: MmaAtom, depth: int, lanes: int, arch: Arch) -> DType:
 
     Example:
         >>> from tilewright.targets.atoms import fma
-        >>> wide, plain = ARCHITECTURES["x86-64-v3"], ARCHITECTURES["generic"]
+        >>> from tilewright.arch import PROCESSORS
+        >>> wide, plain = PROCESSORS["x86-64-v3"], PROCESSORS["generic"]
         >>> [operand_dtype(fma("i8"), 64, 8, arch) for arch in (wide, plain)]
         [i8, i32]
     """

@@ -77,13 +77,13 @@ def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequenc
         terms: the products.
 
     Example:
-        >>> from tilewright.targets.cpu.arch import ARCHITECTURES
+        >>> from tilewright.arch import PROCESSORS
         >>> complex_terms = [Term(0, 0, 0), Term(1, 1, 0, True), Term(0, 1, 1), Term(1, 0, 1)]
-        >>> vectors_at_once(ARCHITECTURES["x86-64-v3"], 6, (1, 2), complex_terms)
+        >>> vectors_at_once(PROCESSORS["x86-64-v3"], 6, (1, 2), complex_terms)
         1
-        >>> vectors_at_once(ARCHITECTURES["x86-64-v3"], 8, (1, 2), complex_terms)
+        >>> vectors_at_once(PROCESSORS["x86-64-v3"], 8, (1, 2), complex_terms)
         0
-        >>> vectors_at_once(ARCHITECTURES["x86-64-v4"], 4, (1, 2), complex_terms)
+        >>> vectors_at_once(PROCESSORS["x86-64-v4"], 4, (1, 2), complex_terms)
         2
     """
     b, c = (1 + max(getattr(term, side) for term in terms) for side in ("b", "c"))

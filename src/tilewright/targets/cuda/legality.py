@@ -13,9 +13,9 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
 from tilewright.passes.matrices import matrices_of
 from tilewright.targets.atoms import TENSOR_CORE, is_listed
-from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.cuda.role_registers import too_many_in_roles
+from tilewright.targets.nvidia import ARCHITECTURES
 from tilewright.targets.simt.legality import beyond
 from tilewright.targets.target import CUDA
 

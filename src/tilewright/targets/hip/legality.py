@@ -10,8 +10,8 @@ from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.copies import BULK_VERBS, Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
+from tilewright.targets.amd import ARCHITECTURES
 from tilewright.targets.atoms import is_listed
-from tilewright.targets.hip.arch import ARCHITECTURES
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.simt.legality import beyond

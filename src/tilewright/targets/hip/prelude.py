@@ -297,7 +297,7 @@ def probe_text(arch: Arch) -> str:
         arch: the architecture.
 
     Example:
-        >>> from tilewright.targets.hip.arch import GFX942
+        >>> from tilewright.targets.amd import GFX942
         >>> "mfma_32x32x16_f16" in probe_text(GFX942)
         True
     """

@@ -18,7 +18,7 @@ def warps_per_simd(arch: Arch, registers: int, shared_bytes: int, threads: int) 
         threads: of a block.
 
     Example:
-        >>> from tilewright.targets.hip.arch import GFX942, GFX1151
+        >>> from tilewright.targets.amd import GFX942, GFX1151
         >>> warps_per_simd(GFX942, 120, 20480, 256), warps_per_simd(GFX1151, 139, 20480, 256)
         (3, 10)
     """
@@ -35,7 +35,7 @@ def limits(arch: Arch, registers: int, shared_bytes: int, threads: int) -> dict[
         threads: of a block.
 
     Example:
-        >>> from tilewright.targets.hip.arch import GFX942
+        >>> from tilewright.targets.amd import GFX942
         >>> limits(GFX942, 120, 20480, 256)
         {'warps': 8, 'registers': 4, 'shared_bytes': 3}
     """
