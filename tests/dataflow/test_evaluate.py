@@ -66,11 +66,22 @@ def test_products_of_f64_are_wider() -> None:
     assert np.all(np.abs(c - wanted) < 1e-16)
 
 
-@pytest.mark.parametrize("dtype", [tw.i8, tw.u8, tw.i16, tw.u16, tw.i32], ids=str)
-def test_products_of_integers_wrap(dtype: tw.DType) -> None:
-    least, most = limits(dtype)
-    a, b = (RANDOM.integers(least, most + 1, (rows, 300)).astype(dtype.numpy) for rows in (4, 5))
-    flow = recorded(product, DIMS, A=spec(dtype), B=spec(dtype), C=spec(tw.i32))
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        *((dtype, dtype) for dtype in (tw.i8, tw.u8, tw.i16, tw.u16, tw.i32)),
+        (tw.u16, tw.u32),
+        (tw.i64, tw.u8),
+    ],
+    ids=str,
+)
+def test_products_of_integers_wrap(left: tw.DType, right: tw.DType) -> None:
+    """Also where one factor alone is narrow, and f64 does not hold the sums."""
+    a, b = (
+        RANDOM.integers(limits(kind)[0], limits(kind)[1] + 1, (rows, 300)).astype(kind.numpy)
+        for kind, rows in ((left, 4), (right, 5))
+    )
+    flow = recorded(product, DIMS, A=spec(left), B=spec(right), C=spec(tw.i32))
     [c] = evaluate(flow, {"A": a, "B": b, "C": np.empty((4, 5), np.int32)}).values()
     wanted = [[sum(int(x) * int(y) for x, y in zip(r, s, strict=True)) for s in b] for r in a]
     assert c.tolist() == [[(v + 2**31) % 2**32 - 2**31 for v in row] for row in wanted]

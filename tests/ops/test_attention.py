@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.attending import by_warpgroups
-from tilewright.ops.attending.choice import ITEM, AttentionQuestion, band, chosen
+from tilewright.ops.attending.choice import ITEM, AttentionQuestion, against_warpgroups, band, chosen
 from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups, for_warps
@@ -415,6 +415,16 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "heads of q that are a multiple of those of k, as 3",
     ),
     "no heads": ({"k": X[:, :0], "v": X[:, :0]}, tw.LaunchError, "k and v with 4 heads, as q has, or with a"),
+    "no heads beside three dimensions": (
+        {"q": X[0], "k": X[0, :0], "v": X[0, :0]},
+        tw.LaunchError,
+        "k and v with 4 heads, as q has, or with a",
+    ),
+    "no heads of no batch": (
+        {"q": X[:0], "k": X[:0, :0], "v": X[:0, :0]},
+        tw.LaunchError,
+        "k and v with 4 heads, as q has, or with a",
+    ),
     "batches": ({"k": X[:1], "v": X[:1]}, tw.LaunchError, "k and v with 2 batches"),
     "columns": ({"k": X[..., :8], "v": X}, tw.LaunchError, "k with 16 columns"),
     "values": ({"v": X[:, :, :5]}, tw.LaunchError, r"v with shape \(2, 4, 6, 16\)"),
@@ -466,6 +476,19 @@ def test_which_kernel_serves() -> None:
     ):
         answer = chosen(question(case, arch), None)
         assert answer.kernel.program.function.__module__.endswith(name)
+
+
+@pytest.mark.parametrize(("name", "serves"), [("q", False), ("k", True), ("v", False), ("out", False)])
+def test_warpgroups_take_keys_alone_by_column(name: str, serves: bool) -> None:
+    """Every array by rows serves; of those that lie along dimension -2 the keys alone do."""
+    asked = question(Problem((1, 2, 2), (320, 320), (64, 64)), "sm_90a")
+    assert not list(against_warpgroups(asked))
+    info = asked.infos[name]
+    turned = replace(info, strides=(*info.strides[:2], 1, info.shape[-2]))
+    reasons = list(against_warpgroups(asked._replace(infos={**asked.infos, name: turned})))
+    assert (not reasons) is serves, reasons
+    if not serves:
+        assert f"{name} is contiguous along dimension -2, not along its columns" in reasons
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1151", "gfx1201"])

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.col2im import SUMS, Blocks, dense_strides, summing
+from tilewright.ops.col2im import MOST_CHANNELS, SUMS, TILE, Blocks, dense_strides, summing
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound
 from tilewright.views.im2col import windows_of
 
@@ -315,6 +316,16 @@ def test_text_for_nvidia_compiles(dtype: tw.DType, arch: str) -> None:
     made = bound.compile(*arrays, target="cuda", arch=arch)
     assert made.source.count("16 bytes at a time") == made.source.count("bytes at a time") == 3
     assert made.resources["spill_store_bytes"] == made.resources["spill_load_bytes"] == 0
+
+
+@pytest.mark.parametrize("dtype", SUMS, ids=str)
+def test_more_than_half_of_a_tile_is_channels(dtype: tw.DType) -> None:
+    """Tiles cover all channels of a group, or as many as are most, and are less than twice as wide."""
+    for channels in range(1, 200):
+        made = Blocks.of(describe(np.empty((1, 2, 2, channels), dtype.numpy)), on_host=False)
+        assert min(channels, MOST_CHANNELS) <= made.channels < 2 * channels
+        assert made.channels % made.vector == 0
+        assert made.rows * made.channels == TILE
 
 
 def test_strides_of_a_dense_array() -> None:

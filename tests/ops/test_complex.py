@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tilewright.ops.complex_ways import way_for
 from tilewright.ops.plane_kernels import Writing, splitting, splitting_of_two
 from tilewright.ops.planes import Planes
 from tilewright.ops.problem import problem_of
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.schedule.choose import Splitting
 from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.target import CUDA
@@ -297,6 +298,29 @@ def test_three_products_of_16_bits_have_large_tiles() -> None:
     ran = bound.compile(*parts, 1, 0, 0, 0, target="cuda", arch="sm_90a")
     assert "(128, 128, 32), stages=4" in str(ran.schedule)
     assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
+
+
+def test_threads_of_a_block_write_planes_where_there_are_some() -> None:
+    """A block that writes planes is one thread on a host, and many on a GPU."""
+    a = np.ones((6, 6), np.complex64)
+    product = product_of_complex({"a": a, "b": a}, ComplexWanted(method="3m", target="cpu"))
+    for backend, alone in ((product.backend, True), (CUDA, False)):
+        [writes, _] = replace(product, backend=backend).plan.launches
+        assert {how.on_host for how in writes.kernel.constants["hows"]} == {alone}
+
+
+@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (3, 24, 16)], ids=str)
+def test_planes_lie_as_the_array_does(shape: tuple[int, ...]) -> None:
+    """Where nothing else is asked for, they are contiguous along the dimension that steps least."""
+    for gap in (1, 2):
+        for along in (-1, -2):
+            turned = shape if along == -1 else (*shape[:-2], shape[-1], shape[-2])
+            whole = np.empty((*turned[:-1], gap * turned[-1]), np.float32)[..., ::gap]
+            given = whole if along == -1 else whole.swapaxes(-1, -2)
+            made = Planes.of("a", describe(given), ("", "_im"))
+            assert given.shape == made.shape
+            assert made.strides[along] == 1
+            assert made.source == made.target == len(shape) + along
 
 
 @pytest.mark.parametrize(("part", "turned"), [("f32", True), ("f16", False)])

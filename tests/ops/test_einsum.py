@@ -161,6 +161,26 @@ def test_stores_of_any_path_have_the_same_bits(target: str) -> None:
     assert len(np.unique(found[0])) > 1000
 
 
+@pytest.mark.parametrize("subscripts", ["i,jk->i", "jk,i->i", "ijk,k->i", "k,ijk->ij"])
+def test_axes_that_are_read_backwards_are_seen_as_forwards(subscripts: str) -> None:
+    """A step of the other sign makes no further dimension: what is joined forwards is joined backwards."""
+    a, b, out = subscripts.replace("->", ",").split(",")
+    extents, named = {"i": 4, "j": 10, "k": 6}, read_subscripts(subscripts, (len(a), len(b)))
+    found = []
+    for step in (1, -1):
+        infos = {}
+        for name, letters in (("a", a), ("b", b), ("out", out)):
+            apart = np.empty([*(extents[one] for one in letters), 2], np.float32)[..., 0]
+            infos[name] = describe(apart[(slice(None, None, step),) * len(letters)])
+        found.append(posed(named, infos))
+    forwards, backwards = found
+    assert [name for name, _ in backwards.contraction.seen] == ["a", "b", "out"]
+    assert backwards.contraction == forwards.contraction
+    for name, info in backwards.infos.items():
+        assert info.shape == forwards.infos[name].shape
+        assert tuple(map(abs, info.strides)) == forwards.infos[name].strides
+
+
 def test_a_projection_to_heads_has_the_main_loop_of_a_product() -> None:
     made = compiled(HEADS, ((2, 2048, 512), (512, 64, 64)), None)
     assert (made.schedule.staging, made.schedule.atom.asynchronous) == ("tma", True)

@@ -130,6 +130,21 @@ def test_little_to_do(target: str, shapes: list[tuple[int, int, int]]) -> None:
     check(a, b, tw.grouped_matmul(a, b, target=target))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_done_to_sums_of_integers_loses_none_of_their_digits(target: str) -> None:
+    """Sums of more than 24 bits: what is added to them in f32 alone would round them."""
+    draw = np.random.default_rng(3)
+    sides = [(draw.integers(90, 128, (3, k)), draw.integers(90, 128, (k, 5))) for k in (2100, 2400)]
+    a, b = ([pair[side].astype(np.int8) for pair in sides] for side in (0, 1))
+    bias = [np.arange(5, dtype=np.float32) + 0.5 for _ in sides]
+    wanted = [x @ y for x, y in sides]
+    assert any((sums.astype(np.float32) != sums).any() for sums in wanted)
+    for words, added in (({"bias": bias}, bias[0]), ({"activation": "relu"}, 0.0)):
+        made = tw.grouped_matmul(a, b, out_dtype="f64", target=target, **words)
+        for sums, found in zip(wanted, made, strict=True):
+            np.testing.assert_array_equal(found, sums + added)
+
+
 def test_one_matrix_in_many_products() -> None:
     a, _ = operands([(9, 5, 7)] * 4)
     b = operands([(9, 5, 7)])[1][0]

@@ -12,6 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops import matmul as matmuls
 from tilewright.ops import planning
+from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.plane_kernels import REAL, Writing, splitting, splitting_of_two
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import combined, plain
@@ -134,6 +135,19 @@ def test_what_was_launched_is_launched_again(
     monkeypatch.setattr(matmuls, "checked", lambda *given: pytest.fail("looked at again"))
     product()
     matmuls._PLANS.forget()
+
+
+@pytest.mark.parametrize(("target", "alone"), [("cpu", True), ("reference", True), ("cuda", False)])
+def test_threads_of_a_block_write_planes_where_there_are_some(
+    target: str, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that writes operands along K is one thread on a host, and many on a GPU."""
+    infos, plans = on_a_gpu((64, 64, 64), "tn"), list[LaunchPlan]()
+    problem, arrays = problem_of(infos), dict.fromkeys(infos)
+    monkeypatch.setattr(LaunchPlan, "launched", lambda plan, *rest: plans.append(plan))
+    plan = partial(plan_product, written(as_matrices(infos, problem)))
+    planning._written_anew(plan, arrays, infos, problem, planning.Wanted(), 0.0, target, None)
+    assert {how.on_host for how in plans[0].launches[0].kernel.constants["hows"]} == {alone}
 
 
 def on_a_gpu(shape: tuple[int, int, int], layout: str, dtype: tw.DType = tw.f32) -> dict[str, ArrayInfo]:

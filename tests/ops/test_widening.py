@@ -12,8 +12,9 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.prepasses import pays_widened
 from tilewright.ops.products import scaled
-from tilewright.ops.widening import widen
+from tilewright.ops.widening import Wide, widen
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.strided import Strided
 from tilewright.targets.target import CUDA
 
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -75,6 +76,19 @@ def test_batches_share_what_repeats_and_calls_see_other_arrays(target: str) -> N
         there, weights = tw.testing.device_put(a, target), tw.testing.device_put(b, target)
         made = tw.scaled_mm(there, weights, scale_a=2.0, prepass=True, target=target)
         assert np.array_equal(tw.testing.device_get(made), 2.0 * (a.astype(np.float64) @ b))
+
+
+@pytest.mark.parametrize("repeated", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
+def test_what_batches_repeat_takes_memory_once(repeated: tuple[int, ...]) -> None:
+    batch = [1 if dim in repeated else extent for dim, extent in enumerate((3, 4, 5))]
+    one = np.empty((*batch, 24, 48), np.int8)
+    copies = [
+        Wide.of(Strided(x, describe(x)), tw.f16).copy for x in (one, np.broadcast_to(one, (3, 4, 5, 24, 48)))
+    ]
+    assert copies[0].bytes == copies[1].bytes == 2 * one.size
+    assert copies[1].strides == tuple(
+        0 if dim in repeated else step for dim, step in enumerate(copies[0].strides)
+    )
 
 
 def test_it_is_done_where_it_was_measured_to_pay() -> None:
