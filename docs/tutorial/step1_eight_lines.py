@@ -5,22 +5,22 @@
 Share of cuBLAS on an H200 (bf16): 1.01 at 4096³.
 
 The kernel below computes C = silu(A Bᵀ + bias), and says nothing else.  It names no threads, no shared
-memory and no size of a tile.  Read it as NumPy on parts of arrays:
+memory and no tile size.  Read it as NumPy on parts of arrays:
 
-- `for m, n in tw.tiles(C)` goes over the tiles of the result.  `m` is a run of rows, `n` a run of columns;
-  how long they are is not the kernel's business.
-- `for k in tw.steps(K)` goes along the dimension that is summed, in steps of any length.
-- `A[m, k] @ B[n, k].T` is a product of two parts.  `acc` is the sum of these products over all steps, in
-  f32.
-- `acc + bias[n]` broadcasts as in NumPy: `bias[n]` is a row that is added to every row of the tile.
+- `for m, n in tw.tiles(C)` iterates over the tiles of the result.  `m` is a range of rows, `n` a range of
+  columns.  The schedule sets their lengths, not the kernel.
+- `for k in tw.steps(K)` iterates over the summed dimension, in steps of any length.
+- `A[m, k] @ B[n, k].T` multiplies two tiles.  `acc` adds these products over all steps, in f32.
+- `acc + bias[n]` broadcasts as in NumPy: it adds the row `bias[n]` to every row of the tile.
 - `C[m, n] = ...` rounds once to the dtype of C, and stores.
 
-The body runs once, when the kernel first meets arrays of some kind, and what it does is recorded as a small
-graph: the *flow*.  It prints, and it has a meaning in NumPy, `tw.ir.evaluate`, that no machine and no size
-of a tile enters.  This program compares the result with it.
+The body runs on the first call with a new class of arguments.  Tracing records its operations as a small
+graph: the *flow*.  You can print a flow.  `tw.ir.evaluate` computes it in NumPy, independently of machine and
+tile size.  This program compares the kernel's result with that value.
 
-How the flow is computed is a value as well, a `tw.Schedule`.  For the shapes of your arrays and your
-machine one is chosen, and the executable that ran tells which.  Step 2 takes the choice over.
+A second value, a `tw.Schedule`, says how the hardware computes the flow.  The library chooses one for the
+shapes of your arrays and your machine.  The executable that ran has it as `schedule`.  In step 2 you pass a
+schedule yourself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def linear(A, B, bias, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def product(A, B, C):
-    """The same without bias and activation, which is what the shares of cuBLAS are measured with."""
+    """The same without bias and activation; the benchmark compares this kernel with cuBLAS."""
     for m, n in tw.tiles(C):
         acc = tw.zeros(tw.f32)
         for k in tw.steps(A.shape[1]):
@@ -60,17 +60,17 @@ def main():
     a, b = (rng.standard_normal((rows, k), np.float32) for rows in (m, n))
     bias, c = rng.standard_normal(n, np.float32), np.full((m, n), np.nan, np.float32)
 
-    # The flow: one line for each value, with its dtype and the spans that it extends along.
+    # Print the flow: one line for each value, with its dtype and the tile axes that it has.
     flow = linear.flow(a, b, bias, c)
     print(tw.ir.print_flow(flow))
 
-    # A launch on the caller's own arrays; the first one compiles.
+    # Launch on the caller's own arrays; the first launch compiles.
     executable = linear(a, b, bias, c)
     print(f"ran on {executable.target} ({executable.arch}), by\n{executable.schedule}\n")
 
-    # The meaning of the flow, in wider numbers.  A sum of K products in f32, in whatever order, is off by at
-    # most (K + 1) roundings of the sum of their magnitudes; silu makes of a difference at most 1.1 times as
-    # much, and adds a few roundings of its own.
+    # Evaluate the flow in wider numbers.  A sum of K products in f32, in any order, is off by at most
+    # (K + 1) roundings of the sum of the magnitudes.  silu scales this error by at most 1.1, and adds a few
+    # roundings of its own.
     exact = tw.ir.evaluate(flow, {"A": a, "B": b, "bias": bias})["C"]
     rounding = 2.0**-24
     magnitudes = np.abs(a).astype(np.float64) @ np.abs(b.T) + np.abs(bias)
@@ -82,7 +82,7 @@ def main():
         f"{(error / bound).max():.2g} of its bound"
     )
 
-    # Other arrays, the same kernel: here those that a Hopper GPU would get, which need not be there.
+    # Compile the same kernel for the arrays of a Hopper GPU, which this machine need not have.
     arrays = [tw.like("bf16", shape) for shape in ((8192, 8192), (8192, 8192), (8192,), (8192, 8192))]
     try:
         print(f"\nfor an H200, by\n{linear.compile(*arrays, target='cuda', arch='sm_90a').schedule}")

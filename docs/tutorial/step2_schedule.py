@@ -1,25 +1,25 @@
-"""Step 2 of 6: the same kernel by a schedule that you say, and all that it becomes.
+"""Step 2 of 6: the same kernel with your own schedule, and the code that it becomes.
 
     python docs/tutorial/step2_schedule.py [--small]
 
 Share of cuBLAS on an H200 (bf16): 0.53 at 4096³.
 
-A `tw.Schedule` is one frozen value.  It says which instruction multiplies, how large a tile is, how many
-warps share it, how many tiles of A and B shared memory holds and how they come there, and how the result
-leaves. `kernel.bind(schedule=...)` takes it over from the chooser.
+A `tw.Schedule` is one frozen value.  It names the MMA instruction, the tile, the number of warps that share
+the tile, the number of stages of A and B in shared memory, the way they are loaded, and the way the result is
+stored.  `kernel.bind(schedule=...)` replaces the library's choice by yours.
 
-Between the eight lines and the machine lie three texts, and this program prints them in turn:
+The eight lines become three texts on their way to the machine.  This program prints them in turn:
 
-1. the *flow*, what is computed (step 1);
-2. the *explicit kernel*, what the schedule makes of the flow: tensors in shared memory, copies, barriers,
-   the loop, multiplies.  It is an ordinary kernel of the explicit language, which step 3 writes by hand.
-   It could have been written so, and everything that is known of hand-written kernels is known of it: it
-   prints and reads back, it is verified, and it runs under the hazard checker, thread by thread;
-3. the *CUDA C++* that the explicit kernel is printed as.  Every comment in it names the line of the
-   author's that an operation comes from, and the field of the schedule that made it.
+1. The *flow* is the computation alone (step 1).
+2. The *explicit kernel* is the flow under the schedule: tensors in shared memory, copies, barriers, the loop,
+   multiplies.  It is an ordinary kernel of the explicit language, which step 3 writes by hand.  It therefore
+   has all that hand-written kernels have: it prints and reads back, the verifier checks it, and it runs under
+   the hazard checker, thread by thread.
+3. The *CUDA C++* is the explicit kernel, printed for the compiler.  Every comment in it names the author's
+   line that an operation comes from, and the schedule field that made it.
 
-A schedule is legal for a kernel, its arrays and a machine, or it is refused as a whole before anything is
-compiled, with every reason at once and the nearest legal choice for each.
+A schedule may be illegal for a kernel, its arrays or a machine.  The library then refuses it before compiling
+anything, and reports every reason at once with the nearest legal choice for each.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def product(A, B, C):
         C[m, n] = acc
 
 
-# Each of 2 x 2 warps multiplies 64 x 64 elements of a tile of 128 x 128 by the tensor cores' mma.sync; while
-# one tile of K is multiplied, three more are on their way into shared memory by cp.async.
+# Each of 2 x 2 warps computes 64 x 64 elements of a 128 x 128 tile by mma.sync.  While the warps multiply one
+# stage, cp.async loads the next three into shared memory.
 SCHEDULE = tw.Schedule(
     tw.atoms.MMA_BF16, (128, 128, 32), warps=(2, 2), stages=4, staging="cp_async", group_m=8
 )
 MEASURED = product.bind(schedule=SCHEDULE)
 
-# A smaller one of the same kind, whose texts are shorter.
+# A smaller schedule of the same kind, which gives shorter texts.
 SMALL = tw.Schedule(tw.atoms.MMA_BF16, (32, 32, 32), warps=(2, 2), stages=3, staging="cp_async")
 
 
@@ -61,7 +61,7 @@ def main():
     except tw.ToolchainError as missing:
         print(missing)
 
-    # Three things are wrong with this one at least; all of them are said.
+    # This schedule has at least three faults; the error lists all of them.
     wrong = tw.Schedule(tw.atoms.MMA_F16, (100, 64, 32), warps=(2, 2), stages=40, staging="cp_async")
     try:
         product.bind(schedule=wrong).compile(*arrays, target="cuda", arch="sm_80")
@@ -70,7 +70,7 @@ def main():
     else:
         raise AssertionError("it was not refused")
 
-    # The reference runs the explicit kernel by every thread: races, deadlocks, reads of what nobody wrote.
+    # The reference runs every thread of the explicit kernel; it finds races, deadlocks, unwritten reads.
     shape = (40, 72, 200)
     made = tw.testing.operands("random", tw.bf16, shape, layout="nt")
     trial = tw.testing.Trial(bound, made, "reference", SMALL.atom, "40x72x200")
@@ -80,7 +80,7 @@ def main():
     print(report)
     assert report.is_clean
 
-    # The large one, where it runs at its speed.
+    # Time the large schedule.
     target = "cuda" if tw.device_count() else "cpu"
     shape = (
         (256, 384, 320) if "--small" in sys.argv else (4096, 4096, 4096) if target == "cuda" else (1024,) * 3

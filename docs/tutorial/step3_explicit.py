@@ -4,28 +4,27 @@
 
 Share of cuBLAS on an H200 (bf16): 0.23 at 4096³.
 
-Everything that a schedule makes can be written by hand, and this is where to begin.  An explicit kernel
-says what one block of threads does:
+You can write by hand every kernel that a schedule makes.  This step writes the simplest.  An explicit kernel
+describes the work of one thread block:
 
-- `tw.block_index` says which block this is, and sets how many there are;
-- `A.tile(shape, at)` is the `at`-th tile of an array; what of it lies beyond the array reads as 0 and is
-  not written, so that no extent must divide anything;
-- `tw.shared` is memory of the block, `tw.copy` moves a tile between any two memories, shared out to the
-  threads so that neighbours take neighbouring bytes, as wide as the arrays allow;
-- `tw.accumulator(mma)` lies in registers, dealt out to the threads as the instruction wants it, and
-  `tw.mma(sA, sB, acc)` adds the product of two tiles;
-- `tw.barrier()` lets no thread pass before all have arrived.
+- `tw.block_index` sets the grid and returns the index of this block.
+- `A.tile(shape, at)` is the `at`-th tile of an array.  Elements beyond the array read as 0 and are never
+  written, so extents need not be multiples of the tile.
+- `tw.shared` allocates shared memory.  `tw.copy` moves a tile between any two memories: neighbouring threads
+  copy neighbouring bytes, with accesses as wide as the arrays allow.
+- `tw.accumulator(mma)` allocates an accumulator in registers, with the thread layout of the MMA instruction.
+  `tw.mma(sA, sB, acc)` adds the product of two tiles to it.
+- `tw.barrier()` makes every thread wait until all threads of the block have arrived.
 
-There are two barriers in a turn of the loop: one so that no thread multiplies a tile that is not there yet,
-one so that no thread overwrites a tile that others still multiply.  Leave one out, and `kernel.check` names
-the tensor, both accesses and the line where it belongs.
+Each iteration has two barriers.  The first keeps threads from multiplying a tile before it is loaded.  The
+second keeps threads from overwriting a tile while others still multiply it.  Leave one out, and
+`kernel.check` names the tensor, both accesses and the line where the barrier belongs.
 
-Whoever does not want to think of them writes `sync="auto"`: barriers are then placed where the accesses of
-the operations need them, as few as serve.  The second kernel is the first one without its barriers, and
-this program asserts that as many are placed as were written.
+With `sync="auto"` the library places the barriers: the smallest number that orders the accesses.  The second
+kernel is the first without its barriers.  This program asserts that the library places as many as the first
+kernel has.
 
-This kernel is slow because it does one thing at a time: while a tile is copied nothing is multiplied.
-Step 4 overlaps the two.
+This kernel is slow because it never overlaps copies with multiplications.  Step 4 overlaps them.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def automatic_gemm(A, B, C, *, tile, mma):
 
 
 def bind(kernel, tile, warps):
-    """A kernel with a tile that ``warps`` share."""
+    """Bind a kernel to a tile that a grid of ``warps`` computes."""
     return kernel.bind(tile=tile, mma=tw.TiledMma(tw.atoms.MMA_BF16, tile=tile[:2], warps=warps))
 
 
@@ -76,7 +75,7 @@ MEASURED = bind(basic_gemm, (256, 128, 32), (4, 2))
 
 
 def operations(bound):
-    """What a kernel does, in order: the names of its operations."""
+    """Return the names of a kernel's copies, barriers, multiplies and loops, in order."""
     arrays = [tw.like("bf16", (512, 512))] * 3
     text = tw.ir.print_kernel(bound.trace(*arrays))
     words = [line.strip().rpartition(" = ")[2].partition("(")[0] for line in text.splitlines()]

@@ -1,21 +1,21 @@
-"""Step 4 of 6: copies that run under the multiplications.
+"""Step 4 of 6: copies that overlap the multiplications.
 
     python docs/tutorial/step4_ring.py [--small]
 
 Share of cuBLAS on an H200 (bf16): 0.51 at 4096³.
 
-Shared memory now holds several tiles of A and B, a *ring* of stages.  `tw.copy_async` starts a copy and
-goes on (`cp.async` on a GPU), so that while tile k is multiplied, tiles k + 1, k + 2 and k + 3 are on their
-way.
+Shared memory now holds several tiles of A and B, a *ring* of stages.  `tw.copy_async` starts a copy and does
+not wait for it (`cp.async` on a GPU).  While the kernel multiplies tile k, the copies of tiles k + 1, k + 2
+and k + 3 are in flight.
 
-By hand this needs three kinds of lines that say nothing about the product: copies are closed in groups
-(`tw.async_commit`), a thread waits until all but so many groups are done (`tw.async_wait`), and a barrier
-makes what one thread waited for visible to all.  How many groups may be left is easily off by one, and then
-the result is usually right.  With `sync="auto"` none of these lines is written; `tilewright inspect
---passes` lists what was placed, and why.
+Without `sync="auto"` a ring needs three more kinds of lines.  `tw.async_commit` closes a group of copies.
+`tw.async_wait(n)` makes a thread wait until at most n of its groups are unfinished.  A barrier then makes the
+copied data visible to all threads.  The number n is easily off by one, and the result is then still right
+most of the time.  With `sync="auto"` the library places all three; `tilewright inspect --passes` lists them
+with the reasons.
 
-The ring begins before the loop and is drained after it.  Here that costs little, because a tile beyond the
-end is all zeros: tiles are loaded that nobody multiplies.
+The kernel fills the ring before the loop.  The last iterations load tiles beyond the end of K, which are all
+zeros and which no iteration multiplies; they cost little.
 
 The eight lines of step 2, under `staging="cp_async"`, become this kernel: this program asserts that both
 have the same groups, waits and barriers.
@@ -58,7 +58,7 @@ def product(A, B, C):
 
 
 def bind(tile, warps, stages):
-    """The kernel with a tile that ``warps`` share."""
+    """Bind the kernel to a tile that a grid of ``warps`` computes."""
     mma = tw.TiledMma(tw.atoms.MMA_BF16, tile=tile[:2], warps=warps)
     return ring_gemm.bind(tile=tile, mma=mma, stages=stages)
 
@@ -67,7 +67,7 @@ MEASURED = bind((128, 128, 32), (2, 2), 4)
 
 
 def ordering(bound):
-    """What a kernel has to order its accesses, in order."""
+    """Return the operations that order a kernel's memory accesses, in program order."""
     text = tw.ir.print_kernel(bound.trace(*[tw.like("bf16", (512, 512))] * 3, target="cuda", arch="sm_80"))
     said = [line.strip() for line in text.splitlines()]
     return [line for line in said if line.startswith(("async_commit", "async_wait", "barrier"))]

@@ -4,22 +4,22 @@
 
 Share of cuBLAS on an H200 (bf16): 1.00 at 4096³.
 
-On Hopper two engines work beside the threads.  The tensor memory accelerator (TMA) copies whole boxes: one
-thread issues a copy, and a barrier in shared memory counts the bytes that have arrived.  `wgmma` multiplies
-tiles straight out of shared memory: four warps, a warpgroup, issue it and go on.  A kernel that keeps both
-busy has warps with different jobs:
+A Hopper GPU has two asynchronous engines.  The tensor memory accelerator (TMA) copies whole boxes: one thread
+issues a copy, and a barrier in shared memory counts the bytes that have arrived.  `wgmma` multiplies tiles
+straight out of shared memory: a warpgroup, which is four warps, issues it and does not wait.  To keep both
+engines busy, warps have different roles:
 
-- one warp loads.  For each step it waits until a stage of the ring is *empty*, and fills it by TMA, which
-  says when the stage is *full*;
-- two warpgroups multiply, each 64 rows of the tile.  They wait until a stage is full, multiply, and when
-  the product is complete, one step later, say that the stage is empty;
-- at the end of a tile they write it through shared memory, from where TMA stores it.  Meanwhile the loading
-  warp has begun with the next tile: blocks are persistent, each computes one tile after the other.
+- One warp loads.  For each step it waits until a stage of the ring is *empty*, and issues TMA copies into it.
+  TMA marks the stage *full* when the bytes have arrived.
+- Two warpgroups multiply, each 64 rows of the tile.  They wait until a stage is full and issue `wgmma`.  One
+  step later, when that product is complete, they mark the stage empty.
+- At the end of a tile the two warpgroups copy the result into shared memory, and TMA stores it.  Meanwhile
+  the loading warp has started on the next tile: blocks are persistent, and each computes many tiles.
 
 `empty` and `full` are arrays of barriers with phases.  A wait names the parity of the phase that it waits
-for; the arithmetic on stage and parity is where such kernels go wrong.  It is written out here, and the
-checker runs it, with TMA and the matrix unit as agents of their own: a wrong parity, a missing arrival or a
-stage that is refilled too early is found at its line, without a GPU.
+for.  Most bugs of these kernels are in the arithmetic on stage and parity, which this kernel spells out.  The
+checker runs it, with TMA and the matrix unit as separate agents.  It reports the line of a wrong parity, a
+missing arrival or a stage that is refilled too early, without a GPU.
 
 The eight lines of the first step, under the schedule below, become this kernel, operation for operation.
 `examples/03_hopper_gemm.py` is the same for all dtypes.
@@ -32,7 +32,7 @@ from collections import Counter
 
 import tilewright as tw
 
-WARPS, GROUPS = 4, 2  # warps of a warpgroup, warpgroups that multiply
+WARPS, GROUPS = 4, 2  # warps in a warpgroup; number of warpgroups that multiply
 WIDTH = 64  # elements of bf16 in the 128 bytes of a row of shared memory
 
 
@@ -82,7 +82,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
                 tw.hopper.mma_fence()
                 tw.hopper.mma_async(sA[stage, g], sB[stage], acc)
                 tw.hopper.mma_commit()
-                tw.hopper.mma_wait(1)  # the step before this one has left its stage
+                tw.hopper.mma_wait(1)  # the previous step has finished reading its stage
                 with tw.when(k > 0):
                     tw.hopper.arrive(empty[(step - 1) % stages], each="warp")
             tw.hopper.mma_wait(0)
@@ -91,7 +91,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
 
             for j in tw.unroll(columns // WIDTH):
                 buffer = sC[g, j % buffers]
-                tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                tw.hopper.bulk_wait(buffers - 1)  # an earlier store has finished reading this buffer
                 tw.role_barrier(1 + g, threads=mma.threads)
                 tw.copy(acc[:, j * WIDTH : (j + 1) * WIDTH], buffer)
                 tw.hopper.fence_async()
@@ -112,7 +112,7 @@ def product(A, B, C):
 
 
 def bind(columns, stages, buffers, blocks):
-    """The kernel by hand, and the eight lines under the same schedule."""
+    """Bind the hand-written kernel, and the eight lines to the same schedule."""
     atom = tw.atoms.wgmma("bf16", columns)
     by_hand = {"mma": tw.TiledMma(atom), "stages": stages, "buffers": buffers, "blocks": blocks, "group": 8}
     schedule = tw.Schedule(
@@ -135,7 +135,7 @@ MEASURED, AS_EIGHT_LINES = bind(columns=256, stages=4, buffers=2, blocks=132)
 
 
 def hopper_operations(bound):
-    """How often a kernel does what: its copies, multiplies, waits and arrivals."""
+    """Count a kernel's copies, multiplies, waits and arrivals."""
     text = tw.ir.print_kernel(bound.trace(*[tw.like("bf16", (512, 512))] * 3, target="cuda", arch="sm_90a"))
     words = (line.strip().partition("(")[0] for line in text.splitlines())
     return Counter(
@@ -149,7 +149,7 @@ def main():
     print(dict(hopper_operations(MEASURED)))
     assert hopper_operations(MEASURED) == hopper_operations(AS_EIGHT_LINES)
 
-    # Small tiles in a ring of three stages, which comes round twice, under the checker.
+    # Check small tiles in a ring of three stages, which wraps around twice.
     bound, _ = bind(columns=64, stages=3, buffers=1, blocks=2)
     made = tw.testing.operands("integers", tw.bf16, (264, 72, 392), layout="nt")
     trial = tw.testing.Trial(bound, made, "reference", tw.atoms.wgmma("bf16", 64), "264x72x392", tw.bf16)

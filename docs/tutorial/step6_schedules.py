@@ -4,23 +4,23 @@
 
 Share of cuBLAS on an H200 (bf16): 0.92 at 4096³.
 
-By hand, each of the following is a kernel of its own.  Here each is a field of the schedule, and all of
-them run through one main loop, `src/tilewright/schedule/pipeline.py`, whose body is a list of steps that
-each run some tiles ahead of the multiplication, or behind it:
+Each technique below would need a hand-written kernel of its own.  Here each is a field of the schedule.  All
+of them use one main loop, `src/tilewright/schedule/pipeline.py`.  Its body is a list of steps; each step runs
+a fixed number of tiles before or after the multiplication:
 
-- `roles="ping-pong"`: two warpgroups multiply a tile each, in turns, so that one stores while the other
-  multiplies. A tile may then be as large as a warpgroup's registers hold.
-- `cluster=(2, 1)`: two blocks share the tile of B.  Each loads half of it for both, which halves what the
-  second-level cache delivers.
-- `epilogue="overlapped"`: a warp of its own stores each tile while the next one is multiplied.
-- `promote=4`: sums of 8-bit floats, of which the tensor cores keep 13 bits, are added to others in f32
-  after every four tiles of K.
+- `roles="ping-pong"`: two warpgroups compute different tiles and take turns, so that one stores while the
+  other multiplies.  A tile may then fill the registers of one warpgroup.
+- `cluster=(2, 1)`: two blocks share the tile of B.  Each block loads half of it and multicasts it to both,
+  which halves the L2 reads of B.
+- `epilogue="overlapped"`: a separate warp stores each tile while the warpgroups multiply the next one.
+- `promote=4`: the tensor cores keep 13 bits of a sum of 8-bit floats.  After every four tiles of K the kernel
+  adds this sum to a second accumulator in f32.
 
-Which of them is fastest depends on the shape and on the machine. When no schedule is given, a model of
-their time chooses one; its constants are fitted to times that were measured on an H200.
+The fastest choice depends on the shape and on the machine.  If you pass no schedule, a time model chooses
+one; its constants are fitted to times measured on an H200.
 
-Each of these runs here under the hazard checker, on a small problem, and every element of its result is
-compared with a product of higher precision.
+This program runs each schedule under the hazard checker, on a small problem, and compares every element of
+the result with a product of higher precision.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MEASURED = product.bind(schedule=PING_PONG)
 
 
 def small(schedule):
-    """The same in tiles that a reference in Python is not long about."""
+    """Return the schedule with tiles small enough for the reference interpreter."""
     rows = 64 if schedule.roles == "ping-pong" else 128
     atom = tw.atoms.wgmma(schedule.atom.a_dtype, 64)
     return replace(
