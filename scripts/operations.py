@@ -1,8 +1,8 @@
-"""Writes docs/operations.md: every public name by what it is for, and which target executes which operation.
+"""Write docs/operations.md: every public name by its purpose, and the targets that execute each operation.
 
     python scripts/operations.py
 
-The page is made of docstrings and of the targets' own tables; a test holds it to what this writes.
+The page is made from docstrings and the targets' own tables; a test compares it with this script's output.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from tilewright.targets.nvidia import ARCHITECTURES
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
 
 INTRODUCTION = """\
-# Operations, and who executes them
+# Operations, and the targets that execute them
 
-Written by `python scripts/operations.py` from docstrings and the targets' tables. `help(tw.copy)` has the
-whole text of an operation; what they become is in [coverage.txt](../tests/targets/golden/coverage.txt).
+`python scripts/operations.py` writes this page from docstrings and the targets' tables. `help(tw.copy)` shows
+the whole text of an operation; [coverage.txt](../tests/targets/golden/coverage.txt) shows its generated code.
 
-`reference` executes everything. `cuda` executes everything on `sm_90a`; on `sm_80`, `sm_86` and `sm_89` all
-that does not say `sm_90a` here. `cpu` executes all that has nothing under "on `cpu`, instead"; it moves
-complex numbers, but does not compute with them. `hip` compiles for AMD GPUs what does not run in the
-background, and launches where it finds ROCm; nothing has run on AMD hardware.
+- `reference` executes everything.
+- `cuda` executes everything on `sm_90a`. On `sm_80`, `sm_86` and `sm_89` it executes everything that this
+  page does not mark `sm_90a`.
+- `cpu` executes everything that has no entry in the column "on `cpu`, write instead". It moves complex
+  numbers, but does not compute with them.
+- `hip` compiles for AMD GPUs everything that does not run asynchronously, and launches if it finds ROCm. No
+  AMD hardware has run it.
 """
 
 SECTIONS = {
     "Trying kernels": ("checking", "functions", "tune", "runtime.device_array"),
     "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
     "Dataflow kernels": ("lang.dataflow", "schedule"),
-    "The grid, and integers of the kernel": (
+    "The grid, control flow, and integers of the kernel": (
         "lang.launch",
         "lang.control",
         "lang.scalars",
@@ -54,8 +57,8 @@ SECTIONS = {
         "lang.tile_arithmetic",
         "lang.rows",
     ),
-    "Blocks that signal": ("lang.signals",),
-    "Warp roles, and what runs in the background": (
+    "Signals between blocks": ("lang.signals",),
+    "Warp roles, and asynchronous operations": (
         "lang.roles",
         "lang.transaction_barriers",
         "lang.asynchrony",
@@ -64,7 +67,7 @@ SECTIONS = {
     ),
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
-    "What a kernel looks like inside": ("ir", "dataflow"),
+    "The IR of a kernel": ("ir", "dataflow"),
     "Device GEMMs": ("instances",),
     "Errors and warnings": ("errors",),
 }
@@ -90,7 +93,7 @@ def page() -> str:
         homes = {name: home for name, home in homes.items() if name not in names}
         parts.append("\n".join([f"## {section}", "", *_table(names)]) + "\n")
     parts.append("\n".join(["## Dtypes", "", *_dtypes()]) + "\n")
-    parts.append("\n".join(["## Instructions that multiply", "", *_atoms()]) + "\n")
+    parts.append("\n".join(["## MMA instructions", "", *_atoms()]) + "\n")
     assert set(homes.values()) == {"dtypes"}, f"no section for {homes}"
     return "\n".join(parts)
 
@@ -112,7 +115,7 @@ def _last(name: str) -> str:
 
 def _table(names: list[str]) -> Iterator[str]:
     beside = any(_last(name) in BESIDE for name in names)
-    yield "| Name | What it does |" + (" on `cuda` | on `cpu`, instead |" if beside else "")
+    yield "| Name | What it does |" + (" on `cuda` | on `cpu`, write instead |" if beside else "")
     yield "|---|---|" + ("---|---|" if beside else "")
     for name in names:
         row = f"| `tw.{name}` | {_said(attrgetter(name)(tw))} |"
@@ -138,11 +141,11 @@ def _dtypes() -> Iterator[str]:
             kind = f"complex, of two {dtype.component}" if dtype.components > 1 else dtype.kind
             yield f"| `tw.{name}` | {dtype.bits} | {kind} |"
     yield ""
-    yield f"They are of the class `tw.DType`. `tw.dtype(name)`: {_said(tw.dtype)}"
+    yield f"Their class is `tw.DType`. `tw.dtype(name)`: {_said(tw.dtype)}"
 
 
 def _atoms() -> Iterator[str]:
-    yield "On `cpu` an atom says what is multiplied and in what it is summed, not how."
+    yield "On `cpu` an atom selects only the dtypes of the operands and of the sum."
     yield ""
     yield "| Atom | A and B | Sum | on `cuda` |"
     yield "|---|---|---|---|"

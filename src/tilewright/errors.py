@@ -159,7 +159,7 @@ class TilewrightError(Exception):
 
 
 class SignatureError(TilewrightError, TypeError):
-    """A call whose arguments a function does not have, or a kernel whose parameters cannot be."""
+    """A call with arguments that a function does not have, or a kernel with illegal parameters."""
 
 
 class LayoutError(TilewrightError, ValueError):
@@ -250,7 +250,7 @@ class LaunchError(TilewrightError, ValueError):
 
 
 class SlowWarning(UserWarning):
-    """Something is computed, and right, but far slower than the hardware could; said once for each cause."""
+    """A result is computed correctly, but far slower than the hardware allows; warned once for each cause."""
 
 
 class ToolchainError(TilewrightError):

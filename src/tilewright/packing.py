@@ -16,7 +16,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @Calls(DTypeError)
 def pack(numbers: Any, element: DType | str) -> Bytes:
-    """Numbers as bytes: two elements of 4 bits in each, of neighbours along the last dimension.
+    """Pack numbers into bytes: two 4-bit elements per byte, neighbours along the last dimension.
 
     Numbers are rounded to the nearest of the type, ties to even; what lies beyond its range becomes its end.
     A NaN becomes 0 as an integer, and the largest number as a float.
@@ -48,7 +48,7 @@ def pack(numbers: Any, element: DType | str) -> Bytes:
 
 @Calls(DTypeError)
 def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
-    """The numbers in packed bytes, one in each element, as an array of ``ml_dtypes``.
+    """Unpack 4-bit numbers from bytes into an array of `ml_dtypes`, one number per element.
 
     Args:
         array: an array of u8 in host memory, of one dimension or more.

@@ -139,7 +139,7 @@ class Comparison:
 
 @launches
 def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) -> Comparison:
-    """Whether ``c = a @ b``.
+    """Compare ``c`` with ``a @ b``, element by element, under a derived bound.
 
     Args:
         a: (M, K); for large matrices compare some rows: ``compare_gemm(a[rows], b, c[rows])``.

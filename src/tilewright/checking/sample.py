@@ -57,7 +57,7 @@ def operands(
     seed: int = 0,
     layout: str | None = None,
 ) -> Operands:
-    """``a (M, K)`` and ``b (K, N)``, filled as ``init`` says.
+    """Operands ``a (M, K)`` and ``b (K, N)``, filled with the numbers that ``init`` names.
 
     Args:
         init: ``"random"``: normal numbers of mean 0 and deviation 1 (for integers of deviation 20);

@@ -50,7 +50,7 @@ def evaluate(
     rounded: bool = True,
     run: int | None = None,
 ) -> dict[str, Array]:
-    """The stored arrays by name, computed in wider numbers than the kernel's and rounded once at the store.
+    """Compute a flow in wider numbers, rounded once at each store; return the stored arrays by name.
 
     Floats up to f32 are computed in f64, f64 in ``numpy.longdouble``: products of the first are exact, and
     their sum is rounded in f64.  Values of types narrower than f32, and conversions to integers, are rounded

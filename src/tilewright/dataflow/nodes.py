@@ -315,7 +315,7 @@ class Store:
 @layouts.made("the flow of a compiled kernel, kernel.compile(...).flow, is one")
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What a dataflow kernel computes; flows are equal if their values are, whatever they are called.
+    """The computation of a dataflow kernel; flows with equal values are equal, whatever their names.
 
     Args:
         name: of the kernel.

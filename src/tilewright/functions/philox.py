@@ -135,7 +135,7 @@ unsigned four_at_least(unsigned long long index, unsigned long long seed, unsign
 
 @launches
 def philox(index: Any, seed: Any, offset: Any = 0) -> Array:
-    """32 random bits for each index, as `tw.random_bits` has them: the reference of dropout.
+    """32 random bits for each index, equal to those of `tw.random_bits`: the reference of dropout.
 
     Args:
         index: integers, not negative.

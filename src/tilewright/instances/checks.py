@@ -12,7 +12,7 @@ from tilewright.errors import LaunchError, LegalityError, Violation, close_to, s
 @launches.made("check(problem) of an instance gives them")
 @dataclass(frozen=True)
 class Check:
-    """One answer.
+    """One rule of an instance, with the value found, the legal value and the nearest legal choice.
 
     Args:
         name: what is asked, in the words of the template, e.g. ``"vector load of A"``.
@@ -40,7 +40,7 @@ class Check:
 
 @launches.made("check(problem) of an instance gives them")
 class Checks:
-    """All answers of a check, in order; printed as a table.
+    """All answers of a check, in order; prints as a table.
 
     Args:
         subject: what was checked.

@@ -20,7 +20,7 @@ PACKED = -1
 @launches
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix as it lies in memory.
+    """A matrix in memory: its shape, strides and dtype.
 
     Args:
         shape: rows and columns.
@@ -53,7 +53,7 @@ class Matrix:
 @launches
 @dataclass(frozen=True)
 class GemmProblem:
-    """``C (M, N) = A (M, K) @ B (K, N)``: what an instance is asked to compute.
+    """``C (M, N) = A (M, K) @ B (K, N)``: the problem that an instance solves.
 
     Args:
         a: A.

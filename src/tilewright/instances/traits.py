@@ -26,7 +26,7 @@ that a lane holds."""
 
 @launches
 def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMma:
-    """The tiling that traits of the wrapper's block GEMM name, over the waves that a tile has.
+    """The tiled MMA for the traits of Composable Kernel's wrapper block GEMM, over the waves of a tile.
 
     A lane holds ``K1`` neighbours along K, or as many as its deepest instruction takes.
 

@@ -93,7 +93,7 @@ class BlockTransfer:
 @launches
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CShuffle:
-    """How a block takes its result out: some repeats at a time, through shared memory, in wide vectors.
+    """How a block stores its result: some repeats at a time, through shared memory, in wide vectors.
 
     Args:
         m_repeat_per_shuffle: repeats along M of each wave that go through shared memory at once.

@@ -20,7 +20,7 @@ class OperandTypeError(TypeError):
 
 
 class Memory(Enum):
-    """The memory a tensor lies in; see `Kernel`.
+    """The memory space of a tensor; see `Kernel`.
 
     Example:
         >>> import numpy as np

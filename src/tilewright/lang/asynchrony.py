@@ -178,7 +178,7 @@ def bulk_wait(pending: int = 0) -> None:
 
 @verb
 def fence_async(memory: str = "shared") -> None:
-    """Let bulk copies and asynchronous MMA see what ordinary accesses did to a memory before.
+    """Make earlier ordinary accesses to a memory visible to bulk copies and asynchronous MMA.
 
     They reach memory by another path than threads do.  What threads wrote is seen after a fence: of each
     thread that wrote, before the barrier that the thread which issues the copy waits at, or of that thread,
@@ -219,7 +219,7 @@ def fence_async(memory: str = "shared") -> None:
 
 @verb
 def by_map(source: Tensor, table: Tensor, row: Index, column: int) -> Tensor:
-    """The same tensor, as an array of which bulk copies move boxes by a tensor map that lies in memory.
+    """The same tensor, for bulk copies that read its tensor map from memory.
 
     A launch passes tensor maps of the arrays that it is called with.  Of arrays that are parts of one buffer,
     whose places, extents and strides the kernel reads from memory, whoever fills that memory writes the maps
@@ -265,7 +265,7 @@ def by_map(source: Tensor, table: Tensor, row: Index, column: int) -> Tensor:
 
 @verb
 def acquire_map(tensor: Tensor) -> None:
-    """See the tensor map of a tensor as it was written before the launch; by the role's first thread.
+    """Make a tensor map that was written before the launch visible to TMA; by the role's first thread.
 
     Bulk copies read maps through a path of their own, on which what lay at the same place before may still be
     found.  A fence in each block lets them see the map; another one is needed for another map only.
@@ -335,7 +335,7 @@ def prior_grid_wait() -> None:
 
 @verb
 def launch_dependents() -> None:
-    """Let the next grid in the stream begin once every block of this one has said so or ended.
+    """Let the next grid in the stream start once every block of this one has called this or ended.
 
     It matters only if that grid's kernel has `prior_grid_wait`; any other begins when this grid has finished.
     It may stand anywhere: the next grid's wait is for the end of this one.  See `prior_grid_wait`.

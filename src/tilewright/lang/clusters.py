@@ -49,7 +49,7 @@ def cluster_barrier() -> None:
 
 @verb
 def cluster_arrive() -> None:
-    """The first half of `cluster_barrier`: say that one has come so far, and go on.
+    """The first half of `cluster_barrier`: arrive without waiting.
 
     What is done before it, others see after their `cluster_wait`; what is done between the two halves, no
     other block may depend on.
@@ -79,7 +79,7 @@ def cluster_arrive() -> None:
 
 @verb
 def cluster_wait() -> None:
-    """The second half of `cluster_barrier`: wait for all to have arrived; see `cluster_arrive`.
+    """The second half of `cluster_barrier`: wait until all threads have arrived; see `cluster_arrive`.
 
     Example:
         The last wait: the other block has read what this one holds:
@@ -107,7 +107,7 @@ def cluster_wait() -> None:
 
 @verb
 def peer(source: Tensor, block: Index | Sequence[Index]) -> Tensor:
-    """The same tensor in the shared memory of another block of the cluster: to copy from, and into.
+    """The same tensor in the shared memory of another block of the cluster; copies may read and write it.
 
     Between what one block does to it and what another one does comes a `cluster_barrier`; one comes before
     the first access, and one after the last: a block that has not begun, or has ended, has no shared memory.

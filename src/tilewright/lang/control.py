@@ -254,7 +254,7 @@ def unroll(stop: int) -> builtins.range:
 
 @verb
 def let(value: Index) -> Index:
-    """The same integer under a name: computed once, and called so in generated text.
+    """Compute an integer once, under a name that also appears in the generated text.
 
     The name is that of the variable it is assigned to.
 

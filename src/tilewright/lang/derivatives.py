@@ -15,7 +15,7 @@ from tilewright.lang.verbs import verb
 
 @verb
 def derivative(activation: str, x: Fragment | Tile) -> Any:
-    """``activation'(x)``: what a gradient is multiplied by on its way back through an activation.
+    """``activation'(x)``: the factor by which an activation multiplies the gradient in a backward pass.
 
     Of relu it is 0 at 0.  It is made of the other functions, in f32 at least, and rounded once to the dtype
     of x; infinities give the limit, and NaN gives NaN.  In f32 it is off by at most ``2**-19``.

@@ -37,7 +37,7 @@ __all__ = [
 
 @verb
 def floor(x: Fragment | Tile | Number) -> Any:
-    """The greatest integer that is not above x, as a float; of floats.
+    """The greatest integer that is not above x, as a float; floats only.
 
     Example:
         >>> import numpy as np
@@ -57,7 +57,7 @@ def floor(x: Fragment | Tile | Number) -> Any:
 
 @verb
 def round(x: Fragment | Tile | Number) -> Any:  # noqa: A001
-    """The nearest integer, as a float, ties to the even one; of floats.
+    """The nearest integer, as a float, ties to even; floats only.
 
     Example:
         >>> import numpy as np
@@ -77,7 +77,7 @@ def round(x: Fragment | Tile | Number) -> Any:  # noqa: A001
 
 @verb
 def clamp(x: Any, low: Any, high: Any) -> Any:
-    """``minimum(maximum(x, low), high)``: what of ``[low, high]`` is nearest to x; NaN stays.
+    """``minimum(maximum(x, low), high)``: the number in ``[low, high]`` nearest to x; NaN stays.
 
     Example:
         >>> import numpy as np
@@ -118,7 +118,7 @@ def bitcast(x: Fragment | Tile | Number, dtype: DType | str) -> Any:
 
 @verb
 def absolute(x: Fragment | Tile | Number | Scalar) -> Any:
-    """``|x|``; of an extent or an index an integer.
+    """``|x|``; for an extent or an index the result is an integer.
 
     Example:
         >>> import numpy as np
@@ -139,7 +139,7 @@ def absolute(x: Fragment | Tile | Number | Scalar) -> Any:
 
 @inline
 def maximum(x: Any, y: Any) -> Any:
-    """The greater of two, element by element: of fragments, numbers and integers alike.
+    """The larger of two values, element by element; takes fragments, numbers and integers.
 
     NaN where one of them is NaN, as in NumPy.  Of two integers it is an integer, which may be an extent or an
     index.
@@ -162,7 +162,7 @@ def maximum(x: Any, y: Any) -> Any:
 
 @inline
 def minimum(x: Any, y: Any) -> Any:
-    """The lesser of two, element by element, of what `maximum` takes; NaN where one of them is NaN.
+    """The smaller of two values, element by element, of the types that `maximum` takes; NaN if either is NaN.
 
     Example:
         >>> import numpy as np
@@ -195,7 +195,7 @@ def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) ->
 
 @verb
 def fma(x: Operand, y: Operand, z: Operand) -> Any:
-    """``x * y + z``, rounded once: of f32 or f64.
+    """``x * y + z``, rounded once; f32 or f64.
 
     ``x * y + z`` in operators rounds twice, and no target fuses it; below, 2**-24 is what that loses.
 
@@ -216,7 +216,7 @@ def fma(x: Operand, y: Operand, z: Operand) -> Any:
 
 @verb
 def where(condition: Fragment | Tile | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
-    """``x`` where the condition holds, else ``y``, element by element; also of numbers.
+    """``x`` where the condition holds, else ``y``, element by element; also takes numbers.
 
     Two plain integers make an integer, i32 if it holds both, else i64; a plain float makes f32.
 

@@ -82,7 +82,7 @@ class _Arithmetic(Arithmetic):
 
 @inline.made("a parameter of a kernel that is declared as a number, @tw.kernel(alpha=tw.f32), is one")
 class Number(_Arithmetic):
-    """A floating-point or integer argument of the kernel, or an expression of such; see `kernel`."""
+    """A floating-point or integer argument of the kernel, or an expression of them; see `kernel`."""
 
     def __init__(self, value: Value) -> None:
         self.value = value

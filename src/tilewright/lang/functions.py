@@ -226,7 +226,7 @@ def log2(x: Fragment | Tile | Number | Scalar) -> Any:
 
 @verb
 def sigmoid(x: Fragment | Tile | Number | Scalar) -> Any:
-    """``1 / (1 + e ** -x)``, within 5 units in the last place, and without overflow; of floats.
+    """``1 / (1 + e ** -x)``, within 5 units in the last place, and without overflow; floats only.
 
     Results below the least normal number may be 0.  Types narrower than f32 compute in f32 and round once.
 
@@ -248,7 +248,7 @@ def sigmoid(x: Fragment | Tile | Number | Scalar) -> Any:
 
 @verb
 def silu(x: Fragment | Tile | Number | Scalar) -> Any:
-    """``x * sigmoid(x)``, which is ``x / (1 + e ** -x)`` without overflow; of floats.
+    """``x * sigmoid(x)``, which is ``x / (1 + e ** -x)`` without overflow; floats only.
 
     The error is at most ``2**-21 |x|`` in f32, ``2**-50 |x|`` in f64.  Types narrower than f32 compute in f32
     and round once.
@@ -287,7 +287,7 @@ def relu(x: Fragment | Tile | Number) -> Any:
 
 @verb
 def gelu(x: Fragment | Tile | Number | Scalar, *, approximate: bool = False) -> Any:
-    """``x * (1 + erf(x / sqrt(2))) / 2``: x times the share of a normal distribution below x; of floats.
+    """``x * (1 + erf(x / sqrt(2))) / 2``: x times the normal cumulative distribution at x; floats only.
 
     The error is at most ``2**-21 |x|`` in f32, ``2**-50 |x|`` in f64.  Types narrower than f32 compute in f32
     and round once.

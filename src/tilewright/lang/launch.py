@@ -105,7 +105,7 @@ def _check_known(what: str, known: Int | Cond, named: set[Sym]) -> None:
 
 @verb
 def cluster_index(shape: int | Sequence[int]) -> Any:
-    """The block's index in its cluster of ``shape`` blocks; declares the cluster, by which the grid divides.
+    """The block's index in its cluster of ``shape`` blocks; declares the cluster, which must divide the grid.
 
     Blocks of a cluster run at the same time: `cluster_barrier`, ``tma_load(multicast=...)`` and
     ``arrive(block=...)`` reach from one to another.  A cluster of one block is no cluster: all of them then

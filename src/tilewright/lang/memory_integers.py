@@ -13,7 +13,7 @@ from tilewright.lang.verbs import verb
 
 @verb
 def index(source: Tensor, low: Index | None = None, stop: Index | None = None, *, multiple: int = 1) -> Index:
-    """``n = source``: an integer that lies in memory, as an index, a bound of a loop or a condition.
+    """``n = source``: load an integer from memory, as an index, a loop bound or a condition.
 
     All threads read the same element, here: after the barriers and waits that come before.  What is declared
     of it is known wherever it is used (``X.tile((64, 64), (n, 0))`` needs no check for n < 0); a value that

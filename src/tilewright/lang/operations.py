@@ -187,7 +187,7 @@ def _distribution_of(like: Distribution | Fragment | Tensor, vector: int | None 
 
 @verb
 def accumulator(mma: TiledMma, fill: float | int | None = 0, name: str | None = None) -> Fragment:
-    """The accumulator of a tiled MMA, filled with ``fill``, and called ``name`` in generated text.
+    """The accumulator of a tiled MMA, filled with ``fill``, and named ``name`` in generated text.
 
     Example:
         >>> import numpy as np

@@ -56,7 +56,7 @@ def dropout(
     seed: Number | int,
     offset: Number | int = 0,
 ) -> Any:
-    """``x * scale`` where `random_bits` of the index is at least a threshold, else 0.
+    """``x * scale`` if `random_bits` of the index is at least a threshold, else 0.
 
     An element is dropped with probability ``threshold / 2**32``; with ``scale = 1 / (1 - probability)`` the
     mean stays.  Which are dropped depends on seed, offset and index alone: on no tile, block or target.

@@ -25,7 +25,7 @@ from tilewright.symbolic.ranges import bounds
 def role(
     warps: int, *, registers: int | None = None, groups: int = 1, first: int | None = None
 ) -> AbstractContextManager[Index]:
-    """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
+    """``with tw.role(warps=4):`` runs on the next ``warps`` warps of the block, alongside other roles.
 
     Operations inside are collective over the role's threads.  A role inside of a role takes warps of that
     one: ``with tw.role(warps=4, registers=40), tw.role(warps=1):`` leaves three of four warps idle.

@@ -25,7 +25,7 @@ __all__ = ["await_", "counter", "reset", "signal", "ticket"]
 
 @verb
 def counter(shape: Index | Sequence[Index]) -> Tensor:
-    """Counters of all blocks (u32, in global memory), each 0 when a launch begins.
+    """Counters that all blocks share (u32, in global memory); each is 0 when a launch begins.
 
     The kernel must leave zeros, for the next launch: by ``of=`` of `signal` and `ticket`, or by `reset`.
     They are cleared when they are allocated and never again, so a launch costs nothing more; the reference
@@ -63,7 +63,7 @@ def counter(shape: Index | Sequence[Index]) -> Tensor:
 def signal(
     counter: Tensor, value: Index = 1, *, of: Index | None = None, barrier: Index | None = None
 ) -> None:
-    """``counter += value``, after all that the block, or inside of a role the role, has done until here.
+    """``counter += value``, ordered after all earlier operations of the block, or of the role inside one.
 
     The threads meet at a barrier, then one of them counts.  Who sees the new value by `await_` comes after
     all that came before the signal, on whatever multiprocessor.
@@ -104,7 +104,7 @@ def signal(
 
 @verb
 def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = None) -> Scalar:
-    """``n = counter; counter += 1`` in one step, the same n for all threads of the block or role.
+    """``n = counter; counter += 1`` atomically; all threads of the block or role get the same n.
 
     It signals as `signal` does.  Who gets the last of ``of`` tickets, ``of - 1``, also comes after all others
     who took one, or signalled: the last block to finish can read what all blocks wrote.
@@ -151,7 +151,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
 
 @verb
 def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> None:
-    """Wait until ``counter >= value``; the block, or role, then comes after the signals that took it there.
+    """Wait until ``counter >= value``; later operations are ordered after the signals that raised it.
 
     The first warp waits, then all threads meet at a barrier.  On a GPU every block that others wait for must
     get its turn: blocks begin in order, so waiting for blocks of lower numbers always ends; waiting for

@@ -12,7 +12,7 @@ from tilewright.errors import LayoutError
 @layouts
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a kernel may assume about one of the caller's arrays; arrays that agree on it share a kernel.
+    """Properties of an array that a kernel may rely on; arrays with equal properties share a kernel.
 
     Args:
         dtype: the element type, or its name.

@@ -91,7 +91,7 @@ def reduce_max(
     scratch: Tensor | None = None,
     barrier: Index | None = None,
 ) -> Fragment:
-    """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`.
+    """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if any element is NaN.  See `reduce_sum`.
 
     Example:
         >>> import numpy as np
@@ -117,7 +117,7 @@ def reduce_min(
     scratch: Tensor | None = None,
     barrier: Index | None = None,
 ) -> Fragment:
-    """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`.
+    """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if any element is NaN.  See `reduce_sum`.
 
     Example:
         >>> import numpy as np
@@ -229,7 +229,7 @@ def redistribute(
     scratch: Tensor | None = None,
     barrier: Index | None = None,
 ) -> Fragment:
-    """``y[i, j] = x[i, j]``, by another map: which thread holds which element in which register.
+    """``y[i, j] = x[i, j]``, with elements assigned to other threads and registers.
 
     An accumulator of one MMA becomes operand A of the next: ``tw.redistribute(acc.to(tw.f16),
     tw.operand_a(mma, k))``; each thread holds its elements already, and only registers are renamed.

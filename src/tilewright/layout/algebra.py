@@ -237,7 +237,7 @@ def raked_product(layout: Layout, tiler: Layout) -> Layout:
 
 @layouts
 def right_inverse(layout: Layout) -> Layout:
-    """The largest layout with ``layout(result(i)) == i``: it covers the offsets that run on from 0.
+    """The largest layout with ``layout(result(i)) == i``: it covers the offsets that are contiguous from 0.
 
     Example:
         >>> print(right_inverse(Layout((4, 8), (8, 1))))

@@ -28,7 +28,7 @@ SIDE, THREADS = 64, 128
 @launches
 @dataclass(frozen=True, eq=False)
 class PackedWeights:
-    """Weights with their scales and zero points, as `scaled_mm` takes them; made by `pack_weights`.
+    """Packed weights with their scales and zero points, for `scaled_mm`; made by `pack_weights`.
 
     Their bytes are those that were given where these were contiguous along K already, and others, rearranged
     once, where they were not; products do not ask which.

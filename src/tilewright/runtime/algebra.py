@@ -67,7 +67,7 @@ def residues(
     arch: str | None = None,
     **named: Any,
 ) -> dict[str, HostArray]:
-    """What a kernel computes of random integers modulo ``2**61 - 1`` in place of all floats.
+    """Run a kernel on random integers modulo ``2**61 - 1`` instead of floats, and return its results.
 
     The kernel runs on the reference, operation by operation, as it is scheduled.  Sums, products and
     quotients are those of the integers modulo the prime, so that neither rounding nor the order of sums
@@ -135,7 +135,7 @@ def compare_algebra(
     arch: str | None = None,
     **named: Any,
 ) -> AlgebraComparison:
-    """Whether two kernels are the same polynomials of their arrays, by `residues`.
+    """Compare two kernels as polynomials of their arrays, by their `residues`.
 
     Args:
         one: a kernel.

@@ -16,7 +16,7 @@ def kernel(function: Callable[..., None], /) -> Kernel: ...
 def kernel(*, sync: str = ..., **declared: Any) -> Callable[[Callable[..., None]], Kernel]: ...
 @launches
 def kernel(function: Callable[..., None] | None = None, /, *, sync: str = EXPLICIT, **declared: Any) -> Any:
-    """Make a kernel of a function that describes it.
+    """Make a kernel from a Python function that describes it.
 
     The function runs once for every class of arrays.  Beside its parameters it may read global variables,
     variables of an enclosing function and attributes of modules; so may the functions that it calls.  Their

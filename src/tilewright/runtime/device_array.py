@@ -107,7 +107,7 @@ def _row_by_row(shape: tuple[int, ...], element_bytes: int) -> tuple[int, ...]:
 
 @launches
 def device_put(array: Any, target: str) -> Any:
-    """The array where a target reaches it: a copy in the memory of its GPU, or the array itself.
+    """An array in the target's memory: a copy on its GPU, or the array itself.
 
     Raises:
         ToolchainError: no such device can be reached.
@@ -123,7 +123,7 @@ def device_put(array: Any, target: str) -> Any:
 
 @launches
 def device_get(array: Any) -> Any:
-    """What `device_put` has placed, in host memory; waits for the kernels that write to it.
+    """Copy an array that `device_put` placed to host memory, after the kernels that write to it.
 
     Example:
         >>> x = device_put(np.arange(3), "reference")

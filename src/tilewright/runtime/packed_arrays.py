@@ -37,7 +37,7 @@ class Packed:
 
 @launches
 def packed(array: Any, element: DType | str, axis: int | None = None) -> Packed:
-    """The bytes of an array as elements of 4 bits, two in each byte, the first of them in the low half.
+    """View the bytes of an array as 4-bit elements, two in each byte, the first in the low half.
 
     The dimension along which elements share bytes has twice the extent that it has in bytes.  Nothing is
     copied.  Kernels move such elements, and convert them as they are loaded into a

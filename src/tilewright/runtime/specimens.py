@@ -31,7 +31,7 @@ def _is_order(value: object) -> bool:
 @launches
 @dataclass(frozen=True)
 class Specimen:
-    """What is known of an array, without the array; made by `like`.
+    """Dtype, shape, strides and alignment of an array that need not exist; made by `like`.
 
     Args:
         dtype: the element type.
@@ -82,7 +82,7 @@ def like(
     order: Order = "C",
     align: int = 16,
 ) -> Specimen:
-    """What an array of this dtype and shape would be, for `compile`, `trace` and `check`; takes no memory.
+    """Describe an array by dtype and shape, for `compile`, `trace` and `check`; allocates no memory.
 
     A kernel is compiled for a class of arrays: dtype, the dimension of stride 1, what divides extents and
     strides, alignment.  The class of a specimen is that of an array with its dtype, extents and strides.

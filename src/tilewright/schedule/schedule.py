@@ -102,7 +102,7 @@ legal(
 @hashed_once
 @dataclass(frozen=True, repr=False)
 class Schedule:
-    """``C = epilogue(sum over K of A @ B)``: how it is computed, not what.
+    """How the hardware computes ``C = epilogue(sum over K of A @ B)``: instruction, tile, warps, staging.
 
     For a kernel, its arrays and an architecture a schedule is legal as a whole, or it is refused as a whole,
     with every reason at once, before anything is compiled.

@@ -1,4 +1,4 @@
-"""The MMA atoms that targets offer, as data: one row for each, from which its maps and its record follow.
+"""A table of the MMA atoms that targets offer: one row for each, which determines its maps and its record.
 
 Fragment maps of ``mma.sync`` from the PTX ISA, section "Matrix fragments for mma.m16n8k*": lane ``4*g + t``
 holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {0, 1}`` and ``+ 8``.  The four

@@ -356,7 +356,7 @@ def _visited(
 
 @layouts
 def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:
-    """Neighbouring threads take neighbouring vectors; each thread then steps on by all threads together.
+    """Neighbouring threads take neighbouring vectors; each thread then advances by the span of all threads.
 
     Args:
         tile: extents of the tile.

@@ -129,7 +129,7 @@ def _repeated(
 
 @layouts
 def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count = WARP) -> Distribution:
-    """What a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
+    """The tile that a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
 
     Args:
         tile: extents of the tile to be moved; the longest run that divides it is chosen.

@@ -79,7 +79,7 @@ def measure(
 
 @launches
 def do_bench(call: Callable[..., Any], target: str) -> float:
-    """Milliseconds of one call: the median of some calls after a warm-up, for a person who waits.
+    """Milliseconds of one call: the median of a few calls after a warm-up, for interactive use.
 
     Args:
         call: what is timed, called without arguments.

@@ -114,7 +114,7 @@ def run_gemm(
     verify: bool = True,
     time: bool = True,
 ) -> str:
-    """Run a kernel ``C = A @ B.T``, verify every element, and say so, with the time of a call.
+    """Run a kernel ``C = A @ B.T``, verify every element, and report the time of a call.
 
     Args:
         bound: the kernel, with constants ``tile`` and ``mma``; takes A (M, K), B (N, K), C (M, N).
@@ -165,7 +165,7 @@ def run_gemm(
 def run_attention(
     bound: Bound, dtype: DType, shape: Sequence[int], target: str, *, causal: bool = False
 ) -> str:
-    """Run ``O = softmax(Q Kᵀ / sqrt(D)) V``, verify every element of one head, and say so, with the speed.
+    """Run ``O = softmax(Q Kᵀ / sqrt(D)) V``, verify one head element by element, and report the speed.
 
     Args:
         bound: the kernel; takes Q, K, V, O (B, H, M or N, D), the scale, and of a causal one how many keys

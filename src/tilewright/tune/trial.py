@@ -34,7 +34,7 @@ _UNWRITTEN = 0xFF
 
 @launches.made("bind a kernel, and give it operands of tw.testing.operands(...)")
 class Trial:
-    """A kernel that multiplies two matrices, with its constants fixed, and those that it is tried on.
+    """A GEMM kernel with its constants fixed, and the operands to run it on.
 
     The output starts as bytes of ones, which are NaN in every float dtype: an element that the kernel does
     not write is found.

@@ -28,7 +28,7 @@ from tilewright.symbolic.nodes import Int
 def tiles(
     of: Tensor | Index | Sequence[Index], *, batch: int | None = None, groups: Tensor | None = None
 ) -> Any:
-    """``for m, n in tw.tiles(C):`` says what one tile of the result is; the kernel computes all of them.
+    """``for m, n in tw.tiles(C):`` describes one tile of the result; the kernel computes all of them.
 
     A kernel with this loop says *what* is computed and nothing of how: arrays are indexed with ``m``, ``n``
     and the ``k`` of `steps`, tiles are computed with as in NumPy, and ``C[m, n] = ...`` stores one.
@@ -102,7 +102,7 @@ def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> N
 
 @verb
 def steps(extent: Index) -> Any:
-    """``for k in tw.steps(K):`` goes along a dimension that is summed, in steps of any length.
+    """``for k in tw.steps(K):`` iterates over a summed dimension, in steps of any length.
 
     Args:
         extent: of the dimension.
@@ -165,7 +165,7 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
 
 @verb
 def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
-    """An accumulator that begins with a number; see `zeros`.
+    """An accumulator with a given initial value; see `zeros`.
 
     Args:
         value: the number.

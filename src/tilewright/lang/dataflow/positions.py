@@ -16,7 +16,7 @@ from tilewright.lang.verbs import verb
 
 @verb
 def positions(span: Any) -> Tile:
-    """``y[i] = i``: for each place of a span of `tiles` its index in the whole dimension, in i32.
+    """``y[i] = i``: for each element of a span of `tiles`, its index in the whole dimension, in i32.
 
     What is computed from it depends on where an element stands, and not on how tiles are cut.
 

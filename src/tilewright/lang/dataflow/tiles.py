@@ -54,7 +54,7 @@ class Recording(Protocol):
 
 @inline.made("A[m, k] of a parameter A in a loop over tw.tiles gives one")
 class Tile(_Arithmetic):
-    """A value of a dataflow kernel: it has an axis for each span that it varies along.
+    """A value of a dataflow kernel, with one axis for each span along which it varies.
 
     Made by ``A[m, k]``; arithmetic gives new tiles.  A function that takes one says so:
 

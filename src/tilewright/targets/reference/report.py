@@ -15,7 +15,7 @@ from tilewright.targets.reference.findings import Finding
 @launches.made("kernel.check(...) gives one")
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What executing a kernel on the reference showed; made by `Kernel.check`.
+    """Findings and counters of one run on the reference; made by `Kernel.check`.
 
     Args:
         kernel: the kernel's name.
