@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,15 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.ir.async_ops import RoleBarrier
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.device_array import device_get, device_put
+from tilewright.schedule.crossing import reduced_in_parts
+from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
+from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.targets.target import CUDA
 
 from .small import CASES
@@ -196,3 +203,56 @@ def test_what_tiles_do_not_know_is_refused() -> None:
     schedule = replace(SCHEDULES["cooperative"], across=True, cluster=(2, 1))
     with pytest.raises(tw.ScheduleError, match=r"across=True with cluster=\(2, 1\)"):
         statistics.bind(schedule=schedule, stores=True)(*given.values(), target="reference")
+
+
+def flow_of_powers(power: Callable[[Any, Any], Any]) -> Form:
+    """The form of a product whose rows give their maximum, and a sum of powers of each number and of it."""
+
+    def powers(A, B, C, top, total):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            high = acc.max(axis=1)
+            C[m, n] = acc
+            top[m] = high
+            total[m] = power(acc, high[:, None]).sum(axis=1)
+
+    dims = {"A": "M K", "B": "N K", "C": "M N", "top": "M", "total": "M"}
+    matrix = TensorSpec(tw.f32, 2, 1, (16, 16), (16, 1), 16, False)
+    row = TensorSpec(tw.f32, 1, 0, (16,), (1,), 16, False)
+    specs = {name: matrix if " " in one else row for name, one in dims.items()}
+    return form_of(Program(powers, dims).run(specs))
+
+
+@pytest.mark.parametrize(
+    ("power", "is_in_parts"),
+    [
+        (lambda x, high: tw.exp(x), True),
+        (lambda x, high: tw.exp(x - high), True),
+        (lambda x, high: tw.exp2(x - high), True),
+        (lambda x, high: tw.exp(x + high), False),
+        (lambda x, high: tw.exp(x * high), False),
+        (lambda x, high: tw.exp(high - x), False),
+        (lambda x, high: tw.sqrt(x - high), False),
+    ],
+)
+def test_a_sum_above_a_maximum_is_made_of_parts_where_a_difference_of_maxima_scales_it(
+    power: Callable[[Any, Any], Any], is_in_parts: bool
+) -> None:
+    assert len(reduced_in_parts(flow_of_powers(power))) == (2 if is_in_parts else 0)
+
+
+@pytest.mark.parametrize("name", ["ping-pong", "cooperative"])
+def test_groups_of_warps_meet_at_barriers_of_their_own(name: str) -> None:
+    """A number that two groups used would let warps of one go on for those of the other."""
+    schedule = replace(SCHEDULES[name], across=True)
+    kernel = statistics.bind(schedule=schedule, stores=True).trace(*arrays((2, 128, 256, 64)).values())
+    numbers = {op.number for op in kernel.walk() if isinstance(op, RoleBarrier)}
+    named = {sym for number in numbers for sym in symbols(number)}
+    assert schedule.groups == 2
+    assert numbers
+    first, second = (
+        {substitute(number, dict.fromkeys(named, group)) for number in numbers} for group in range(2)
+    )
+    assert not first & second

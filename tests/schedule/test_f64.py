@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -173,12 +174,16 @@ def test_ragged_products_are_right(layout: str) -> None:
         assert found.ok, f"{layout} {shape}: {found}"
 
 
-def test_ragged_products_of_complex_numbers_are_right() -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"balanced": True}, {"balanced": True, "split_k": 2}], ids=["whole", "shares", "split"]
+)
+def test_ragged_products_of_complex_numbers_are_right(changes: dict[str, Any]) -> None:
+    schedule = replace(SMALL.schedule, **changes)
     rng = np.random.default_rng(5)
     a, b = (numbers(rng, shape, tw.f64, "interleaved") for shape in ((35, 21), (21, 19)))
     out = np.full((35, 19), np.nan, np.complex128)
-    asked = ComplexWanted(how=SMALL.schedule, target="reference", conjugate_a=True)
+    asked = ComplexWanted(how=schedule, target="reference", conjugate_a=True)
     (ran,) = product_of_complex({"a": a, "b": b, "c": None, "out": out}, asked).launch()
-    assert (ran.target, ran.schedule) == ("reference", SMALL.schedule)
-    compare_complex(a.conj(), b, out, how=Accumulation.of(SMALL.schedule.atom)).raise_if_wrong()
-    assert not compare_complex(a, b, out, how=Accumulation.of(SMALL.schedule.atom)).ok
+    assert (ran.target, ran.schedule) == ("reference", schedule)
+    compare_complex(a.conj(), b, out, how=Accumulation.of(schedule.atom)).raise_if_wrong()
+    assert not compare_complex(a, b, out, how=Accumulation.of(schedule.atom)).ok

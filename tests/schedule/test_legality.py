@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ir.ops import Shared
+from tilewright.ir.ops import Fragment, Shared
 from tilewright.lang.program import Program
+from tilewright.passes.pipeline import run_passes
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
+from tilewright.schedule.resources import Case
+from tilewright.targets.target import TARGETS
 
 from .drawing import compared
 from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, expanded, flow_of, specs
@@ -30,6 +33,25 @@ def test_formulas_say_what_expanded_kernels_say(chunk: int) -> None:
     assert sum(one.verdict == "broken" for one in found) >= EACH // 10
 
 
+OVERLAPPED = replace(BULK, epilogue="overlapped")
+TAKEN = {
+    **FORMS,
+    "cooperative, registers as they are": replace(BULK, registers=0),
+    "overlapped": OVERLAPPED,
+    "overlapped, registers as they are": replace(OVERLAPPED, registers=0),
+    "overlapped, three groups": replace(OVERLAPPED, tile=(192, 64, 64), groups=3, registers=152),
+    "ping-pong, overlapped": replace(FORMS["ping-pong"], epilogue="overlapped"),
+}
+
+
+@pytest.mark.parametrize("form", TAKEN)
+def test_threads_and_shared_memory_of_every_form_are_those_of_its_kernel(form: str) -> None:
+    given, schedule = specs(), TAKEN[form]
+    case = Case(schedule, form_of(flow_of(given)), given, HOPPER)
+    kernel, _ = run_passes(expanded(schedule), HOPPER, TARGETS["cuda"].passes)
+    assert (case.threads, case.shared_bytes) == (kernel.threads, kernel.shared_bytes)
+
+
 @pytest.mark.parametrize("stages", [1, 3])
 def test_what_stays_together_takes_what_its_layout_says(stages: int) -> None:
     schedule = replace(
@@ -39,6 +61,39 @@ def test_what_stays_together_takes_what_its_layout_says(stages: int) -> None:
     held = {op.result.name: op.elems for op in kernel.walk() if isinstance(op, Shared)}
     a, b = 4 * 65 * 8, 2 * 66 * 16
     assert (held["sA"], held["sB"]) == (stages * a - 8, stages * b - 2 * 16)
+
+
+def test_a_result_that_one_block_stores_goes_through_shared_memory_as_a_whole() -> None:
+    kernel = expanded(replace(FORMS["cp_async"], epilogue="staged"))
+    (held,) = (op.elems for op in kernel.walk() if isinstance(op, Shared) and op.result.name == "sC")
+    assert held >= 64 * 64
+
+
+def test_registers_of_two_parts_of_plain_operands_are_those_of_the_kernel() -> None:
+    given, schedule = specs(), FORMS["fragments"]
+    names = {"rA", "rA_1", "rB", "rB_1"}
+    held = [op for op in expanded(schedule).walk() if isinstance(op, Fragment) and op.result.name in names]
+    assert len(held) == len(names)
+    values = sum(op.result.fragment.distribution.size_values for op in held)
+    assert Case(schedule, form_of(flow_of(given)), given, HOPPER).held == values * tw.f16.bytes // 4
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+def test_a_result_that_is_seen_with_its_axes_changed_is_stored_by_bulk_copies(unit: int) -> None:
+    def turned(A, B, C):
+        D = C.permute(1, 0)
+        for m, n in tw.tiles(D):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            D[m, n] = acc
+
+    result = replace(specs()["C"], unit_dim=unit, stride_divisors=(16, 1) if unit else (1, 16))
+    given = {**specs(), "C": result}
+    del given["bias"]
+    form = form_of(Program(turned, {"A": "M K", "B": "N K", "C": "N M"}).run(given))
+    leaving = Case(BULK, form, given, HOPPER).leaving
+    assert not [*leaving.against_bulk(form.stores[0])]
 
 
 @pytest.mark.parametrize("form", FORMS)

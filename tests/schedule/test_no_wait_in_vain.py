@@ -12,7 +12,7 @@ from tests.hazards.mutate import FoundError, ended_by_the_first_finding
 import tilewright as tw
 from tilewright.ir.async_ops import BulkWait, ClusterBarrier, MmaWait, RoleBarrier
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import AsyncWait, Barrier, Block, Op, WarpBarrier
+from tilewright.ir.ops import AsyncWait, Barrier, Block, Fill, Op, WarpBarrier
 from tilewright.passes.idle_waits import drop_idle_waits
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.reference import run
@@ -168,3 +168,13 @@ def test_what_waits_for_nothing_on_any_way_is_left_out(between: str, branch: boo
     count = sum(isinstance(op, WAITS) for op in traced.walk())
     assert len(notes) == count - len(left)
     assert all("test_no_wait_in_vain.py" in note for note in notes)
+
+
+@pytest.mark.parametrize("form", ["direct", "registers", "cp_async", "fragments", "persistent"])
+def test_no_sums_are_cleared_that_nothing_is_added_to(form: str) -> None:
+    """Sums that are promoted now and then are cleared for the next ones, and not behind the last ones."""
+    ops = [*expanded(replace(FORMS[form], promote=2)).walk()]
+    filled = {at: op.target for at, op in enumerate(ops) if isinstance(op, Fill)}
+    assert filled
+    for at, target in filled.items():
+        assert any(target in later.operands for later in ops[at + 1 :] if not isinstance(later, Fill))

@@ -59,6 +59,12 @@ def test_through_all_memories(machine: Machine, target: DType) -> None:
         assert np.array_equal(X.astype(target.numpy), Y)
 
 
+def test_one_element_goes_through_all_memories(machine: Machine) -> None:
+    X, Y = values((3, 2)), blank((3, 2))
+    run(machine, everywhere, X, Y, tile=(1, 1), threads=(1, 1))
+    assert np.array_equal(X, Y)
+
+
 @tw.kernel(X="M N", Y="M N")
 def directly(X, Y, *, tile):
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))

@@ -172,21 +172,31 @@ SPECIAL = [8188.0, 8190.0, -8190.0, 65504.0, np.inf, np.nan, 2.0**-24, -(2.0**-2
 
 
 @pytest.mark.parametrize("wide", ["f16", "bf16", "f32"])
-@pytest.mark.parametrize("zero", [None, "i8"])
-def test_scales_out_of_the_ordinary_give_what_the_reference_gives(wide: str, zero: str | None) -> None:
-    """Infinities, NaN, what overflows and what is subnormal, one group of a column each."""
+@pytest.mark.parametrize(("kind", "zero"), [("i4", None), ("i4", "i8"), ("f4e2m1", None)])
+def test_scales_out_of_the_ordinary_give_what_the_reference_gives(
+    kind: str, zero: str | None, wide: str
+) -> None:
+    """Infinities, NaN, what overflows and what is subnormal, one group of a column each; and each alone.
+
+    One such scale decides how the whole product is rounded, so that it hides what another one does.
+    """
     dtype, group = tw.dtype(wide).numbers, 16
     special = [*SPECIAL, float(ml_dtypes.finfo(dtype).max), float(ml_dtypes.finfo(dtype).smallest_normal)]
-    scales = np.array([special], np.float64).astype(dtype)
-    numbers = np.tile(np.arange(-8, 8)[:, None], (1, len(special)))
-    zeros = None if zero is None else np.arange(len(special))[None].astype(np.int8) * 9 - 60
-    b, size = held(numbers, "i4", "k"), len(special)
-    asked: dict[str, Any] = {"scale_b": scales, "group": group, "out_dtype": "f32"}
+    together, size = np.array([special], np.float64).astype(dtype), len(special)
+    every = np.arange(16).astype(np.uint8).view(tw.f4e2m1.numbers).astype(np.float32)
+    numbers = np.tile((np.arange(-8, 8) if kind == "i4" else every)[:, None], (1, size))
+    zeros = None if zero is None else np.arange(size)[None].astype(np.int8) * 9 - 60
+    b = held(numbers, kind, "k")
+    asked: dict[str, Any] = {"group": group, "out_dtype": "f32"}
     if zeros is not None:
         asked["zero_b"] = zeros
     rows = np.concatenate([np.eye(group), np.ones((1, group))]).astype(dtype)
-    with np.errstate(all="ignore"):
-        found, expected = (tw.scaled_mm(rows, b, **asked, target=on) for on in ("cpu", "reference"))
-    assert found.shape == (group + 1, size)
-    assert np.array_equal(np.isnan(found), np.isnan(expected))
-    assert np.array_equal(found[:-1], expected[:-1], equal_nan=True)
+    alone = [np.full_like(together, one) for one in together[0]] if wide != "f32" else []  # never rounded
+    for scales in (together, *alone):
+        with np.errstate(all="ignore"):
+            found, expected = (
+                tw.scaled_mm(rows, b, **asked, scale_b=scales, target=on) for on in ("cpu", "reference")
+            )
+        assert found.shape == (group + 1, size)
+        assert np.array_equal(np.isnan(found), np.isnan(expected))
+        assert np.array_equal(found[:-1], expected[:-1], equal_nan=True), scales[0, 0]

@@ -247,6 +247,33 @@ def test_zeros_are_written_only_where_they_are_read(name: str, zeros: str) -> No
     assert ("!(k == 0)" in text) == (name == "plain")
 
 
+@tw.kernel(A="M K", B="N K", C="M N")
+def counted(A, B, C, *, steps):
+    """The first tiles along K are multiplied as often as the author says."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    for _ in tw.range(steps):
+        tw.copy(A.tile((48, 32), (m, 0)), sA, threads=32)
+        tw.copy(B.tile((64, 32), (n, 0)), sB, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(TILE[:2], (m, n)))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_zeros_of_a_known_number_of_steps_are_written_if_there_is_none(steps: int) -> None:
+    rng = np.random.default_rng(steps)
+    a, b = (rng.standard_normal((rows, 100)).astype(np.float32) for rows in (50, 70))
+    nans, c = np.full((200, 200), np.nan, np.float32), np.full((50, 70), np.nan, np.float32)
+    plain(nans, nans, nans.copy(), target="cpu")  # scratch memory is full of what that leaves
+    made = counted.bind(steps=steps)(a, b, c, target="cpu")
+    deep_a, deep_b = (np.tile(one[:, :32], (1, steps)) for one in (a, b))
+    compare_gemm(deep_a, deep_b.T, c, Accumulation.of(MMA.atom)).raise_if_wrong()
+    assert (": acc = 0\n" in made.listing.text) == (steps == 0)
+
+
 def test_nothing_past_an_edge_is_filled_but_the_rest_of_a_micro_tile() -> None:
     """Along K nothing is filled at all: products end where K does."""
     text = text_of("plain")
