@@ -1,1 +1,1 @@
-"""Layouts: nested shapes and strides, their algebra, and the sizes that they may have."""
+"""Layouts: nested shapes and strides, their algebra, and limits on their sizes."""

@@ -1,8 +1,8 @@
 """The algebra of layouts: coalesce, composition, complement, division, product, inverses.
 
-Extents and strides may be symbolic wherever the divisibility that an operation rests on can be proved.  What
-is inadmissible, or cannot be decided, is refused with the condition that failed: an algebra that answered
-anyway would answer wrongly.  Ragged tiling is the business of views (`tilewright.views.transforms.Tile`).
+Extents and strides may be symbolic if the divisibility that an operation needs can be proved.  An operation
+whose condition is false or cannot be proved raises an error that names the condition: any result would be
+wrong.  Views handle ragged tiling (`tilewright.views.transforms.Tile`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tilewright.symbolic.expr import ceil_div, equal, floordiv, mul, prove
 from tilewright.symbolic.nodes import Expr, Int
 
 Tiler: TypeAlias = Int | Layout | Sequence["Tiler"]
-"""What divides a layout: a layout, an extent (packed), or one of these per mode."""
+"""A divisor of a layout: a layout, an extent (packed), or a sequence of these, one per mode."""
 
 
 def _divides(tiler: object, depth: int = 0) -> bool:
-    """Whether something is of the kind `Tiler`."""
+    """Return whether a value is a `Tiler`."""
     if is_sequence(tiler):
         parts = cast(Sequence[object], tiler)
         few = depth < DEEPEST and len(parts) <= MOST_ENTRIES
@@ -52,11 +52,11 @@ def coalesce(layout: Layout, profile: object = None) -> Layout:
 
     Args:
         layout: any layout.
-        profile: a tuple of the layout's rank, to coalesce each of its modes for itself; its entries may be
-            tuples again.
+        profile: a tuple with one entry per mode coalesces each mode separately; its entries may be tuples
+            again.
 
     Raises:
-        LayoutError: the profile is a tuple of another length than the layout has modes.
+        LayoutError: the length of the profile differs from the number of modes.
 
     Example:
         >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
@@ -77,15 +77,16 @@ def coalesce(layout: Layout, profile: object = None) -> Layout:
 
 @layouts
 def composition(outer: Layout, inner: Tiler) -> Layout:
-    """``result(c) = outer(inner(c))``, with the coordinates of ``inner``.
+    """Return ``result(c) = outer(inner(c))``, with the coordinates of ``inner``.
 
     Args:
         outer: the layout that is applied last.
         inner: a layout whose offsets are indices of ``outer``; or a tuple, applied mode by mode.
 
     Raises:
-        LayoutError: an offset of ``inner`` lies outside ``outer``, or no layout is the composition: strides
-            and extents of ``inner`` do not divide along the modes of ``outer``, or that cannot be proved.
+        LayoutError: an offset of ``inner`` lies outside ``outer``, or the composition is not a layout:
+            strides and extents of ``inner`` do not divide along the modes of ``outer``, or this cannot be
+            proved.
 
     Example:
         >>> print(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
@@ -102,15 +103,15 @@ def composition(outer: Layout, inner: Tiler) -> Layout:
 
 @layouts
 def complement(layout: Layout, size: Int | None = None) -> Layout:
-    """The layout of the offsets that ``layout`` skips: together they reach each of ``[0, size)`` once.
+    """The layout of the offsets that ``layout`` skips: together, both reach each of ``[0, size)`` once.
 
     Args:
         layout: an injective layout, apart from modes of stride 0.
-        size: what to fill; default: the least that is possible.
+        size: number of offsets to cover; default: the smallest legal number.
 
     Raises:
-        LayoutError: a stride is no multiple of the span of the modes below it, ``size`` is no multiple of the
-            whole span, or neither can be proved.
+        LayoutError: a stride is not a multiple of the span of the modes below it, ``size`` is not a multiple
+            of the whole span, or this cannot be proved.
 
     Example:
         >>> print(complement(Layout(4, 2), 24), complement(Layout((2, 2), (1, 6)), 24))
@@ -131,11 +132,11 @@ def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     """``((tile), (rest))``: mode 0 runs through one tile, mode 1 through the tiles.
 
     Args:
-        layout: what is divided.
-        tiler: a layout (or an extent) picking the elements of a tile; or a tuple, applied mode by mode.
+        layout: the layout to divide.
+        tiler: a layout (or an extent) that picks the elements of a tile; or a tuple, applied mode by mode.
 
     Raises:
-        LayoutError: the tiles do not divide the layout, or that cannot be proved.
+        LayoutError: the tiles do not divide the layout, or this cannot be proved.
 
     Example:
         >>> print(logical_divide(Layout(24, 3), Layout(4, 2)))
@@ -182,14 +183,14 @@ def tiled_divide(layout: Layout, tiler: Tiler) -> Layout:
 
 @layouts
 def logical_product(layout: Layout, tiler: Tiler) -> Layout:
-    """``(layout, copies)``: mode 1 lays copies of ``layout`` out as ``tiler`` says, without overlap.
+    """``(layout, copies)``: mode 1 arranges copies of ``layout`` by ``tiler``, without overlap.
 
     Args:
-        layout: what is repeated.
+        layout: the layout to repeat.
         tiler: the layout (or the number) of the copies; or a tuple, applied mode by mode.
 
     Raises:
-        LayoutError: the copies would not be a layout, or that cannot be proved.
+        LayoutError: the copies do not form a layout, or this cannot be proved.
 
     Example:
         >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6)))
@@ -207,7 +208,7 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
 
 @layouts
 def blocked_product(layout: Layout, tiler: Layout) -> Layout:
-    """A grid of copies of ``layout``, each copy in one piece: modes ``(layout_i, tiler_i)``.
+    """A grid of copies of ``layout``, each copy contiguous in the grid: modes ``(layout_i, tiler_i)``.
 
     Raises:
         LayoutError: as `logical_product`.
@@ -237,7 +238,7 @@ def raked_product(layout: Layout, tiler: Layout) -> Layout:
 
 @layouts
 def right_inverse(layout: Layout) -> Layout:
-    """The largest layout with ``layout(result(i)) == i``: it covers the offsets that are contiguous from 0.
+    """The largest layout with ``layout(result(i)) == i``: it covers the consecutive offsets from 0.
 
     Example:
         >>> print(right_inverse(Layout((4, 8), (8, 1))))
@@ -274,7 +275,7 @@ def left_inverse(layout: Layout) -> Layout:
 
 
 def _by_mode(verb: Callable[[Layout, Tiler], Layout], layout: Layout, tiler: Sequence[Tiler]) -> Layout:
-    """``verb`` on each mode with its entry of ``tiler``; modes without one stay as they are."""
+    """Apply ``verb`` to each mode with its entry of ``tiler``; modes without an entry do not change."""
     if len(tiler) > layout.rank:
         raise LayoutError(f"tiler {shown(tiler)} for the layout {layout}, which has {layout.rank} modes")
     split = [verb(mode, part) for mode, part in zip(layout.modes, tiler, strict=False)]
@@ -282,7 +283,7 @@ def _by_mode(verb: Callable[[Layout, Tiler], Layout], layout: Layout, tiler: Seq
 
 
 def _gathered(divided: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
-    """The tile and the rest of a divided layout, each gathered from all modes."""
+    """Return the tile and the rest of a divided layout, each gathered from all modes."""
     if isinstance(tiler, Layout) or not isinstance(tiler, Sequence):
         tile, rest = divided.modes
         return tile, rest
@@ -293,7 +294,7 @@ def _gathered(divided: Layout, tiler: Tiler) -> tuple[Layout, Layout]:
 
 
 def _aligned_product(layout: Layout, tiler: Layout) -> tuple[Layout, Layout]:
-    """`logical_product` of two layouts of equal rank, made so by modes of extent 1."""
+    """Return `logical_product` of two layouts, padded to equal rank with modes of extent 1."""
     rank = max(layout.rank, tiler.rank)
     padded = [make_layout(*l.modes, *[Layout(1, 0)] * (rank - l.rank)) for l in (layout, tiler)]
     inner, outer = logical_product(*padded).modes

@@ -1,4 +1,4 @@
-"""Counts of threads, and widths of vectors, that divide a tile: what messages name as the nearest choice."""
+"""Thread counts and vector widths that divide a tile: the nearest legal choices in error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def dealt(tile: Sequence[int], threads: int) -> tuple[int, ...]:
-    """Thread counts per dimension that divide a tile, as many of ``threads`` in all as the first dims take.
+    """Distribute ``threads`` over the dimensions of a tile: each count divides its extent, first dims first.
 
     Example:
         >>> dealt((64, 32), 128), dealt((6, 8), 32)
@@ -21,9 +21,9 @@ def dealt(tile: Sequence[int], threads: int) -> tuple[int, ...]:
 
 
 def divisor_at_most(value: int, most: int) -> int:
-    """The largest divisor of a positive integer that is at most ``most``; at once, however large both are.
+    """Return the largest divisor of a positive integer that is at most ``most``, in bounded time.
 
-    Of values beyond 2**32 those divisors are looked at that are small, or large by a small factor.
+    For values beyond 2**32 only divisors up to 2**16 and their cofactors are tried.
 
     Example:
         >>> divisor_at_most(60, 8), divisor_at_most(60, 2**40), divisor_at_most(2**60 + 2, 5)
@@ -34,7 +34,7 @@ def divisor_at_most(value: int, most: int) -> int:
 
 
 def fitting(extent: int, threads: int, vector: int) -> str:
-    """Threads and vectors, at most as many and as wide, that divide an extent.
+    """Return the text of a smaller vector or fewer threads that divide an extent.
 
     Example:
         >>> fitting(60, 4, 8), fitting(60, 8, 4)

@@ -1,9 +1,9 @@
 """Layouts: functions from coordinates to offsets, written ``shape:stride``, possibly nested.
 
 A layout of shape ``(s0, s1, ...)`` and stride ``(d0, d1, ...)`` maps the coordinate ``(c0, c1, ...)`` to
-``c0*d0 + c1*d1 + ...``.  Each entry, a mode, may itself be a layout; an integer given for a nested mode
-counts through its coordinates with the first one fastest, and so does an integer given for a whole layout.
-The notation and the verbs are those of CuTe.  `tilewright.layout.algebra` has the algebra.
+``c0*d0 + c1*d1 + ...``.  Each entry is a mode, and a mode may itself be a layout.  An integer index into a
+nested mode, or into a whole layout, counts through its coordinates with the first one fastest.  The notation
+and the operation names are those of CuTe.  `tilewright.layout.algebra` has the algebra.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Layout(Shown):
 
     Args:
         shape: an extent, or a nested tuple of extents; integers or symbolic integers.
-        stride: of the same structure; default: packed, dimension 0 fastest.
+        stride: strides in the same structure; default: packed, dimension 0 fastest.
 
     Raises:
         LayoutError: shape and stride differ in structure, or an extent is less than 1.
@@ -126,7 +126,7 @@ class Layout(Shown):
                 is an index or a tuple.  Integers, NumPy integer arrays, or symbolic integers.
 
         Raises:
-            LayoutError: the coordinate does not fit the shape, or lies outside.
+            LayoutError: the coordinate does not fit the shape, or lies outside it.
 
         Example:
             >>> layout = Layout(((2, 4), 3), ((1, 6), 2))
@@ -143,13 +143,13 @@ class Layout(Shown):
         return self.slice(*coords) if isinstance(coords, tuple) else self.slice(coords)
 
     def slice(self, *coords: Any) -> tuple[Layout, Int]:
-        """The layout of the modes that are kept, and the offset of the indices that are given.
+        """Return the layout of the kept modes, and the offset of the given indices.
 
         Args:
             coords: per mode an index, a tuple for a nested mode, or None (in brackets: ``:``) to keep it.
 
         Returns:
-            A new layout and an offset: ``self(i, j) == kept(j) + offset``.  This layout is not touched.
+            A new layout and an offset: ``self(i, j) == kept(j) + offset``.  This layout does not change.
 
         Raises:
             LayoutError: the number of coordinates is not the rank, or an index lies outside.
@@ -259,7 +259,7 @@ def _check_inside(coord: Any, extent: Int) -> None:
 
 
 def _index(coord: Any, shape: IntTuple) -> Any:
-    """An index as a plain integer, an expression, or an array."""
+    """Convert an index to a plain integer, an expression, or an array."""
     if isinstance(coord, Expr):
         return coord
     if isinstance(coord, np.ndarray):
@@ -286,7 +286,7 @@ def _offset(coord: Any, shape: IntTuple, stride: IntTuple) -> Any:
 
 
 def _apply(index: Any, shape: tuple[Int, ...], stride: tuple[Int, ...]) -> Any:
-    """The offset of an index that counts through all modes, the first one fastest."""
+    """Return the offset of a linear index, which counts through all modes, the first one fastest."""
     total: Any = 0
     for extent, step in zip(shape[:-1], stride[:-1], strict=True):
         total = total + index % extent * step

@@ -1,4 +1,4 @@
-"""Sizes beyond which a tile or a map of threads is a mistake, refused before its tables are made."""
+"""Upper limits on tiles and thread maps, checked before any table is built."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tilewright.calls import Most
 from tilewright.errors import LayoutError, shown
 
 PAIRS = 1 << 22
-"""(thread, value) pairs of one map: all of them are tabled to see that the map is exact."""
+"""(thread, value) pairs of one map. The check that a map is exact tables all of them."""
 
 ELEMENTS = 1 << 24
-"""Elements of one tile, likewise."""
+"""Elements of one tile. Checks table all of them."""
 
 THREADS = 1 << 16
-"""Threads of one block; a GPU takes 1024, and the reference runs each by itself."""
+"""Threads of one block. A GPU allows 1024; the reference runs each thread separately."""
 
 SHARED_BYTES = 1 << 26
-"""Bytes of one tensor in shared memory; no target has a hundredth of it, and the reference allocates it."""
+"""Bytes of one tensor in shared memory. No target has a hundredth of it; the reference allocates it."""
 
 SWIZZLE_BITS = 40
-"""Bits of an offset in elements that a swizzle may reach; more address no memory."""
+"""Highest offset bit, in elements, that a swizzle may reach. No memory has larger offsets."""
 
 WARPS = Most(1024, "a block of a GPU has 1024 threads at most")
 REPEATS = Most(4096, "each is held in registers of its own")
@@ -35,7 +35,7 @@ STAGES = Most(256, "each holds a tile of every operand in shared memory, and the
 
 
 def check_tile(shape: Sequence[int]) -> None:
-    """Refuse a tile whose elements nobody could count.
+    """Refuse a tile with an illegal extent or too many elements.
 
     Raises:
         LayoutError: an extent below 1, or more than `ELEMENTS` in all.
@@ -50,13 +50,13 @@ def check_tile(shape: Sequence[int]) -> None:
 
 
 def check_rank(what: str, given: Sequence[object], rank: int) -> None:
-    """Refuse a shape or place of another rank than the tile's."""
+    """Refuse a shape or index whose rank differs from the tile's."""
     if len(given) != rank:
         raise LayoutError(f"{what} {shown(tuple(given))} of rank {len(given)} for a tile of rank {rank}")
 
 
 def check_pairs(threads: int, values: int) -> None:
-    """Refuse a map of more threads than a block has, or of more pairs than can be tabled.
+    """Refuse a map with more threads than a block may have, or more pairs than can be tabled.
 
     Raises:
         LayoutError: more than `THREADS` threads, or more than `PAIRS` pairs.

@@ -1,4 +1,4 @@
-"""Modes as pairs of extent and stride: what the algebra of layouts is made of."""
+"""Modes as (extent, stride) pairs: the building blocks of the layout algebra."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Pair: TypeAlias = tuple[Int, Int]
 
 
 def pairs_of(layout: Layout) -> list[Pair]:
-    """The modes without nesting."""
+    """Return the modes of a layout as a flat list of pairs."""
     return list(zip(flat(layout.shape), flat(layout.stride), strict=True))
 
 
 def from_pairs(pairs: Sequence[Pair]) -> Layout:
-    """The layout of these modes; a single mode is not nested, and no mode at all is ``1:0``."""
+    """Build a layout from modes. One mode gives an unnested layout, an empty list gives ``1:0``."""
     if len(pairs) == 1:
         return Layout(*pairs[0])
     return Layout(tuple(n for n, _ in pairs), tuple(d for _, d in pairs)) if pairs else Layout(1, 0)
 
 
 def coalesced(pairs: Sequence[Pair]) -> list[Pair]:
-    """The same function in as few modes as possible: no extents of 1, and runs of equal steps joined."""
+    """Return the same function in the fewest modes: drop extents of 1, join modes of one constant step."""
     joined: list[Pair] = []
     for extent, stride in pairs:
         if extent == 1:
@@ -41,13 +41,13 @@ def coalesced(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def divides(by: Int, value: Int) -> bool | None:
-    """Whether ``by`` divides ``value``, if that can be told."""
+    """Return whether ``by`` divides ``value``, or None if this is unknown."""
     rest = mod(value, by)
     return rest == 0 if isinstance(rest, int) else None
 
 
 def nearest(value: Int, unit: Int) -> str:
-    """The end of a message: the multiples of ``unit`` around ``value``."""
+    """Return the end of an error message: the multiples of ``unit`` around ``value``."""
     if not (isinstance(value, int) and isinstance(unit, int)):
         return ""
     below, above = value // unit * unit, -(-value // unit) * unit
@@ -55,7 +55,7 @@ def nearest(value: Int, unit: Int) -> str:
 
 
 def gaps_of(layout: Layout) -> tuple[list[Pair], Int]:
-    """The modes that fill the gaps between the offsets of ``layout``, and what all that spans."""
+    """Return the modes that fill the gaps between the offsets of ``layout``, and the span of both."""
     gaps: list[Pair] = []
     span: Int = 1
 
@@ -101,7 +101,7 @@ def compose(outer: Layout, inner: Layout) -> Layout:
 def _through(
     digits: list[Pair], used: list[Int], shape: IntTuple, stride: IntTuple
 ) -> tuple[IntTuple, IntTuple]:
-    """The modes of the inner layout, each taken through the outer one."""
+    """Map each mode of the inner layout through the outer one."""
     if isinstance(shape, tuple) and isinstance(stride, tuple):
         made = [_through(digits, used, n, d) for n, d in zip(shape, stride, strict=True)]
         return tuple(n for n, _ in made), tuple(d for _, d in made)
@@ -114,10 +114,10 @@ def _through(
 
 
 def _pieces(digits: list[Pair], used: list[Int], rest: Int, step: Int) -> list[Pair]:
-    """``rest`` steps of ``step`` through the mixed-radix number that ``digits`` describe.
+    """Map ``rest`` steps of ``step`` through the mixed-radix number that ``digits`` describe.
 
-    ``used`` counts how far each digit has come.  Modes that together stay inside every digit never carry, and
-    only then is the sum of their images the image of their sum.
+    ``used`` is the largest value that each digit has reached.  If all modes together stay inside every digit,
+    no digit carries.  Only then is the sum of their images the image of their sum.
     """
     if prove(less_equal(0, step)) is not True:
         raise LayoutError(f"the stride {step} is not known to be positive or 0")

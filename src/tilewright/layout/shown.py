@@ -1,4 +1,4 @@
-"""What notebooks show of layouts, views and maps: a picture, drawn by a room that this one does not know."""
+"""Pictures of layouts, views and maps in notebooks. A higher-level package registers the drawing function."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _draw: list[Draw] = []
 
 
 def shows(draw: DrawType) -> DrawType:
-    """Make a function draw what notebooks show: SVG, or None where there is nothing to look at."""
+    """Register the function that draws an object as SVG; it returns None if there is nothing to draw."""
     _draw[:] = [draw]
     return draw
 
 
 class Shown:
-    """Base of what notebooks show as a picture."""
+    """Base class of objects that notebooks show as a picture."""
 
     __slots__ = ()
 
     def _repr_svg_(self) -> str | None:
-        """What notebooks show; None leaves them with the text."""
+        """Return SVG for a notebook, or None to show the text."""
         return _draw[0](self) if _draw else None

@@ -16,14 +16,14 @@ from tilewright.symbolic.nodes import Expr, Int
 IntTuple: TypeAlias = Int | tuple["IntTuple", ...]
 
 DEEPEST = 32
-"""How deeply shapes are nested at most; more than a few levels are a mistake."""
+"""Maximum nesting depth of a shape. More than a few levels are a mistake."""
 
 
 def canonical(value: Any) -> IntTuple:
-    """A nested sequence of integers of any kind as nested tuples of plain integers.
+    """Convert a nested sequence of integers of any kind to nested tuples of plain integers.
 
     Raises:
-        LayoutError: something in it is no integer.
+        LayoutError: the sequence contains something that is not an integer.
 
     Example:
         >>> canonical([4, [2, True]])
@@ -55,16 +55,16 @@ def _canonical(value: Any, depth: int, whole: Any) -> IntTuple:
 
 
 def integers(what: str, values: Any, count: int | None = None, meaning: str = "") -> tuple[int, ...]:
-    """Positive integers of any kind, in any kind of sequence, as a tuple of plain ones.
+    """Convert a sequence of positive integers of any kind to a tuple of plain integers.
 
     Args:
         what: the name of the argument.
-        values: what was given for it.
-        count: how many there must be; default: any number.
-        meaning: what they stand for, for the message.
+        values: the value of the argument.
+        count: the required number of integers; default: any number.
+        meaning: what the integers stand for, for the error message.
 
     Raises:
-        LayoutError: something else was given; names the nearest legal choice if there is one.
+        LayoutError: the value is anything else; the message names the nearest legal choice if one exists.
 
     Example:
         >>> integers("warps", np.array([2, 4]), 2)
@@ -90,7 +90,7 @@ nearest legal choice: warps=(4, 1)
 
 
 def integer(what: str, value: Any, meaning: str = "") -> int:
-    """One positive integer of any kind as a plain one; see `integers`.
+    """Convert a positive integer of any kind to a plain one; see `integers`.
 
     Example:
         >>> integer("vector", np.int8(4))
@@ -107,13 +107,13 @@ def _whole(value: Any) -> bool:
 
 
 def _near(value: Any) -> bool:
-    """Whether a number has an integer nearby."""
+    """Return whether a value is a number close to a 64-bit integer."""
     known = isinstance(value, int | float | np.integer | np.floating)
     return known and bool(-(2**63) < value < 2**63)
 
 
 def flat(value: IntTuple) -> tuple[Int, ...]:
-    """The integers in order, without nesting.
+    """Return the integers of a nested tuple in order, without nesting.
 
     Example:
         >>> flat((4, (2, (3, 5))))
@@ -158,7 +158,7 @@ def congruent(left: IntTuple, right: IntTuple) -> bool:
 
 
 def unflatten(leaves: Iterator[Int], profile: IntTuple) -> IntTuple:
-    """The next integers of an iterator in the structure of ``profile``.
+    """Take integers from an iterator and nest them like ``profile``.
 
     Example:
         >>> unflatten(iter([1, 4, 8]), (4, (2, 3)))
@@ -168,7 +168,7 @@ def unflatten(leaves: Iterator[Int], profile: IntTuple) -> IntTuple:
 
 
 def format_tuple(value: IntTuple) -> str:
-    """CuTe's notation.
+    """Format a nested tuple in CuTe's notation.
 
     Example:
         >>> format_tuple((4, (2, 3)))
