@@ -1,1 +1,1 @@
-"""Views: from coordinates of a tensor to offsets in a buffer, their transforms, and what they answer."""
+"""Views map tensor coordinates to buffer offsets. This package has views, transforms, and queries on them."""

@@ -1,4 +1,4 @@
-"""A transform that shows a tensor in another order, by the bits of one index."""
+"""A transform that reorders a tensor by the bits of one linear index."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tilewright.views.view import View, coordinates
 @layouts
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Show a tensor along one index, whose bits make the old coordinates.
+    """Index a tensor by one linear index, whose bits form the old coordinates.
 
-    Bit ``b`` of coordinate ``d`` is the exclusive or of those bits of the new index that ``bits[d][b]``
-    names.  Every extent is a power of two, and every old coordinate appears once: so a tile is shown in the
-    order of its addresses under a swizzle.
+    Bit ``b`` of coordinate ``d`` is the exclusive or of the bits of the new index listed in ``bits[d][b]``.
+    Every extent is a power of two, and every old coordinate appears once.  With this transform a swizzled
+    tile can be traversed in the order of its addresses.
 
     Example:
         Rows of 8 whose halves change places in every other row:
@@ -44,7 +44,7 @@ class Bits:
         return view.map((1 << count,), [_coordinate(index, of) for of in self.bits])
 
     def _is_bijective(self, count: int) -> bool:
-        """Whether the rows, as vectors of bits, are independent."""
+        """Return whether the rows, as vectors of bits, are linearly independent."""
         rows = [sum(1 << bit for bit in set(of)) for dim in self.bits for of in dim]
         for at in range(count):
             pivot = next((row for row in rows if row >> at & 1), None)
@@ -56,7 +56,7 @@ class Bits:
 
 
 def _coordinate(index: Int, of: Sequence[tuple[int, ...]]) -> Int:
-    """One coordinate: neighbouring bits that come from neighbouring bits are taken together."""
+    """Return one coordinate as an expression; a run of bits that comes from a run is extracted at once."""
     total: Int = 0
     first = 0
     while first < len(of):

@@ -1,8 +1,9 @@
-"""Boxes: which part of the tensor behind it a view is, if that is a box, cut at the tensor's edges alone.
+"""Boxes: the part of its base tensor that a view covers, if a bulk copy can transfer it.
 
-A bulk copy walks a box of a whole tensor: in each dimension it begins somewhere and takes some elements, each
-or every second, third ...; what lies outside of the tensor reads as 0 and is not written.  Whether a view is
-such a box follows from the coordinates of the tensor behind it (`View.behind`) and from its predicate.
+A bulk copy transfers a box of a whole tensor.  In each dimension the box has a start, a number of elements,
+and a step between them.  Elements outside the tensor read as 0 and are not written, so only the edges of the
+tensor may cut a box.  A view's coordinates in its base tensor (`View.behind`) and its predicate decide
+whether the view is a box.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute
 from tilewright.views.view import View
 
 ROW_BYTES = BULK.span_bytes
-"""Rows of the swizzle of bulk copies and asynchronous MMA: 8 of them, with chunks of 16 bytes exchanged."""
+"""Bytes of a row of the swizzle of bulk copies and async MMA, which permutes 16-byte chunks in 8 rows."""
 
 
 class NoBox(NamedTuple):
-    """Why a view is no box, and what would be one; ``{tensor}`` stands for the tensor behind it."""
+    """The reason why a view is not a box, and the nearest box; ``{tensor}`` stands for the base tensor."""
 
     reason: str
     nearest: str = "tw.copy"
@@ -40,11 +41,11 @@ class Box:
     """A box of a tensor.
 
     Args:
-        starts: for each dimension of the tensor, where the box begins; may lie outside.
-        sides: how many elements it takes there.
-        steps: the distance between two of them, in elements of the dimension.
-        order: the tensor's dimensions as the box lies in shared memory, from the slowest to the fastest.
-        is_swizzled: whether it lies there in rows of 128 bytes under the swizzle, and not as one row.
+        starts: first coordinate of the box in each dimension of the tensor; may lie outside the tensor.
+        sides: number of elements in each dimension.
+        steps: distance between two of these elements, in elements of the dimension.
+        order: the tensor's dimensions in the order of the box in shared memory, from slowest to fastest.
+        is_swizzled: whether shared memory holds swizzled rows of 128 bytes; otherwise it holds one row.
     """
 
     starts: tuple[Int, ...]
@@ -55,23 +56,23 @@ class Box:
 
     @property
     def inner(self) -> int:
-        """The dimension of the tensor whose neighbours are neighbours in shared memory."""
+        """The dimension of the tensor that is contiguous in shared memory."""
         return self.order[-1]
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """How many elements of each dimension it reaches over."""
+        """Number of tensor elements that the box spans in each dimension, including those it skips."""
         return tuple(side * step for side, step in zip(self.sides, self.steps, strict=True))
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """What walks: coordinates of the view, or their digits, slowest first; each has ``Sym.high + 1`` values.
+    """The iteration space of a view: its coordinates or their digits, each with ``Sym.high + 1`` values.
 
     Args:
-        syms: the coordinates and digits.
-        index: the tensor's coordinates over them.
-        conditions: the parts of the predicate over them.
+        syms: the coordinates and digits, slowest first.
+        index: the tensor's coordinates, written in ``syms``.
+        conditions: the parts of the predicate, written in ``syms``.
     """
 
     syms: tuple[Sym, ...]
@@ -81,12 +82,12 @@ class _Walk:
 
 @lru_cache(maxsize=1024)
 def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Box | NoBox:
-    """The box that a view is.
+    """Return the box that a view covers, or the reason why it is not a box.
 
     Args:
-        view: of a tensor.
-        extents: of that tensor.
-        order: the view's dimensions as they lie in shared memory, from the slowest to the fastest.
+        view: a view of a tensor.
+        extents: the extents of that tensor.
+        order: the view's dimensions in their order in shared memory, from slowest to fastest.
 
     Example:
         >>> from tilewright.views.transforms import Tile
@@ -133,7 +134,7 @@ def _extent(sym: Sym) -> int:
 
 
 def _walk(view: View, order: Sequence[int]) -> _Walk:
-    """A coordinate that is only taken apart, as those of merged dimensions are, walks by its digits."""
+    """Split coordinates that only occur in quotients and remainders (merged dimensions) into digits."""
     syms: list[Sym] = []
     instead: dict[Sym, Int] = {}
     for dim in order:
@@ -157,7 +158,7 @@ def _walk(view: View, order: Sequence[int]) -> _Walk:
 
 
 def _bases(sym: Sym, extent: int, index: Sequence[Int]) -> tuple[int, ...]:
-    """By what a coordinate is divided, smallest first; nothing if that gives no digits."""
+    """Return the divisors of a coordinate, smallest first; empty if they do not split it into digits."""
     found = {
         part.right
         for place in index
@@ -169,7 +170,7 @@ def _bases(sym: Sym, extent: int, index: Sequence[Int]) -> tuple[int, ...]:
 
 
 def _affine(dim: int, place: Int, walking: Sequence[Sym]) -> tuple[Int, dict[Sym, int]] | NoBox:
-    """Where a box begins along a dimension of the tensor, and what walks along it by how much."""
+    """Return the start of a box in one tensor dimension, and the step of each symbol that moves along it."""
     terms, constant = parts_of(place)
     start: Int = constant
     moves: dict[Sym, int] = {}
@@ -192,15 +193,15 @@ def _affine(dim: int, place: Int, walking: Sequence[Sym]) -> tuple[Int, dict[Sym
 def _other_edge(
     walk: _Walk, extents: Sequence[Int], sides: Sequence[int], steps: Sequence[int]
 ) -> Cond | None:
-    """A condition that does not follow from lying inside of the tensor."""
+    """Return a condition that does not follow from the bounds of the tensor, or None."""
     spans = [side * step for side, step in zip(sides, steps, strict=True)]
     known = list(zip(walk.index, extents, spans, strict=True))
     return next((part for part in walk.conditions if not any(_follows(part, *edge) for edge in known)), None)
 
 
 def _follows(part: Cond, place: Int, extent: Int, span: int) -> bool:
-    """Whether a condition holds wherever ``0 <= place < extent``."""
-    if not isinstance(part, Less):  # known to be false, as that of a tile before the first
+    """Return whether ``0 <= place < extent`` implies a condition."""
+    if not isinstance(part, Less):  # a constant False, for example of a tile before the first
         outside = prove(less(place, 0)), prove(less_equal(extent, place))
         return part == Constant(False) and True in outside
     if _is_outermost(part, place, extent):
@@ -211,16 +212,16 @@ def _follows(part: Cond, place: Int, extent: Int, span: int) -> bool:
     rests = [expand(add(gap, mul(place, -1))), expand(add(gap, place, 1, mul(extent, -1)))]
     if any(bounds(rest)[0] >= 0 for rest in rests) or _grows_along(gap, place):
         return True
-    # Of a tile before the first, ``gap`` <= -1, and no place is inside of the tensor.
+    # A tile before the first has ``gap`` <= -1, and none of its places is inside the tensor.
     before = bounds(expand(add(place, mul(gap, -span))))[1] < span
     return before or any(prove(less_equal(0, rest)) is True for rest in rests)
 
 
 def _grows_along(gap: Int, place: Int) -> bool:
-    """Whether a gap is not negative where a place is not, because both grow with one integer.
+    """Return whether ``place >= 0`` implies ``gap >= 0`` because both grow with the same integer.
 
-    Where ``p * gap - q * place >= least``, for positive p and q, a place of 0 or more has ``p * gap >=
-    least``; of the values that a gap takes, those below 0 are at most ``first - step``.
+    If ``p * gap - q * place >= least`` for positive p and q, then ``place >= 0`` gives ``p * gap >= least``.
+    The negative values of the gap are at most ``first - step``, so a larger ``least`` excludes them.
     """
     terms, constant = parts_of(gap)
     step = divisor(add(gap, -constant))
@@ -239,7 +240,7 @@ def _grows_along(gap: Int, place: Int) -> bool:
 
 
 def _numerator(place: Int) -> Int:
-    """What is 0 or more exactly where a place is: of ``n // c + d`` that is ``n + c * d``."""
+    """Return an integer with the same sign test as a place: ``n // c + d >= 0`` iff ``n + c * d >= 0``."""
     terms, constant = parts_of(place)
     if len(terms) == 1 and terms[0][1] == 1:
         term = terms[0][0]
@@ -249,9 +250,9 @@ def _numerator(place: Int) -> Int:
 
 
 def _is_outermost(part: Less, place: Int, extent: Int) -> bool:
-    """Whether a condition on merged dimensions says that the place along the outermost one is inside of it.
+    """Return whether a condition on merged dimensions is the bound of the outermost one.
 
-    With ``c`` elements inside of it, ``left < c * extent`` if and only if ``left // c < extent``.
+    If the inner dimensions have ``c`` elements, ``left < c * extent`` if and only if ``left // c < extent``.
     """
     counts = (
         {factor for _, factor in parts_of(expand(part.right))[0]} if not isinstance(extent, int) else set()
@@ -263,7 +264,7 @@ def _is_outermost(part: Less, place: Int, extent: Int) -> bool:
 
 
 def _bends(view: View) -> bool:
-    """Whether the distance between two elements may depend on integers of the program."""
+    """Return whether the distance between two elements may depend on integers of the program."""
     own = set(view.coords)
     taken_apart = (symbols(part) for part in parts(view.offset) if isinstance(part, FloorDiv | Mod))
     return any(found & own and found - own for found in taken_apart)
@@ -271,7 +272,7 @@ def _bends(view: View) -> bool:
 
 @lru_cache(maxsize=1024)
 def swizzled_order(view: View, element_bytes: int) -> tuple[int, ...] | None:
-    """A tile's dimensions, slowest first, if it lies in rows of 128 bytes under the swizzle of bulk copies.
+    """Return a tile's dimensions, slowest first, if the tile has the 128-byte swizzle of bulk copies.
 
     Element ``n`` of the tile in that order must lie at byte ``n*bytes ^ 16*(row % 8)`` from a boundary of
     1024 bytes on, with ``row = n*bytes // 128``; the fastest dimension is one row.

@@ -1,4 +1,4 @@
-"""The matrix view of a convolution's input, put together from `tilewright.views.transforms`."""
+"""The matrix view of a convolution's input, composed of `tilewright.views.transforms`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tilewright.views.view import View
 
 
 class Requirement(NamedTuple):
-    """What sizes must satisfy.
+    """A condition on run-time sizes, with an error message.
 
     Args:
-        condition: over the sizes.
-        message: what it means where it does not hold, with a place ``{}`` for each of the values.
-        values: what the message names.
+        condition: the condition over the sizes.
+        message: the error text if the condition is false, with one ``{}`` per value.
+        values: the values that the message shows.
     """
 
     condition: Cond
@@ -116,7 +116,7 @@ def im2col_transforms(
     embeds = [w.embed(dim, n) for dim, w, n in zip(where[1 : 1 + count], windows, extents, strict=True)]
     return (
         *split,
-        # From the back, as every window adds a dimension behind its own.
+        # From the last dimension to the first, because every window inserts a dimension after its own.
         *sorted(embeds, key=lambda embed: -embed.dim),
         Permute(_order(where, count)),
         Merge(first + 1 + count, count + 1),
@@ -134,7 +134,7 @@ def im2col_requirements(
     padding: int | Sequence[int | tuple[int, int]] = 0,
     **_: Any,
 ) -> list[Requirement]:
-    """What a tensor of ``shape`` must satisfy for `im2col` where its extents are known at run time only.
+    """Return the conditions of `im2col` on a tensor of ``shape`` that only the run time can check.
 
     Args are those of `im2col`.
 
@@ -166,9 +166,9 @@ def im2col(
 ) -> View:
     """``matrix[(g,) (n, y, x), (r, s, c)] = image[n, y*stride + r*dilation - padding, ..., (g,) c]``.
 
-    The rows are all positions of the filter in all images, the columns one filter's worth of the input, the
-    channel fastest: the A operand of a convolution as a GEMM.  Padding reads as 0.  Works for one to three
-    spatial dimensions, in whatever order the dimensions of the tensor stand.
+    The result is the A operand of a convolution as a GEMM.  Its rows are all filter positions in all images.
+    Its columns are the input elements under one filter, with the channel fastest.  Padding reads as 0.  One
+    to three spatial dimensions are possible, and the tensor's dimensions may be in any order.
 
     Args:
         view: the input.
@@ -219,10 +219,10 @@ def windows_of(
     dilation: int | Sequence[int],
     padding: int | Sequence[int | tuple[int, int]],
 ) -> list[Window]:
-    """A filter along each spatial dimension; the arguments are those of `im2col`.
+    """Return the filter window of each spatial dimension; the arguments are those of `im2col`.
 
     Raises:
-        LayoutError: there is not one legal number for each dimension.
+        LayoutError: an argument does not give one legal number per dimension.
 
     Example:
         >>> windows_of(2, (3, 3), 1, 1, ((1, 0), 2))[0]
@@ -248,7 +248,7 @@ def _each(what: str, value: int | Sequence[int], count: int) -> list[int]:
 def _split_groups(
     shape: Sequence[Int], where: list[int], group: int | None, groups: int
 ) -> tuple[list[Transform], list[int]]:
-    """Split the channels into groups; afterwards ``where`` ends with the dimension of groups, if any."""
+    """Split the channels into groups; the returned ``where`` ends with the group dimension, if any."""
     if groups == 1:
         return [], where
     if group is not None:
@@ -272,7 +272,7 @@ def _split_groups(
 
 
 def _order(where: list[int], count: int) -> tuple[int, ...]:
-    """(group,) batch, outputs, taps, channel: each dimension's place once every window is two dimensions."""
+    """Return the positions of (group,) batch, outputs, taps, channel after windows became two dimensions."""
     windows = where[1 : 1 + count]
 
     def place(dim: int) -> int:

@@ -1,4 +1,4 @@
-"""What lowering asks of a view beyond its vector width: strides, runs."""
+"""Queries on views for lowering: strides, contiguous runs, footprints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stride(view: View, dim: int) -> Int | None:
 
 
 def strides(view: View) -> tuple[Int, ...] | None:
-    """The stride along each dimension; None if one of them has none.
+    """Return the stride along each dimension, or None if one dimension has no constant stride.
 
     Example:
         >>> strides(View.strided((4, 8), (16, 1)))
@@ -42,7 +42,7 @@ def strides(view: View) -> tuple[Int, ...] | None:
 def contiguous_run(view: View, dim: int) -> Int:
     """The largest known n that divides the extent of ``dim`` so that aligned groups of n are contiguous.
 
-    Unlike `View.vector_width` this asks nothing of alignment and validity.
+    Unlike `View.vector_width` this ignores alignment and validity.
 
     Example:
         >>> from tilewright.views.transforms import Swizzle, Unmerge
@@ -61,7 +61,7 @@ def contiguous_run(view: View, dim: int) -> Int:
 
 
 class Footprint(NamedTuple):
-    """The elements of its buffer that a view reaches: the first, the last, and two coordinates of one."""
+    """First and last buffer offset of a view, and two coordinates that share an element, if any do."""
 
     first: int
     last: int
@@ -69,12 +69,12 @@ class Footprint(NamedTuple):
 
 
 MOST_COORDINATES = 1 << 24
-"""Of a view whose elements are counted one by one."""
+"""Largest view, in elements, whose footprint is computed by enumeration."""
 
 
 @lru_cache(maxsize=1024)
 def footprint(view: View) -> Footprint | None:
-    """What a view reaches, element by element; None if it is not static, empty, or too large to be counted.
+    """Return the footprint of a view by enumeration; None if it is not static, is empty, or is too large.
 
     Example:
         >>> footprint(View.strided((4, 8), (4, 1)))

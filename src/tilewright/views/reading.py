@@ -1,4 +1,4 @@
-"""Reading integers, conditions and transforms back from Python's syntax, in which they are printed."""
+"""Parser for printed integers, conditions and transforms, which use Python's syntax."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _BINARY: dict[type, Callable[[Int, Int], Int]] = {
 
 
 def statements(text: str, first: str) -> list[ast.stmt]:
-    """The statements of a text that begins with a given line.
+    """Parse a text whose first line must be ``first``, and return its statements.
 
     Raises:
-        ParseError: it begins with another one, or is not in Python's syntax.
+        ParseError: the text begins with another line, or is not valid Python.
     """
     found = text.split("\n", 1)[0]
     if found != first:
@@ -53,7 +53,7 @@ class Reader:
     """Reads values of printed texts.
 
     Args:
-        names: what names stand for, beside dtypes and the floats that Python has no literals for.
+        names: values of names, in addition to dtypes, ``inf`` and ``nan``.
     """
 
     CALLS: ClassVar[Mapping[str, Callable[..., Any]]] = {
@@ -61,13 +61,13 @@ class Reader:
         "max": expr.maximum,
         **{transform.__name__: transform for transform in TRANSFORMS},
     }
-    """What calls in values make."""
+    """Functions that a call in a printed value may name."""
 
     def __init__(self, names: Mapping[str, Any] | None = None) -> None:
         self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), **ALL, **(names or {})}
 
     def guarded(self, read: Callable[[Any], Any], node: ast.stmt) -> Any:
-        """Read a statement; whatever does not fit in it becomes an error with its line."""
+        """Read a statement; turn any failure into a `ParseError` with the line."""
         try:
             return read(node)
         except ParseError:
@@ -77,11 +77,11 @@ class Reader:
             raise ParseError(f"line {node.lineno}: {text}: {type(error).__name__}: {error}") from error
 
     def arguments(self, call: ast.Call) -> tuple[list[Any], dict[str, Any]]:
-        """What a call is given, by place and by name."""
+        """Return the positional and the keyword arguments of a call."""
         return [self.value(a) for a in call.args], {str(w.arg): self.value(w.value) for w in call.keywords}
 
     def value(self, node: ast.expr) -> Any:
-        """What an expression stands for."""
+        """Return the value of an expression."""
         match node:
             case ast.Constant(value=value):
                 if type(value) is int and not is_number(value):
@@ -111,14 +111,14 @@ class Reader:
         raise ParseError(f"line {node.lineno}: not a value: {ast.unparse(node)}")
 
     def integer(self, node: ast.expr) -> Int:
-        """The integer that an expression stands for."""
+        """Return the integer value of an expression."""
         value = self.value(node)
         if isinstance(value, bool | Expr) or is_integer(value):
             return value  # type: ignore[no-any-return]
         raise ParseError(f"line {node.lineno}: not an integer of 64 bits: {ast.unparse(node)}")
 
     def cond(self, node: ast.expr) -> Cond:
-        """The condition that an expression stands for."""
+        """Return the condition of an expression."""
         match node:
             case ast.Constant(value=bool(value)):
                 return Constant(value)

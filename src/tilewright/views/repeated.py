@@ -1,4 +1,4 @@
-"""The transform of views along which neighbours are one element."""
+"""A transform that repeats each element of a dimension."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tilewright.views.view import View, coordinates
 @layouts
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``new[i] = old[i // count]`` along ``dim``: so many neighbours are one element.
+    """``new[i] = old[i // count]`` along ``dim``: each element appears ``count`` times.
 
-    The last elements of the new ``extent`` may be fewer; it reaches no further than the old ones do.
+    The last element may appear fewer times.  The new ``extent`` must not reach past the old elements.
 
     Example:
         >>> print(Repeat(1, 128, 300).apply(View.strided((4, 3), (3, 1))))

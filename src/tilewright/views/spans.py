@@ -1,4 +1,4 @@
-"""Spans: what slices and tiles take of each dimension, and whether it is known to lie in the tensor."""
+"""Spans: the range of each dimension that a slice or tile takes, and whether it is proven in bounds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tilewright.views.view import View
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a view takes of one dimension of another, which must lie in ``[0, extent)``.
+    """The range that a view takes of one dimension of its parent; it must lie in ``[0, extent)``.
 
     Args:
         dim: the dimension.
-        low: where it begins.
-        high: where it ends, excluded.
-        extent: of the dimension; for tiles, how many there are.
+        low: first index.
+        high: end of the range, excluded.
+        extent: extent of the dimension; for tiles, the number of tiles.
         kind: ``"index"``, ``"slice"`` or ``"tile"``.
         is_masked: whether elements outside are invalid; otherwise they are other elements of the buffer.
     """
@@ -32,16 +32,16 @@ class Span:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the span lies in the dimension whatever the symbols are."""
+        """Whether the span lies in the dimension for all values of the symbols."""
         return prove(less_equal(0, self.low)) is True and prove(less_equal(self.high, self.extent)) is True
 
     def shown(self, low: object, high: object) -> str:
-        """The span as an author writes it, with these ends."""
+        """Return the span as an author writes it, with these ends."""
         return f"{self.kind} {low}:{high}" if self.kind == "slice" else f"{self.kind} {low}"
 
 
 def unproven_spans(transform: Slice | Tile, view: View) -> tuple[Span, ...]:
-    """The spans of a transform that are not known to lie in a view.
+    """Return the spans of a transform that are not proven to lie in a view.
 
     Example:
         >>> from tilewright.symbolic.nodes import Sym

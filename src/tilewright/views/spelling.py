@@ -12,7 +12,7 @@ from tilewright.views.transforms import Merge, Permute, Slice, Transform
 
 
 def as_written(transform: Transform, shape: Sequence[Int]) -> str:
-    """What an author writes behind a tensor of this shape to get this view of it.
+    """Return the source text that applies a transform to a tensor of this shape.
 
     Example:
         >>> from tilewright.symbolic.nodes import Sym

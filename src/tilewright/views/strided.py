@@ -1,4 +1,4 @@
-"""A transform that gives a buffer of one dimension other extents and strides, from any place on."""
+"""A transform that gives a one-dimensional view new extents and strides, from any start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tilewright.views.view import View, coordinates
 @layouts
 @dataclass(frozen=True, slots=True)
 class AsStrided:
-    """Show one dimension with other ``lengths`` and ``strides``: ``old = start + sum(n_i * strides_i)``.
+    """Replace one dimension by ``lengths`` and ``strides``: ``old = start + sum(n_i * strides_i)``.
 
-    As with `Slice`, the new elements are those of the old view: who makes it of numbers that only the running
-    kernel knows answers for it that they are.
+    As with `Slice`, the new elements must be elements of the old view.  If the numbers are known only to the
+    running kernel, the author must ensure this.
 
     Example:
         >>> print(AsStrided((4, 8), (16, 1), 3).apply(View.strided((100,), (1,))))

@@ -1,6 +1,6 @@
-"""Transforms of views: each a frozen dataclass whose `apply` writes the old coordinates in terms of the new.
+"""Transforms of views: frozen dataclasses whose `apply` writes the old coordinates in terms of the new ones.
 
-To add one, list its class in `TRANSFORMS`: printing, parsing, targets and the tensor surface then know it.
+To add a transform, list its class in `TRANSFORMS`.  Printing, parsing, targets and tensors then support it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _check_dim(dim: int, view: View) -> None:
 @layouts
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The tile ``at`` of the partition into tiles of ``shape``; elements outside are invalid.
+    """The tile with index ``at`` in a partition into tiles of ``shape``; elements outside are invalid.
 
     ``new[d] = old[at[d]*shape[d] + i_d]``.  None in ``shape`` and ``at`` takes the whole dimension.
 
@@ -108,13 +108,13 @@ class Tile:
 class Slice:
     """A box: per dimension an index, which drops the dimension, or a half-open pair ``(start, stop)``.
 
-    As in Python, None stands for an end of the dimension (alone, for all of it), and what is provably
-    negative counts from the end.  A box that is provably outside or empty is refused.
+    As in Python, None stands for an end of the dimension (alone, for all of it), and an integer that is
+    provably negative counts from the end.  A box that is provably outside or empty is an error.
 
     Args:
         at: the index, the pair or None of each dimension.
-        edges: dimensions whose elements outside of the view are invalid, as those of a `Tile` are: the box
-            begins or ends at an integer that only the running kernel knows.
+        edges: dimensions in which elements outside the view are invalid, like those of a `Tile`; for boxes
+            whose start or end only the running kernel knows.
 
     Example:
         >>> view = View.strided((8, 16), (16, 1))
@@ -154,7 +154,7 @@ class Slice:
 
 
 def slice_span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:
-    """First and last-plus-one of one part of a slice."""
+    """Return the first index and the end (excluded) of one part of a slice."""
     if part is None or isinstance(part, tuple):
         first, last = part or (None, None)
         low = 0 if first is None else _from_end(first, extent)
@@ -261,7 +261,7 @@ class Unmerge:
 @layouts
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Join ``count`` neighbouring dimensions from ``dim`` on into one, the last one fastest.
+    """Join ``count`` neighbouring dimensions, starting at ``dim``, into one; the last one is fastest.
 
     Example:
         >>> print(Merge(0, 2).apply(View.strided((4, 8, 3), (24, 1, 8))))

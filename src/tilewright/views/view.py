@@ -54,7 +54,7 @@ class View(Shown):
         offset: element offset, over ``coordinates(shape)``.
         elems: number of elements the offsets may reach: the cosize of the buffer.
         valid: whether the element at a coordinate exists.
-        index: of a view of a view of a tensor, the coordinates in that tensor; None: they are its own.
+        index: the coordinates in the base tensor, written in this view's; None: they are the same.
 
     Example:
         >>> view = View.strided((4, 8), (8, 1))
@@ -105,7 +105,7 @@ class View(Shown):
 
     @property
     def unit_dim(self) -> int | None:
-        """The dimension whose neighbours are adjacent in memory: the last such one, None if there is none.
+        """The last dimension whose neighbours are adjacent in memory, or None.
 
         Example:
             >>> View.strided((4, 8), (8, 1)).unit_dim, View.strided((4, 8), (8, 2)).unit_dim
@@ -118,9 +118,9 @@ class View(Shown):
         return None
 
     def run_dim(self, width: int) -> int | None:
-        """The dimension whose neighbours are adjacent in memory, at least in each group of ``width`` of them.
+        """Return a dimension in which aligned groups of ``width`` neighbours are adjacent in memory.
 
-        It is `unit_dim` if there is one; of merged dimensions groups may be adjacent where all are not.
+        This is `unit_dim` if it exists.  Merged dimensions may have adjacent groups without a `unit_dim`.
 
         Example:
             >>> from tilewright.views.transforms import Merge
@@ -148,12 +148,12 @@ class View(Shown):
 
     @property
     def behind(self) -> tuple[Int, ...]:
-        """The coordinates in the tensor that it is a view of, written in its own."""
+        """The coordinates in the base tensor, written in this view's coordinates."""
         return self.coords if self.index is None else self.index
 
     @layouts
     def map(self, shape: Sequence[Int], old: Sequence[Int], valid: Cond = TRUE) -> View:
-        """The view over ``shape`` whose element is this view's element at coordinates ``old``.
+        """Return the view over ``shape`` whose elements are this view's elements at coordinates ``old``.
 
         Args:
             shape: the new extents.
@@ -201,10 +201,10 @@ class View(Shown):
 
     @layouts
     def vector_obstacle(self, dim: int, width: int) -> str:
-        """Why a vector of ``width`` elements along ``dim`` is illegal; empty if it is legal.
+        """Return why a vector of ``width`` elements along ``dim`` is illegal; empty if it is legal.
 
         Raises:
-            LayoutError: no such dimension, or no width.
+            LayoutError: the dimension does not exist, or the width is less than 1.
         """
         if not 0 <= dim < self.rank or width < 1:
             raise LayoutError(
@@ -227,8 +227,8 @@ class Neighbours(NamedTuple):
 
     Args:
         position: the dimension's coordinate, as group and lane.
-        lane: which of the group, in ``[0, width)``.
-        start: the offset of a group, if the group is contiguous; otherwise it still has ``lane`` in it.
+        lane: the index within the group, in ``[0, width)``.
+        start: the offset of a group if the group is contiguous; otherwise the expression contains ``lane``.
     """
 
     position: dict[Sym, Int]
@@ -237,7 +237,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(view: View, dim: int, width: int) -> Neighbours:
-    """Groups of ``width`` along ``dim``, each beginning at a multiple of ``width``."""
+    """Return the groups of ``width`` along ``dim``, each starting at a multiple of ``width``."""
     group = coordinate(0, floordiv(view.shape[dim], width), "vector_group")
     lane = Sym("vector_lane", 0, width - 1)
     position: dict[Sym, Int] = {view.coords[dim]: add(mul(group, width), lane)}
@@ -265,10 +265,10 @@ def _vector_obstacle(view: View, dim: int, width: int) -> str:
 
 
 def _uniform(part: Cond, lane: Sym, width: int) -> bool:
-    """Whether a condition has one value for all ``lane`` in ``[0, width)``.
+    """Return whether a condition has one value for all ``lane`` in ``[0, width)``.
 
-    ``left < right`` is ``gap >= 0`` with ``gap = right - left - 1``; with ``gap = g - lane`` it is uniform if
-    ``g % width == width - 1``, with ``gap = g + lane`` if ``g % width == 0``.
+    ``left < right`` means ``gap >= 0`` with ``gap = right - left - 1``.  For ``gap = g - lane`` the condition
+    is uniform if ``g % width == width - 1``; for ``gap = g + lane``, if ``g % width == 0``.
     """
     if lane not in symbols(part):
         return True
