@@ -1,1 +1,1 @@
-"""Maps of threads: which thread holds what of a tile, in which register, and what its accesses cost."""
+"""Thread maps: which thread holds which tile element in which register, and the cost of its accesses."""

@@ -1,4 +1,4 @@
-"""What an access pattern costs: conflicts of shared-memory banks, sectors of global memory."""
+"""Cost of an access pattern: bank conflicts in shared memory, sectors in global memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 WORD_BYTES = REFERENCE.bank_bytes
 SECTOR_BYTES = REFERENCE.sector_bytes
 MOST_INSTANCES = 256
-"""How many combinations of values of unknown indices (a stage, a step of a loop) are tried."""
+"""Maximum number of combinations of unknown indices (a stage, a loop step) that are tried."""
 
 
 def bank_conflicts(
@@ -35,25 +35,25 @@ def bank_conflicts(
     phase: int | None = None,
     at: Mapping[Sym, int] | None = None,
 ) -> int:
-    """The worst number of passes that one access of a warp to shared memory needs; 1 is without conflict.
+    """Return the largest number of passes that one shared-memory access of a warp needs; 1 means no conflict.
 
-    A warp's access goes in phases: of lanes whose vectors fill all banks at most once, so quarters of a warp
-    of 32 for 128-bit vectors and halves for 64-bit vectors.  A phase takes as many passes as different words
-    fall into one bank.
+    Hardware splits a warp's access into phases.  The vectors of one phase fill all banks at most once: for a
+    warp of 32, a phase is a quarter warp with 128-bit vectors and a half warp with 64-bit vectors.  The
+    number of passes of a phase is the largest number of different words in one bank.
 
     Args:
-        view: of the tensor in shared memory, over the tile's coordinates.
+        view: the view of the tensor in shared memory, over the tile's coordinates.
         distribution: which thread accesses which coordinates, in which order.
         vector: elements per access: that many consecutive values of a thread, neighbours in memory.
         element_bytes: size of an element.
-        banks: number of banks, each a word of four bytes wide.
+        banks: number of banks; each is four bytes wide.
         lanes: threads per warp.
         phase: lanes that access together; default: as above.
-        at: values of symbols other than coordinates; others are tried through, if they are bounded.
+        at: values of symbols other than coordinates; all values of other bounded symbols are tried.
 
     Raises:
-        LayoutError: the distribution is of another tile, the vectors are not contiguous or not aligned, or a
-            symbol is not bounded.
+        LayoutError: the distribution is for another tile, the vectors are not contiguous or not aligned, or a
+            symbol has no bounds.
 
     Example:
         >>> from tilewright.threads.distribution import blocked
@@ -75,15 +75,15 @@ def bank_conflicts(
 
 
 ABSENT = -1
-"""Stands for the address of a lane that takes no part."""
+"""Address of a lane that does not take part in an access."""
 
 
 def served_together(first_byte: Array, together: int, lanes: int = REFERENCE.lanes) -> Array:
-    """The lanes of each warp in the groups that shared memory serves at once; of shape (groups, together).
+    """Split the lanes of each warp into groups that shared memory serves at once: shape (groups, together).
 
     Args:
         first_byte: the address of each thread's access, or `ABSENT`; the last axis counts the threads.
-        together: how many lanes are served at once, as `lanes_together` says.
+        together: number of lanes served at once, from `lanes_together`.
         lanes: threads per warp.
 
     Example:
@@ -101,7 +101,7 @@ def _padded(rows: Array, unit: int) -> Array:
 
 
 def bank_passes(first_byte: Array, width: int, banks: int = REFERENCE.banks) -> Array:
-    """How many passes each request takes: the most different words of one bank; 0 if no lane takes part.
+    """Return the passes of each request: the largest number of different words in one bank, or 0 if empty.
 
     Args:
         first_byte: the address of each lane's access, or `ABSENT`; of shape (requests, lanes).
@@ -126,17 +126,17 @@ def bank_passes(first_byte: Array, width: int, banks: int = REFERENCE.banks) -> 
 
 
 def _words(first_byte: Array, width: int) -> Array:
-    """The words that each access touches, one axis more; negative where a lane takes no part."""
+    """Return the words of each access along a new last axis; negative if the lane takes no part."""
     if width % WORD_BYTES == 0 or WORD_BYTES % width == 0:
         first = first_byte // WORD_BYTES
         found = first[..., None] + np.arange(max(width // WORD_BYTES, 1))
-    else:  # the last byte too: a width that is no power of two may end in the next word
+    else:  # include the last byte: a width that is not a power of two may end in the next word
         found = (first_byte[..., None] + np.append(np.arange(0, width, WORD_BYTES), width - 1)) // WORD_BYTES
     return np.where(first_byte[..., None] < 0, ABSENT, found)
 
 
 def lanes_together(access_bytes: int, banks: int = REFERENCE.banks, lanes: int = REFERENCE.lanes) -> int:
-    """How many lanes of a warp access shared memory at once, each so many bytes.
+    """Return how many lanes of a warp access shared memory at once with ``access_bytes`` each.
 
     Example:
         >>> lanes_together(4), lanes_together(8), lanes_together(16)
@@ -149,9 +149,9 @@ class Sectors(NamedTuple):
     """The cost of all accesses of a tile to global memory.
 
     Args:
-        requests: accesses of warps.
-        sectors: 32-byte sectors that they touch, each request for itself.
-        minimum: sectors that would do for the same bytes.
+        requests: number of warp accesses.
+        sectors: number of 32-byte sectors that they touch, summed over the requests.
+        minimum: smallest number of sectors for the same bytes.
     """
 
     requests: int
@@ -167,20 +167,20 @@ def coalescing(
     lanes: int = REFERENCE.lanes,
     at: Mapping[Sym, int] | None = None,
 ) -> Sectors:
-    """The 32-byte sectors that the warps' accesses to global memory touch, against the least possible.
+    """Count the 32-byte sectors that the warps' accesses to global memory touch, and the minimum.
 
     Args:
-        view: of the tensor in global memory, over the tile's coordinates.
+        view: the view of the tensor in global memory, over the tile's coordinates.
         distribution: which thread accesses which coordinates, in which order.
         vector: elements per access: that many consecutive values of a thread, neighbours in memory.
         element_bytes: size of an element.
         lanes: threads per warp.
-        at: values of symbols other than coordinates, such as extents; others are tried through, if they are
-            bounded, and the worst counts.
+        at: values of symbols other than coordinates, for example extents; all values of other bounded
+            symbols are tried, and the result is the worst.
 
     Raises:
-        LayoutError: the distribution is of another tile, the vectors are not contiguous or not aligned, or a
-            symbol is not bounded.
+        LayoutError: the distribution is for another tile, the vectors are not contiguous or not aligned, or a
+            symbol has no bounds.
 
     Example:
         >>> from tilewright.threads.distribution import blocked
@@ -206,8 +206,8 @@ def coalescing(
 
 
 def _units(first_byte: Array, size: int, unit: int) -> Array:
-    """The different units (words, sectors) that accesses of ``size`` bytes touch."""
-    # The last byte too: a vector whose size is no power of two may end in the next unit.
+    """Return the different units (words, sectors) that accesses of ``size`` bytes touch."""
+    # Include the last byte: a vector whose size is not a power of two may end in the next unit.
     byte = first_byte.reshape(-1, 1) + np.append(np.arange(0, size, unit), size - 1)
     return np.unique(byte // unit)
 
@@ -222,17 +222,17 @@ def _requests(
 def accesses(
     view: View, distribution: Distribution, vector: int, element_bytes: int, env: Mapping[Sym, int]
 ) -> Iterator[tuple[Array, Array]]:
-    """For each access of a thread's values in turn: every thread's first byte, and whether it exists.
+    """Yield, for each access of a thread in turn, the first byte of every thread and whether it exists.
 
     Args:
-        view: of the tensor, over the tile's coordinates.
+        view: the view of the tensor, over the tile's coordinates.
         distribution: which thread accesses which coordinates, in which order.
         vector: elements per access.
         element_bytes: size of an element.
         env: values of symbols other than coordinates.
 
     Raises:
-        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+        LayoutError: the distribution is for another tile, or the vectors are not contiguous or not aligned.
     """
     if distribution.shape != view.shape:
         raise LayoutError(f"a distribution of a tile of {distribution.shape} for a view of {view.shape}")
@@ -258,7 +258,7 @@ def accesses(
 
 
 def _instances(view: View, at: Mapping[Sym, int] | None) -> Iterator[dict[Sym, int]]:
-    """Values of all symbols but the coordinates: those given, and all combinations of the others."""
+    """Yield values of all symbols except coordinates: the given ones with all combinations of the others."""
     given = dict(at or {})
     free = sorted((symbols(view.offset) | symbols(view.valid)) - set(view.coords) - given.keys(), key=str)
     spans = [_values(sym, given) for sym in free]

@@ -1,4 +1,4 @@
-"""The map of a tile to a number of threads that touches the fewest sectors of global memory."""
+"""The thread map of a tile that touches the fewest sectors of global memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.threads.distribution import Distribution, Mode
 
 SECTOR_BYTES = REFERENCE.sector_bytes
 MOST_THREADS = 1 << 16
-"""More threads than any block has; a larger number is cut to this before counts are tried."""
+"""Upper limit on threads, above that of any block; larger numbers are clamped before counts are tried."""
 
 
 def coalesced(
@@ -31,24 +31,23 @@ def coalesced(
 ) -> Distribution:
     """Consecutive threads take consecutive vectors; each thread's next vector lies ``threads`` vectors on.
 
-    Where the extents do not allow as many threads or vectors as wide, what moves the tile through the fewest
-    sectors of 32 bytes is chosen, then with the fewest accesses per thread, then with the most threads, then
-    with each row in one warp, so that what is reduced along it stays there.
+    If the extents do not allow this number of threads or this vector width, the map with the fewest 32-byte
+    sectors is chosen.  Ties go to the fewest accesses per thread, then to the most threads, then to the map
+    with each row in one warp, so that a reduction along the row stays in the warp.
 
     Args:
         tile: extents of the tile.
-        threads: how many threads there are; fewer take part if no more fit the tile.
-        order: the dimensions, the one along which neighbours are adjacent in memory first; default: the last
-            dimension first, as the arrays of NumPy lie.
-        vector: the most elements that a thread may take at once along the first of them.
+        threads: number of threads; fewer take part if the tile does not fit all of them.
+        order: the dimensions, the contiguous one first; default: the last dimension first, as in NumPy.
+        vector: largest number of elements that a thread takes at once along the first dimension of ``order``.
         element_bytes: size of an element.
-        strides: elements between neighbours along each dimension, None where it is not known; default: 1
-            along the first of ``order``, the others not known.
-        least: the fewest elements that a thread may take at once.
-        lanes: threads of a warp, which touch a sector together.
+        strides: elements between neighbours along each dimension, None if unknown; default: 1 along the first
+            dimension of ``order``, the others unknown.
+        least: smallest number of elements that a thread takes at once.
+        lanes: threads of a warp; they share the sectors that they touch together.
 
     Raises:
-        LayoutError: no positive number of threads.
+        LayoutError: the number of threads is not positive.
 
     Example:
         128 threads, four to a row of 64 bytes, take 32 rows at once:
@@ -91,7 +90,7 @@ def _fewest(
 def _candidates(
     tile: tuple[int, ...], threads: int, order: tuple[int, ...], widths: tuple[int, ...]
 ) -> Iterator[Distribution]:
-    """For each width, and each number of threads along the first dimension, the most threads in all."""
+    """Yield the largest thread map for each vector width and each thread count along the first dimension."""
     first, *rest = order
     for width in (width for width in widths if tile[first] % width == 0):
         for along in _divisors(tile[first] // width, threads):
@@ -111,7 +110,7 @@ def _cyclic(
 
 
 def _most(extents: Sequence[int], threads: int) -> tuple[int, ...]:
-    """Counts that divide the extents and make the most threads in all, the first extents taking the most."""
+    """Return counts that divide the extents with the largest product; ties go to large first counts."""
     choices = itertools.product(*(_divisors(extent, threads) for extent in extents))
     return max(
         (counts for counts in choices if math.prod(counts) <= threads), key=lambda c: (math.prod(c), c)
@@ -129,10 +128,10 @@ def _sectors(
     strides: tuple[int | None, ...],
     lanes: int,
 ) -> int:
-    """Sectors that the warps' first accesses touch, each warp's for itself."""
+    """Return the number of sectors that the warps' first accesses touch, summed over the warps."""
     places = made.table[:, 0, :]
     known = [0 if step is None else step * element_bytes for step in strides]
-    # Along a dimension whose stride is not known no two elements share a sector.
+    # Elements along a dimension of unknown stride never share a sector.
     apart = places[:, [dim for dim, step in enumerate(strides) if step is None]]
     total = 0
     for last in range(0, access_bytes, min(SECTOR_BYTES, access_bytes)):

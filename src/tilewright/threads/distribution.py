@@ -1,9 +1,9 @@
-"""Distributions: which thread holds which coordinates of a tile, and in which of its registers.
+"""Distributions: which thread holds which coordinates of a tile, and in which register.
 
-A `Distribution` maps (thread, value) to a coordinate of a tile.  Both indices are mixed-radix numbers, their
-modes listed fastest first; each mode moves one coordinate by a step per unit, or none at all (``dim=None``:
-the threads of that mode hold copies).  This is CuTe's thread-value layout with coordinates as strides, so
-that no linear index must be taken apart again.
+A `Distribution` maps (thread, value) to a coordinate of a tile.  Both indices are mixed-radix numbers, with
+modes listed fastest first.  Each mode moves one coordinate by a step per unit.  A mode with ``dim=None``
+moves no coordinate: its threads hold copies.  This is CuTe's thread-value layout with coordinates as strides,
+so no linear index must be split again.
 """
 
 from __future__ import annotations
@@ -101,15 +101,15 @@ class Distribution(Shown):
 
     @property
     def is_exact(self) -> bool:
-        """Whether every coordinate is held, and only by copies of one (thread, value) pair.
+        """Whether each coordinate is held by exactly one (thread, value) pair, not counting copies.
 
-        Copies are threads that differ in replicated modes alone.
+        Copies are threads that differ only in replicated modes.
         """
         return not self.flaw
 
     @cached_property
     def flaw(self) -> str:
-        """Why the map is not exact, at its first such coordinate; empty if it is.
+        """Return why the map is not exact, for the first wrong coordinate; empty if it is exact.
 
         Example:
             >>> Distribution((4, 8), (Mode(4, 0, 1),), (Mode(4, 1, 1),)).flaw
@@ -131,7 +131,7 @@ class Distribution(Shown):
 
     @cached_property
     def copies(self) -> int:
-        """How many threads hold each value."""
+        """Number of threads that hold each value."""
         return math.prod(mode.extent for mode in self.threads if mode.dim is None)
 
     def __str__(self) -> str:
@@ -149,10 +149,10 @@ class Distribution(Shown):
 
     @layouts
     def slice(self, start: Sequence[int], shape: Sequence[int]) -> Distribution:
-        """The part that holds the box of ``shape`` at ``start``: each thread keeps its own values.
+        """Return the map of the box of ``shape`` at ``start``; each thread keeps its own values.
 
         Raises:
-            LayoutError: the box is not the same part of every thread's values; names the nearest shape.
+            LayoutError: the box needs different values in different threads; names the nearest shape.
 
         Example:
             >>> rows = Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),))
@@ -174,7 +174,7 @@ class Distribution(Shown):
         return made
 
     def _nearest(self, dim: int, wanted: int) -> int:
-        """The smallest extent of slices along a dimension that is not below the one that was wanted."""
+        """Return the smallest legal extent of a slice along a dimension, at least the wanted extent."""
         for extent in range(wanted, self.shape[dim]):
             shape = (*self.shape[:dim], extent, *self.shape[dim + 1 :])
             if self.shape[dim] % extent == 0 and _part(self, (0,) * self.rank, shape) is not None:
@@ -183,14 +183,14 @@ class Distribution(Shown):
 
     @cached_property
     def canonical(self) -> Distribution:
-        """The same map in as few modes as possible; equal for any two ways to write one map."""
+        """Return the same map in the fewest modes. Equal maps have equal canonical forms."""
         return Distribution(self.shape, merge(self.threads), merge(self.values))
 
     @layouts
     def projected(self, shape: Sequence[int]) -> Distribution:
-        """The map of what a tile of this shape, 1 along some dimensions, is broadcast from.
+        """Return the map of a tile with extent 1 along some dimensions that broadcasts to this tile.
 
-        Threads along those dimensions hold copies, values along them fall away.
+        Threads along those dimensions hold copies, and values along them are dropped.
 
         Raises:
             LayoutError: an extent is neither 1 nor the tile's.
@@ -212,7 +212,7 @@ class Distribution(Shown):
         return Distribution(tuple(shape), threads, tuple(m for m in self.values if m.dim not in gone))
 
     def vector(self) -> tuple[int, int]:
-        """``(dim, width)`` of the run of neighbours that consecutive values of one thread form.
+        """``(dim, width)`` of the run of neighbours in consecutive values of one thread.
 
         Example:
             >>> Distribution((4, 8), (Mode(4, 0, 1),), (Mode(4, 1, 1), Mode(1, 0, 1), Mode(2, 1, 4))).vector()
@@ -231,7 +231,7 @@ class Distribution(Shown):
 
 @lru_cache(maxsize=4096)
 def _part(source: Distribution, start: tuple[int, ...], shape: tuple[int, ...]) -> Distribution | None:
-    """The part that holds a box of a tile; None if it is not the same part of every thread's values."""
+    """Return the map of a box of a tile, or None if threads would need different values for it."""
     values = []
     for mode in source.values:
         inside = mode.extent
@@ -243,11 +243,11 @@ def _part(source: Distribution, start: tuple[int, ...], shape: tuple[int, ...]) 
 
 
 def registers(source: Distribution, target: Distribution, start: Sequence[int]) -> tuple[int, ...] | None:
-    """Which value of ``source`` is each value of ``target``, whose tile begins at ``start`` of the source's.
+    """Return the source register of each target register; the target tile begins at ``start`` of the source.
 
     Returns:
-        The same for all threads; None if the tile does not lie within the source's, if a thread lacks what it
-        needs, or if it keeps it in another register than other threads do.
+        One list for all threads.  None if the tile is not inside the source's, if a thread lacks a value, or
+        if threads hold the same value in different registers.
 
     Example:
         >>> rows = Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),))
@@ -285,12 +285,12 @@ def blocked(
         vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
         access_order: the dimensions in the order in which a thread visits its chunk, fastest first; default:
             ``vector_dim``, then from the last to the first.
-        vector: how many values a thread takes along ``vector_dim`` before it goes on in ``access_order``;
+        vector: number of values that a thread takes along ``vector_dim`` before it follows ``access_order``;
             default: its chunk.
 
     Raises:
         LayoutError: the threads do not divide the tile, the vector does not divide the chunk, or the order is
-            none; the message gives the nearest legal choice.
+            not a permutation; the message gives the nearest legal choice.
 
     Example:
         >>> blocked((256, 32), (64, 4), order=(1, 0)).coordinate(5, 9)
@@ -330,7 +330,7 @@ def _dim(what: str, dim: Any, rank: int) -> int:
 def _visited(
     chunk: Sequence[int], first: int, access_order: Sequence[int] | None, vector: int | None
 ) -> tuple[Mode, ...]:
-    """The values of a thread in the order in which it visits its chunk."""
+    """Return the values of a thread in the order in which it visits its chunk."""
     if access_order is None:
         fastest = [first, *(dim for dim in reversed(range(len(chunk))) if dim != first)]
         return tuple(Mode(chunk[dim], dim, 1) for dim in fastest)
@@ -362,8 +362,8 @@ def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: 
         tile: extents of the tile.
         threads: number of threads along each dimension.
         vector: neighbours along ``vector_dim`` that a thread takes at once.
-        vector_dim: the dimension of the vectors; also the fastest of the thread index, the others following
-            from the last to the first.
+        vector_dim: the dimension of the vectors.  It is also the fastest dimension of the thread index; the
+            others follow from the last to the first.
 
     Raises:
         LayoutError: the threads and vectors do not divide the tile.

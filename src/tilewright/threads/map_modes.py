@@ -1,4 +1,4 @@
-"""The modes of a map of threads: how one digit of a thread's or a value's index moves a coordinate."""
+"""Modes of a thread map: how one digit of a thread or value index moves a coordinate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mode(NamedTuple):
 
 
 def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
-    """The same walk in as few modes as possible: neighbours that continue each other become one.
+    """Return the same walk in the fewest modes: join neighbouring modes that continue each other.
 
     Example:
         >>> merge([Mode(8, 0, 1), Mode(2, 0, 8), Mode(1, 1, 4), Mode(2, 1, 8)])
@@ -43,7 +43,7 @@ def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
 
 
 def take(modes: Sequence[Mode], count: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]] | None:
-    """Split off the fastest ``count`` steps of a walk; None if no mode can be cut there.
+    """Split off the fastest ``count`` steps of a walk; None if the modes cannot be cut there.
 
     Example:
         >>> take([Mode(2, 1, 8), Mode(8, 0, 8)], 4)
@@ -68,10 +68,10 @@ def take(modes: Sequence[Mode], count: int) -> tuple[tuple[Mode, ...], tuple[Mod
 
 
 def check_modes(modes: Iterable[Mode], rank: int) -> None:
-    """Refuse modes that no map of a tile of this rank has.
+    """Refuse modes that are illegal in a map of a tile of this rank.
 
     Raises:
-        LayoutError: an extent below 1, a dimension that the tile does not have, or what is no integer.
+        LayoutError: an extent is below 1, the tile has no such dimension, or a number is not an integer.
     """
     for mode in modes:
         extent, dim, step = mode

@@ -1,7 +1,7 @@
-"""Which registers of one fragment hold what another needs: reductions, broadcasts, other maps of a tile.
+"""Register correspondence between fragments, for reductions, broadcasts, and changes of the thread map.
 
-Register numbers are mixed-radix numbers over the modes of a distribution's values; a `Digit` says what each
-digit of one number adds to another.
+Register numbers are mixed-radix numbers over the value modes of a distribution.  A `Digit` is the weight that
+one digit of a number adds to another number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Keep: TypeAlias = tuple[tuple[int, int], ...]
 """Digits of a coordinate, finest first: ``(extent, step)`` is ``coordinate // step % extent``."""
 
 MOST_TURNS = 4096
-"""Most values of an index for which a change of map is looked up one by one."""
+"""Largest range of an index for which a change of map is enumerated."""
 
 
 class Digit(NamedTuple):
@@ -35,7 +35,7 @@ class Digit(NamedTuple):
 
 
 def indexed(digits: Sequence[Digit], index: Int) -> Int:
-    """What the digits of ``index``, fastest first, add up to.
+    """Return the sum of the weighted digits of ``index``, fastest digit first.
 
     Example:
         >>> from tilewright.symbolic.nodes import Sym
@@ -60,7 +60,7 @@ def indexed(digits: Sequence[Digit], index: Int) -> Int:
 
 
 def registers_of(digits: Sequence[Digit], count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What the digits of 0, 1 ... ``count - 1`` add up to."""
+    """Return `indexed` for 0, 1 ... ``count - 1``."""
     rest = np.arange(count)
     total = np.zeros(count, np.int64)
     for digit in digits:
@@ -70,11 +70,11 @@ def registers_of(digits: Sequence[Digit], count: int) -> np.ndarray[Any, np.dtyp
 
 
 def broadcast(full: Distribution, part: Distribution) -> tuple[Digit, ...] | None:
-    """The register of a broadcast operand for each register of the result; None if the maps do not fit.
+    """Return the operand register for each result register of a broadcast; None if the maps do not fit.
 
     Args:
         full: distribution of the result.
-        part: distribution of the operand: the same, or what `Distribution.projected` gives.
+        part: distribution of the operand: the same, or the result of `Distribution.projected`.
     """
     if part.canonical == full.canonical:
         return (Digit(full.size_values, 1),)
@@ -97,13 +97,13 @@ def broadcast(full: Distribution, part: Distribution) -> tuple[Digit, ...] | Non
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the threads of a distribution reduce a tile along one dimension.
+    """The plan by which the threads of a distribution reduce a tile along one dimension.
 
     Args:
         result: distribution of the result.
-        kept: digits of the result's register, as registers of the source.
-        reduced: digits of the number of a value that a thread reduces, likewise.
-        lanes: digits of the thread index over which the result is then combined.
+        kept: digits that map a result register to a source register.
+        reduced: digits that map the number of a reduced value to a source register.
+        lanes: digits of the thread index over which threads then combine their results.
     """
 
     result: Distribution
@@ -113,21 +113,21 @@ class Reduction:
 
     @property
     def count(self) -> int:
-        """How many values each thread reduces to one."""
+        """Number of values that each thread reduces to one."""
         return math.prod(digit.extent for digit in self.reduced)
 
     @property
     def span(self) -> int:
-        """The fewest consecutive threads that hold all of what is reduced to one value."""
+        """Smallest number of consecutive threads that hold all inputs of one result."""
         return max((digit.extent * digit.weight for digit in self.lanes), default=1)
 
 
 @lru_cache(maxsize=1024)
 def reduction(source: Distribution, dim: int, keep: Keep = ()) -> Reduction:
-    """The reduction of a tile along ``dim``, whose digits ``keep`` stay.
+    """Plan the reduction of a tile along ``dim``; the digits ``keep`` of that coordinate are not reduced.
 
     Raises:
-        LayoutError: no such dimension or digits, or a mode lies across a kept digit's end.
+        LayoutError: the dimension or the digits do not exist, or a mode crosses the end of a kept digit.
 
     Example:
         >>> rows = Distribution((4, 8), (Mode(4, 1, 2), Mode(4, 0, 1)), (Mode(2, 1, 1),))
@@ -172,7 +172,7 @@ def _check(source: Distribution, dim: int, keep: Keep) -> None:
 
 
 def _pieces(mode: Mode, dim: int, keep: Keep) -> Iterator[tuple[Mode, int | None]]:
-    """Parts of a mode; each with its step in the result, or None if it is reduced."""
+    """Return the parts of a mode, each with its step in the result, or None if it is reduced."""
     if mode.dim != dim:
         yield mode, mode.step
         return
@@ -200,7 +200,7 @@ def _kept_step(step: int, size: int, keep: Keep) -> int | None:
 
 
 def thread_digits(source: Distribution, dim: int, least: int = 1) -> Keep:
-    """The digits of the coordinate along ``dim`` that number threads, in groups of ``least`` threads.
+    """Return the digits of the coordinate along ``dim`` that number threads, in groups of ``least`` threads.
 
     Example:
         >>> rows = Distribution((4, 16), (Mode(4, 1, 2), Mode(4, 0, 1), Mode(2, 1, 8)), (Mode(2, 1, 1),))
@@ -223,16 +223,16 @@ def thread_digits(source: Distribution, dim: int, least: int = 1) -> Keep:
 def register_digits(
     source: Distribution, target: Distribution, start: tuple[Int, ...]
 ) -> tuple[Int, tuple[Digit, ...]] | None:
-    """Where each thread holds what it needs for another map: the first register, and digits for the others.
+    """Return the source registers of a new map: the first register, and digits for the others.
 
     Args:
-        source: distribution of the tile that is there.
-        target: distribution of the tile that is wanted.
-        start: where in the source's tile the wanted tile begins; of at most one bounded symbol.
+        source: distribution of the existing tile.
+        target: distribution of the new tile.
+        start: start of the new tile in the source tile; may contain at most one symbol, which has bounds.
 
     Returns:
-        None if some thread lacks a value, if threads hold theirs in different registers, or if their numbers
-        follow no digits.
+        None if a thread lacks a value, if threads hold values in different registers, or if no digits
+        describe the register numbers.
     """
     names = {sym for at in start for sym in symbols(at)}
     if not names:
@@ -270,7 +270,7 @@ def _at(
 
 
 def is_local(source: Distribution, target: Distribution, start: tuple[Int, ...]) -> bool:
-    """Whether every thread holds what it needs for another map, in registers that are the same for all."""
+    """Return whether every thread already holds its values of a new map, in the same registers."""
     if any(symbols(at) for at in start):
         return register_digits(source, target, start) is not None
     return registers(source, target, [int(evaluate(at, {})) for at in start]) is not None

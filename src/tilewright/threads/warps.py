@@ -1,4 +1,4 @@
-"""Tiles shared out to a grid of warps: which warp holds which part, and which warps hold the same."""
+"""Distribution of a tile over a grid of warps, with or without copies in several warps."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Pair: TypeAlias = Sequence[int]
 """Two positive integers: rows and columns."""
 
 REUSES = (None, "row", "column")
-"""Which warps of the grid hold the same part: none, those of one row, those of one column."""
+"""Warps of the grid that hold copies of a part: none, those of one row, or those of one column."""
 
 ACCESS_BYTES = REFERENCE.access_bytes
-"""What one thread of a base tile holds: the widest access."""
+"""Bytes of a base tile per thread: the widest access."""
 
 WARP = REFERENCE.lanes
 
 RUN_BYTES = REFERENCE.line_bytes
-"""The longest run of a base tile: one line of shared memory's banks, or of the cache."""
+"""Longest contiguous run of a base tile, in bytes: one row of shared-memory banks, or one cache line."""
 
 
 @layouts
@@ -42,22 +42,22 @@ def by_warps(
     *,
     interleaved: bool = False,
 ) -> Distribution:
-    """Warp (r, c) of a grid holds a contiguous part of a tile, made of repeated base tiles.
+    """Distribute a tile over a grid of warps: each warp holds a contiguous part, made of repeated base tiles.
 
-    Without reuse the grid's rows share out dimension 0 and its columns dimension 1.  With ``reuse="row"`` all
-    warps of a row of the grid hold the same, so that only its rows share out the tile; with
-    ``reuse="column"`` likewise its columns.
+    Without reuse the grid's rows divide dimension 0 and its columns divide dimension 1.  With
+    ``reuse="row"`` all warps in a row of the grid hold the same part, so only the rows divide the tile.  With
+    ``reuse="column"`` only the columns do.
 
     Args:
         tile: extents of the tile.
-        base: what one warp holds at once: an operand of an MMA atom, or a `base_tile`.
-        warps: rows and columns of the grid; warps are numbered along a column first, as in `TiledMma`, or as
-            the strides of a layout say.
+        base: the distribution of one warp's unit: an operand of an MMA atom, or a `base_tile`.
+        warps: rows and columns of the grid.  Warps are numbered along a column first, as in `TiledMma`, or by
+            the strides of a layout.
         reuse: None, ``"row"`` or ``"column"``.
-        along: the dimension that is shared out under reuse; default: 0 for ``"row"``, 1 for ``"column"``.
-        repeats: base tiles per warp along both dimensions, if they are to be checked.
-        interleaved: whether warps take turns at the base tiles instead: the first of all warps lie side by
-            side, then the second of all.
+        along: the dimension to divide under reuse; default: 0 for ``"row"``, 1 for ``"column"``.
+        repeats: expected base tiles per warp along both dimensions; default: any.
+        interleaved: whether the base tiles of different warps alternate: first one base tile of every warp,
+            then the next one of every warp.
 
     Raises:
         LayoutError: base tiles and warps do not fill the tile, or not with these repeats; the message gives
@@ -110,7 +110,7 @@ def _repeated(
     repeats: tuple[int, int],
     interleaved: bool,
 ) -> Distribution:
-    """Repeat a base tile within the warp, and over warps along ``dims``; the other way if interleaved."""
+    """Repeat a base tile within the warp, then over warps along ``dims``; the reverse if interleaved."""
     warps = [1, 1]
     for count, dim in zip(counts, dims, strict=True):
         if dim is not None:
@@ -132,9 +132,9 @@ def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count 
     """The tile that a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
 
     Args:
-        tile: extents of the tile to be moved; the longest run that divides it is chosen.
+        tile: extents of the tile to move; the longest run that divides it is chosen.
         dtype: element type.
-        contiguous: the dimension along which neighbours are adjacent in memory.
+        contiguous: the dimension that is contiguous in memory.
         lanes: threads of a warp.
 
     Raises:
@@ -167,7 +167,7 @@ def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count 
 
 
 def _grid(warps: Layout | Pair) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Rows and columns of the grid, and its axes in the order in which warps are numbered."""
+    """Return rows and columns of the grid, and its axes in the order of the warp numbers."""
     given = flat(warps.shape) if isinstance(warps, Layout) else warps
     counts = rows, columns = integers("warps", given, 2, "rows and columns of a grid")
     if not isinstance(warps, Layout):
@@ -180,7 +180,7 @@ def _grid(warps: Layout | Pair) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _shared_out(reuse: str | None, along: int | None) -> tuple[int | None, int | None]:
-    """The dimension that each axis of the grid shares out."""
+    """Return the dimension that each axis of the grid divides."""
     if reuse not in REUSES:
         raise LayoutError(f"reuse={reuse!r}; nearest legal choice: one of {', '.join(map(repr, REUSES))}")
     if reuse is None:
