@@ -466,6 +466,30 @@ def test_arguments_that_do_not_fit() -> None:
         evaluate(flow, {"A": a[0], "B": b})
     with pytest.raises(tw.LaunchError, match="the array B is missing"):
         evaluate(flow, {"A": a})
+    fixed = parse_flow(print_flow(flow).replace("array(f16, (M, K))", "array(f16, (M, 8))"))
+    with pytest.raises(tw.LaunchError, match="A has an extent of 7, and is declared with 8"):
+        evaluate(fixed, {"A": a[:, :7], "B": b[:, :8]})
+    evaluate(fixed, {"A": a, "B": b[:, :8]})
+
+
+BEHIND = """# tilewright flow 1
+flow('behind')
+M = size()
+C = array(f32, (M,))
+m = tile(M)
+k = steps(M - 8)
+x: f32[m, k] = literal(1.0)
+y: f32[m] = reduce('sum', x, axis=1)
+C[m] = y
+"""
+
+
+def test_a_value_has_no_negative_extent() -> None:
+    """One extent of several may be negative, where the product of all of them is no large number."""
+    flow = parse_flow(BEHIND)
+    assert evaluate(flow, {"C": np.ones(9)})["C"].tolist() == [1] * 9
+    with pytest.raises(tw.LaunchError, match="a value of 5 x -3 elements; a value has 0 to"):
+        evaluate(flow, {"C": np.ones(5)})
 
 
 def test_ml_dtypes_are_rounded_once() -> None:
