@@ -42,7 +42,7 @@ def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], 
         with when(first + at_once <= count):
             for i in range(at_once):
                 tw.copy(part(first + i), held[i])
-        if at_once > 1 and not is_whole:
+        if not is_whole:
             with otherwise():
                 for i in range(at_once - 1):
                     with when(first + i < count):
