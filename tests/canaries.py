@@ -24,8 +24,10 @@ from tests.movers.random_movers import POISON, Array, Placed
 from tilewright.dtypes import dtype
 from tilewright.runtime import scratch
 from tilewright.runtime.arrays import ArrayInfo, describe, reach
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.driver import Driver
 from tilewright.runtime.scratch import ALIGNMENT
 
 GAP = 16
@@ -111,10 +113,10 @@ class Canaries:
         self._written: dict[int, tuple[Any, frozenset[str]]] = {}  # by a kernel, which is kept
         self._unguarded = ""
 
-    def of(self, array: np.ndarray[Any, Any], index: int = 0) -> Guarded:
+    def of(self, array: np.ndarray[Any, Any], index: int = 0, driver: Driver = CUDA_DRIVER) -> Guarded:
         """As `DeviceArray.of`: a copy in GPU memory."""
         made = held(array)
-        buffer = plain(made.buffer, index)
+        buffer = plain(made.buffer, index, driver)
         self._watch(made, buffer.memory.address, buffer.host)
         return Guarded(buffer, made, array.shape, made.array.strides)
 

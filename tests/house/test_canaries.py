@@ -21,6 +21,7 @@ import tilewright as tw
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.specialise import spec_of
+from tilewright.testing import device_put
 
 ROOT = Path(__file__).parents[2]
 SHAPES = [
@@ -43,6 +44,13 @@ def inside(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
 def filled(shape: tuple[int, ...], order: Any = "C", element: Any = np.float32) -> np.ndarray[Any, Any]:
     values = np.arange(np.prod(shape)).reshape(shape).astype(element)
     return np.asarray(values, order=order)
+
+
+def test_arrays_that_are_put_on_a_device_have_canaries(inside: Canaries) -> None:
+    host = filled((3, 5))
+    made = device_put(host, "cuda")
+    assert isinstance(made, Guarded)
+    assert (made.host() == host).all()
 
 
 @pytest.mark.parametrize("element", [np.int8, np.float16, ml_dtypes.bfloat16, np.float32, np.complex128])
