@@ -11,11 +11,10 @@ import pytest
 import tilewright as tw
 from tilewright.ir.ops import Fragment, Shared
 from tilewright.lang.program import Program
-from tilewright.passes.pipeline import run_passes
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
 from tilewright.schedule.resources import Case
-from tilewright.targets.target import TARGETS
+from tilewright.targets.cuda.lowering import lower
 
 from .drawing import compared
 from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, expanded, flow_of, specs
@@ -48,7 +47,7 @@ TAKEN = {
 def test_threads_and_shared_memory_of_every_form_are_those_of_its_kernel(form: str) -> None:
     given, schedule = specs(), TAKEN[form]
     case = Case(schedule, form_of(flow_of(given)), given, HOPPER)
-    kernel, _ = run_passes(expanded(schedule), HOPPER, TARGETS["cuda"].passes)
+    kernel, _ = lower(expanded(schedule), HOPPER)
     assert (case.threads, case.shared_bytes) == (kernel.threads, kernel.shared_bytes)
 
 
