@@ -1,1 +1,1 @@
-"""Passes: kernel to kernel, each making one decision explicit in the same IR."""
+"""Passes: each maps a kernel to a kernel in the same IR and makes one decision explicit."""

@@ -1,4 +1,4 @@
-"""Asynchronous atoms in multiplies that are to be done when the next operation begins."""
+"""Lowering of a synchronous multiply by an asynchronous atom."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
 
 def wait_for_multiplies(kernel: Kernel) -> Kernel:
-    """Every `Mma` by an asynchronous atom as what it takes: a fence, the multiply, a commit and a wait."""
+    """Replace each `Mma` by an asynchronous atom with a fence, the multiply, a commit and a wait."""
     if not any(map(_is_asynchronous, kernel.walk())):
         return kernel
 

@@ -1,8 +1,9 @@
-"""Copies straight into shared memory: dealt out by address, and waits that count them.
+"""Copies directly into shared memory: distribution by target address, and waits that count accesses.
 
-Hardware that loads into shared memory without registers writes the elements of a warp's lanes one behind
-the other.  So each such copy is shown in the order of its addresses, of a swizzled tile by the bits of one
-index, and threads take it up in this order; which element each reads follows from that.
+Hardware that loads into shared memory without registers writes the elements of a warp's lanes at consecutive
+addresses.  This pass therefore indexes each copy in the order of its target addresses and deals the elements
+to threads in this order.  A swizzled tile is indexed by the bits of one linear index.  The source element of
+each thread follows from its target address.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from tilewright.views.view import View
 
 
 def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
-    """Deal copies in the background out by address, and do at once what cannot be copied so.
+    """Distribute asynchronous copies by address; make copies synchronous if this is impossible.
 
-    Waits for groups of copies then say how many accesses of each thread may be under way.
+    Afterwards a wait for groups of copies has the number of accesses per thread that may be in flight.
 
     Returns:
-        The kernel, and a note for each pair of tensors that is copied at once, with the reason.
+        The kernel, and a note with the reason for each pair of tensors that is copied synchronously.
     """
     if not arch.async_bytes:
         return settle_async(kernel, arch)
@@ -50,7 +51,7 @@ def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
 
 
 def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
-    """The kernel with its copies dealt out anew, but for those into some tensors, and why for each."""
+    """Return the kernel with its copies distributed by address, and notes for the synchronous ones."""
     notes: list[str] = []
     unseen = (
         "what warps of other roles do is not followed"
@@ -72,14 +73,14 @@ def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
 
 @dataclass(frozen=True)
 class _Dealing:
-    """How a copy is dealt out: the order of addresses, and which thread takes what in it."""
+    """The distribution of a copy: the order of target addresses, and each thread's elements in it."""
 
     order: Bits
     spread: Distribution
     vector: int
 
     def ops(self, op: Copy, rewriter: Rewriter) -> tuple[Op, ...]:
-        """The copy in that order."""
+        """Return the operations that copy in this order."""
         views = [
             rewriter.define(
                 Reshape, f"{end.buffer.name}_by_address", op.location, source=end, transform=self.order
@@ -94,7 +95,7 @@ class _Dealing:
 
 
 def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
-    """How a copy is dealt out, or why it cannot be."""
+    """Return the distribution of a copy by address, or the reason why none exists."""
     source, target = op.source.tensor, op.target.tensor
     if source.indices or target.indices:
         return "its rows are chosen in memory"
@@ -115,7 +116,7 @@ def _dealing(op: Copy, arch: Arch) -> _Dealing | str:
 
 
 def _shared_out(order: Bits, vector: int, op: Copy) -> _Dealing | None:
-    """So many neighbours for each thread, then for the next one; None for tiles of fewer elements."""
+    """Give ``vector`` neighbours to each thread in turn; None if the tile has too few elements."""
     count = 1 << sum(map(len, order.bits))
     if count < vector:
         return None
@@ -127,7 +128,7 @@ def _shared_out(order: Bits, vector: int, op: Copy) -> _Dealing | None:
 
 
 def _widest(op: Copy, made: _Dealing) -> int:
-    """The widest access that is legal on both sides of the copy that is dealt out so."""
+    """Return the widest access that is legal on both sides of a copy with this distribution."""
     ends = [
         Value(end.name, replace(end.tensor, view=made.order.apply(end.tensor.view), distribution=None))
         for end in (op.source, op.target)
@@ -136,10 +137,10 @@ def _widest(op: Copy, made: _Dealing) -> int:
 
 
 def order_of_addresses(view: View) -> Bits | str:
-    """The order in which a tile's elements lie in memory, or why it is not one of bits.
+    """Return the memory order of a tile's elements as `Bits`, or the reason why it is not one.
 
     Args:
-        view: of the tile.
+        view: the view of the tile.
 
     Example:
         >>> from tilewright.views.transforms import Swizzle
@@ -184,7 +185,7 @@ def _places(offset: Int, coords: tuple[Sym, ...], extents: list[int]) -> np.ndar
 
 
 def _read_apart(kernel: Kernel) -> dict[str, str]:
-    """The tensors of which threads touch what others copied before all have met, and why."""
+    """Return the tensors in which threads touch copies of others before a barrier, and the reasons."""
     copied = {op.target.buffer.name for op in kernel.walk() if is_in_background(op)}
     if not copied:
         return {}
@@ -198,7 +199,7 @@ def _read_apart(kernel: Kernel) -> dict[str, str]:
 
 
 def _with_counts(kernel: Kernel) -> Kernel:
-    """Waits that count accesses; neither waits nor groups where nothing is copied in the background."""
+    """Make waits count accesses; drop waits and groups if no copy is asynchronous."""
     counts = iter(accesses_under_way(kernel))
     are_there = any(is_in_background(op) for op in kernel.walk())
 

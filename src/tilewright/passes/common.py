@@ -1,4 +1,4 @@
-"""Passes that several targets have, as their tuples name them."""
+"""Passes that several targets share, as entries for their pass tuples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest choice of points such that each of several sets has one of them."""
+"""A cheap hitting set: points so that each of several sets contains at least one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def cheapest_cover(
     cost: Callable[[PointType], float],
     best: Callable[[Collection[PointType]], PointType],
 ) -> list[PointType]:
-    """Points of which each set has at least one, and none of which could be left out.
+    """Return points that hit every set; no point can be removed.
 
-    Points that are in no more sets than another which costs no more are passed by, and so are sets that hold
-    all points of another; what is left is chosen by cost for each set that gets one.  For sets that are
-    intervals, as those of straight-line code, nothing is cheaper.
+    A point is skipped if another point hits at least the same sets and costs no more.  A set is skipped if it
+    contains all points of another set.  The remaining points are chosen greedily by cost per set.  If the
+    sets are intervals, as in straight-line code, the result is optimal.
 
     Args:
-        sets: none of them empty.
-        cost: of a point.
-        best: chooses one of several points that are in the same sets and cost the same, or are as good.
+        sets: the sets; no set is empty.
+        cost: returns the cost of a point.
+        best: chooses among points that are in the same sets at the same cost, or are equally good.
 
     Example:
         >>> cheapest_cover([{1, 2, 3}, {3, 4}, {5}], cost=lambda point: 1, best=max)
@@ -46,7 +46,7 @@ def _undominated(
     cost: Callable[[PointType], float],
     best: Callable[[Collection[PointType]], PointType],
 ) -> Mapping[PointType, frozenset[int]]:
-    """The points that no other stands in for, and the numbers of the sets that each is in."""
+    """Return the points that no other point dominates, each with the numbers of its sets."""
     alike: dict[tuple[frozenset[int], float], list[PointType]] = {}
     for point in frozenset[PointType]().union(*sets):
         serves = frozenset(number for number, points in enumerate(sets) if point in points)
@@ -64,7 +64,7 @@ def _undominated(
 def _pruned(
     chosen: Sequence[PointType], sets: Sequence[frozenset[PointType]], cost: Callable[[PointType], float]
 ) -> list[PointType]:
-    """The chosen points without those that the others make unnecessary, the dearest first."""
+    """Drop chosen points that the others make unnecessary, the most expensive first."""
     kept = list(chosen)
     for point in sorted(chosen, key=cost, reverse=True):
         others = [other for other in kept if other != point]

@@ -1,7 +1,7 @@
-"""Who accesses what: the accesses to memory of each operation, from the effects that it declares.
+"""Memory accesses of each operation, derived from the effects that it declares.
 
-An operation names what it reads and writes (`tilewright.ir.op.Op.roles`).  Where its map of threads is known,
-so is which thread touches which element; else every thread may touch every element.
+An operation names the operands that it reads and writes (`tilewright.ir.op.Op.roles`).  If its thread map is
+known, the elements of each thread are known.  Otherwise every thread may touch every element.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Access:
 
     Args:
         op: the operation.
-        value: the tensor, or the view of one.
-        writes: whether it writes; else it reads.
-        spread: which thread touches which coordinates; None: any thread may touch any.
-        by_warp: whether the lanes of a warp may access it together, each for the others.
-        in_background: whether it goes on after the threads have gone on, until its group is waited for.
-        reduction: with what it combines elements that are there, in any order among such accesses.
+        value: the tensor, or a view of one.
+        writes: whether the access is a write; otherwise it is a read.
+        spread: which thread touches which coordinates; None: any thread may touch any coordinate.
+        by_warp: whether the lanes of a warp may access the tensor together, each lane for the others.
+        in_background: whether the access is asynchronous and completes when its group is waited for.
+        reduction: the function that combines values with those in memory; equal reductions may be reordered.
     """
 
     op: Op
@@ -47,12 +47,12 @@ class Access:
 
 @dataclass(frozen=True)
 class Step:
-    """One level on the way down to an operation: the block, the place in it, and what the block belongs to.
+    """One level of nesting on the path to an operation.
 
     Args:
-        owner: the operation whose region the block is; None of the kernel's body.
+        owner: the operation that has the block as a region; None for the kernel's body.
         block: the block.
-        at: the place of the operation, or of the one around it, in the block.
+        at: the index in the block of the operation, or of the operation that contains it.
     """
 
     owner: Op | None
@@ -66,9 +66,9 @@ class Site:
 
     Args:
         op: the operation.
-        way: from the kernel's body down to it.
-        order: its number in program order.
-        accesses: what it touches.
+        way: the path from the kernel's body down to the operation.
+        order: the operation's number in program order.
+        accesses: the operation's memory accesses.
     """
 
     op: Op
@@ -78,12 +78,12 @@ class Site:
 
     @property
     def is_in_background(self) -> bool:
-        """Whether it goes on after the threads have gone on."""
+        """Whether the operation is asynchronous: the threads continue before it completes."""
         return is_in_background(self.op)
 
     @cached_property
     def conditions(self) -> tuple[Cond, ...]:
-        """The conditions under which the branches around it are taken, the outermost first."""
+        """The conditions of the branches around the operation, the outermost first."""
         branches = ((step.owner, step.block) for step in self.way if isinstance(step.owner, If))
         return tuple(
             branch.condition if block is branch.then else negate(branch.condition)
@@ -92,7 +92,7 @@ class Site:
 
 
 def accesses(op: Op, lanes: int) -> Iterator[Access]:
-    """The accesses of an operation to tensors in memory, as its roles and its type declare them."""
+    """Yield the memory accesses that an operation declares by its roles and its type."""
     for writes, values in ((False, op.read), (True, op.written)):
         for value in values:
             if value.is_tensor:
@@ -114,7 +114,7 @@ def _spread(op: Op, value: Value) -> Distribution | None:
 
 
 def sites(kernel: Kernel) -> list[Site]:
-    """Every operation of a kernel that accesses memory, in program order."""
+    """Return every operation of a kernel that accesses memory, in program order."""
     return list(_sites(kernel.body, None, (), kernel.lanes, iter(range(10**9))))
 
 
@@ -132,13 +132,13 @@ def _sites(
 
 @dataclass(frozen=True)
 class Integers:
-    """What is known of the integers of a kernel that its operations define.
+    """Known facts about the integers that a kernel's operations define.
 
     Args:
-        named: the value of each integer that has a name (`Let`), over those that have none.
-        read: of those that are read where an operation stands (variables, integers in memory), the identity
-            of the block that it stands in.
-        over: what was answered already of all names over some places: many pairs of operations ask it.
+        named: the value of each named integer (`Let`), written in unnamed ones.
+        read: for each integer that an operation reads (a variable, an integer in memory), the identity of the
+            block of that operation.
+        over: a cache of `all_placed`, because many pairs of operations ask the same question.
     """
 
     named: dict[Sym, Int]
@@ -147,17 +147,17 @@ class Integers:
 
     @staticmethod
     def of(kernel: Kernel) -> Integers:
-        """Those of a kernel."""
+        """Collect the integers of a kernel."""
         found = Integers({}, {})
         found._add(kernel.body)
         return found
 
     def placed(self, value: Int, places: Mapping[Sym, Int]) -> Int:
-        """An integer over what stands for the symbols that it is made of."""
+        """Substitute the symbols of an integer by their replacements."""
         return cast(Int, substitute(substitute(value, self.named), places))
 
     def all_placed(self, places: Mapping[Sym, Int]) -> dict[Sym, Int]:
-        """What stands for symbols, and for the integers with names that are made of them."""
+        """Extend replacements of symbols to the named integers that depend on them."""
         key = frozenset(places.items())
         if key not in self.over:
             named = {sym: substitute(value, places) for sym, value in self.named.items()}

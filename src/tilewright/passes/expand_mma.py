@@ -1,4 +1,4 @@
-"""Loading the operands of matrix multiplies into registers, one atom's depth at a time."""
+"""Expansion of matrix multiplies: load operands into registers, one step of K at a time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tilewright.views.view import View
 
 
 def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
-    """Every `Mma` with an operand in shared memory: fragments, copies into them, and an `Mma` of fragments.
+    """Replace each `Mma` that has an operand in shared memory by copies to fragments and an `Mma` of these.
 
-    They become a loop over K, as much of it per turn as `step_depth` says; an operand that is a fragment
-    already gives the part of its registers that belongs to the turn.  Products that are subtracted become
-    those of the negative of A, which are added.  Those of atoms that are 1 deep which follow each other, with
-    operands in common, become one loop, of which each turn loads an operand once for all of them.
+    The result is a loop over K, with `step_depth` elements of K per iteration.  An operand that is already a
+    fragment contributes the registers of this iteration.  To subtract a product, the pass negates A and adds.
+    Consecutive multiplies by atoms of depth 1 that share operands become one loop; each iteration loads a
+    shared operand once for all of them.
 
     Args:
         kernel: the kernel.
-        unroll: loops of up to this many turns ask to be unrolled.
+        unroll: loops of up to this many iterations request unrolling.
     """
     runs = {id(op): run for run in _runs(kernel.body) for op in run}
 
@@ -42,7 +42,7 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
             return _negated(op, rewriter) if op.negative else None
         run = runs.get(id(op), (op,))
         if op is not run[0]:
-            return ()  # the first one stands for all
+            return ()  # the first multiply of the run emitted the loop for all
         depth, extent = max(map(step_depth, run)), _depth(op.a)
         if extent == depth:
             return _step(run, rewriter, extent, None)
@@ -55,7 +55,7 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
 
 
 def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:
-    """Multiplies of atoms that are 1 deep which follow each other, with operands in common."""
+    """Find runs of consecutive multiplies by atoms of depth 1 that share operands."""
     for fits, ops in groupby(block.ops, _is_shallow):
         run = tuple(op for op in ops if isinstance(op, Mma))
         operands = [operand for op in run for operand in (op.a, op.b)]
@@ -68,22 +68,22 @@ def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:
 
 
 def _is_shallow(op: Op) -> bool:
-    """Whether an operation multiplies both operands from shared memory by an atom that is 1 deep."""
+    """Return whether an operation multiplies two operands in shared memory by an atom of depth 1."""
     return isinstance(op, Mma) and op.mma.tile[2] == 1 and op.a.is_tensor and op.b.is_tensor
 
 
 ACCESS_BYTES = 16
-"""The widest access of a thread."""
+"""Bytes of the widest access of a thread."""
 
 MOST_DEPTH = 4
-"""Of a step of atoms that are 1 deep: the registers of a step hold as many times one k of both operands."""
+"""Largest K step of atoms of depth 1. The registers of a step grow in proportion to it."""
 
 
 def step_depth(op: Mma) -> int:
-    """How much of K is loaded into registers at once.
+    """Return how many elements of K are loaded into registers at once.
 
-    An atom's depth; of atoms that are 1 deep, as many k as one access of 16 bytes reads, where K is what lies
-    contiguous in shared memory: each access of one k would read a single element.
+    This is normally the atom's depth.  For atoms of depth 1 with K contiguous in shared memory, it is the
+    number of k in one access of 16 bytes: an access for a single k would read a single element.
 
     Args:
         op: a matrix multiply with an operand in shared memory.
@@ -100,13 +100,13 @@ def step_depth(op: Mma) -> int:
 
 
 def k_width(view: View, spread: Distribution, dtype: DType, extent: int) -> int:
-    """How many consecutive k one access reads from an operand; 1 where accesses along M or N are as wide.
+    """Return how many consecutive k one access reads; 1 if accesses along M or N are as wide.
 
     Args:
-        view: of the operand.
-        spread: how an atom of depth 1 is distributed.
-        dtype: of its elements.
-        extent: of K.
+        view: the view of the operand.
+        spread: the distribution of an atom of depth 1.
+        dtype: the element type.
+        extent: the extent of K.
     """
     most = min(MOST_DEPTH, max(ACCESS_BYTES // dtype.bytes, 1), extent & -extent)
     dim, run = spread.vector()
@@ -115,16 +115,16 @@ def k_width(view: View, spread: Distribution, dtype: DType, extent: int) -> int:
 
 
 def loaded_as(op: Mma, operand: Value, depth: int, view: View | None = None) -> Distribution:
-    """The distribution in which an operand is loaded from shared memory.
+    """Return the distribution in which an operand is loaded from shared memory.
 
-    That of the multiply, or one whose registers hold consecutive k next to each other where accesses are
-    vectors along K.
+    This is the distribution of the multiply.  If accesses are vectors along K, it is one in which
+    neighbouring registers hold consecutive k.
 
     Args:
         op: the multiply.
         operand: one of its operands.
-        depth: how much of K is loaded.
-        view: where the operand lies; default: where it says.
+        depth: number of elements of K that are loaded.
+        view: the view of the operand in memory; default: its own.
     """
     of = op.mma.a if operand is op.a else op.mma.b
     spread, lies = of(depth), view or operand.tensor.view
@@ -143,7 +143,7 @@ def _depth(operand: Value) -> int:
 
 
 def _step(run: Sequence[Mma], rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
-    """One turn of multiplies that have their turns together."""
+    """Yield the operations of one iteration of multiplies that share a loop."""
     ops: list[Op] = []
     loaded: dict[tuple[Value, bool], Value] = {}
     for op in run:
@@ -160,7 +160,7 @@ def _step(run: Sequence[Mma], rewriter: Rewriter, depth: int, at: Int | None) ->
 def _loaded(
     op: Mma, operand: Value, rewriter: Rewriter, depth: int, at: Int | None
 ) -> tuple[list[Op], Value]:
-    """The fragment of an operand that is multiplied in a turn, and what makes it."""
+    """Return the fragment of an operand in one iteration, and the operations that make it."""
     spread, name = (op.mma.a if operand is op.a else op.mma.b)(depth), f"{operand.buffer.name}_frag"
     if operand.is_fragment:
         if at is None:
@@ -193,7 +193,7 @@ def _loaded(
 
 
 def _negated(op: Mma, rewriter: Rewriter) -> tuple[Op, ...]:
-    """Products that are subtracted, of fragments: those of the negative of A are added."""
+    """Replace a subtracted product of fragments: negate A, then add the product."""
     name = f"{op.a.buffer.name}_negated"
     made = rewriter.define(Elementwise, name, op.location, function="neg", operands_=(op.a,))
     return made, replace(op, a=made.result, negative=False)

@@ -1,7 +1,7 @@
-"""Groups of asynchronous copies: where each is closed, where it is waited for, and how many may still go on.
+"""Groups of asynchronous copies: where to commit, where to wait, and how many groups may stay pending.
 
-Copies that are waited for at the same time belong to one group.  A wait lets as many groups go on as have
-certainly been closed, on every way to it, after the last one that must be complete.
+Copies with the same wait belong to one group.  The pending count of a wait is the number of groups that have
+certainly been committed, on every path to the wait, after the last group that must be complete.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tilewright.passes.hazards import Hazard
 from tilewright.passes.routes import Point
 
 Deadline: TypeAlias = tuple[Point, int]
-"""A wait, and how often it has been passed by then."""
+"""A wait, and its occurrence number on the route."""
 
 MOST_PENDING = 1 << 16
-"""More groups than any wait lets go on."""
+"""Upper limit on pending groups, above that of any wait."""
 
 
 @dataclass
 class Groups:
-    """What is placed for the copies in the background.
+    """Waits and commits for asynchronous copies.
 
     Args:
-        hazards: those that begin with such a copy.
-        meets: whether the threads that a hazard is about meet at a point.
-        waits: how many groups may go on at each point where is waited.
-        commits: the points at which groups are closed, each with the last copy of the group.
+        hazards: the hazards whose first access is an asynchronous copy.
+        meets: returns whether the threads of a hazard meet at a point.
+        waits: number of groups that may stay pending at each wait.
+        commits: the points at which groups are committed, each with the last copy of its group.
     """
 
     hazards: Sequence[Hazard]
@@ -46,13 +46,13 @@ class Groups:
         cost: Callable[[Point], float],
         best: Callable[[Collection[Point]], Point],
     ) -> None:
-        """Find the waits, then the groups, then how many may go on.
+        """Find the waits, then the groups, then the pending counts.
 
         Args:
-            body: of the kernel.
-            points: where may be waited for a hazard that concerns one thread alone.
-            cost: of a wait at a point.
-            best: chooses one of several points that serve alike.
+            body: the body of the kernel.
+            points: returns the possible wait points of a hazard within one thread.
+            cost: returns the cost of a wait at a point.
+            best: chooses among equivalent points.
         """
         sets = [[p for p in points(h) if not h.needs_barrier or self.meets(h, p)] for h in self.hazards]
         self.waits = dict.fromkeys(cheapest_cover(sets, cost, best), MOST_PENDING)
@@ -71,14 +71,14 @@ class Groups:
                 self.commits[point] = op
 
     def binding(self, point: Point) -> Hazard:
-        """The hazard for which a wait lets no more groups go on."""
+        """Return the hazard that limits the pending count of a wait."""
         return min(
             (h for h in self.hazards if self._allowed(h, point) is not None),
             key=lambda h: (self._allowed(h, point) or 0, h.after.order, h.before.order),
         )
 
     def _usable(self, hazard: Hazard, waits: Mapping[Point, int]) -> Iterator[tuple[int, Point]]:
-        """The places among what is passed at which a wait tells all whom it should."""
+        """Yield the positions on a hazard's route at which a wait is early enough for all its threads."""
         found = [(at, point) for at, point in hazard.points.items() if point in waits]
         if not hazard.needs_barrier:
             yield from found
@@ -90,13 +90,13 @@ class Groups:
         yield from ((at, point) for at, point in found if at <= last)
 
     def _last(self) -> Iterator[tuple[Hazard, Point]]:
-        """For each hazard the last wait before its second access."""
+        """Yield each hazard with the last wait before its second access."""
         for hazard in self.hazards:
             *_, (_, point) = self._usable(hazard, self.waits)
             yield hazard, point
 
     def _deadlines(self) -> dict[int, Deadline]:
-        """For each copy, by its identity, the wait by which it must be complete."""
+        """Return, by identity of each copy, the wait by which the copy must be complete."""
         found: dict[int, tuple[int, Deadline]] = {}
         for hazard in self.hazards:
             *_, (at, point) = self._usable(hazard, self.waits)
@@ -107,22 +107,22 @@ class Groups:
         return {copy: deadline for copy, (_, deadline) in found.items()}
 
     def _closed(self, hazard: Hazard, at: int) -> int:
-        """How many groups are certainly closed up to a place among what is passed."""
+        """Return how many groups are certainly committed up to a position on a hazard's route."""
         return sum(1 for number, point in hazard.points.items() if number <= at and point in self.commits)
 
     def _allowed(self, hazard: Hazard, point: Point) -> int | None:
-        """How many groups may go on at a point, the last time it is passed, with the copy complete."""
+        """Return how many groups may stay pending at the last pass of a point with the copy complete."""
         places = [at for at, _ in self._usable(hazard, {point: 0})]
         closed = self._closed(hazard, places[-1]) if places else 0
         return closed - 1 if closed else None
 
     def _is_done(self, hazard: Hazard, waits: Mapping[Point, int]) -> bool:
-        """Whether some wait is for the copy of a hazard."""
+        """Return whether some wait completes the copy of a hazard."""
         return any(self._closed(hazard, at) - 1 >= waits[point] for at, point in self._usable(hazard, waits))
 
 
 def _commits(block: Block, deadlines: Mapping[int, Deadline]) -> Iterator[tuple[Point, Op]]:
-    """The points behind the last copy of each group: in the block, or in regions that also wait for it."""
+    """Yield the point after the last copy of each group: in the block, or in regions that wait too."""
     group: set[Deadline] = set()
     last: tuple[Point, Op] | None = None
     for at, op in enumerate(block.ops):
@@ -145,7 +145,7 @@ def _commits(block: Block, deadlines: Mapping[int, Deadline]) -> Iterator[tuple[
 
 
 def _each(block: Block) -> Iterator[tuple[Point, Op]]:
-    """The point behind each copy."""
+    """Yield the point after each asynchronous copy."""
     for at, op in enumerate(block.ops):
         if is_in_background(op):
             yield Point(id(block), at + 1), op

@@ -1,4 +1,4 @@
-"""Pairs of accesses that something must order: what each passes on, among whom, and on which route."""
+"""Hazards: pairs of accesses that need an ordering operation, with the threads and routes concerned."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tilewright.passes.routes import Event, Meeting, Point, Route, meetings, pas
 
 @dataclass(frozen=True, eq=False)
 class Hazard:
-    """An access that must come after another one, which threads or copies in the background may not keep to.
+    """Two accesses whose order other threads or asynchronous copies may violate.
 
     Args:
-        tensor: what both access.
+        tensor: the tensor that both access.
         before: the operation that comes first.
         after: the operation that comes second.
         writes: whether the first writes, and whether the second does.
-        reach: among whom elements pass.
-        in_background: whether the first goes on until its group of copies is waited for.
-        route: what every execution passes in between.
+        reach: the set of threads among which elements pass.
+        in_background: whether the first is asynchronous and completes when its group is waited for.
+        route: the operations and points that every execution passes in between.
     """
 
     tensor: Value
@@ -38,21 +38,21 @@ class Hazard:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """What is passed in between, in order."""
+        """The operations and points in between, in order."""
         return tuple(passed(self.route))
 
     @cached_property
     def points(self) -> dict[int, Point]:
-        """The points that are passed, by their place among the events."""
+        """The points in between, by their index among the events."""
         return {number: event for number, event in enumerate(self.events) if isinstance(event, Point)}
 
     @property
     def needs_barrier(self) -> bool:
-        """Whether threads must meet in between."""
+        """Whether threads must meet at a barrier in between."""
         return self.reach > Reach.THREAD
 
     def is_met(self, op: Op) -> bool:
-        """Whether at an operation all threads meet among whom elements pass."""
+        """Return whether all threads concerned meet at an operation."""
         return isinstance(op, Barrier) or (isinstance(op, WarpBarrier) and self.reach <= Reach.WARP)
 
     def __str__(self) -> str:
@@ -69,13 +69,13 @@ def _where(op: Op) -> str:
 
 
 def hazards(kernel: Kernel, buffers: Collection[str] | None = None) -> list[Hazard]:
-    """Every pair of accesses of a kernel that something must order, in each way in which they may meet.
+    """Return the hazards of a kernel: each pair of accesses that needs an order, on each route between them.
 
-    Of ways of which one passes all that another does, the shorter one is given.
+    If one route passes everything that another route passes, only the shorter one is returned.
 
     Args:
         kernel: the kernel.
-        buffers: names of those that are looked at; None: all.
+        buffers: names of the buffers to examine; None: all.
     """
     found, known = sites(kernel), Integers.of(kernel)
     overlaps = Overlaps(kernel.threads, kernel.lanes)
@@ -89,7 +89,7 @@ def hazards(kernel: Kernel, buffers: Collection[str] | None = None) -> list[Haza
 
 
 def _conflicting(one: Site, other: Site, buffers: Collection[str] | None) -> Iterator[tuple[Access, Access]]:
-    """Accesses to one buffer, one of which writes."""
+    """Yield pairs of accesses to one buffer, at least one a write."""
     for mine in one.accesses:
         if buffers is not None and mine.value.buffer.name not in buffers:
             continue

@@ -1,9 +1,10 @@
-"""Waits and barriers that find nothing to wait for, on any way through the kernel: they are left out.
+"""Removal of redundant waits and barriers: those that have nothing to wait for on any path.
 
-A wait lets some groups go on.  If no more can be under way wherever it is reached, as behind another wait for
-the same groups, it waits for nothing.  A barrier orders what stands before it with what stands behind it; if
-nothing but registers and integers was touched since the barrier before, that one has ordered it all.  Neither
-changes what is known behind it, so all that are found may go at once.
+A wait allows some groups to stay pending.  If no more groups can be pending whenever it is reached, it waits
+for nothing; an example is a second wait for the same groups.  A barrier orders the accesses before it with
+the accesses after it.  If the code since the previous barrier touched only registers and integers, that
+barrier has already ordered everything.  Removing a redundant operation does not change the state after it, so
+all of them can be removed at once.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import rewrite_kernel
 
 HARMLESS = (Fragment, Fill, Elementwise, Variable, SetVariable, GetVariable)
-"""Operations that touch nothing that a barrier orders; so do those that only name something."""
+"""Operations without effects that a barrier orders. Operations that only name a value are harmless, too."""
 
 
 @dataclass(frozen=True)
 class _State:
-    """The most that may be under way, on any way here.
+    """Upper bounds on pending work over all paths to a point.
 
     Args:
-        copies: groups of asynchronous copies of a thread that are closed and not waited for.
-        stores: groups of bulk stores likewise.
-        is_touched: whether memory, or what else a barrier orders, was touched since the last barrier.
+        copies: committed groups of a thread's asynchronous copies that may be pending.
+        stores: committed groups of bulk stores that may be pending.
+        is_touched: whether memory, or anything else that a barrier orders, was touched since the last one.
     """
 
     copies: int = 0
@@ -48,16 +49,16 @@ class _State:
     is_touched: bool = False
 
     def or_(self, other: _State) -> _State:
-        """What may be on one of two ways."""
+        """Return the upper bounds over two paths."""
         copies, stores = max(self.copies, other.copies), max(self.stores, other.stores)
         return _State(copies, stores, self.is_touched or other.is_touched)
 
 
 class _Flow:
-    """Follows a kernel, and remembers the waits and barriers that may have something to wait for.
+    """A data-flow analysis that records the waits and barriers that may have something to wait for.
 
     Args:
-        most: more groups than any wait lets go on.
+        most: a bound above the pending count of every wait.
     """
 
     def __init__(self, most: int) -> None:
@@ -65,7 +66,7 @@ class _Flow:
         self._unknown = _State(most, most, True)
 
     def block(self, block: Block, state: _State) -> _State:
-        """The state behind some operations."""
+        """Return the state after a block."""
         for op in block.ops:
             state = self._op(op, state)
         return state
@@ -92,7 +93,7 @@ class _Flow:
                 return state
             case If():
                 return self.block(op.then, state).or_(self.block(op.otherwise, state))
-            case Role():  # other warps: what they, or their first thread, did before is not followed
+            case Role():  # other warps: the analysis does not follow their earlier operations
                 self.block(op.body, self._unknown)
                 return self._unknown
         is_harmless = isinstance(op, HARMLESS) or op.traits == NAMES
@@ -108,7 +109,7 @@ class _Flow:
 
 
 def drop_idle_waits(kernel: Kernel) -> Passed:
-    """The kernel without waits and barriers that find nothing to wait for; a note for each."""
+    """Return the kernel without redundant waits and barriers, and a note for each removed one."""
     waits = [op for op in kernel.walk() if isinstance(op, AsyncWait | BulkWait | Barrier)]
     pending = [op.pending for op in waits if not isinstance(op, Barrier)]
     flow = _Flow(1 + max(pending, default=0))

@@ -1,7 +1,7 @@
-"""Moving fragments by ``ldmatrix`` and ``stmatrix``: when the maps fit, and which lane names which row.
+"""Copies of fragments by ``ldmatrix`` and ``stmatrix``: legality, and the row address of each lane.
 
 Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix", "Warp-level matrix store instruction:
-stmatrix", which is the same the other way round.  A matrix is 8 rows of 16 bytes; lane
+stmatrix", which is the same in the other direction.  A matrix is 8 rows of 16 bytes; lane
 ``8*q + r`` gives the address of row ``r`` of matrix ``q``, and lane ``4*g + t`` receives the four bytes at
 ``4*t`` of row ``g`` of every matrix.  With ``.trans``, for 2-byte elements, it receives elements ``2*t`` and
 ``2*t + 1`` of column ``g``.
@@ -23,12 +23,12 @@ MATRIX_LANES = 32
 
 
 def matrix_load(view: View, spread: Distribution, dtype: DType) -> Matrices | None:
-    """How ``ldmatrix`` loads a fragment of this distribution from a view of shared memory; None if it cannot.
+    """Return how ``ldmatrix`` loads a fragment of this distribution from shared memory; None if it cannot.
 
     Args:
         view: the shared tensor.
         spread: the fragment's distribution.
-        dtype: their element type.
+        dtype: the element type of both.
     """
     if dtype.bytes not in (1, 2, 4) or view.valid != TRUE or len(spread.threads) < 2:
         return None
@@ -55,17 +55,17 @@ def matrix_load(view: View, spread: Distribution, dtype: DType) -> Matrices | No
 
 
 def matrices_of(op: Copy, *, stores: bool) -> Matrices | None:
-    """How the matrix engine carries out a copy whose engine is not chosen yet; None if it cannot.
+    """Return how the matrix engine executes a copy whose engine is not chosen yet; None if it cannot.
 
     Args:
         op: the copy.
-        stores: whether the architecture stores by matrices too.
+        stores: whether the architecture also has matrix stores.
     """
     if op.engine not in (None, "matrix") or op.reduction is not None:
         return None
     source, target = op.source, op.target
     if any(v.is_tensor and (v.tensor.block is not None or v.tensor.indices) for v in (source, target)):
-        return None  # rows of one matrix lie in one's own memory, at places that are known
+        return None  # matrix rows must be in the block's own shared memory, at known addresses
     match op.way:
         case ("shared", "registers") if source.dtype == target.dtype:
             return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
@@ -75,12 +75,12 @@ def matrices_of(op: Copy, *, stores: bool) -> Matrices | None:
 
 
 def may_be_by_matrices(op: Op, value: Value, spread: Distribution, lanes: int) -> bool:
-    """Whether the lanes of a warp may access a tensor together, each for the others, on some target.
+    """Return whether lanes of a warp may access a tensor for each other on some target.
 
     Args:
         op: the operation.
         value: the tensor, one of its operands.
-        spread: who holds what.
+        spread: the distribution of the access.
         lanes: threads of a warp.
     """
     if lanes != MATRIX_LANES or value.tensor.memory is not Memory.SHARED:

@@ -1,7 +1,7 @@
-"""Whether two accesses touch one element, and whose threads do: proven by symbolic integers, or assumed.
+"""Overlap test: whether two accesses touch a common element, and in which threads; proven, or assumed.
 
-Integers on which both accesses depend alike cancel; of those that a ring counts by (``k % stages``) one
-period is tried; where neither helps, the two are compared as wholes.
+Integers on which both accesses depend in the same way cancel.  For integers that index a ring
+(``k % stages``), one period is tried.  If neither helps, the two accesses are compared as wholes.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from tilewright.threads.distribution import Distribution
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Places: TypeAlias = Mapping[Sym, Int]
-"""What stands for the symbols of an access, when it is compared with another."""
+"""Replacements for the symbols of an access in a comparison with another access."""
 
 MOST_CASES = 256
-"""Values of symbols that are tried for one pair of accesses."""
+"""Maximum number of symbol values that are tried for one pair of accesses."""
 
 
 class Reach(IntEnum):
-    """Among whom an element is passed on: what must order two accesses."""
+    """The set of threads among which an element passes; it decides what must order two accesses."""
 
     NOBODY = 0
-    """The accesses have no element in common."""
+    """The accesses have no common element."""
     THREAD = 1
     """Each thread touches only elements that it touched itself."""
     WARP = 2
-    """Threads touch elements of others of their warp."""
+    """Threads touch elements of other threads in their warp."""
     BLOCK = 3
     """Threads touch elements of other warps."""
 
 
 class Touched(NamedTuple):
-    """The elements of an access, and the first and the last of the threads that touch each."""
+    """The elements of an access, with the first and the last thread that touches each."""
 
     elements: Array
     first: Array
@@ -52,10 +52,10 @@ class Touched(NamedTuple):
 
 
 class Overlaps:
-    """Compares accesses, and remembers which elements they touch.
+    """Compares accesses, and caches the elements that they touch.
 
     Args:
-        threads: of the block.
+        threads: threads of the block.
         lanes: threads of a warp.
     """
 
@@ -64,13 +64,13 @@ class Overlaps:
         self._known: dict[tuple[Any, ...], Touched] = {}
 
     def reach(self, one: Access, other: Access, at_one: Places, at_other: Places) -> Reach:
-        """Among whom elements pass between two accesses to one buffer.
+        """Return the set of threads among which elements pass between two accesses to one buffer.
 
         Args:
             one: an access.
-            other: another, or the same at another time.
-            at_one: what stands for the symbols of the first.
-            at_other: what stands for those of the second.
+            other: another access, or the same one at another time.
+            at_one: replacements for the symbols of the first.
+            at_other: replacements for the symbols of the second.
         """
         if one.reduction is not None and one.reduction == other.reduction:
             return Reach.NOBODY
@@ -124,7 +124,7 @@ class Overlaps:
         for place in side.places:
             total = total * (1 << 20) + np.asarray(evaluate(place, mapping), np.int64)
         wanted = np.ones(shape, bool)
-        if symbols(side.valid) <= {*side.coords}:  # of others one value, or one period, is tried
+        if symbols(side.valid) <= {*side.coords}:  # other symbols have one trial value or one period
             wanted &= np.asarray(evaluate(side.valid, mapping), bool)
         if side.access.writes:
             wanted &= _first_copies(spread, len(table))[:, None]
@@ -139,7 +139,7 @@ class Overlaps:
 
 
 def _first_copies(spread: Distribution, threads: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Of threads that hold copies of the same values, the first: who writes."""
+    """Return the first of the threads that hold copies of the same values: the thread that writes."""
     rest = np.arange(threads)
     first = np.ones(threads, bool)
     for mode in spread.threads:
@@ -150,7 +150,7 @@ def _first_copies(spread: Distribution, threads: int) -> np.ndarray[Any, np.dtyp
 
 
 class _Side:
-    """One of two accesses: where its elements lie, over its coordinates and the symbols of the pair."""
+    """One of two accesses: its element positions, written in its coordinates and the symbols of the pair."""
 
     def __init__(self, access: Access, at: Places) -> None:
         self.access = access
@@ -162,35 +162,35 @@ class _Side:
             places = tuple(floordiv(place, kind.dtype.per_byte) for place in places)
         self.places: tuple[Int, ...] = tuple(substitute(place, at) for place in places)
         self.valid: Cond = substitute(view.valid, at)
-        # Which coordinates share a byte of global memory is not seen from them.
+        # Coordinates do not show which elements share a byte of global memory.
         is_unseen = kind.dtype.is_packed and kind.memory is not Memory.SHARED
         self.is_known = access.spread is not None and not is_unseen and not elements((*places, view.valid))
         self.free: set[Sym] = {sym for place in self.places for sym in symbols(place)} - set(self.coords)
 
     def stay(self) -> None:
-        """Count places from those of the first coordinate, wherever these are."""
+        """Make positions relative to the first coordinate, and drop the symbols of its position."""
         self.places, self.free = self.within, set()
 
     def shift(self, sym: Sym, by: int) -> tuple[Int, ...]:
-        """By how much every place moves when a symbol grows."""
+        """Return the change of each position when a symbol grows."""
         moved = (substitute(place, {sym: add(sym, by)}) for place in self.places)
         return tuple(expand(add(m, mul(p, -1))) for m, p in zip(moved, self.places, strict=True))
 
     @property
     def base(self) -> tuple[Int, ...]:
-        """The places of the first coordinate."""
+        """The positions of the first coordinate."""
         zero = dict.fromkeys(self.coords, 0)
         return tuple(substitute(place, zero) for place in self.places)
 
     @property
     def within(self) -> tuple[Int, ...]:
-        """The places, counted from those of the first coordinate."""
+        """The positions relative to those of the first coordinate."""
         pairs = zip(self.places, self.base, strict=True)
         return tuple(expand(add(place, mul(base, -1))) for place, base in pairs)
 
 
 class _Pair:
-    """Two accesses to one buffer, and the values that the symbols between them may have."""
+    """Two accesses to one buffer, and the possible values of their symbols."""
 
     def __init__(self, one: Access, other: Access, at_one: Places, at_other: Places) -> None:
         self.sides = _Side(one, at_one), _Side(other, at_other)
@@ -200,7 +200,7 @@ class _Pair:
             self._settle()
 
     def is_apart(self) -> bool:
-        """Whether ranges and divisors alone show that no element is common."""
+        """Return whether ranges and divisors alone prove that the accesses share no element."""
         one, other = self.sides
         if elements((*one.places, *other.places)) or len(one.places) != len(other.places):
             return False
@@ -211,12 +211,15 @@ class _Pair:
         )
 
     def cases(self) -> Iterator[dict[Sym, int]]:
-        """Values of the symbols that show all that can happen."""
+        """Yield symbol values that cover all possible cases."""
         for values in itertools.product(*self.spans.values()):
             yield dict(zip(self.spans, values, strict=True))
 
     def _settle(self) -> None:
-        """Find the values to try; else see the tiles as equal, if they are equal or apart; else give up."""
+        """Find the values to try.
+
+        If there are none, treat the tiles as equal, provided that they are equal or disjoint; else give up.
+        """
         for sym in sorted(self.sides[0].free | self.sides[1].free, key=str):
             span = self._span(sym)
             if span is None:
@@ -246,12 +249,12 @@ class _Pair:
         return None
 
     def _shifts_alike(self, sym: Sym, by: int) -> bool:
-        """Whether all places of both move by the same number when a symbol grows."""
+        """Return whether all positions of both accesses change by the same amount when a symbol grows."""
         one, other = (side.shift(sym, by) for side in self.sides)
         return one == other and all(isinstance(step, int) for step in one)
 
     def _periods(self, sym: Sym) -> set[int]:
-        """What a symbol is divided by, as far as it is known."""
+        """Return the known divisors of a symbol."""
         found = set()
         for side in self.sides:
             for place in side.places:
@@ -262,7 +265,7 @@ class _Pair:
         return {math.prod(found)} if math.prod(found) <= MOST_CASES else found
 
     def _is_tiled(self) -> bool:
-        """Whether both are tiles of one grid: at multiples of an extent that neither leaves."""
+        """Return whether both are tiles of one grid: each starts at a multiple of an extent and fits it."""
         unit, most = [0] * len(self.sides[0].places), [0.0] * len(self.sides[0].places)
         for side in self.sides:
             for dim, (within, base) in enumerate(zip(side.within, side.base, strict=True)):

@@ -1,7 +1,7 @@
-"""Elements narrower than a byte: their copies become copies of bytes, and conversions of those in registers.
+"""Elements narrower than a byte: copies become byte copies, with conversions in registers.
 
-This is the one place that addresses anything below a byte.  A tensor keeps its layout in elements; what is
-copied of it is seen as bytes, each with neighbours along the dimension that the copy's vectors follow.
+Only this module addresses anything below a byte.  A tensor keeps its layout in elements.  A copy views it as
+bytes; each byte holds neighbours along the dimension of the copy's vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.threads.distribution import Distribution
 
 
 def copy_bytes(kernel: Kernel) -> Kernel:
-    """The kernel with every copy of packed elements as copies of bytes; itself if there are none."""
+    """Replace every copy of packed elements by copies of bytes; return the same kernel if it has none."""
     return rewrite_kernel(kernel, _changed) if any(map(_moves_packed, kernel.walk())) else kernel
 
 
@@ -34,7 +34,7 @@ def _changed(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
 
 
 class _Parts:
-    """What one copy becomes.
+    """The replacement of one copy of packed elements.
 
     Args:
         op: the copy.
@@ -51,7 +51,7 @@ class _Parts:
         self.made: list[Op] = []
 
     def parts(self) -> list[Op]:
-        """Bytes from memory to memory; or to registers, and numbers from there on, or the other way."""
+        """Yield the operations: copy bytes between memories, or copy bytes and convert them in registers."""
         op = self.op
         if is_packed(op.source) and is_packed(op.target):
             ends = (self._seen(op.source), self._seen(op.target))
@@ -77,14 +77,14 @@ class _Parts:
         self.made.append(replace(op, source=source, target=target, **more))  # type: ignore[arg-type]
 
     def _seen(self, value: Value) -> Value:
-        """A tensor of packed elements as bytes."""
+        """Return a tensor of packed elements viewed as bytes."""
         name = f"{value.buffer.name}_bytes"
         op = self.rewriter.define(AsBytes, name, self.op.location, source=value, dim=self.dim)
         self.made.append(op)
         return op.result
 
     def _held(self, dtype: DType, spread: Distribution) -> Value:
-        """A new fragment."""
+        """Return a new fragment."""
         name = f"{(self.op.source if self.op.source.is_tensor else self.op.target).buffer.name}_held"
         op = self.rewriter.define(Fragment, name, self.op.location, dtype=dtype, distribution=spread)
         self.made.append(op)

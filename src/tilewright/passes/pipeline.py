@@ -1,4 +1,4 @@
-"""Pipelines: a target's passes by name, in their order, and the kernel as each of them leaves it."""
+"""Pipelines: a target's passes in order, and the kernel after each of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 
 Passed: TypeAlias = tuple[Kernel, tuple[str, ...]]
-"""A kernel, and a note for each choice that was made on the way to it."""
+"""A kernel, and a note for each choice that a pass made."""
 
 TRACED = "trace"
-"""What stands before the first pass: the kernel as it was traced."""
+"""Name of the stage before the first pass: the kernel as it was traced."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,9 @@ class Pass:
     """One decision, made for the whole kernel.
 
     Args:
-        name: what people call it.
-        about: what it does, in one sentence.
-        run: the kernel of the same IR in which the decision is made, for an architecture; with notes if
-            there is a choice to tell of.
+        name: the name of the pass.
+        about: one sentence on what the pass does.
+        run: maps a kernel and an architecture to a kernel in the same IR; may also return notes on choices.
     """
 
     name: str
@@ -33,13 +32,13 @@ class Pass:
 
 
 class Stage(NamedTuple):
-    """A kernel on its way through a target's passes.
+    """The kernel after one pass.
 
     Args:
-        name: of the pass that left it so; `TRACED` before the first.
-        about: what that pass does.
-        kernel: as it is now.
-        notes: the choices of that pass.
+        name: the name of the pass; `TRACED` before the first.
+        about: what the pass does.
+        kernel: the kernel after the pass.
+        notes: the choices of the pass.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Stage(NamedTuple):
 
 
 def stages(kernel: Kernel, arch: Arch, passes: Sequence[Pass]) -> Iterator[Stage]:
-    """The kernel before the first pass, and after each."""
+    """Yield the kernel before the first pass and after each pass."""
     yield Stage(TRACED, "The kernel as it was traced.", kernel, kernel.notes)
     for one in passes:
         found = one.run(kernel, arch)
@@ -58,7 +57,7 @@ def stages(kernel: Kernel, arch: Arch, passes: Sequence[Pass]) -> Iterator[Stage
 
 
 def run_passes(kernel: Kernel, arch: Arch, passes: Sequence[Pass]) -> Passed:
-    """The kernel after all passes, and the notes of each, in their order."""
+    """Return the kernel after all passes, and the notes of all passes in order."""
     notes: list[str] = []
     for stage in stages(kernel, arch, passes):
         kernel = stage.kernel

@@ -1,6 +1,6 @@
-"""Division by sizes in the addresses of copies, as a multiplication by a number that the launcher computes.
+"""Address division by a run-time size, replaced by a multiplication with an inverse from the launcher.
 
-Integers are divided in some twenty instructions, and a view such as im2col's asks for several divisions per
+An integer division takes some twenty instructions, and a view like im2col's needs several divisions per
 access.  With ``inverse = (2**63 - 1) // d``,
 
     n // d == 2*(n + 1) * inverse >> 64        for 0 <= n < 2**31 - 1 and 1 <= d < 2**31
@@ -26,15 +26,15 @@ from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import parts, symbols
 
 LARGEST = 2**63 - 1
-"""What is divided to make an inverse."""
+"""Dividend of an inverse."""
 
 
 def derive_inverses(kernel: Kernel) -> Kernel:
-    """Add a derived size for every divisor of a copy's views that only the launcher knows.
+    """Add a derived size for every divisor in a copy's views that only the launcher knows.
 
-    The operations stay as they are: whoever spells a division finds the inverse by `inverses`.
+    The operations do not change.  Code generation looks up the inverse of a divisor with `inverses`.
     """
-    if kernel.tensor_maps:  # only sizes that an operation names are passed beside them
+    if kernel.tensor_maps:  # with tensor maps, only sizes that an operation names are passed
         return kernel
     sizes = {param.sym for param in kernel.sizes if param.bits == 32}
     known = inverses(kernel)
@@ -50,7 +50,7 @@ def derive_inverses(kernel: Kernel) -> Kernel:
 
 
 def inverses(kernel: Kernel) -> dict[Int, Sym]:
-    """The inverse of each divisor that a kernel has one of."""
+    """Return the inverses that a kernel has, by divisor."""
     derived = [param for param in kernel.sizes if isinstance(param.source, Derived) and param.bits == 64]
     found = {param.source.value: param.sym for param in derived if isinstance(param.source, Derived)}
     if not found:
@@ -65,7 +65,7 @@ def _inverse(divisor: Int) -> Int:
 
 
 def _divisions(kernel: Kernel) -> Iterator[FloorDiv | Mod]:
-    """The divisions in the views that copies access, in program order."""
+    """Yield the divisions in the views that copies access, in program order."""
     for op in kernel.walk():
         if not is_by_threads(op):
             continue

@@ -1,4 +1,4 @@
-"""Re-laying out shared tensors whose addresses nobody observes."""
+"""New layouts for shared tensors whose addresses no operation observes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tilewright.views.view import View
 
 Choice: TypeAlias = View | tuple[Swizzle, ...] | None
 Policy: TypeAlias = Callable[[Shared, tuple[Op, ...]], Choice]
-"""For a shared tensor and the operations that use it: another view of the same shape, swizzles to apply one
-after another, or None to leave it."""
+"""Maps a shared tensor and the operations that use it to another view of the same shape, to swizzles to apply
+in order, or to None for no change."""
 
 
 def uses(kernel: Kernel, op: Shared) -> tuple[Op, ...]:
-    """The operations that name a shared tensor or a view of it, in program order."""
+    """Return the operations that name a shared tensor or a view of it, in program order."""
     return tuple(o for o in kernel.walk() if any(v.buffer is op.result for v in o.operands))
 
 
 def observes_addresses(op: Op) -> bool:
-    """Whether an operation depends on where elements lie, or nobody can tell which of them lie together.
+    """Return whether an operation depends on element addresses, or makes neighbours in memory unknown.
 
-    That is so of a swizzle of offsets, of asynchronous hardware, and of rows that are chosen in memory.
+    Swizzles of offsets, asynchronous hardware, and rows chosen by an index in memory do.
     """
     if is_bulk(op) or isinstance(op, MmaAsync | Gather):
         return True
@@ -38,11 +38,11 @@ def observes_addresses(op: Op) -> bool:
 
 
 def relayout_shared(kernel: Kernel, policy: Policy) -> tuple[Kernel, tuple[str, ...]]:
-    """Give shared tensors another layout where the policy has one and no rule is broken by it.
+    """Give shared tensors the layout that the policy chooses, unless it breaks a rule.
 
     Args:
         kernel: the kernel.
-        policy: called with each shared tensor whose addresses nobody observes, and its uses.
+        policy: called with each shared tensor whose addresses no operation observes, and its uses.
 
     Returns:
         The kernel, and a note for each tensor, e.g. ``"sA re-laid out: swizzle<2, 3, 3>"``.
@@ -66,7 +66,7 @@ def relayout_shared(kernel: Kernel, policy: Policy) -> tuple[Kernel, tuple[str, 
 
 
 def _with_view(kernel: Kernel, shared: Shared, view: View) -> Kernel:
-    # What the author allocates beyond the layout stays; the new layout may need more.
+    # Keep the elements that the author allocated beyond the layout; the new layout may need more.
     assert isinstance(view.elems, int)
     elems = max(view.elems, shared.elems)
 
@@ -81,13 +81,13 @@ def _with_view(kernel: Kernel, shared: Shared, view: View) -> Kernel:
 
 
 def _broken(kernel: Kernel, buffer: str) -> int:
-    """How many rules the uses of a shared tensor break."""
+    """Return the number of rules that the uses of a shared tensor break."""
     using = (op for op in kernel.walk() if any(v.buffer.name == buffer for v in op.operands))
     return sum(1 for op in using for _ in broken_rules(op))
 
 
 def _chosen(present: View, choice: View | tuple[Swizzle, ...]) -> tuple[View, str]:
-    """The view that a policy chose, and what it is called."""
+    """Return the view that a policy chose, and its name."""
     if isinstance(choice, View):
         return choice, describe(choice)
     view = present
@@ -97,7 +97,7 @@ def _chosen(present: View, choice: View | tuple[Swizzle, ...]) -> tuple[View, st
 
 
 def describe(view: View) -> str:
-    """The strides of a view if that is all there is to it, else its text.
+    """Return the strides of a view if they describe it fully, otherwise its text.
 
     Example:
         >>> describe(View.strided((64, 32), (40, 1)))

@@ -1,8 +1,8 @@
-"""Rebuilding kernels: every pass maps a kernel to a kernel of the same IR through this room.
+"""Rewriting of kernels: every pass uses this module to map a kernel to a kernel in the same IR.
 
-A pass gives `rewrite_kernel` a function that replaces single operations.  Whatever follows from a
-replacement is rebuilt here: operands, the inferred types of results and of views derived from them,
-index symbols whose span changed, expressions over replaced symbols.  Locations are kept.
+A pass gives `rewrite_kernel` a function that replaces single operations.  This module rebuilds everything
+that depends on a replacement: operands, the inferred types of results and of views derived from them, index
+symbols with a new range, and expressions over replaced symbols.  Locations do not change.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tilewright.views.view import View, coordinates
 
 OpType = TypeVar("OpType", bound=Op)
 Change: TypeAlias = "Callable[[Op, Rewriter], Iterable[Op] | None]"
-"""What replaces an operation, whose operands are already rebuilt; None keeps it."""
+"""Returns the replacement of an operation, whose operands are already rebuilt; None keeps it."""
 
 
 class Rewriter:
-    """Rebuilds operations, remembering which value and symbol stands for which old one.
+    """Rebuilds operations, and keeps a map from old values and symbols to new ones.
 
     Args:
-        kernel: the kernel to rebuild; new names keep clear of its names.
-        change: what replaces an operation.
+        kernel: the kernel to rebuild; new names differ from all of its names.
+        change: returns the replacement of an operation.
         symbols: symbols to replace by expressions.
     """
 
@@ -55,11 +55,11 @@ class Rewriter:
     def define(
         self, op: type[OpType], wanted: str, location: Location | None = None, **attributes: Any
     ) -> OpType:
-        """Make a new operation with a result of a name that the kernel does not have yet."""
+        """Make a new operation whose result has an unused name."""
         return make(op, self.names.unique(wanted), location, **attributes)
 
     def rebuild(self, item: Any) -> Any:
-        """An attribute, operand, type, transform or block, with what was replaced in its place."""
+        """Return an attribute, operand, type, transform or block with all replacements applied."""
         match item:
             case Value():
                 return self.values.get(item, item)
@@ -77,11 +77,11 @@ class Rewriter:
                 return item
 
     def block(self, block: Block) -> Block:
-        """A block with every operation rebuilt and then changed."""
+        """Return a block with every operation rebuilt and then changed."""
         return Block(tuple(new for op in block.ops for new in self.op(op)))
 
     def op(self, op: Op) -> tuple[Op, ...]:
-        """What stands for an operation."""
+        """Return the replacement of an operation."""
         old = {value.name: value for value in op.results if isinstance(value, Value)}
         if isinstance(op, For):
             rebuilt: Op = self._loop(op)
@@ -115,7 +115,7 @@ class Rewriter:
         return op if (result.type, result.root) == (value.type, value.root) else fresh
 
     def _renamed(self, op: Op, attributes: Mapping[str, Any]) -> Op:
-        """An operation that defines an integer, of which other things may be known now."""
+        """Rebuild an operation that defines an integer, because its known range may be different now."""
         [old] = op.results
         made = make(type(op), old.name, op.location, **attributes)
         [self.symbols[old]] = made.results
@@ -136,7 +136,7 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _substitute_view(view: View, symbols: Mapping[Sym, Int]) -> View:
-    """Replace symbols in a view; its coordinates know the extents, so they are renewed along with them."""
+    """Replace symbols in a view, and rebuild its coordinates, which contain the extents."""
     if not symbols:
         return view
     shape = tuple(substitute(extent, symbols) for extent in view.shape)
@@ -153,14 +153,13 @@ def _substitute_view(view: View, symbols: Mapping[Sym, Int]) -> View:
 def rewrite_kernel(
     kernel: Kernel, change: Change | None = None, symbols: Mapping[Sym, Int] | None = None
 ) -> Kernel:
-    """The kernel with operations replaced by ``change`` and ``symbols`` replaced by expressions.
+    """Return the kernel with operations replaced by ``change`` and ``symbols`` replaced by expressions.
 
     Args:
         kernel: the kernel.
-        change: gets each operation with its operands rebuilt, and the `Rewriter`; gives the operations that
-            replace it, or None.  A replacement's results stand for the old ones of the same name.
-        symbols: sizes to replace, e.g. by integers; the parameters themselves stay, so that the launcher
-            need not know.
+        change: takes an operation with rebuilt operands and the `Rewriter`, and returns the operations that
+            replace it, or None.  A result of a replacement replaces the old result of the same name.
+        symbols: sizes to replace, e.g. by integers; the parameters remain, so the launcher is not affected.
 
     Example:
         Without barriers:
@@ -208,7 +207,7 @@ def _param(param: Param, rewriter: Rewriter) -> Param:
 
 
 def defined_names(kernel: Kernel) -> Iterator[str]:
-    """The name of everything that a kernel defines: parameters, indices, values."""
+    """Return the names of everything that a kernel defines: parameters, indices, values."""
     yield from sorted(sym.name for sym in defined_symbols(kernel))
     for param in kernel.params:
         if not isinstance(param, SizeParam):
@@ -220,7 +219,7 @@ def defined_names(kernel: Kernel) -> Iterator[str]:
 
 
 def names_of(kernel: Kernel) -> Names:
-    """The names that a kernel uses, with room for more."""
+    """Return the set of names that a kernel uses, which can make new unique names."""
     names = Names()
     for name in defined_names(kernel):
         names.unique(name)

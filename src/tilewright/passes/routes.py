@@ -1,8 +1,8 @@
-"""From one operation to another: in which turns of their loops they may meet, and by which points one comes.
+"""Routes between two operations: the iterations in which one can follow the other, and the points between.
 
-A route is what every execution from the one to the other passes at least: what stands in branches, and in
-loops that may not turn, is left out.  Operations in branches whose conditions exclude each other do not meet:
-``t % 2 == 0`` does not hold in one turn and in the next.
+A route contains what every execution from the first to the second operation passes.  It omits operations in
+branches and in loops that may have no iteration.  Operations in branches with exclusive conditions do not
+follow each other: ``t % 2 == 0`` does not hold in two consecutive iterations.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tilewright.symbolic.nodes import And, Cond, FloorDiv, Int, Mod, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
 
 MOST_TURNS = 8
-"""Up to so many turns are told apart; all beyond are seen together."""
+"""Number of loop iterations that are distinguished; all later ones are treated together."""
 
 MOST_CASES = 256
-"""Values of symbols that are tried to find out whether conditions may hold together."""
+"""Maximum number of symbol values that are tried to decide whether conditions can hold together."""
 
 FEW_TURNS = 4
-"""Of a loop on the way, at most so many turns are gone through: more would tell nothing new."""
+"""Iterations that are followed in a loop on a route. More would give no new information."""
 
 
 class Leg(NamedTuple):
-    """Operations ``low`` to ``high``, excluded, of a block are executed, so many times."""
+    """Part of a route: operations ``low`` to ``high`` (excluded) of a block, executed several times."""
 
     block: Block
     low: int
@@ -47,17 +47,19 @@ class Point(NamedTuple):
 
 Route: TypeAlias = tuple[Leg, ...]
 Event: TypeAlias = "Point | Op"
-"""What is passed: a point, and then the operation behind it."""
+"""An element of a route: a point, or the operation after it."""
 
 
 class Turns(NamedTuple):
-    """How loops turn around one of two operations, on the way out of them or into them.
+    """Iterations of the loops around one of two operations, on the route out of them or into them.
+
+    On the way out, a loop is "at its end" in its last iteration; on the way in, in its first.
 
     Args:
-        level: which loop, the outermost first, is not at its end of the way; those outside of it are, those
-            inside are anywhere.  -1: all are at that end.
-        away: by how many turns.
-        is_least: whether it may be more.
+        level: the outermost loop that is not at its end.  Loops outside it are at their ends; loops inside it
+            are in any iteration.  -1: all loops are at their ends.
+        away: distance of that loop from its end, in iterations.
+        is_least: whether the distance may be larger.
     """
 
     level: int = -1
@@ -65,18 +67,18 @@ class Turns(NamedTuple):
     is_least: bool = False
 
     def is_within(self, other: Turns) -> bool:
-        """Whether every execution in these turns passes at least what one in the others does."""
+        """Return whether every execution in these iterations passes all that one in the others passes."""
         return other.level < 0 or (self.level == other.level and self.away >= other.away)
 
 
 class Meeting(NamedTuple):
-    """One way in which two operations come after one another.
+    """One way in which one operation can follow another.
 
     Args:
-        route: what is passed in between.
-        before: what stands for the symbols of the first operation.
-        after: what stands for those of the second.
-        turns: of the loops out of the first, of the one around both, and into the second.
+        route: the points and operations in between.
+        before: replacements for the symbols of the first operation.
+        after: replacements for the symbols of the second.
+        turns: iterations of the loops out of the first, of the loop around both, and into the second.
     """
 
     route: Route
@@ -85,18 +87,18 @@ class Meeting(NamedTuple):
     turns: tuple[Turns, Turns, Turns]
 
     def is_within(self, other: Meeting) -> bool:
-        """Whether what orders the other way orders this one too."""
+        """Return whether everything that orders the other meeting also orders this one."""
         return all(mine.is_within(its) for mine, its in zip(self.turns, other.turns, strict=True))
 
 
 def meetings(one: Site, other: Site, known: Integers, exact: bool) -> Iterator[list[Meeting]]:
-    """The ways in which ``other`` comes after ``one``, in families: each from the nearest to the farthest.
+    """Yield the ways in which ``other`` can follow ``one``, in families sorted from nearest to farthest.
 
     Args:
         one: an operation.
-        other: another, or the same.
+        other: another operation, or the same one.
         known: the integers of the kernel.
-        exact: whether turns are told apart; else only whether a loop has turned in between.
+        exact: whether to distinguish iterations; otherwise only whether a loop went on in between.
     """
     level = _common(one, other)
     apart = one.way[level].at != other.way[level].at
@@ -108,7 +110,7 @@ def meetings(one: Site, other: Site, known: Integers, exact: bool) -> Iterator[l
 
 
 def _common(one: Site, other: Site) -> int:
-    """The level of the innermost block that both stand in."""
+    """Return the level of the innermost block that contains both."""
     level = 0
     for (mine, its), (inner, its_inner) in pairwise(zip(one.way, other.way, strict=False)):
         if mine.at != its.at or inner.block is not its_inner.block:
@@ -125,13 +127,13 @@ def _family(pair: _Pair, exact: bool) -> list[Meeting]:
 
 @dataclass
 class _Pair:
-    """Two operations in one turn of all loops around both, or in turns of one of them.
+    """Two operations in the same iteration of all common loops, or in different iterations of one of them.
 
     Args:
-        one: the operation that comes first.
-        other: the one that comes second.
-        level: of the innermost block that both stand in.
-        depth: of the body of the loop in a later turn of which the second comes; None: in the same turn.
+        one: the first operation.
+        other: the second operation.
+        level: level of the innermost block that contains both.
+        depth: level of the body of the loop whose later iteration contains the second; None: same iteration.
         known: the integers of the kernel.
     """
 
@@ -145,7 +147,7 @@ class _Pair:
     inner: list[For] = field(default_factory=list)
 
     def options(self, exact: bool) -> tuple[list[Turns], list[Turns], list[Turns]]:
-        """The turns to be told apart: out of the first, of the loop around both, into the second."""
+        """Return the iterations to distinguish: out of the first, of the common loop, into the second."""
         shared = self.level + 1 if self.depth is None else self.depth + 1
         self.outer = _loops(self.one, shared)
         self.inner = _loops(self.other, shared)
@@ -158,7 +160,7 @@ class _Pair:
         )
 
     def meeting(self, outward: Turns, around: Turns, inward: Turns) -> Meeting | None:
-        """The meeting in these turns; None if a loop does not turn so often, or a branch is not taken."""
+        """Return the meeting in these iterations; None if a loop is too short or a branch is not taken."""
         shared = self.one.way[: self.level + 1 if self.depth is None else self.depth]
         blocks = {id(step.block) for step in shared}
         apart = (sym for sym, block in self.known.read.items() if block not in blocks)
@@ -186,7 +188,7 @@ class _Pair:
         return Meeting(route, before, after, (outward, around, inward))
 
     def _are_taken(self, before: dict[Sym, Int], after: dict[Sym, Int]) -> bool:
-        """Whether the branches around the first operation and those around the second may both be taken."""
+        """Return whether the branches around both operations can be taken in these iterations."""
         if not self.one.conditions or not self.other.conditions:
             return True
         return may_hold(
@@ -223,12 +225,12 @@ def _rest(block: Block, low: int) -> Leg:
 
 
 def _loops(site: Site, level: int) -> list[For]:
-    """The loops around an operation from a level on, the outermost first."""
+    """Return the loops around an operation, starting at a level, the outermost first."""
     return [step.owner for step in site.way[level:] if isinstance(step.owner, For)]
 
 
 def _counts(level: int, least: int, most: int) -> list[Turns]:
-    """Up to so many turns of a loop, and more."""
+    """Return the iteration distances of a loop to distinguish, and one for all larger ones."""
     exact = [Turns(level, count) for count in range(least, most + 1)]
     return [*exact, Turns(level, most + 1, True)]
 
@@ -238,14 +240,14 @@ def _turned(owner: Op | None, loops: Sequence[For], turns: Turns) -> bool:
 
 
 def trips(loop: For) -> int | None:
-    """How often a loop turns, if it is known."""
+    """Return the number of iterations of a loop, or None if it is unknown."""
     if isinstance(loop.start, int) and isinstance(loop.stop, int):
         return len(range(loop.start, loop.stop, loop.step))
     return None
 
 
 def _turns_so_often(loop: For, count: int) -> bool:
-    """Whether a loop may turn so often."""
+    """Return whether a loop can have this many iterations."""
     known = trips(loop)
     return known is None or known >= count
 
@@ -259,7 +261,7 @@ def _renamed(sym: Sym, what: str) -> Sym:
 
 
 def _index(loop: For, start: Int, stop: Int, at: int, turns: Turns, is_outward: bool) -> Int:
-    """The index of a loop: in one of its last turns on the way out, in one of its first on the way in."""
+    """Return the loop index: in one of the last iterations on the way out, one of the first on the way in."""
     what = "before" if is_outward else "after"
     if 0 <= turns.level < at:
         return _renamed(loop.index, what)
@@ -276,10 +278,10 @@ def _index(loop: For, start: Int, stop: Int, at: int, turns: Turns, is_outward: 
 
 
 def may_hold(conditions: Iterable[Cond]) -> bool:
-    """Whether conditions may hold together.
+    """Return whether conditions can hold together.
 
-    A condition may hold if it depends on integers in memory, which may change in between, or on a symbol
-    without a short period.
+    The answer is True for a condition on integers in memory, which may change in between, and for a condition
+    on a symbol without a short period.
 
     Example:
         >>> from tilewright.symbolic.expr import equal
@@ -305,7 +307,7 @@ def may_hold(conditions: Iterable[Cond]) -> bool:
 
 
 def _period(condition: Cond, sym: Sym) -> int | None:
-    """After how much a condition is the same again when a symbol grows; None if that is not known."""
+    """Return the period of a condition in a symbol, or None if it is unknown."""
     divisions = {
         part
         for part in parts(condition)
@@ -317,7 +319,7 @@ def _period(condition: Cond, sym: Sym) -> int | None:
 
 
 def _one_period(sym: Sym, period: int) -> range:
-    """Values of a symbol, from the least one on."""
+    """Return one period of values of a symbol, starting at its minimum."""
     unit = max(sym.divisor, 1)
     low = -(-sym.low // unit) * unit
     return range(low, low + period, unit)
@@ -327,7 +329,7 @@ def _one_period(sym: Sym, period: int) -> range:
 
 
 def passed(route: Route) -> Iterator[Event]:
-    """What every execution passes on a route, in order: points, and the operations behind them."""
+    """Yield what every execution passes on a route, in order: points, and the operations after them."""
     for leg in route:
         for _ in range(leg.times):
             yield from _through(leg.block, leg.low, leg.high)

@@ -1,19 +1,19 @@
-"""The plan of shared memory: tensors whose lives do not meet lie in the same bytes.
+"""Shared-memory allocation: tensors with disjoint lifetimes share the same bytes.
 
-Two tensors may share memory if every use of the one comes before every use of the other, for all threads, as
-the program stands.  What is asked for, in the innermost block of operations that holds all uses of both:
+Two tensors may share memory if, for all threads, every use of the first comes before every use of the second.
+The conditions, in the innermost block of operations that contains all uses of both, are:
 
-- A barrier of the whole block of threads stands between the last use of the one and the first of the other.
-  Within a role it is one of all threads at which they stand at the same time, as counted in
-  `tilewright.ir.meetings`.  Across a cluster nothing is shared: no such barrier holds back its other blocks.
-- Copies in groups into the first have been closed and waited for before that barrier.
-- The first is not used by the engines beside the threads (bulk copies, asynchronous multiplies), whose end a
-  barrier does not tell of.  If they use the second, a fence stands before the barrier.
-- If the uses come again in a loop, the same holds from the end of a turn to the start of the next, and every
-  turn begins with a copy into the whole of each tensor: nothing is carried over.
+- A barrier of all threads of the block is between the last use of the first and the first use of the second.
+  Within a role, all threads must be at this barrier at the same time, as counted in
+  `tilewright.ir.meetings`.  In a cluster nothing is shared: a block barrier does not hold back other blocks.
+- Group copies into the first tensor are committed and waited for before that barrier.
+- Asynchronous engines (bulk copies, asynchronous multiplies) do not use the first tensor, because a barrier
+  does not wait for them.  If they use the second tensor, a fence is before the barrier.
+- If the uses repeat in a loop, the same holds from the end of one iteration to the start of the next.  Every
+  iteration also starts with a copy into the whole of each tensor, so no value is carried over.
 
-The choice is written into the kernel, as the place of each tensor: the reference, which runs this kernel too,
-then gives both tensors the same bytes and compares accesses across them.
+The kernel stores the chosen offset of each tensor.  The reference runs the same kernel: it gives both tensors
+the same bytes and compares accesses across them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
 
 Step = tuple[Op | None, Block, int]
-"""On the way down to an operation: the operation around it, which of its blocks, the place in that block."""
+"""One level on the path to an operation: the enclosing operation, its block, and the index in that block."""
 
 
 def plan_shared(kernel: Kernel) -> Passed:
-    """Let tensors in shared memory lie in the same bytes where their lives do not meet.
+    """Let shared tensors with disjoint lifetimes use the same bytes.
 
     Returns:
-        The kernel with the place of each tensor, and a note for each that shares memory; the kernel as it is
-        where none does, or nothing would be saved.
+        The kernel with the offset of each tensor, and a note for each tensor that shares memory.  The kernel
+        is unchanged if no tensor shares memory or if sharing saves nothing.
     """
     tensors = [op for op in kernel.walk() if isinstance(op, Shared)]
     if len(tensors) < 2 or kernel.cluster or any(op.at is not None for op in tensors):
@@ -78,7 +78,7 @@ def plan_shared(kernel: Kernel) -> Passed:
 
 
 def _barriers(block: Block) -> Iterator[Barrier]:
-    """Those outside of roles."""
+    """Return the barriers outside of roles."""
     for op in block.ops:
         if isinstance(op, Barrier):
             yield op
@@ -95,11 +95,11 @@ def _named(group: Sequence[Shared]) -> list[str]:
 
 @dataclass(frozen=True)
 class Life:
-    """A tensor in shared memory, and where it is used.
+    """A tensor in shared memory and its uses.
 
     Args:
         tensor: its allocation.
-        uses: the way to each operation that reads or writes it, from the kernel's body down.
+        uses: the path from the kernel's body to each operation that reads or writes it.
     """
 
     tensor: Shared
@@ -107,25 +107,25 @@ class Life:
 
     @staticmethod
     def of(kernel: Kernel, tensor: Shared) -> Life:
-        """The life of a tensor of a kernel."""
+        """Collect the uses of a tensor in a kernel."""
         return Life(tensor, tuple(_uses(kernel.body, tensor.result, (), None)))
 
     def operations(self) -> Iterator[Op]:
-        """The operations that use it."""
+        """The operations that use the tensor."""
         for way in self.uses:
             _, block, place = way[-1]
             yield block.ops[place]
 
     @property
     def beside_threads(self) -> bool:
-        """Whether engines that a barrier does not wait for use it."""
+        """Whether engines that a barrier does not wait for use the tensor."""
         return any(_is_beside_threads(op) for op in self.operations())
 
 
 def _uses(block: Block, value: Value, way: tuple[Step, ...], around: Op | None) -> Iterator[tuple[Step, ...]]:
     for place, op in enumerate(block.ops):
         here = (*way, (around, block, place))
-        # A view is no use; who accesses the rows that it chooses reads the index.
+        # Making a view is not a use. The operations that access its rows read the index.
         is_view = isinstance(op, Reshape | Partition | Gather)
         if not is_view and any(v.buffer is value for v in (*op.operands, *op.read)):
             yield here
@@ -140,7 +140,7 @@ def _is_beside_threads(op: Op) -> bool:
 
 
 def _is_grouped(op: Op, value: Value) -> bool:
-    """Whether a copy into a tensor goes on until its group is waited for."""
+    """Return whether an operation is a copy into a tensor that completes when its group is waited for."""
     return isinstance(op, Copy) and op.completion == "group" and op.target.buffer is value
 
 
@@ -148,15 +148,15 @@ def _is_grouped(op: Op, value: Value) -> bool:
 
 
 def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
-    """Whether two tensors may lie in the same memory, by the rules at the top of this file.
+    """Return whether two tensors may share memory, by the rules at the top of this file.
 
     Args:
         one: a tensor.
-        other: another one.
-        met: the identities of barriers at which all threads stand at the same time.
+        other: another tensor.
+        met: the identities of barriers at which all threads are at the same time.
     """
     if one.tensor.dtype.is_packed or other.tensor.dtype.is_packed:
-        return False  # the reference keeps an element to a byte there, and could not look across them
+        return False  # the reference stores one element per byte, so it cannot compare across the tensors
     if not (one.uses and other.uses):
         return True
     common = _common([*one.uses, *other.uses])
@@ -179,7 +179,7 @@ def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
 
 
 def _common(ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
-    """The steps that all ways begin with."""
+    """Return the common prefix of all paths."""
     shortest = min(len(way) for way in ways) - 1
     count = 0
     while count < shortest and all(
@@ -196,7 +196,7 @@ def _common(ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
 def _separated(
     block: Block, former: Life, later: Life, last: int, path: Sequence[int], met: frozenset[int]
 ) -> bool:
-    """Whether a path orders all uses of one tensor, up to the place ``last``, before those of the other."""
+    """Return whether a path orders all uses of one tensor, up to index ``last``, before the other's."""
     if former.beside_threads:
         return False
     done = _groups_are_done(block, former.tensor.result, range(last + 1))
@@ -211,7 +211,7 @@ def _separated(
 
 
 def _groups_are_done(block: Block, value: Value, path: Sequence[int]) -> bool:
-    """Whether the copies in groups into a tensor, of a path, have been closed and waited for at its end."""
+    """Return whether a path's group copies into a tensor are committed and waited for at its end."""
     copies = [number for number, at in enumerate(path) if _has_group(block.ops[at], value)]
     if not copies:
         return True
@@ -228,7 +228,7 @@ def _has_group(op: Op, value: Value) -> bool:
 
 
 def _is_open(ops: Sequence[Op], found: bool) -> bool:
-    """Whether a group may be open, with copies in it, after some operations."""
+    """Return whether a group with copies may still be uncommitted after some operations."""
     for op in ops:
         match op:
             case Copy(completion="group"):
@@ -246,7 +246,7 @@ def _is_open(ops: Sequence[Op], found: bool) -> bool:
 
 
 def _is_overwritten(op: Op, life: Life) -> bool:
-    """Whether an operation writes the whole of a tensor and reads nothing of it."""
+    """Return whether an operation writes all of a tensor and reads none of it."""
     tensor = life.tensor.result
     return (
         isinstance(op, Copy)
@@ -261,7 +261,7 @@ def _is_overwritten(op: Op, life: Life) -> bool:
 
 
 def _places(tensors: Sequence[Shared], apart: Iterable[frozenset[Value]]) -> dict[Value, int]:
-    """The byte offset of each tensor: the largest first, each as low as those leave it room that it meets."""
+    """Assign byte offsets, largest tensor first, each as low as tensors with overlapping lifetimes allow."""
     shared = set(apart)
     places: dict[Value, int] = {}
     placed: list[Shared] = []
@@ -293,7 +293,7 @@ def _placed(kernel: Kernel, places: dict[Value, int]) -> Kernel:
 
 
 def _groups(tensors: Sequence[Shared], places: dict[Value, int]) -> Iterator[list[Shared]]:
-    """Tensors that lie in the same bytes as the largest of them."""
+    """Group tensors by the largest tensor whose bytes they share."""
     left = sorted(tensors, key=lambda op: -_bytes(op))
     while left:
         low = places[left[0].result]

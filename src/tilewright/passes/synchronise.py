@@ -1,9 +1,9 @@
-"""Barriers from effects: a kernel gets the barriers and the groups of copies that its accesses ask for.
+"""Automatic synchronisation: insert the barriers and copy groups that a kernel's accesses need.
 
-Every operation declares what it reads and writes.  Two accesses to one element, one of which writes, need
-something between them where other threads, or copies that go on in the background, are concerned.  Of all
-points that are passed on every way from the one to the other, the fewest are chosen that serve all such
-pairs, those inside of loops counting for more, each as late as it may be.
+Every operation declares what it reads and writes.  Two accesses to one element, at least one a write, need
+synchronisation if they are in different threads or one is an asynchronous copy.  The candidates are the
+points on every path from one access to the other.  The pass chooses the fewest points that serve all pairs.
+Points inside loops cost more, and each chosen point is as late as possible.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tilewright.passes.pipeline import Passed
 from tilewright.passes.routes import Point
 
 TURNS = 16
-"""How often a loop is taken to turn, where points in it are compared with others."""
+"""Assumed number of loop iterations in the cost of a point."""
 
 NEAREST = 'nearest legal choice: @tw.kernel(sync="explicit"), with tw.barrier() where threads are to meet'
 
 
 def synchronise(kernel: Kernel) -> Passed:
-    """The kernel with the barriers, commits and waits that its accesses ask for.
+    """Insert the barriers, commits and waits that a kernel's accesses need.
 
-    Barriers that the author wrote are kept, and serve like others.
+    The author's own barriers are kept, and count like inserted ones.
 
     Returns:
         The kernel, and a note for each barrier, wait and commit, with the accesses that need it.
@@ -56,7 +56,7 @@ def _refuse(kernel: Kernel) -> None:
 
 
 def _refusal(op: Op) -> str:
-    """Why barriers around an operation cannot be told from accesses; empty if they can."""
+    """Return why accesses do not determine the barriers around an operation; empty if they do."""
     if isinstance(op, AsyncCommit | AsyncWait):
         return f"{op.verb} in a kernel of sync='auto', which closes groups of copies, and waits, by itself"
     alone = "sync='auto' places barriers of whole blocks"
@@ -73,7 +73,7 @@ def _refusal(op: Op) -> str:
 
 @dataclass(frozen=True)
 class _Spot:
-    """What is known of a point: its number in program order, and how many loops are around it."""
+    """A point's number in program order, its loop depth, and the operation after it."""
 
     order: int
     loops: int
@@ -81,7 +81,7 @@ class _Spot:
 
 
 class _Plan:
-    """What is placed at which points, and why."""
+    """The synchronisation to insert at each point, with reasons."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.spots = dict(_spots(kernel.body, 0, iter(range(10**9))))
@@ -106,7 +106,7 @@ class _Plan:
         return self.spots[point].order
 
     def _latest(self, points: Collection[Point]) -> Point:
-        """Of points that serve alike, the one before which least is waited for in vain; then the last."""
+        """Return the equivalent point with the fewest unnecessary waits; ties go to the last point."""
         lasts = [last for last in self.urgent if all(point in last for point in points)]
         return max(points, key=lambda point: (sum(last[point] for last in lasts), self._order(point)))
 
@@ -122,7 +122,7 @@ class _Plan:
         return any(isinstance(event, Op) and hazard.is_met(event) for event in hazard.events)
 
     def _fill(self) -> None:
-        """Make the operations: a group is closed, then waited for, and then comes the barrier."""
+        """Make the operations of each point, in the order commit, wait, barrier."""
         for point in sorted({*self.barriers, *self.groups.waits, *self.groups.commits}, key=self._order):
             ops = self.placed.setdefault(point, [])
             if (last := self.groups.commits.get(point)) is not None:
@@ -149,7 +149,7 @@ class _Plan:
         return f"before {op.verb} at {_line(op)}"
 
     def rebuilt(self, block: Block) -> Block:
-        """A block with what is placed in it."""
+        """Return a block with the inserted operations."""
         ops: list[Op] = []
         for at, op in enumerate(block.ops):
             ops += self.placed.get(Point(id(block), at), ())
@@ -164,7 +164,7 @@ def _line(op: Op) -> str:
 
 
 def _is_useful(op: Op, lanes: int) -> bool:
-    """Whether a barrier before an operation may order something that one further on does not."""
+    """Return whether a barrier before an operation can order something that one after it cannot."""
     return any(isinstance(each, Barrier) or any(accesses(each, lanes)) for each in Block((op,)).walk())
 
 

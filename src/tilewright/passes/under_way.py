@@ -1,8 +1,8 @@
-"""How many accesses of a thread are certainly under way behind a group of copies, at each wait for it.
+"""Pending access counts: how many accesses of a thread certainly started after a copy group, at each wait.
 
-Some hardware counts accesses, which end in the order in which they began, and knows no groups.  A wait may
-then leave as many as certainly began behind the last one that must be complete: the fewest on any way
-through the kernel.
+Some hardware counts accesses, which complete in the order in which they started, and has no groups.  A wait
+may then leave pending the accesses that certainly started after the last one that must be complete.  This
+number is the minimum over all paths through the kernel.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from tilewright.ir.ops import AsyncCommit, AsyncWait, Block, For, If, Op
 
 @dataclass(frozen=True)
 class _State:
-    """The fewest accesses that began, on any way here.
+    """Minimum numbers of started accesses over all paths to a point.
 
     Args:
-        open: since the last group was closed.
-        groups: of each of the last groups, the last one first.
+        open: accesses since the last commit.
+        groups: accesses in each of the last groups, the last group first.
     """
 
     open: int
     groups: tuple[int, ...]
 
     def or_(self, other: _State) -> _State:
-        """What holds on both of two ways."""
+        """Return the minimum over two paths."""
         return _State(min(self.open, other.open), tuple(map(min, self.groups, other.groups)))
 
 
 class _Count:
-    """Follows a kernel, and remembers the fewest accesses at each wait.
+    """A data-flow analysis that records the minimum number of accesses at each wait.
 
     Args:
-        threads: of the block; accesses of some of them alone are not certain.
+        threads: threads of the block; an access by only some of them is not counted.
     """
 
     def __init__(self, threads: int) -> None:
@@ -43,13 +43,13 @@ class _Count:
         self.found: dict[int, int] = {}
 
     def block(self, block: Block, state: _State) -> _State:
-        """The state behind some operations."""
+        """Return the state after a block."""
         for op in block.ops:
             state = self.op(op, state)
         return state
 
     def op(self, op: Op, state: _State) -> _State:
-        """The state behind one operation."""
+        """Return the state after one operation."""
         match op:
             case AsyncWait():
                 left = state.open + sum(state.groups[: op.pending])
@@ -69,17 +69,17 @@ class _Count:
         return state
 
     def loop(self, op: For, state: _State) -> _State:
-        """The state behind a loop, which may turn as often as it likes, or not at all."""
+        """Return the state after a loop with any number of iterations, including none."""
         while (again := state.or_(self.block(op.body, state))) != state:
             state = again
         return state
 
 
 def accesses_under_way(kernel: Kernel) -> list[int]:
-    """For each wait, in program order, how many accesses of a thread may be under way behind it.
+    """Return, for each wait in program order, how many accesses of a thread may be pending after it.
 
     Args:
-        kernel: the kernel; the widths of its copies are known.
+        kernel: the kernel; the vector widths of its copies must be known.
     """
     waits = [op for op in kernel.walk() if isinstance(op, AsyncWait)]
     count = _Count(kernel.threads)

@@ -1,4 +1,4 @@
-"""Choosing the width of memory accesses."""
+"""Choice of the width of memory accesses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
 
 def resolve_vectors(kernel: Kernel) -> Kernel:
-    """Give every copy without a vector width the widest one that is legal on both sides."""
+    """Give every copy without a vector width the widest legal width on both sides."""
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if is_by_threads(op) and op.vector is None:
@@ -25,11 +25,11 @@ def resolve_vectors(kernel: Kernel) -> Kernel:
 
 
 def settle_async(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
-    """Do at once what an architecture cannot copy in the background: narrow accesses, or all of them.
+    """Make copies synchronous if the architecture cannot run them asynchronously: narrow ones, or all.
 
-    An ordinary copy has completed where an asynchronous one may still be under way, so nothing that holds of
-    the asynchronous copy fails for it; without such copies there are no groups of them to wait for.  Widths
-    must be resolved.
+    An ordinary copy is complete earlier than an asynchronous one, so every guarantee of the asynchronous copy
+    holds for it as well.  On an architecture without asynchronous copies, their commits and waits are
+    dropped.  Widths must be resolved.
 
     Returns:
         The kernel, and a note for each pair of tensors.
