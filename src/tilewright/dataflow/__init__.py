@@ -1,1 +1,1 @@
-"""What a dataflow kernel computes: a graph of values over runs of dimensions, and what it means in NumPy."""
+"""Dataflow kernels: a graph of values over spans of dimensions, and its evaluation in NumPy."""

@@ -1,4 +1,4 @@
-"""The arguments of a flow that is evaluated: its sizes, its numbers, and views of its arrays."""
+"""Arguments for the evaluation of a flow: sizes, numbers, and views of arrays."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tilewright.views.view import View
 
 
 class Arguments:
-    """What a flow is evaluated with.
+    """The arguments with which a flow is evaluated.
 
     Args:
         flow: the flow.
-        arrays: by parameter.
-        numbers: numbers and integers, by parameter.
+        arrays: the arrays by parameter name.
+        numbers: the numbers and integers by parameter name.
 
     Raises:
-        LaunchError: an array of another rank, extents that differ, or sizes that break a requirement.
+        LaunchError: an array has the wrong rank, extents differ, or sizes violate a requirement.
     """
 
     def __init__(self, flow: Flow, arrays: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
@@ -51,7 +51,7 @@ class Arguments:
                 raise LaunchError(f"evaluate of kernel {flow.name}: {message}")
 
     def _learn(self, operand: Operand, shape: tuple[int, ...]) -> None:
-        """Sizes from the extents of an array."""
+        """Take sizes from the extents of an array."""
         if len(shape) != len(operand.shape):
             raise LaunchError(
                 f"{operand.name} has rank {len(shape)}, and is declared of rank {len(operand.shape)}"
@@ -65,7 +65,7 @@ class Arguments:
                 )
 
     def number(self, name: str) -> float:
-        """A number that is passed."""
+        """Return the value of a number parameter."""
         if name not in self.numbers:
             raise LaunchError(f"evaluate of kernel {self.flow.name}: the number {name} is missing in numbers")
         number = self.numbers[name]
@@ -76,7 +76,7 @@ class Arguments:
         return number
 
     def integer(self, value: Int) -> int:
-        """An integer of the sizes."""
+        """Evaluate an integer expression over the sizes."""
         if missing := symbols(value) - self.sizes.keys():
             names = ", ".join(sorted(sym.name for sym in missing))
             raise LaunchError(
@@ -85,17 +85,17 @@ class Arguments:
         return int(value_of(value, self.sizes))
 
     def shape(self, operand: Operand) -> tuple[int, ...]:
-        """The extents of an operand."""
+        """Return the extents of an operand."""
         return tuple(map(self.integer, operand.shape))
 
     def parameter(self, name: str) -> Array:
-        """The elements of an array."""
+        """Return the array of a parameter."""
         if name not in self.arrays:
             raise LaunchError(f"evaluate of kernel {self.flow.name}: the array {name} is missing in arrays")
         return self.arrays[name].astype(self.parameters[name].dtype.numbers, copy=False)
 
     def elements(self, operand: Operand) -> Array:
-        """The elements of an array or of a view of it, in which those outside of the array are 0."""
+        """Return the elements of an array or a view of it; elements outside the array are 0."""
         given = self.parameter(operand.name)
         if not operand.transforms:
             return given
@@ -105,7 +105,7 @@ class Arguments:
         return np.where(valid, taken, np.zeros((), flat.dtype))
 
     def places(self, operand: Operand) -> tuple[Array, Array]:
-        """Where the elements of a view lie in the array, counted row by row, and which of them exist."""
+        """Return the row-major offsets of a view's elements in the array, and a mask of those that exist."""
         extents = self.parameters[operand.name].shape
         strides: list[Int] = [1]
         for extent in extents[:0:-1]:

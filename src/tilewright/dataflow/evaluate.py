@@ -1,4 +1,4 @@
-"""What a flow means: its stores, computed with NumPy in wider numbers; the oracle of every schedule."""
+"""Reference evaluation of a flow: its stores, computed with NumPy in wider types; the oracle of schedules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tilewright.functions.conversions import Array
 from tilewright.functions.table import CONVERSION
 
 MOST_ELEMENTS = 1 << 28
-"""Elements of a value that is held whole: 2 GB in f64."""
+"""Maximum number of elements of a value held in memory as a whole: 2 GB in f64."""
 
 
 @launches
@@ -52,19 +52,20 @@ def evaluate(
 ) -> dict[str, Array]:
     """Compute a flow in wider numbers, rounded once at each store; return the stored arrays by name.
 
-    Floats up to f32 are computed in f64, f64 in ``numpy.longdouble``: products of the first are exact, and
-    their sum is rounded in f64.  Values of types narrower than f32, and conversions to integers, are rounded
-    where the flow says so; integers wrap.
+    Floats up to f32 are computed in f64, and f64 in ``numpy.longdouble``.  Products of floats up to f32 are
+    exact, and their sum is rounded in f64.  Values of types narrower than f32, and conversions to integers,
+    are rounded at the point where the flow has them; integers wrap.
 
     Args:
         flow: what a loop over tiles recorded.
-        arrays: by parameter; those that are only stored may be left out if the others tell their extents.
-        numbers: the numbers and integers that are passed, by parameter.
+        arrays: the arrays by parameter name; an array that is only stored to may be omitted if the others
+            determine its extents.
+        numbers: the numbers and integers by parameter name.
         rounded: whether results are rounded to the dtypes of the arrays that they are stored to.
-        run: how many elements a step of a fold has; default: all.
+        run: number of elements of one step of a fold; default: all.
 
     Raises:
-        LaunchError: an array of another rank, extents that differ, or an array or number that is missing.
+        LaunchError: an array has the wrong rank, extents differ, or an array or number is missing.
 
     Example:
         >>> import numpy as np
@@ -86,11 +87,14 @@ def evaluate(
 
 
 class Evaluation:
-    """Values are arrays of one dimension for each batch, of extent 1 where they do not vary, then their axes.
+    """The state of one evaluation.
+
+    A value is an array with one dimension per batch span, then its axes.  A batch dimension along which the
+    value does not vary has extent 1.
 
     Args:
         given: the arguments.
-        run: how many elements a step of a fold has.
+        run: number of elements of one step of a fold.
     """
 
     def __init__(self, given: Arguments, run: int | None) -> None:
@@ -101,9 +105,9 @@ class Evaluation:
         self.cells: dict[int, Array] = {}  # what they carry
 
     def results(self, rounded: bool) -> dict[str, Array]:
-        """Every stored array by name."""
+        """Return every stored array by name."""
         flow, found = self.given.flow, {}
-        if flow.grouped is not None:  # what belongs to no group is as it was, or 0
+        if flow.grouped is not None:  # rows outside of all groups keep their old value, or are 0
             found = {store.operand.name: self.before(store, rounded) for store in flow.stores}
         for place in self.groups():
             known: dict[int, Array] = {}
@@ -116,15 +120,15 @@ class Evaluation:
         return found
 
     def before(self, store: Store, rounded: bool) -> Array:
-        """An array that is stored, as it was given."""
+        """Return the initial contents of a stored array."""
         kind = store.operand.dtype.numbers if rounded else np.float64
         given = self.given.arrays.get(store.operand.name)
         return np.zeros(self.given.shape(store.operand), kind) if given is None else given.astype(kind)
 
     def groups(self) -> Iterator[Callable[[Store], tuple[slice, ...]]]:
-        """For each group of rows what it has of an array that is stored; all, once, where there are none.
+        """Yield, for each group of rows, a function from a store to its slice; without groups, one for all.
 
-        Between one and the next, values are those of the group alone.
+        Between two yields, values are computed for the current group only.
         """
         span, begin = self.given.flow.grouped, 0
         if span is None or span.groups is None:
@@ -141,7 +145,7 @@ class Evaluation:
     # ---------------------------------------------------------------- values
 
     def value(self, node: Node, known: dict[int, Array]) -> Array:
-        """A value; those that it is computed from are added to what is known."""
+        """Return a value, and cache all values that it is computed from."""
         left = [node]
         while left:
             missing = [one for one in _before(left[-1]) if id(one) not in known]
@@ -154,7 +158,7 @@ class Evaluation:
         return known[id(node)]
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
-        """A value, of those that it is computed from."""
+        """Compute a value from its arguments."""
         ones = (1,) * (len(self.batches) + len(node.axes))
         match node:
             case Literal():
@@ -187,28 +191,28 @@ class Evaluation:
         raise AssertionError(f"no value: {type(node).__name__}")
 
     def aligned(self, nodes: Sequence[Node], values: Sequence[Array]) -> list[Array]:
-        """Values of equally many axes."""
+        """Return values extended to the same number of axes."""
         rank = max(len(node.axes) for node in nodes)
         return [self.lifted(value, node, rank) for node, value in zip(nodes, values, strict=True)]
 
     def lifted(self, value: Array, node: Node, rank: int) -> Array:
-        """A value with as many axes, the new ones behind the batches."""
+        """Return a value extended to this number of axes; new axes come right after the batches."""
         count = len(self.batches)
         ones = (1,) * (rank - len(node.axes))
         return value.reshape((*value.shape[:count], *ones, *value.shape[count:]))
 
     def length(self, axis: Axis) -> int:
-        """The extent of an axis; within a fold that of a run."""
+        """Return the extent of an axis; within a fold, the extent of the current step."""
         if axis is None:
             return 1
         start, stop = self.runs.get(axis, (0, self.given.integer(axis.extent)))
         return stop - start
 
     def held(self, axes: Sequence[Axis]) -> tuple[int, ...]:
-        """The extents of a value that is held whole.
+        """Return the extents of a value held in memory as a whole.
 
         Raises:
-            LaunchError: it has too many elements, or fewer than none.
+            LaunchError: the value has too many elements, or a negative extent.
         """
         lengths = tuple(map(self.length, axes))
         if math.prod(lengths) > MOST_ELEMENTS or min(lengths, default=0) < 0:
@@ -220,10 +224,10 @@ class Evaluation:
         return lengths
 
     def places(self, operand: Operand, at: Sequence[Span], shape: Sequence[int]) -> None:
-        """Refuse an array whose extents are not those of the spans that it is indexed by.
+        """Refuse an array whose extents differ from the spans that index it.
 
         Raises:
-            LaunchError: it has another extent.
+            LaunchError: an extent differs.
         """
         for span, extent in zip(at, shape, strict=True):
             whole = self.given.integer(span.extent)
@@ -234,11 +238,11 @@ class Evaluation:
                 )
 
     def whole(self, node: Node, value: Array) -> Array:
-        """A value, broadcast to the extents of its axes."""
+        """Return a value broadcast to the extents of its axes."""
         return np.broadcast_to(value, (*value.shape[: len(self.batches)], *self.held(node.axes)))
 
     def part(self, node: Part) -> Array:
-        """The elements of an array along the spans of a value."""
+        """Return the elements of an array along the spans of a `Part`."""
         array = self.given.elements(node.operand)
         self.places(node.operand, node.at, array.shape)
         for dim, span in enumerate(node.at):
@@ -251,7 +255,7 @@ class Evaluation:
         )
 
     def rearranged(self, value: Array, before: Sequence[Axis], after: Sequence[Axis]) -> Array:
-        """A value with its axes in another order, or with new ones."""
+        """Return a value with its axes reordered, or with new axes."""
         count = len(self.batches)
         value = value.squeeze(tuple(count + place for place, axis in enumerate(before) if axis is None))
         spans = [axis for axis in before if axis is not None]
@@ -260,7 +264,7 @@ class Evaluation:
         return np.expand_dims(value, tuple(count + place for place, axis in enumerate(after) if axis is None))
 
     def product(self, node: Sum, a: Array, b: Array, *scales: Array) -> Array:
-        """A sum of products, of batches of vectors or matrices."""
+        """Compute a `Sum`: products of batches of vectors or matrices."""
         a, b = self.whole(node.a, a), self.whole(node.b, b)
         if node.precision == TF32:
             a, b = (wide.as_tf32(one, of.dtype) for one, of in ((a, node.a), (b, node.b)))
@@ -274,7 +278,7 @@ class Evaluation:
         return made if rows else made[..., 0, :] if columns else made[..., 0]
 
     def factors(self, node: Sum, scales: Sequence[Array]) -> list[Array | None]:
-        """The scales of both operands, aligned with these; None where there is none."""
+        """Return the scales of both operands, aligned with them; None for an operand without scales."""
         given = iter(scales)
         return [
             None if scale is None else self.lifted(next(given), scale, len(operand.axes))
@@ -282,7 +286,7 @@ class Evaluation:
         ]
 
     def folded(self, fold: Fold, starts: Sequence[Array]) -> list[Array]:
-        """What the cells hold after the last step."""
+        """Return the contents of the cells after the last step."""
         extent = self.given.integer(fold.span.extent)
         length = self.run or max(extent, 1)
         pairs = zip(fold.cells, starts, strict=True)
@@ -300,7 +304,7 @@ class Evaluation:
     # ---------------------------------------------------------------- stores
 
     def stored(self, store: Store, known: dict[int, Array], rounded: bool) -> Array:
-        """The array after a store."""
+        """Return the array after a store."""
         operand = store.operand
         own = [span for span in store.at if span not in self.batches]
         value = self.lifted(self.value(store.value, known), store.value, len(own))
@@ -321,7 +325,7 @@ class Evaluation:
 
 
 def _before(node: Node) -> tuple[Node, ...]:
-    """What must be known before a value can be computed; a fold computes its own steps."""
+    """Return the values needed before a value can be computed; a fold computes its own steps."""
     if isinstance(node, Folded):
         return tuple(cell.start for cell in node.fold.cells)
     return () if isinstance(node, Cell) else node.arguments

@@ -1,7 +1,7 @@
-"""What the records of a flow must keep to, so that it can be printed and evaluated.
+"""Validity rules for the nodes of a flow. A valid flow can be printed and evaluated.
 
-The recorder keeps to it by construction. A text that is read may break it: the reader asks `misfit` for each
-record, and `misfit_of_flow` at the end.
+The recorder makes valid flows by construction.  A parsed text may break a rule, so the parser calls `misfit`
+for each node and `misfit_of_flow` at the end.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.views.view import View
 
 COMBINED = ("sum", "max", "min")
-"""What a reduction may do."""
+"""Legal functions of a reduction."""
 
 
 def misfit(record: object) -> str:
-    """What is wrong with a record of a flow, in words; empty if nothing is.
+    """Return the first error in a node of a flow as text; empty if the node is valid.
 
     Example:
         >>> from tilewright.dtypes import f32
@@ -65,8 +65,8 @@ def misfit(record: object) -> str:
 
 
 def misfit_of_flow(flow: Flow) -> str:
-    """What is wrong with how the values of a flow hang together; empty if nothing is."""
-    carried: dict[int, frozenset[int]] = {}  # the cells outside of whose folds a value may not be used
+    """Return the first error in the connections between a flow's values; empty if the flow is valid."""
+    carried: dict[int, frozenset[int]] = {}  # for each value, the cells whose folds it must not leave
     for node in flow.walk():
         inside = frozenset[int]().union(*(carried[id(one)] for one in node.arguments))
         if isinstance(node, Folded):
@@ -88,7 +88,7 @@ def misfit_of_flow(flow: Flow) -> str:
 
 
 def fits(axes: Sequence[Axis], into: Sequence[Axis]) -> bool:
-    """Whether a value with some axes broadcasts to others, aligned from the last on."""
+    """Return whether a value with some axes broadcasts to other axes, aligned at the last axis."""
     behind = into[len(into) - len(axes) :] if len(axes) <= len(into) else ()
     pairs = zip(axes, behind, strict=False)
     return len(axes) <= len(into) and all(one is None or one == other for one, other in pairs)
@@ -110,7 +110,7 @@ def _no_dtype(kind: object) -> str:
 
 
 def view_misfit(source: Operand, made: Operand) -> str:
-    """What is wrong with a view of an array: its transforms must apply, and give as many dimensions."""
+    """Return the error in a view of an array: its transforms must apply and give the right rank."""
     view = View.strided(source.shape, (1,) * len(source.shape))
     for transform in made.transforms:
         view = transform.apply(view)
@@ -149,7 +149,7 @@ def _store(made: Store) -> str:
 
 
 def literal_misfit(value: object, kind: DType) -> str:
-    """What is wrong with a plain number of a dtype."""
+    """Return the error in a plain number of a dtype."""
     if not isinstance(value, int | float):
         return f"{value!r} is no number"
     if kind.is_float or kind.kind == "bool":

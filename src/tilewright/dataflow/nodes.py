@@ -1,7 +1,7 @@
-"""The graph that a dataflow kernel is: which values are computed from which, without a word about how.
+"""The graph of a dataflow kernel: which values are computed from which, independent of a schedule.
 
-A value is a tile: it has one axis for each `Span` that it varies along.  How long the runs of a span are that
-are computed at once, and who computes them, a schedule says; the meaning does not depend on it.
+A value is a tile: it has one axis for each `Span` that it varies along.  A schedule decides how much of a
+span is computed at once, and by which threads.  The meaning of the graph does not depend on it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tilewright.symbolic.nodes import Int
 from tilewright.views.transforms import Transform
 
 BATCH, TILE, STEPS = "batch", "tile", "steps"
-"""What a span is: an index of its own for each block, cut into tiles, or stepped along and summed."""
+"""Kinds of spans: one index per block, a dimension cut into tiles, or a dimension that a loop sums over."""
 
 
 EXACT, TF32, SUMMED = "exact", "tf32", "f32"
 PRECISIONS = (EXACT, TF32, SUMMED)
-"""How exact a sum is: its products are; they have 10 fraction bits; they are exact, and added up as f32 does.
+"""Precisions of a sum: exact products; factors with 10 fraction bits; exact products with sums as in f32.
 
-Instructions of tensor cores cut off what they add up.  For the last one their sums are added to others every
-so often, so that few bits are lost.
+Tensor core instructions truncate when they accumulate.  For the last precision their partial sums are added
+to separate sums at regular intervals, so few bits are lost.
 """
 
 
@@ -40,9 +40,9 @@ class Span:
 
     Args:
         name: the author's name, e.g. ``"m"``.
-        extent: of the whole dimension.
+        extent: extent of the whole dimension.
         kind: `BATCH`, `TILE` or `STEPS`.
-        groups: where its places fall into groups, of which each is computed by itself.
+        groups: the groups of indices along the span, each computed separately; None if it has no groups.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Operand:
     """An array of the kernel, or a view of one.
 
     Args:
-        name: of the kernel's parameter.
+        name: name of the kernel's parameter.
         dtype: its element type.
         shape: extents of the view.
-        transforms: what makes the view of the parameter, in order.
+        transforms: the transforms from the parameter to the view, in order.
     """
 
     name: str
@@ -72,14 +72,14 @@ class Operand:
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True)
 class Groups:
-    """Places of a span in groups that follow each other, each as long as an array says at run time.
+    """Consecutive groups of indices along a span; an array has their ends at run time.
 
-    Group ``g`` has the places from ``ends[g - 1]``, or 0, up to ``ends[g]``; what lies behind the last end
-    belongs to none.
+    Group ``g`` has the indices from ``ends[g - 1]`` (from 0 for the first group) up to ``ends[g]``, excluded.
+    Indices after the last end belong to no group.
 
     Args:
         index: the span of the groups, of kind `BATCH`.
-        ends: one more than the last place of each group.
+        ends: one more than the last index of each group.
     """
 
     index: Span
@@ -92,12 +92,12 @@ Axis = Span | None
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A value.  Each node is equal to itself alone: what is computed twice alike is recorded once.
+    """A value.  A node is equal only to itself; the recorder records equal computations once.
 
     Args:
-        dtype: of its elements.
-        axes: one for each dimension; those of spans that are a single index (`BATCH`) are left out.
-        variable: the author's name for it, if there is one.
+        dtype: the element type.
+        axes: one axis per dimension; spans with a single index (`BATCH`) are omitted.
+        variable: the author's name for the value, if any.
         location: the author's line.
     """
 
@@ -114,7 +114,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Literal(Node):
-    """A number that is known."""
+    """A constant number."""
 
     value: float | int
 
@@ -122,7 +122,7 @@ class Literal(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Number(Node):
-    """A number that is passed when the kernel is launched."""
+    """A number that each launch passes."""
 
     name: str
 
@@ -130,7 +130,7 @@ class Number(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Integer(Node):
-    """An integer of the sizes, as a number; as a parameter, one that is passed."""
+    """An integer expression over the sizes, used as a number; as a parameter, an integer that is passed."""
 
     value: Int
 
@@ -142,7 +142,7 @@ class Part(Node):
 
     Args:
         operand: the array.
-        at: for each of its dimensions the span that it is taken along.
+        at: the span that indexes each dimension of the array.
     """
 
     operand: Operand
@@ -152,10 +152,10 @@ class Part(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Position(Node):
-    """The index of each place of a span in the whole dimension.
+    """The index of each element of a span in the whole dimension.
 
     Args:
-        span: the span; none whose places fall into groups.
+        span: the span; it must have no groups.
     """
 
     span: Span
@@ -195,8 +195,8 @@ class Reduce(Node):
 
     Args:
         combine: the function.
-        argument: what is reduced.
-        axis: which of its axes; it is left out of the result.
+        argument: the value to reduce.
+        axis: the axis to reduce; the result does not have it.
     """
 
     combine: str
@@ -214,17 +214,17 @@ class Reduce(Node):
 class Sum(Node):
     """``sum over span of a @ b``: ``value[m, n] = sum_k a[m, k] * b[k, n]``, the case of `Fold` with +.
 
-    With scales, ``value[m, n] = sum_k scale_a[m, k] * scale_b[k, n] * a[m, k] * b[k, n]``: numbers of the
-    sum's dtype, by which products are multiplied, or sums of products that have them in common.
+    With scales, ``value[m, n] = sum_k scale_a[m, k] * scale_b[k, n] * a[m, k] * b[k, n]``.  Scales have the
+    sum's dtype.  They multiply each product, or a partial sum of products with the same scales.
 
     Args:
-        span: what is summed along; the last axis of ``a`` and the first of ``b``.
+        span: the span to sum over; the last axis of ``a`` and the first of ``b``.
         a: an operand view: a part, or maps of parts.
         b: likewise.
-        precision: ``"exact"``: products are; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits;
-            ``"f32"``: products are exact, and added up as f32 does where instructions do worse.
-        scale_a: along the axes of ``a``, if there are any.
-        scale_b: along those of ``b``.
+        precision: ``"exact"``: products are exact; ``"tf32"``: f32 factors have 10 fraction bits; ``"f32"``:
+            products are exact, and sums are as precise as in f32 even if the instruction accumulates worse.
+        scale_a: scales along the axes of ``a``, if any.
+        scale_b: scales along the axes of ``b``, if any.
     """
 
     span: Span
@@ -248,11 +248,11 @@ class Sum(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Cell(Node):
-    """What a fold carries from step to step: within its steps this stands for the value so far.
+    """A value that a fold carries from step to step; inside the steps it is the value so far.
 
     Args:
-        name: the author's.
-        start: its value before the first step; broadcast to the cell's axes.
+        name: the author's name.
+        start: the value before the first step; broadcast to the cell's axes.
     """
 
     name: str
@@ -267,11 +267,11 @@ class Cell(Node):
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """``for k in span: cells = steps(cells)``, where in ``steps`` the span is one run of it.
+    """``for k in span: cells = steps(cells)``; inside ``steps`` the span is one step of it.
 
     Args:
-        span: what is stepped along.
-        cells: what is carried.
+        span: the span of the loop.
+        cells: the carried values.
         steps: the next value of each cell.
     """
 
@@ -283,7 +283,7 @@ class Fold:
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
 class Folded(Node):
-    """What a cell of a fold holds after the last step."""
+    """The value of a fold's cell after the last step."""
 
     fold: Fold
     index: int
@@ -301,8 +301,8 @@ class Store:
 
     Args:
         operand: an array of the kernel.
-        at: for each of its dimensions the span that it is stored along.
-        value: whose axes are broadcast to those of ``at`` that are no single index.
+        at: the span that indexes each dimension of the array.
+        value: the value to store; its axes broadcast to the spans of ``at`` other than `BATCH`.
         location: the author's line.
     """
 
@@ -318,12 +318,12 @@ class Flow:
     """The computation of a dataflow kernel; flows with equal values are equal, whatever their names.
 
     Args:
-        name: of the kernel.
+        name: name of the kernel.
         parameters: arrays and numbers, in the author's order.
-        tiles: the spans that its results are cut along, batches first.
-        stores: in the author's order.
-        requirements: of the sizes, without which nothing is computed.
-        is_behind: whether it may begin beside the kernel launched before it, for which it waits.
+        tiles: the spans that partition the results, batches first.
+        stores: the stores, in the author's order.
+        requirements: conditions on the sizes; a launch with sizes that violate one is refused.
+        is_behind: whether the kernel may start before the previous kernel ends; it then waits for that end.
 
     Example:
         >>> import numpy as np
@@ -349,7 +349,7 @@ class Flow:
     is_behind: bool = False
 
     def walk(self) -> Iterator[Node]:
-        """Every node once, arguments before what is computed from them."""
+        """Yield every node once, arguments before the nodes that use them."""
         seen: set[int] = set()
         for store in self.stores:
             yield from walk(store.value, seen)
@@ -361,7 +361,7 @@ class Flow:
 
     @property
     def grouped(self) -> Span | None:
-        """The span whose places fall into groups; None if there is none."""
+        """The span that has groups, or None."""
         return next((span for span in self.tiles if span.groups is not None), None)
 
     @property
@@ -370,7 +370,7 @@ class Flow:
         places: dict[int, int] = {}
         nodes = []
         for node in self.walk():
-            if not isinstance(node, Literal | Number):  # of which it does not matter how often they are there
+            if not isinstance(node, Literal | Number):  # the number of copies of these does not matter
                 nodes.append(_key(node, places))
                 places[id(node)] = len(places)
         parameters = tuple(_key(one, places) for one in self.parameters)
@@ -385,11 +385,11 @@ class Flow:
 
 
 def walk(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
-    """A node and all that it is computed from, each once, arguments first.
+    """Yield a node and all nodes that it depends on, each once, arguments first.
 
     Args:
-        node: where to begin.
-        seen: the nodes that are left out, by `id`; grows.
+        node: the start node.
+        seen: nodes to omit, by `id`; the function adds to it.
     """
     known = set[int]() if seen is None else seen
     left = [(node, False)]
@@ -404,7 +404,7 @@ def walk(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
 
 
 def _key(value: Any, places: dict[int, int]) -> Any:
-    """A value in which nodes are their places."""
+    """Return a field of a node with nodes replaced by their numbers."""
     if isinstance(value, Node) and id(value) in places:
         return places[id(value)]
     if isinstance(value, Node | Store | Fold):

@@ -1,4 +1,4 @@
-"""Reads printed flows back, with the help of Python's own parser."""
+"""Parser of printed flows, based on Python's own parser."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ Record = TypeVar("Record")
 
 @Calls(ParseError)
 def parse_flow(text: str) -> Flow:
-    """The flow that `tilewright.dataflow.printer.print_flow` printed as ``text``.
+    """Parse a text of `tilewright.dataflow.printer.print_flow` and return the flow.
 
     Args:
-        text: of the same version.
+        text: a printed flow of the same version.
 
     Raises:
-        ParseError: the text is no printed flow of this version.
+        ParseError: the text is not a printed flow of this version.
 
     Example:
         >>> import numpy as np
@@ -81,13 +81,13 @@ class _Parser(Reader):
         self.line = 2
 
     def legal(self, record: Record, wrong: str = "") -> Record:
-        """A record that keeps to what records of flows must keep to."""
+        """Return a node if it is valid; raise the error otherwise."""
         if wrong := wrong or misfit(record):
             raise ParseError(f"line {self.line}: {wrong}")
         return record
 
     def called(self, name: str, made: Any) -> None:
-        """Give a name to what a line makes."""
+        """Bind the result of a line to a name."""
         self.legal(made, f"the name {name} is taken" if name in self.names else "")
         self.names[name] = made
 
@@ -123,7 +123,7 @@ class _Parser(Reader):
                 raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
 
     def define(self, name: str, what: str, call: ast.Call) -> Any:
-        """A size, a parameter, a span, a view or a fold."""
+        """Read the definition of a size, a parameter, a span, a view or a fold."""
         if what == "fold":
             span, *pairs = call.args
             cells = tuple(self.value(pair.elts[0]) for pair in pairs if isinstance(pair, ast.Tuple))
@@ -157,14 +157,14 @@ class _Parser(Reader):
         return made
 
     def size(self, name: str, low: int = 0, high: int | None = None, divisor: int = 1) -> Sym:
-        """A size that arrays tell, or an integer that is passed."""
+        """Read a size, which comes from array extents or is passed as an integer."""
         numbers = (low, divisor, *(() if high is None else (high,)))
         if not all(type(one) is int for one in numbers) or divisor < 1 or (high is not None and high < low):
             raise ParseError(f"line {self.line}: {name} has integers low, high and divisor, low at most high")
         return Sym(name, low=low, high=high, divisor=divisor)
 
     def kind(self, node: ast.expr) -> tuple[DType, tuple[Axis, ...]]:
-        """The dtype and the axes of a value."""
+        """Read the dtype and the axes of a value."""
         if not isinstance(node, ast.Subscript):
             return self.value(node), ()
         axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -176,7 +176,7 @@ class _Parser(Reader):
         return self.value(node.value), tuple(self.value(span) for span in spans)
 
     def node(self, node: ast.expr, beside: DType) -> Node:
-        """An argument: a value, or a plain number of the dtype of what it stands beside."""
+        """Read an argument: a value, or a plain number with the dtype of the other arguments."""
         found = self.value(node)
         return found if isinstance(found, Node) else self.legal(Literal(beside, (), found))
 

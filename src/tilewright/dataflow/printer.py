@@ -1,4 +1,4 @@
-"""Flows as text, one line for each value, in Python's syntax; `tilewright.dataflow.parser` reads it back."""
+"""Printer of flows: one line per value, in Python's syntax; `tilewright.dataflow.parser` reads it back."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ VERSION = 1
 HEAD = f"# tilewright flow {VERSION}"
 
 CONVERSIONS = ("convert", "saturate", "bitcast")
-"""Functions whose result has the dtype that its line says, whatever their argument's is."""
+"""Functions whose result dtype is given by the printed line, not by the argument."""
 
 
 @layouts
 def print_flow(flow: Flow, *, locations: bool = False) -> str:
-    r"""The flow as text, which `parse_flow` reads back.
+    r"""Return the flow as text, which `parse_flow` reads back.
 
     Args:
-        flow: what a loop over tiles recorded.
-        locations: whether each value is followed by the author's line.
+        flow: a recorded flow.
+        locations: whether to print the author's line after each value.
 
     Example:
         >>> import numpy as np
@@ -94,7 +94,7 @@ class _Printer:
         return name
 
     def name_all(self) -> None:
-        """Names of the author's for the last values that have them, others for the rest."""
+        """Choose names: the author's for the last value with that name, generated names for the rest."""
         nodes = [node for node in self.flow.walk() if not isinstance(node, Number)]
         for node in reversed(nodes):
             if node.variable is not None and node.variable not in self.taken:
@@ -154,7 +154,7 @@ class _Printer:
                 self.taken.add(one.name)
 
     def sizes(self) -> list[Sym]:
-        """The sizes that shapes, spans and numbers are written in, in the order of their appearance."""
+        """Return the sizes used in shapes, spans and numbers, in order of appearance."""
         written: list[Int] = []
         for one in self.flow.parameters:
             written += (
@@ -245,7 +245,7 @@ class _Printer:
         raise AssertionError(f"no value: {type(node).__name__}")
 
     def argument(self, node: Node, beside: DType) -> str:
-        """A value as an argument: its name, or a number of the dtype of what it stands beside."""
+        """Print a value as an argument: its name, or a number with the dtype of the other arguments."""
         if isinstance(node, Number):
             return node.name
         if id(node) in self.names:
@@ -255,12 +255,12 @@ class _Printer:
         return repr(node.value)
 
     def inline_anywhere(self, node: Node) -> bool:
-        """Whether a value is a number that is written where it is used, its dtype being clear from there."""
+        """Return whether a value is a number that every use prints inline, with its dtype implied there."""
         return isinstance(node, Literal) and not node.axes and id(node) not in self.needed
 
     @property
     def needed(self) -> set[int]:
-        """The literals whose dtype is not that of what they stand beside."""
+        """Return the literals whose dtype differs from that of the arguments next to them."""
         found: set[int] = set()
         uses: list[tuple[Node, DType]] = [(store.value, store.operand.dtype) for store in self.flow.stores]
         for node in self.flow.walk():
@@ -294,7 +294,7 @@ class _Printer:
 
 
 def _spans(node: Node) -> list[Span]:
-    """The spans that the line of a value names."""
+    """Return the spans that the line of a value names."""
     found: list[Axis] = [*node.axes]
     match node:
         case Part():
@@ -307,6 +307,6 @@ def _spans(node: Node) -> list[Span]:
 
 
 def beside_literals(function: str, given: Sequence[object], made: DType) -> DType:
-    """The dtype of plain numbers among the arguments of a function: that of the others, or of the result."""
+    """Return the dtype of plain numbers among a function's arguments: the others' dtype, or the result's."""
     values = given[1:] if function == "select" else given
     return next((one.dtype for one in values if isinstance(one, Node) and not isinstance(one, Literal)), made)

@@ -1,8 +1,8 @@
-"""Numbers that are computed in wider types than a kernel's: what the evaluator of flows does with arrays.
+"""Array arithmetic in types wider than a kernel's, for the evaluation of flows.
 
-A value of f32 or a narrower float is held in f64, one of f64 in ``numpy.longdouble``, complex ones likewise;
-integers are held in their own type, in which they wrap.  What has a type narrower than f32 holds a number of
-that type; f32 and f64 are not rounded before they are stored.
+Floats up to f32 are held in f64, and f64 in ``numpy.longdouble``; complex numbers likewise.  Integers are
+held in their own type and wrap.  A value of a float type narrower than f32 is always rounded to that type.
+f32 and f64 values are not rounded before they are stored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REDUCTIONS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.
 
 
 def held(kind: DType) -> np.dtype[Any]:
-    """The NumPy dtype in which values of a dtype are held.
+    """Return the NumPy dtype in which values of a dtype are held.
 
     Example:
         >>> from tilewright.dtypes import c64, f16, i8
@@ -51,12 +51,12 @@ def held(kind: DType) -> np.dtype[Any]:
 
 
 def is_narrow(kind: DType) -> bool:
-    """Whether values of a dtype are rounded to it wherever they are made: floats narrower than f32."""
+    """Return whether each new value of a dtype is rounded to it: true of floats narrower than f32."""
     return kind.is_float and kind.component.bits < 32
 
 
 def smallest(kind: DType) -> float:
-    """The smallest positive number of a float dtype; 0 of integers.
+    """Return the smallest positive number of a float dtype, or 0 for integers.
 
     Example:
         >>> from tilewright.dtypes import f16, i8
@@ -69,12 +69,12 @@ def smallest(kind: DType) -> float:
 
 
 def widened(values: Array, kind: DType) -> Array:
-    """Elements of an array, held wide; exact."""
+    """Convert the elements of an array to the wide type; exact."""
     return widen(values, kind).astype(held(kind))
 
 
 def settled(wide: Array, kind: DType) -> Array:
-    """Computed numbers as values of a dtype."""
+    """Convert computed numbers to values of a dtype."""
     if kind.kind == "bool":
         return np.asarray(wide, np.bool_)
     if is_narrow(kind):
@@ -83,24 +83,24 @@ def settled(wide: Array, kind: DType) -> Array:
 
 
 def stored(wide: Array, kind: DType, target: DType) -> Array:
-    """Values of a dtype as elements of an array, rounded once."""
+    """Convert values of a dtype to elements of an array, rounded once."""
     return narrowed(np.asarray(converted("convert", wide, kind, target)), target)
 
 
 def literal(value: float, kind: DType) -> Array:
-    """A plain number, rounded to the dtype in which what stands beside it computes."""
+    """Round a plain number to the dtype of the computation that uses it."""
     return argument(value, kind.computed)
 
 
 def argument(value: float, kind: DType) -> Array:
-    """A number that a kernel is given, rounded to the dtype of its parameter."""
+    """Round a number argument to the dtype of its parameter."""
     if kind.kind == "bool":
         return np.asarray(bool(value))
     return widened(number(value, kind), kind)
 
 
 def converted(function: str, wide: Array, source: DType, target: DType) -> Array:
-    """``convert``, ``saturate`` or ``bitcast``; where it jumps, of what is rounded to the source first."""
+    """Apply ``convert``, ``saturate`` or ``bitcast``; discontinuous cases round to the source dtype first."""
     if function == "bitcast":
         return widened(narrowed(wide, source).view(target.numpy), target)
     jumps = source.is_float and not target.is_float
@@ -120,7 +120,7 @@ def converted(function: str, wide: Array, source: DType, target: DType) -> Array
 
 
 def applied(function: str, values: Sequence[Array], made: DType) -> Array:
-    """An elementwise function, computed wide."""
+    """Apply an elementwise function in the wide type."""
     with np.errstate(all="ignore"):
         if function == "select":
             return settled(np.where(values[0], values[1], values[2]), made)
@@ -133,7 +133,7 @@ def applied(function: str, values: Sequence[Array], made: DType) -> Array:
 
 
 def product(a: Array, b: Array, made: DType) -> Array:
-    """``a @ b`` over the last axes, exact products in one wide sum.
+    """Return ``a @ b`` over the last axes: exact products in one wide sum.
 
     Args:
         a: (..., M, K), of any type.
@@ -143,7 +143,7 @@ def product(a: Array, b: Array, made: DType) -> Array:
     with np.errstate(all="ignore"):
         if made.is_float:
             return settled(_product_of_floats(a.astype(held(made)), b.astype(held(made))), made)
-        # NumPy multiplies integers one after the other; sums of these are integers that f64 holds, too.
+        # NumPy's integer product is slow. If the sums fit in f64 exactly, use its fast product.
         fits = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[-1] <= 1 << 20
         kind = np.float64 if fits else np.int64
         total = np.matmul(a.astype(kind), b.astype(kind))
@@ -153,17 +153,17 @@ def product(a: Array, b: Array, made: DType) -> Array:
 def _product_of_floats(a: Array, b: Array) -> Array:
     if a.dtype in (np.float64, np.complex128):
         return np.asarray(np.matmul(a, b))
-    # What is wider goes through no BLAS: it is fastest where both run along K.
+    # BLAS has no wider types: the product is fastest if both operands are contiguous along K.
     return np.asarray(np.einsum("...mk,...nk->...mn", a, np.ascontiguousarray(b.swapaxes(-1, -2))))
 
 
 def as_tf32(values: Array, kind: DType) -> Array:
-    """Numbers of f32 with 10 fraction bits, to nearest, ties away from zero; others as they are."""
+    """Round f32 numbers to 10 fraction bits, to nearest, ties away from zero; return others unchanged."""
     return keep_fraction(values, 10).astype(values.dtype) if kind == f32 else values
 
 
 def reduced(combine: str, values: Array, axis: int, kind: DType) -> Array:
-    """``"sum"``, ``"max"`` or ``"min"`` over an axis; over one of extent 0 what changes nothing."""
+    """Reduce an axis by ``"sum"``, ``"max"`` or ``"min"``; an axis of extent 0 gives the neutral element."""
     with np.errstate(all="ignore"):
         first = values.dtype.type(_IDENTITIES[combine](kind))
         found = _REDUCTIONS[combine].reduce(values, axis=axis, initial=first, dtype=values.dtype)
