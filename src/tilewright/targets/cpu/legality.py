@@ -1,4 +1,4 @@
-"""What a kernel asks that the CPU target does not do."""
+"""The rules of the CPU target, and what to write instead of the operations that it refuses."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ INSTEAD: dict[str, str] = {
     async_ops.Role.name: "the same operations for all warps",
     **dict.fromkeys(BULK_VERBS, "tw.copy"),
     async_ops.MmaAsync.name: "tw.mma",
-    async_ops.MmaFence.name: "tw.mma, which needs none",
-    async_ops.MmaCommit.name: "tw.mma, which needs none",
-    async_ops.MmaWait.name: "tw.mma, which needs none",
-    async_ops.BulkCommit.name: "tw.copy, which needs none",
-    async_ops.BulkWait.name: "tw.copy, which needs none",
-    async_ops.FenceAsync.name: "tw.copy, which needs none",
-    async_ops.ClusterArrive.name: "none, and tw.barrier for the wait",
+    async_ops.MmaFence.name: "tw.mma, without a fence",
+    async_ops.MmaCommit.name: "tw.mma, without a commit",
+    async_ops.MmaWait.name: "tw.mma, without a wait",
+    async_ops.BulkCommit.name: "tw.copy, without a commit",
+    async_ops.BulkWait.name: "tw.copy, without a wait",
+    async_ops.FenceAsync.name: "tw.copy, without a fence",
+    async_ops.ClusterArrive.name: "nothing here, and tw.barrier instead of the wait",
     async_ops.Peer.name: "a tw.workspace, which all blocks reach",
-    map_ops.ByMap.name: "the view itself, of which tw.copy moves tiles",
-    map_ops.AcquireMap.name: "tw.copy, which needs none",
-    async_ops.PriorGridWait.name: "one launch after another, which need none",
-    async_ops.LaunchDependents.name: "one launch after another, which need none",
+    map_ops.ByMap.name: "the view itself; tw.copy moves its tiles",
+    map_ops.AcquireMap.name: "tw.copy, without a tensor map",
+    async_ops.PriorGridWait.name: "two launches in order, without a wait",
+    async_ops.LaunchDependents.name: "two launches in order, without a signal",
 }
-"""What to write for an operation that runs in the background; for those that are missing, a barrier."""
+"""What to write instead of an asynchronous operation, by its name; a barrier if the name is missing."""
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
@@ -50,7 +50,7 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
 
 
 def _background(kernel: Kernel) -> Iterator[Violation]:
-    """Operations beside each other: each kind once, at its first line."""
+    """Asynchronous operations, each kind once, at its first line."""
     seen: set[str] = set()
     for op in kernel.walk():
         if (isinstance(op, async_ops.ASYNC_OPS) or is_bulk(op)) and op.verb not in seen:
