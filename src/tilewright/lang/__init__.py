@@ -1,1 +1,1 @@
-"""The language: the `kernel` decorator, the tracer, tensors, fragments and what can be done with them."""
+"""The language: the `kernel` decorator, the tracer, tensors, fragments and their operations."""

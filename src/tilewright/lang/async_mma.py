@@ -1,4 +1,4 @@
-"""MMA in the background: the accumulator is complete after a wait."""
+"""Asynchronous MMA: the accumulator is complete after a wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.symbolic.nodes import Constant
 def mma_fence() -> None:
     """Order register accesses before the asynchronous MMAs that follow.
 
-    It comes before the first of them, and again when threads have written their accumulator or operand A.
+    Call it before the first MMA, and again after threads have written the accumulator or operand A.
 
     Source: PTX ISA, "wgmma.fence".
 
@@ -65,12 +65,12 @@ def mma_async(
         a: a tile in shared memory, or a fragment as the atom's operand A.
         b: a tile in shared memory.
         acc: the accumulator.
-        tiled: the tiled MMA; default: that of which ``acc`` was made.
-        fresh: where it holds, ``acc`` is overwritten instead of added to: it need not have been filled.
-        negative: whether the products are subtracted instead; floats alone can be.
+        tiled: the tiled MMA; default: the one from which ``acc`` was made.
+        fresh: if true, the products overwrite ``acc`` instead of being added, so ``acc`` need not be filled.
+        negative: whether to subtract the products; only for floats.
 
     Raises:
-        TraceError: no tiled MMA, or a ``fresh`` that is no condition.
+        TraceError: there is no tiled MMA, or ``fresh`` is not a condition.
 
     Source: PTX ISA, "wgmma.mma_async".
 
@@ -144,7 +144,7 @@ def mma_wait(pending: int = 0) -> None:
     """Wait until at most ``pending`` groups of asynchronous MMAs are unfinished.
 
     Args:
-        pending: of the groups closed last, how many may go on; nobody touches what they use.
+        pending: number of the latest groups that may still run; no thread may touch their operands.
 
     Source: PTX ISA, "wgmma.wait_group".
 

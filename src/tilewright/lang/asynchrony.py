@@ -1,4 +1,4 @@
-"""What runs in the background: bulk tensor copies and their maps, the grid before and the next."""
+"""Asynchronous work: bulk tensor copies, their tensor maps, and overlap with the previous and next grid."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def tma_load(
 ) -> None:
     """``target = source``, a box of a tensor parameter to shared memory, by TMA in the background.
 
-    Elements outside of the tensor become 0.  The box's bytes count for the barrier's present phase.
+    Elements outside the tensor become 0.  The bytes of the box count for the barrier's current phase.
 
     Args:
-        source: a tile of a tensor parameter, or another view of one (a slice, permuted, padded, of an im2col
-            view the part under one tap) that is a box of it, cut at its edges alone: what else it is that TMA
-            cannot walk is said before anything is compiled.
-        target: a tile in shared memory, of the same shape, in rows of 128 bytes under ``swizzle=128``; or one
-            row, of up to 256 elements, that begins at a multiple of 128 bytes.
+        source: a tile of a tensor parameter, or another view that is a box of it: a slice, a permuted or
+            padded view, or the part of an im2col view under one tap.  Only the tensor's edges may cut the
+            box.  A view that TMA cannot load raises an error before anything is compiled.
+        target: a tile in shared memory of the same shape, in rows of 128 bytes under ``swizzle=128``; or one
+            row of up to 256 elements that starts at a multiple of 128 bytes.
         barrier: one stage of `mbarrier`.
-        multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
-            at the same place of their shared memory, and its bytes count at their own barriers.
-        readers: how many blocks, or clusters that multicast, load these elements in the launch.  What one
-            alone loads leaves the second-level cache first, for the sake of what others will read.  Default:
-            it is not said.  Results do not depend on it.
+        multicast: axes of the cluster.  All blocks that differ from this one only along these axes receive
+            the box, too, at the same shared-memory offset.  Its bytes count at their own barriers.
+        readers: number of blocks, or of clusters that multicast, that load these elements in the launch.
+            Elements with a single reader leave the L2 cache first, to make room for shared ones.  Default:
+            unknown.  Results do not depend on it.
 
     Source: PTX ISA, "cp.async.bulk.tensor"; "createpolicy".
 
@@ -85,10 +85,11 @@ def tma_store(source: Tensor, target: Tensor, *, reduction: str | None = None) -
 
     Args:
         source: a tile in shared memory, in rows of 128 bytes under ``swizzle=128``.
-        target: as the source of `tma_load`; it begins nowhere before the tensor, whose rows are multiples of
-            16 bytes: hardware stores units of 16 bytes, and would overwrite what follows other rows.
+        target: a box, as for the source of `tma_load`.  It must not start before the tensor, and the tensor's
+            rows must be multiples of 16 bytes: hardware stores units of 16 bytes and would otherwise
+            overwrite the bytes after a row.
         reduction: ``"add"`` (f32, f16, bf16, i32), ``"min"``, ``"max"``, ``"and"``, ``"or"`` (i32): elements
-            are combined with those that are there, as by `copy`.
+            are combined with those in memory, as in `copy`.
 
     Example:
         Each block adds 1 to every element:
@@ -145,10 +146,10 @@ def bulk_commit() -> None:
 def bulk_wait(pending: int = 0) -> None:
     """The role's first thread waits until at most ``pending`` of its groups still read shared memory.
 
-    After it, that thread may let others write what the finished groups have read.
+    After the wait, that thread may let others overwrite the shared memory that the finished groups read.
 
     Args:
-        pending: of the groups closed last, how many may go on.
+        pending: number of the latest groups that may still run.
 
     Source: PTX ISA, "cp.async.bulk.wait_group".
 
@@ -180,16 +181,16 @@ def bulk_wait(pending: int = 0) -> None:
 def fence_async(memory: str = "shared") -> None:
     """Make earlier ordinary accesses to a memory visible to bulk copies and asynchronous MMA.
 
-    They reach memory by another path than threads do.  What threads wrote is seen after a fence: of each
-    thread that wrote, before the barrier that the thread which issues the copy waits at, or of that thread,
-    after the barrier.  What a copy brought needs none, nor does a copy over what threads have only read
-    before a barrier.
+    They access memory through another path than threads do, so writes of threads need a fence.  Either each
+    thread that wrote calls it before the barrier at which the issuing thread waits, or the issuing thread
+    calls it after the barrier.  No fence is needed after a bulk copy wrote the data, or before a copy
+    overwrites data that threads have only read, before a barrier.
 
     Args:
-        memory: ``"shared"``, or ``"global"``: for `tma_load` of what the same kernel has written.
+        memory: ``"shared"``; or ``"global"``, for `tma_load` of data that the same kernel has written.
 
     Raises:
-        TraceError: another memory.
+        TraceError: the memory is neither of them.
 
     Source: PTX ISA, "membar, fence", "Async proxy", and "Causality order" of the memory consistency model.
 
@@ -221,17 +222,17 @@ def fence_async(memory: str = "shared") -> None:
 def by_map(source: Tensor, table: Tensor, row: Index, column: int) -> Tensor:
     """The same tensor, for bulk copies that read its tensor map from memory.
 
-    A launch passes tensor maps of the arrays that it is called with.  Of arrays that are parts of one buffer,
-    whose places, extents and strides the kernel reads from memory, whoever fills that memory writes the maps
-    too: 16 integers each, that begin at a multiple of 8.  On a GPU they are what its driver encodes.  For
-    ``reference`` they are where the array begins in its buffer, its extents, its strides and the extents of
-    the boxes, in elements, and zeros; it finds a map that is of something else.
+    A launch passes tensor maps for its array arguments.  A kernel may also read the offsets, extents and
+    strides of arrays inside one buffer from memory.  The code that fills this memory must then write the
+    tensor maps, too: 16 integers each, starting at a multiple of 8.  On a GPU the driver encodes them.  For
+    ``reference`` a map holds the offset of the array in its buffer, its extents, its strides and the extents
+    of the boxes, in elements, followed by zeros; the reference reports a map that does not fit.
 
     Args:
         source: a view of a buffer in global memory: the whole of an array.
-        table: i64, of two dimensions, whose rows are whole multiples of 8 integers apart.
-        row: of the table, in which the map lies.
-        column: where it begins there.
+        table: an i64 tensor of two dimensions; the distance between rows is a multiple of 8 integers.
+        row: the row of the table that contains the map.
+        column: the first column of the map.
 
     Source: PTX ISA, "Tensor-map"; CUDA programming guide, on tensor maps in global memory.
 
@@ -267,11 +268,11 @@ def by_map(source: Tensor, table: Tensor, row: Index, column: int) -> Tensor:
 def acquire_map(tensor: Tensor) -> None:
     """Make a tensor map that was written before the launch visible to TMA; by the role's first thread.
 
-    Bulk copies read maps through a path of their own, on which what lay at the same place before may still be
-    found.  A fence in each block lets them see the map; another one is needed for another map only.
+    Bulk copies read maps through their own cache, which may hold an older map of the same address.  A fence
+    in each block makes the map visible.  Each map needs one fence.
 
     Args:
-        tensor: what `by_map` has made, or a view of it.
+        tensor: the result of `by_map`, or a view of it.
 
     Source: PTX ISA, "membar, fence", "fence.proxy.tensormap"; CUDA programming guide, as for `by_map`.
 
@@ -304,13 +305,13 @@ def acquire_map(tensor: Tensor) -> None:
 def prior_grid_wait() -> None:
     """Wait until the grid before this one in the stream has finished and its writes are visible.
 
-    A kernel that says it is launched early: its blocks may begin when all blocks of the grid before have said
-    `launch_dependents` or ended (programmatic dependent launch).  What comes before the wait runs beside that
-    grid: set-up of shared memory and barriers, integers, sizes and numbers.  All accesses to arrays and
-    workspaces, bulk copies too, must come after it, and every block must wait: once where all threads pass,
-    or in each role that touches global memory, outside of loops and branches.  On ``reference``, where one
-    launch follows the other, it does nothing.  In a loop over `tiles` it is said of the whole kernel, which
-    then waits first of all, on machines that have it.
+    A kernel with this call is launched early: its blocks may start when all blocks of the previous grid have
+    called `launch_dependents` or ended (programmatic dependent launch).  Code before the wait overlaps with
+    that grid: set-up of shared memory and barriers, integers, sizes and numbers.  All accesses to arrays and
+    workspaces, including bulk copies, must come after the wait.  Every block must wait, outside of loops and
+    branches: once in code that all threads execute, or in each role that touches global memory.  On
+    ``reference`` launches run one after another, and the call does nothing.  In a dataflow kernel (a loop
+    over `tiles`) the call applies to the whole kernel, which then waits first, on machines with this feature.
 
     Source: PTX ISA, "griddepcontrol"; CUDA programming guide, "programmatic dependent launch".
 
@@ -337,8 +338,8 @@ def prior_grid_wait() -> None:
 def launch_dependents() -> None:
     """Let the next grid in the stream start once every block of this one has called this or ended.
 
-    It matters only if that grid's kernel has `prior_grid_wait`; any other begins when this grid has finished.
-    It may stand anywhere: the next grid's wait is for the end of this one.  See `prior_grid_wait`.
+    It has an effect only if the next kernel calls `prior_grid_wait`; any other kernel starts when this grid
+    has finished.  The call may be anywhere, because the next grid waits for the end of this one.
 
     Example:
         The second kernel may begin beside the first; it waits for what it reads:
@@ -362,7 +363,7 @@ def launch_dependents() -> None:
 
 
 def begin_early() -> None:
-    """`prior_grid_wait` on machines that have it; on others one grid follows the other anyway."""
+    """`prior_grid_wait` on machines that have it; on others grids never overlap."""
     if _BESIDE in current().arch.features:
         prior_grid_wait()
 
@@ -370,7 +371,7 @@ def begin_early() -> None:
 def let_next_begin(condition: Condition | bool) -> None:
     """`launch_dependents` if a condition holds, on machines that have it.
 
-    Where it does not, the next grid begins when this one has ended, as it does on other machines.
+    If it does not hold, the next grid starts when this one has ended, as on other machines.
     """
     if _BESIDE in current().arch.features:
         with when(condition):
@@ -378,4 +379,4 @@ def let_next_begin(condition: Condition | bool) -> None:
 
 
 _BESIDE = "dependent_launch"
-"""What machines have whose grids begin beside the one before."""
+"""Feature name of machines on which a grid can start before the previous one ends."""

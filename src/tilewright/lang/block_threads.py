@@ -1,4 +1,4 @@
-"""How many threads a block has: as many as the operation with the most of them needs."""
+"""Number of threads of a block: the maximum over its operations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tilewright.ir.ops import Copy, Mma
 from tilewright.ir.types import FragmentType, TensorType, Value
 
 UNSAID_WARPS = 4
-"""Warps of a block in which nothing says how many threads there are."""
+"""Warps of a block if no operation determines the number of threads."""
 
 
 def threads_of(body: Block, lanes: int) -> int:
-    """The most threads that any operation is distributed over, in whole warps if several; 1 if none says.
+    """Return the largest number of threads of any operation, rounded up to whole warps; 1 if none has any.
 
     Args:
         body: the operations of a block.

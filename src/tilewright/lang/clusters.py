@@ -1,4 +1,4 @@
-"""What reaches other blocks of a cluster: its barrier, multicast, another block's rank."""
+"""Operations that reach other blocks of a cluster: its barrier, multicast, peer shared memory, ranks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tilewright.symbolic.ranges import bounds
 def cluster_barrier() -> None:
     """All threads of all blocks of the cluster wait for each other; see `cluster_index`.
 
-    One comes before the first use of another block's barriers or shared memory; one comes last, unless each
-    block has waited for all that the others do to it: a block that has ended has no shared memory.
+    Call it before the first use of another block's barriers or shared memory.  Call it at the end, too,
+    unless each block has waited for everything that other blocks do to it: a block that has ended has no
+    shared memory.
 
     Example:
         Each block writes into the other one's shared memory:
@@ -51,8 +52,8 @@ def cluster_barrier() -> None:
 def cluster_arrive() -> None:
     """The first half of `cluster_barrier`: arrive without waiting.
 
-    What is done before it, others see after their `cluster_wait`; what is done between the two halves, no
-    other block may depend on.
+    Other blocks see everything before it after their `cluster_wait`.  They must not depend on anything
+    between the two halves.
 
     Example:
         >>> import numpy as np
@@ -109,8 +110,8 @@ def cluster_wait() -> None:
 def peer(source: Tensor, block: Index | Sequence[Index]) -> Tensor:
     """The same tensor in the shared memory of another block of the cluster; copies may read and write it.
 
-    Between what one block does to it and what another one does comes a `cluster_barrier`; one comes before
-    the first access, and one after the last: a block that has not begun, or has ended, has no shared memory.
+    A `cluster_barrier` must separate accesses of different blocks.  One must also come before the first
+    access and one after the last: a block that has not started, or has ended, has no shared memory.
 
     Args:
         source: a tensor in shared memory, or a view of one.
@@ -143,7 +144,7 @@ def peer(source: Tensor, block: Index | Sequence[Index]) -> Tensor:
 
 
 def shared_axes(multicast: int | Sequence[int]) -> tuple[int, ...]:
-    """The axes of ``multicast`` along which the cluster has more than one block."""
+    """Return the axes of ``multicast`` along which the cluster has more than one block."""
     axes = static("multicast", multicast)
     if not axes:
         return ()
@@ -152,7 +153,7 @@ def shared_axes(multicast: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def other_block(block: Index | Sequence[Index], what: str = "") -> Int | None:
-    """The rank of a block, given by its rank or its coordinate; None for the block that asks.
+    """Return the rank of a block, given by its rank or its coordinate; None for the calling block.
 
     Raises:
         TraceError: no cluster, or a coordinate that it does not have.

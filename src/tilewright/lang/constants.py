@@ -12,12 +12,12 @@ from tilewright.symbolic.nodes import Int
 
 
 def ints(values: Index | Sequence[Index]) -> tuple[Int, ...]:
-    """The integers behind what the author wrote, one or several."""
+    """Unwrap one or several integers that the author wrote."""
     return tuple(unwrap(value) for value in as_tuple(values))
 
 
 def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
-    """Integers that must be known while the kernel is traced.
+    """Return integers that must be known while the kernel is traced.
 
     Raises:
         TraceError: one of them is symbolic.
@@ -33,15 +33,15 @@ def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def constant(what: str, value: int) -> int:
-    """An integer that must be known while the kernel is traced; see `static`."""
+    """Return an integer that must be known while the kernel is traced; see `static`."""
     return static(what, value)[0]
 
 
 def kept(what: str, values: Sequence[Any], projection: Sequence[int | None] | None) -> Sequence[Any]:
-    """The values whose entry in a projection is not None; all of them without one.
+    """Return the values whose entry in a projection is not None; all values without a projection.
 
     Raises:
-        TraceError: a projection of another length.
+        TraceError: the projection has a different length.
     """
     if projection is None:
         return values

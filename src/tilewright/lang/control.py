@@ -1,4 +1,4 @@
-"""Control flow that is recorded: loops, branches, mutable integers."""
+"""Recorded control flow: loops, branches, mutable integers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def range(  # noqa: A001
 ) -> Iterable[Index]:
     """``for k in tw.range(stop)``, ``(start, stop)`` or ``(start, stop, step)``: a loop of the kernel.
 
-    The body is traced once with a symbolic index.  Rebinding a variable of the enclosing function inside the
-    body is refused where the loop would not carry it: use `var`, `Fragment.assign` or ``+=``.
+    The body is traced once with a symbolic index.  The body must not rebind a variable of the enclosing
+    function, because the loop would not carry it: use `var`, `Fragment.assign` or ``+=``.
 
     Args:
-        span: as in Python; the step is a positive integer.
-        unroll: copy the body for every iteration; a number: so many copies in each turn of the loop, whose
-            end needs not be known.  It changes no result.
-        provenance: what the loop implements; ``"mainloop"`` for the K loop of a GEMM.
+        span: start, stop and step as in Python; the step is a positive integer.
+        unroll: True copies the body for every iteration.  A number is the unroll factor; the number of
+            iterations need not be known.  It does not change results.
+        provenance: the purpose of the loop; ``"mainloop"`` for the K loop of a GEMM.
 
     Example:
         >>> import numpy as np
@@ -74,7 +74,7 @@ def range(  # noqa: A001
 
 
 class _Range:
-    """What `range` returns; every ``for`` statement over it records a loop."""
+    """The result of `range`; every ``for`` statement over it records a loop."""
 
     def __init__(self, span: tuple[Int, Int, int], marks: tuple[bool | int, str], location: Location) -> None:
         self.span = span
@@ -87,7 +87,7 @@ class _Range:
         return _Loop(self)
 
     def misused(self) -> TraceError:
-        """What to raise when something other than a ``for`` statement goes through the range."""
+        """Return the error for iteration by anything other than a ``for`` statement."""
         return TraceError(
             "tw.range records the body of a `for` statement; enumerate, zip, list, unpacking or a "
             "comprehension would run once with a symbolic index; write `for k in tw.range(...):`",
@@ -129,7 +129,7 @@ class _Loop:
         raise StopIteration
 
     def left(self) -> TraceError:
-        """The error of a loop whose body was left by break, return or an exception."""
+        """Return the error of a loop whose body was left by break, return or an exception."""
         return _left(self.what, self.code, self.location)
 
 
@@ -197,7 +197,7 @@ def otherwise() -> AbstractContextManager[None]:
 
 
 class Region(AbstractContextManager[Any]):
-    """Records the body of a ``with`` statement as a region of the operation that ``finish`` makes of it."""
+    """Records the body of a ``with`` statement as a region of the operation that ``finish`` makes."""
 
     def __init__(self, what: str, finish: Callable[[Block, Location], Op]) -> None:
         self.what = what
@@ -213,7 +213,7 @@ class Region(AbstractContextManager[Any]):
         return self.enter()
 
     def enter(self) -> Any:
-        """What ``as`` names."""
+        """Return the value that ``as`` names."""
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is not None:
@@ -224,7 +224,7 @@ class Region(AbstractContextManager[Any]):
         tracer.builder.append(self.finish(block, self.location))
 
     def left(self) -> TraceError:
-        """The error of a region whose body leaves it."""
+        """Return the error of a region whose body leaves it early."""
         return _left(self.what, self.code, self.location)
 
 
@@ -285,7 +285,7 @@ def let(value: Index) -> Index:
 
 
 def _require_32_bits(value: Int) -> None:
-    """The launcher refuses sizes whose product leaves the 32 bits in which a kernel counts and names it."""
+    """Make the launcher refuse sizes whose product exceeds 32 bits, the width of named integers."""
     tracer = current()
     named, wide = symbols(value), {param.sym for param in tracer.derived if param.bits == 64}
     if is_product(value) and named <= tracer.sizes and not named & wide:
@@ -308,10 +308,10 @@ class MutableIndex:
 
     @verb
     def get(self) -> Scalar:
-        """The present value."""
+        """Return the current value."""
         tracer = current()
         sym = Sym(tracer.names((f"{self.value.name}_now",))[0], *VARIABLE)
-        tracer.data.add(sym)  # a later turn of a loop may set what memory holds
+        tracer.data.add(sym)  # a later loop iteration may set it from memory
         tracer.builder.append(GetVariable(sym, self.value, location=here()))
         return Scalar(sym)
 

@@ -1,4 +1,4 @@
-"""Copies: ordinary ones, and those that go on in the background, in groups."""
+"""Copies: ordinary ones, and asynchronous ones in groups."""
 
 from __future__ import annotations
 
@@ -37,32 +37,33 @@ def copy(
     Args:
         source: tensor or fragment.
         target: tensor or fragment of the same shape; elements past an edge are not written.
-        threads: for a copy between memories, how threads share the tile.  A number of threads:
-            consecutive ones take consecutive vectors along the dimension that is contiguous in global memory,
-            as wide as both sides allow.  Default: so, by all threads of the role, or of the block, which are
-            as many as the rest of the kernel says (multiplies, roles, other copies), or 4 warps if nothing
-            does.  A thread layout: each thread takes one contiguous chunk; counts ``(32, 4)`` are short for
-            the compact ``Layout((32, 4))``, the first dimension fastest.  Or a `Distribution` (`raked`,
-            `blocked`).  A fragment or a partitioned tensor brings its own.
-        vector: elements per access along ``vector_dim``; default: the widest legal.
-        vector_dim: the dimension along which a thread's consecutive elements lie; default: of a number of
-            threads the contiguous one, else the last.
-        access_order: of a thread layout, the dimensions in the order in which a thread visits its chunk,
-            fastest first, a vector at a time; default: ``vector_dim``, then from the last to the first.
-        other: what elements of the tile outside of the source's array read as, a number of its dtype; they
-            are written where they lie inside of the target.
-        reduction: ``"add"``, ``"min"``, ``"max"``, ``"and"`` or ``"or"``: elements are combined with those of
-            the target, which lies in global memory, each in one indivisible step.  Blocks may do so at the
-            same time, in no known order: sums of floats then differ from launch to launch by their rounding.
-            Reductions of one kind need no order among each other; other accesses to the same elements do.
-        engine: who moves the tile: ``"direct"``: each thread what it holds; ``"matrix"``: the lanes of a warp
-            exchange rows of 16 bytes between shared memory and registers; default: the target chooses.  What
-            goes on in the background has verbs of its own: `copy_async`, `tma_load`, `tma_store`.
+        threads: for a copy between memories, how threads share the tile.  A number of threads: consecutive
+            threads take consecutive vectors along the dimension that is contiguous in global memory, as wide
+            as both sides allow.  Default: the same, with all threads of the role or of the block.  The rest
+            of the kernel determines their number (multiplies, roles, other copies); otherwise it is 4 warps.
+            A thread layout: each thread takes one contiguous chunk; counts ``(32, 4)`` are short for the
+            compact ``Layout((32, 4))``, the first dimension fastest.  Or a `Distribution` (`raked`,
+            `blocked`).  A fragment or a partitioned tensor has its own distribution.
+        vector: elements per access along ``vector_dim``; default: the largest legal number.
+        vector_dim: the dimension of a thread's consecutive elements; default: the contiguous one for a number
+            of threads, else the last.
+        access_order: for a thread layout, the dimensions in the order in which a thread visits its chunk,
+            fastest first, one vector at a time; default: ``vector_dim``, then from the last to the first.
+        other: the value of tile elements outside the source's array, a number of its dtype; they are written
+            if they lie inside the target.
+        reduction: ``"add"``, ``"min"``, ``"max"``, ``"and"`` or ``"or"``: combine elements atomically with
+            those of the target, which must be in global memory.  Blocks may reduce at the same time and in
+            any order, so sums of floats may round differently from launch to launch.  Reductions of one kind
+            need no order among each other; other accesses to the same elements do.
+        engine: the hardware that moves the tile.  ``"direct"``: each thread moves its own elements.
+            ``"matrix"``: the lanes of a warp exchange rows of 16 bytes between shared memory and registers.
+            Default: the target chooses.  Asynchronous copies are separate functions: `copy_async`,
+            `tma_load`, `tma_store`.
 
     Raises:
-        LegalityError: sides that do not fit each other, a reduction that the target's dtype does not have, or
-            an engine that does not move such tiles.
-        TraceError: another engine.
+        LegalityError: the sides do not fit each other, the target's dtype does not have the reduction, or the
+            engine cannot move this tile.
+        TraceError: the engine is unknown.
 
     Source: for reductions, PTX ISA, "Parallel Synchronization and Communication Instructions: red".
 
@@ -85,7 +86,7 @@ def copy(
 
 
 def _verb(engine: str) -> str:
-    """What to write for an engine that `copy` does not take: those that go on alone have own verbs."""
+    """Return the function to call for an asynchronous engine, which `copy` does not take."""
     verbs = {"async": "tw.copy_async", "bulk": "tw.hopper.tma_load or tw.hopper.tma_store"}
     return verbs.get(engine, "engine='direct', engine='matrix', or engine=None: the target chooses")
 
@@ -103,7 +104,7 @@ def copy_async(
 ) -> None:
     """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier.
 
-    As `copy`; what lies outside of the source's array reads as 0, and any ``other`` is refused.
+    Arguments are those of `copy`.  Elements outside the source's array read as 0; any ``other`` is refused.
 
     Example:
         >>> import numpy as np
@@ -151,7 +152,7 @@ def _copy(
 
 
 def _is_unshared(sides: tuple[Value, Value]) -> bool:
-    """Whether neither side of a copy says which thread moves what, where sides that fit each other could."""
+    """Return whether neither side of a copy has a distribution, although the sides fit each other."""
     kinds = [side.type for side in sides if isinstance(side.type, TensorType)]
     unshared = [kind for kind in kinds if kind.distribution is None]
     return len(unshared) == 2 and unshared[0].shape == unshared[1].shape

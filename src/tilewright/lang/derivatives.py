@@ -17,15 +17,16 @@ from tilewright.lang.verbs import verb
 def derivative(activation: str, x: Fragment | Tile) -> Any:
     """``activation'(x)``: the factor by which an activation multiplies the gradient in a backward pass.
 
-    Of relu it is 0 at 0.  It is made of the other functions, in f32 at least, and rounded once to the dtype
-    of x; infinities give the limit, and NaN gives NaN.  In f32 it is off by at most ``2**-19``.
+    The derivative of relu at 0 is 0.  It is composed of the other functions, computed in f32 or wider, and
+    rounded once to the dtype of x.  Infinities give the limit, and NaN gives NaN.  In f32 the error is at
+    most ``2**-19``.
 
     Args:
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
         x: the values that the activation was applied to.
 
     Raises:
-        TraceError: no such activation.
+        TraceError: the activation is unknown.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Arithmetic of the kernel's integers as Python has it, and what of it is refused."""
+"""Arithmetic of a kernel's integers with Python's semantics, and the checks on divisors and shifts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import symbols
 
 FOUND = -(2**62)
-"""Integers that may be less than this are made of variables: of sizes and indices more is known."""
+"""A symbol with a lower bound below this comes from a variable; sizes and indices have tighter bounds."""
 
 
 def total(left: Int, right: Int) -> Int:
@@ -61,13 +61,14 @@ def ceiling(left: Int, right: Int) -> Int:
 
 
 def _is_positive(left: Int, right: Int, sign: str) -> bool:
-    """Whether a divisor is taken for positive.
+    """Return whether a divisor is assumed positive.
 
-    What variables hold is not.  Where it depends on the launch's sizes alone, the launcher asks them; where
-    on indices as well, such as what is left of a span at its last tile, the reference finds others.
+    A divisor that depends on a variable is not.  If it depends only on the launch's sizes, the launcher
+    checks it.  If it also depends on indices, for example the rest of a span at its last tile, the reference
+    reports a divisor that is not positive.
 
     Raises:
-        TraceError: it is never positive.
+        TraceError: the divisor is never positive.
     """
     low, high = bounds(right)
     if high <= 0 and not _is_of_variables(right):
@@ -85,24 +86,24 @@ def _is_positive(left: Int, right: Int, sign: str) -> bool:
 
 
 def _is_of_variables(divisor: Int) -> bool:
-    """Whether a divisor that may be negative is made of what variables hold."""
+    """Return whether a divisor may be negative and depends on variables."""
     return bounds(divisor)[0] < 0 and any(sym.low < FOUND for sym in symbols(divisor))
 
 
 def _divisors(right: Int) -> tuple[Int, Int]:
-    """What is divided by where a divisor is positive, and where it is not.
+    """Return two positive divisors: one for a positive divisor, one for a negative divisor.
 
-    All that is known of quotients supposes that divisors are positive, so the sign is that of the dividend.
-    The second is 0 for 0, which the reference finds.
+    Range analysis of quotients assumes positive divisors, so the caller moves the sign to the dividend.  The
+    second is 0 if the divisor is 0, which the reference reports.
     """
     return expr.maximum(right, 1), expr.select(expr.less(0, right), 1, expr.mul(right, -1))
 
 
 def shift_count(count: object) -> int:
-    """By how many bits an integer is shifted.
+    """Return the number of bits by which an integer is shifted.
 
     Raises:
-        TraceError: it is no constant, or negative.
+        TraceError: the number is not a constant, or is negative.
     """
     if not isinstance(count, int) or not 0 <= count < 64:
         raise TraceError(f"shift by {shown(count)}; the count is a constant, from 0 to 63", here())

@@ -1,4 +1,4 @@
-"""Functions of fragments, element by element, that are exact or round once: choices, extremes, integers."""
+"""Elementwise functions of fragments that are exact or round once: select, extremes, rounding to integers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def bitcast(x: Fragment | Tile | Number, dtype: DType | str) -> Any:
     """The number of another dtype that has the same bits.
 
     Raises:
-        DTypeError: the dtypes have not equally many bits, or one of them is no real number of whole bytes.
+        DTypeError: the dtypes differ in size, or one of them is not a real type of whole bytes.
 
     Example:
         >>> import numpy as np

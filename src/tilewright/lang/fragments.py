@@ -1,4 +1,4 @@
-"""Fragments in registers and numbers, and their arithmetic, as the author sees them."""
+"""Fragments in registers and numbers: the classes of kernel authors, with their arithmetic."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tilewright.threads.distribution import Distribution
 
 _OF_ONE = (row.name for row in (*FLOATING, *CIRCLE, *ACTIVATIONS) if row.arity == 1)
 METHODS_ELSEWHERE = frozenset([*_OF_ONE, "relu"]) - {"gelu_tanh"}
-"""Functions that tiles have as methods in other libraries."""
+"""Functions that other libraries offer as methods of tiles."""
 
 
 class _Arithmetic(Arithmetic):
-    """Operators whose functions are recorded here."""
+    """Base class whose operators record elementwise functions."""
 
-    if not TYPE_CHECKING:  # which sees for itself what is no attribute
+    if not TYPE_CHECKING:  # type checkers find missing attributes themselves
 
         def __getattr__(self, name: str) -> NoReturn:
             near = f"; nearest: tw.{name}(x)" if name in METHODS_ELSEWHERE else ""
@@ -53,7 +53,7 @@ class _Arithmetic(Arithmetic):
 
     @staticmethod
     def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
-        """Record an elementwise function; gives back a fragment or a number."""
+        """Record an elementwise function; return a fragment or a number."""
         return elementwise(function, *operands, dtype=dtype)
 
     @verb
@@ -97,7 +97,7 @@ class Number(_Arithmetic):
 
 @inline.made("tw.load(tensor) in a kernel gives one")
 class Fragment(_Arithmetic):
-    """A tile in registers, distributed over threads.  Arithmetic gives new fragments of the same map.
+    """A tile in registers, distributed over threads.  Arithmetic gives new fragments with the same map.
 
     Made by `load`, `fragment` and `accumulator`; a function that takes one says so:
 
@@ -129,7 +129,7 @@ class Fragment(_Arithmetic):
 
     @property
     def distribution(self) -> Distribution:
-        """Which thread holds which coordinate in which value.
+        """The map from threads and registers to coordinates.
 
         Example:
             >>> import numpy as np
@@ -152,10 +152,10 @@ class Fragment(_Arithmetic):
         )
 
     def __getitem__(self, index: Any) -> Fragment:
-        """The part of the tile in a box, e.g. ``acc[:, 64:128]``; every thread keeps the values that it has.
+        """The part of the tile in a box, e.g. ``acc[:, 64:128]``; every thread keeps its own values.
 
         Raises:
-            TraceError: the box does not lie in the tile, or is not the same part of every thread's values.
+            TraceError: the box is not inside the tile, or needs different values in different threads.
         """
         parts = [*as_tuple(index)]
         parts += [slice(None)] * (len(self.shape) - len(parts))
@@ -217,7 +217,7 @@ class Fragment(_Arithmetic):
 
     @verb
     def assign(self, other: Fragment) -> Fragment:
-        """Overwrite the contents with those of another fragment of the same map; converts the dtype.
+        """Overwrite the contents with those of another fragment with the same map; converts the dtype.
 
         Args:
             other: a fragment of the same shape and distribution.
@@ -226,7 +226,7 @@ class Fragment(_Arithmetic):
             The fragment that was overwritten.
 
         Raises:
-            TraceError: no fragment; `fill` sets all elements to a number.
+            TraceError: the argument is not a fragment; `fill` sets all elements to a number.
 
         Example:
             A fragment keeps its name through a loop, so a new value is put into it:
@@ -256,10 +256,10 @@ class Fragment(_Arithmetic):
 
 
 Operand: TypeAlias = Fragment | Number | float | Index
-legal("Operand", "a fragment or a number", "operands", lambda value: True)  # `operand` says what is wrong
+legal("Operand", "a fragment or a number", "operands", lambda value: True)  # `operand` raises the error
 
 LOGICAL = ("and", "or", "xor", "equal", "not_equal", "select")
-"""Functions of which an operand may be a truth value."""
+"""Functions that accept truth values as operands."""
 
 
 def elementwise(function: str, *operands: object, dtype: DType | None = None) -> Any:
@@ -274,13 +274,13 @@ def elementwise(function: str, *operands: object, dtype: DType | None = None) ->
 
 
 def of_integer(value: Expr, dtype: DType = f64) -> Number:
-    """A symbolic integer as a number."""
+    """Convert a symbolic integer to a number."""
     result = current().define(Elementwise, "number", function="convert", operands_=(value,), dtype=dtype)
     return Number(result)
 
 
 def of_condition(cond: Cond) -> Any:
-    """A symbolic condition as a truth value beside the masks of fragments."""
+    """Convert a symbolic condition to a truth value that combines with masks of fragments."""
 
     def number_(value: Int) -> Any:
         return of_integer(value, i64) if isinstance(value, Expr) else value
@@ -303,7 +303,7 @@ Collective._of_integer = staticmethod(of_integer)
 
 
 def _bounds(part: Any, extent: int) -> tuple[int, int]:
-    """First and last-plus-one of one index of a fragment."""
+    """Return the start and the end (excluded) of one index of a fragment."""
     if not isinstance(part, slice) or part.step not in (None, 1):
         raise TraceError(f"index {shown(part)} of a fragment; it takes ranges, e.g. x[:, 0:64]", here())
     if any(isinstance(end, Scalar) for end in (part.start, part.stop)):
@@ -323,30 +323,30 @@ def _bounds(part: Any, extent: int) -> tuple[int, int]:
 
 
 def element_type(element: DType | str) -> DType:
-    """The dtype that the author names."""
+    """Return the dtype that the author named."""
     with located():
         return dtype(element)
 
 
 def _of_truth(value: Any) -> Any:
-    """What a function takes that also combines truth values: those, and conditions of the kernel, too."""
+    """Convert an operand of a function that also takes truth values and conditions of the kernel."""
     if isinstance(value, Condition):
         value = of_condition(value.cond)
     return bool(value) if isinstance(value, bool | np.bool_) else operand(value)
 
 
 def operand(value: Any) -> Any:
-    """What an elementwise function takes: a value, a plain number, or a symbolic integer."""
+    """Convert an operand of an elementwise function: a value, a plain number, or a symbolic integer."""
     if isinstance(value, Fragment | Number):
         return value.value
     return unwrap(value) if isinstance(value, Scalar) else number(value)
 
 
 def number(value: Any) -> float | int:
-    """A plain number that the author wrote.
+    """Return a plain number that the author wrote.
 
     Raises:
-        TraceError: it is none.
+        TraceError: the value is not a plain number.
     """
     if isinstance(value, float | np.floating):
         return float(value)

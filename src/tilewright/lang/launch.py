@@ -1,4 +1,4 @@
-"""What the launcher knows: the grid and its indices, clusters, workspaces, derived integers, requirements."""
+"""Launch properties of a kernel: grid and indices, clusters, workspaces, derived integers, requirements."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def block_index(extents: Index | Sequence[Index]) -> Any:
     """The block's index in a grid of ``extents``; declares the grid.
 
     Args:
-        extents: one number of blocks per axis, the first axis fastest; at most three with `batch_index`.
+        extents: number of blocks per axis, the first axis fastest; at most three with `batch_index`.
 
     Returns:
-        One index, or a tuple of as many as there are extents.
+        One index, or a tuple with one index per extent.
 
     Example:
         >>> import numpy as np
@@ -87,7 +87,7 @@ def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
 
 
 def _at_launch(what: str, value: Index) -> Int:
-    """An integer that the launcher must be able to compute."""
+    """Check that the launcher can compute an integer, and return it."""
     known = unwrap(value)
     _check_known(what, known, symbols(known))
     return known
@@ -107,9 +107,8 @@ def _check_known(what: str, known: Int | Cond, named: set[Sym]) -> None:
 def cluster_index(shape: int | Sequence[int]) -> Any:
     """The block's index in its cluster of ``shape`` blocks; declares the cluster, which must divide the grid.
 
-    Blocks of a cluster run at the same time: `cluster_barrier`, ``tma_load(multicast=...)`` and
-    ``arrive(block=...)`` reach from one to another.  A cluster of one block is no cluster: all of them then
-    do what they do in a block alone.
+    Blocks of a cluster run at the same time and can use `cluster_barrier`, ``tma_load(multicast=...)`` and
+    ``arrive(block=...)`` on each other.  In a cluster of one block these act on the block alone.
 
     Example:
         >>> import numpy as np
@@ -149,8 +148,7 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
     Args:
         shape: extents, over the kernel's sizes.
         element: element type.
-        zeroed: whether it holds zeros at the start of every launch, which clears it; `counter` needs no
-            clearing.
+        zeroed: whether every launch first clears it to zero; `counter` needs no clearing.
 
     Example:
         >>> import numpy as np
@@ -170,7 +168,7 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
 def launcher_memory(
     shape: Index | Sequence[Index], element: DType, *, zeroed: bool = False, resets: bool = False
 ) -> Tensor:
-    """Global memory of the launcher's, named after the author's variable; see `Workspace`."""
+    """Record global memory that the launcher owns, named after the author's variable; see `Workspace`."""
     tracer = current()
     tracer.place("tw.workspace")
     extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
@@ -218,15 +216,15 @@ def derived(value: Index) -> Index:
 def require(condition: Condition | bool, message: str) -> None:
     """The launcher raises `LaunchError` with ``message`` unless ``condition`` holds for the launch's sizes.
 
-    It is checked for every launch before the kernel starts, wherever the call stands, and costs the kernel
-    nothing: calls on arrays of known metadata do not check it again.
+    It is checked for every launch before the kernel starts, wherever the call is, at no cost to the kernel.
+    Calls on arrays with the same metadata as before do not check it again.
 
     Args:
         condition: over extents, strides, integer arguments, derived integers and constants.
-        message: what the caller did wrong, and what to do instead.
+        message: the caller's error, and what to do instead.
 
     Raises:
-        TraceError: the condition depends on what only the running kernel knows.
+        TraceError: the condition depends on values that only the running kernel knows.
 
     Example:
         >>> import numpy as np
@@ -249,7 +247,7 @@ def require(condition: Condition | bool, message: str) -> None:
 
 
 def packed(extents: Sequence[Int]) -> tuple[Int, ...]:
-    """The strides of a packed tensor whose last dimension is contiguous."""
+    """Return the strides of a packed tensor whose last dimension is contiguous."""
     strides: list[Int] = []
     total: Int = 1
     for extent in reversed(extents):

@@ -1,4 +1,4 @@
-"""Integers of the kernel that are read from memory."""
+"""Integers that the kernel reads from memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tilewright.lang.verbs import verb
 def index(source: Tensor, low: Index | None = None, stop: Index | None = None, *, multiple: int = 1) -> Index:
     """``n = source``: load an integer from memory, as an index, a loop bound or a condition.
 
-    All threads read the same element, here: after the barriers and waits that come before.  What is declared
-    of it is known wherever it is used (``X.tile((64, 64), (n, 0))`` needs no check for n < 0); a value that
-    breaks it is found by the reference.
+    All threads read the same element at the place of the call, after the barriers and waits before it.  The
+    declared range and divisor are known wherever the integer is used (``X.tile((64, 64), (n, 0))`` needs no
+    check for n < 0).  The reference reports a value that violates them.
 
     Args:
         source: one element of a tensor of integers, in global or shared memory: ``sizes[g]``.
-        low: the least value that it may have; default: the least of its dtype.
-        stop: one more than the largest value that it may have; default: as large as its dtype allows.
-        multiple: what divides it.
+        low: smallest legal value; default: the smallest of its dtype.
+        stop: one more than the largest legal value; default: as large as its dtype allows.
+        multiple: a divisor of the value.
 
     Raises:
-        TraceError: a tensor with dimensions, or of another dtype.
+        TraceError: the source has dimensions, or is not of integers.
 
     Example:
         >>> import numpy as np

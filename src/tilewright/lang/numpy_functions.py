@@ -1,4 +1,4 @@
-"""What to write instead of a function of NumPy, which knows nothing of a kernel that is being traced."""
+"""Errors for NumPy functions on traced values, with the function to call instead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "equal": operator.eq,
     "not_equal": operator.ne,
 }
-"""What NumPy calls when one of its numbers stands to the left of an operator."""
+"""Universal functions that NumPy calls if one of its numbers is the left operand of an operator."""
 
 _INSTEAD = {
     **{name: f"tw.{name}(x)" for name, row in FUNCTIONS.items() if row.arity == 1 and row.c},
@@ -71,16 +71,16 @@ _OF_TILES = {
     "transpose": "x.T",
     "copyto": "C[m, n] = x",
 }
-"""The same, where it is another one in a dataflow kernel."""
+"""The same, for operators with a different replacement in a dataflow kernel."""
 
 
 def operator_of(ufunc: str) -> Callable[..., Any] | None:
-    """The operator that a universal function stands for, if it is one."""
+    """Return the operator of a universal function, if it has one."""
     return _OPERATORS.get(ufunc)
 
 
 def no_numpy_function(name: str, given: object) -> TraceError:
-    """What to raise where NumPy is asked to compute with something that is only being traced."""
+    """Return the error for a NumPy computation with a traced value."""
     nearest = _INSTEAD.get(name)
     if nearest is None and name in _OPERATORS:
         nearest = "the operator, between fragments or a fragment and a number"

@@ -1,4 +1,4 @@
-"""The operations that an author calls: allocation, copies, arithmetic, synchronisation; launch indices."""
+"""Operations of kernel authors: allocation, copies, arithmetic, synchronisation; launch indices."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def shared(
     Args:
         shape: static extents.
         element: element type.
-        layout: where each element lies, no two in one place; default: the last dimension contiguous.
-        elems: elements to allocate, among which a swizzle exchanges; default: the cosize of the layout.
-        swizzle: 128 for rows of 128 bytes whose 16-byte chunks are exchanged as bulk copies and asynchronous
-            MMA take them; the last dimension is one such row.  Or a `Swizzle` of the layout's offsets.
-        name: what it is called in generated text; default: the variable that it is assigned to.
+        layout: the offset of each element; offsets must differ.  Default: the last dimension contiguous.
+        elems: number of elements to allocate; a swizzle permutes within them.  Default: the layout's cosize.
+        swizzle: 128 for rows of 128 bytes with the swizzle of 16-byte chunks that bulk copies and
+            asynchronous MMA need; the last dimension is one row.  Or a `Swizzle` of the layout's offsets.
+        name: name in generated text; default: the variable to which the tensor is assigned.
 
     Example:
         >>> import numpy as np
@@ -127,7 +127,7 @@ def shared(
 
 
 def _swizzled(view: View, swizzle: int, kind: DType) -> View:
-    """The view under the hardware's swizzle of 128-byte rows."""
+    """Return the view with the hardware's swizzle of 128-byte rows."""
     columns = 8 * 128 // kind.bits
     if swizzle != 128 or view.shape[-1:] != (columns,):
         length = view.shape[-1] if view.shape else 1
@@ -150,10 +150,10 @@ def fragment(
     """A tile in registers with the map of ``like``: a fragment, a tensor, or a distribution.
 
     Args:
-        like: what has the map; a tensor that is not partitioned has that of `load`.
+        like: the source of the map; a tensor that is not partitioned has the map of `load`.
         element: element type; default: that of ``like``.
-        fill: what every element is at first; default: not initialised.
-        name: what it is called in generated text; default: the variable that it is assigned to.
+        fill: initial value of every element; default: not initialised.
+        name: name in generated text; default: the variable to which the fragment is assigned.
 
     Example:
         >>> import numpy as np
@@ -175,7 +175,7 @@ def fragment(
 
 
 def _distribution_of(like: Distribution | Fragment | Tensor, vector: int | None = None) -> Distribution:
-    """The map of a fragment or a partitioned tensor; of another tensor the best for all threads."""
+    """Return the map of a fragment or a partitioned tensor; for another tensor, the best for all threads."""
     if isinstance(like, Distribution):
         return like
     spread = getattr(like.value.type, "distribution", None)
@@ -228,16 +228,17 @@ def load(
 
     Args:
         source: the tensor; a tile of it may reach past the edge of the array.
-        like: what has the map; default: the partitioned tensor, or, of one that is not, the best map for all
-            threads, as `copy` has it without ``threads``.  Fragments that are combined have one map: the
-            second is loaded ``like`` the first, as what is best depends on dtype, strides and alignment.
-        vector: elements per access; default: the widest legal.
-        element: element type of the fragment, to which the tensor's elements are converted, rounding once;
-            default: the tensor's.
-        other: what elements outside of the array read as, a number of its dtype.  They take part in
-            everything that is computed with the fragment: before a sum over exponentials they are minus
-            infinity, before a maximum likewise, before a product 1.
-        name: what it is called in generated text; default: the variable that it is assigned to.
+        like: the source of the map; default: the partitioned tensor.  For a tensor that is not partitioned,
+            the best map for all threads, as in `copy` without ``threads``.  Fragments that are combined need
+            one map.  Load the second ``like`` the first, because the best map depends on dtype, strides and
+            alignment.
+        vector: elements per access; default: the largest legal number.
+        element: element type of the fragment; elements are converted to it and rounded once.  Default: the
+            tensor's.
+        other: the value of elements outside the array, a number of its dtype.  They take part in everything
+            that is computed with the fragment.  Choose minus infinity before a sum of exponentials or a
+            maximum, and 1 before a product.
+        name: name in generated text; default: the variable to which the fragment is assigned.
 
     Example:
         >>> import numpy as np
@@ -293,16 +294,16 @@ def mma(
 ) -> None:
     """``acc[m, n] += sum_k a[m, k] * b[n, k]``, by all warps of the tiled MMA; done when it returns.
 
-    With an asynchronous atom it is `tw.hopper.mma_fence`, `tw.hopper.mma_async`, `tw.hopper.mma_commit` and
-    `tw.hopper.mma_wait`, whose operands it takes.  What threads wrote to shared memory still needs a
-    `tw.hopper.fence_async` of each thread that wrote, before the barrier.
+    With an asynchronous atom it is short for `tw.hopper.mma_fence`, `tw.hopper.mma_async`,
+    `tw.hopper.mma_commit` and `tw.hopper.mma_wait`, and takes the same operands.  Each thread that wrote an
+    operand to shared memory must still call `tw.hopper.fence_async` before the barrier.
 
     Args:
         a: (M, K), in shared memory or a fragment distributed as the MMA's operand A.
         b: (N, K), likewise for operand B.
         acc: from `accumulator`.
         tiled: the tiled MMA, if ``acc`` does not come from `accumulator`.
-        negative: whether the products are subtracted from ``acc`` instead; floats alone can be.
+        negative: whether to subtract the products from ``acc``; only for floats.
 
     Example:
         >>> import numpy as np
@@ -322,7 +323,7 @@ def mma(
     chosen = tiled or acc.mma
     if chosen is None:
         raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
-    if not chosen.atom.asynchronous:  # which several warps execute together
+    if not chosen.atom.asynchronous:  # several warps execute an asynchronous atom together
         current().multiplies_by(chosen.atom.lanes)
     current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen, negative=negative)
 

@@ -1,4 +1,4 @@
-"""The operators of fragments and numbers: which elementwise functions Python's signs record."""
+"""Operators of fragments and numbers: the elementwise function that each Python operator records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.lang.scalars import Collective, Scalar
 from tilewright.lang.source import here
 
 MOST_FACTORS = 64
-"""The largest integer to whose power f64 is raised by multiplications."""
+"""Largest integer exponent that is computed by multiplications in f64."""
 
 
 class Arithmetic(Collective):
@@ -27,10 +27,10 @@ class Arithmetic(Collective):
     @staticmethod
     @abstractmethod
     def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
-        """Record an elementwise function; gives back a fragment or a number."""
+        """Record an elementwise function; return a fragment or a number."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
-        """NumPy's numbers take part in arithmetic; its functions do not."""
+        """Accept NumPy numbers as operands; refuse NumPy functions."""
         apply = operator_of(ufunc.__name__) if method == "__call__" else None
         if apply is None or not all(isinstance(i, Arithmetic | np.generic) for i in inputs):
             raise no_numpy_function(ufunc.__name__, self)
@@ -105,10 +105,10 @@ class Arithmetic(Collective):
 
     @classmethod
     def _quotient(cls, left: Any, right: Any) -> Any:
-        """``left / right``: of integers in f32, of which no operand is rounded before the quotient is.
+        """``left / right``; for integers in f32, with only the quotient rounded.
 
-        As NumPy's, the quotient of integers has a fraction.  NumPy gives f64; what a tile is divided for is
-        nearly always f32, and operands are converted to f64 where f32 does not hold all their numbers.
+        As in NumPy, the quotient of integers has a fraction.  NumPy gives f64, but kernels nearly always need
+        f32.  Operands are converted to f64 first if f32 cannot hold all their values.
         """
         kinds = [value.dtype for value in (left, right) if isinstance(value, Arithmetic)]
         if any(kind.kind not in ("int", "uint") for kind in kinds):
@@ -143,7 +143,7 @@ class Arithmetic(Collective):
         return self._record("pow", self, exponent)
 
     def _multiplied(self, count: int) -> Any:
-        """The product of so many factors, from squares."""
+        """Return a power by repeated squaring."""
         made: Any = None
         square: Any = self
         while count:

@@ -1,4 +1,4 @@
-"""Programs: the author's function, its signature, and tracing it for one class of arguments."""
+"""Programs: the author's function, its signature, and its trace for one class of arguments."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SYNC = (EXPLICIT, AUTO)
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
 BATCH = "..."
-"""Any number of leading dimensions."""
+"""Stands for any number of leading dimensions."""
 LEAST_STRIDE = -(2**63)
 
 
@@ -65,10 +65,10 @@ class Parameter:
     Args:
         name: its name.
         kind: ``"tensor"``, ``"scalar"`` or ``"index"``.
-        dims: names of a tensor's dimensions; empty if the author gave none.  `BATCH` among them stands for
-            any number of dimensions, which have the same extents in all tensors that declare it.
+        dims: names of a tensor's dimensions; empty if the author gave none.  `BATCH` stands for any number of
+            dimensions, with the same extents in all tensors that declare it.
         dtype: dtype of a scalar.
-        default: the value of a number or an integer that a launch leaves out; None if there is no default.
+        default: value of a number or an integer that a launch omits; None if there is no default.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Parameter:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Those of its dimensions that have a name."""
+        """The dimensions that have a name."""
         return tuple(dim for dim in self.dims if dim != BATCH)
 
 
@@ -103,7 +103,7 @@ class Program:
                 f"@tw.kernel of {shown(function)}: a kernel is made of a function, which describes it"
             )
         self.function: Callable[..., object] = function
-        self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # of a lambda
+        self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # a lambda
         if sync not in SYNC:
             raise SignatureError(
                 f"kernel {self.name}: sync={shown(sync)}; nearest legal choice: sync={EXPLICIT!r}, the "
@@ -167,8 +167,8 @@ class Program:
         """Record an explicit kernel; see `run`.
 
         Raises:
-            TraceError: the function did something that cannot be recorded; shows the line.  Or it says what
-                is computed and not how, so that it takes a schedule to make a kernel of it.
+            TraceError: the function did something that cannot be recorded; shows the line.  Or it is a
+                dataflow kernel, which needs a schedule to become an explicit kernel.
         """
         made = self.run(specs, constants, arch)
         if isinstance(made, Flow):
@@ -188,14 +188,14 @@ class Program:
     ) -> Kernel | Flow:
         """Run the function with symbolic arguments and record the kernel, or the flow of a loop over tiles.
 
-        It runs once; again only where the first run told what it had to assume: where an atom is executed by
-        warps of another size than the architecture's usual one, and where tiles are shared out to all threads
-        of the block before something says how many these are.
+        It normally runs once.  It runs again if the first run had to assume a number that turned out to be
+        different: the warp size, if an atom needs another than the architecture's usual one; or the number of
+        threads of the block, if a tile is distributed over all threads before an operation determines it.
 
         Args:
             specs: the class of each tensor parameter.
             constants: values of the keyword-only parameters.
-            arch: the architecture that it is recorded for: how many threads a warp has, and other limits.
+            arch: the target architecture, with its warp size and other limits.
 
         Raises:
             TraceError: the function did something that cannot be recorded; shows the line.
@@ -247,7 +247,7 @@ class Program:
             except (
                 LayoutError,
                 DTypeError,
-            ) as error:  # of what knows no lines: layouts, distributions, atoms
+            ) as error:  # layouts, distributions and atoms raise errors without a line
                 located = TraceError(str(error), raised_at(error))
                 raise located.with_traceback(error.__traceback__) from None
             except Exception as error:
@@ -267,7 +267,7 @@ class Program:
         return _finish(self, tracer, params, sizes)
 
     def _check_batches(self, specs: Mapping[str, TensorSpec]) -> None:
-        """All tensors that declare any number of leading dimensions have equally many."""
+        """Check that all tensors with `BATCH` have the same number of leading dimensions."""
         counts = {p.name: specs[p.name].rank - len(p.named) for p in self.parameters if BATCH in p.dims}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name} has {count}" for name, count in counts.items())
@@ -277,7 +277,7 @@ class Program:
             )
 
     def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:
-        """What divides each dimension; tensors that share a dimension's name agree on its extent."""
+        """Return a divisor of each named dimension; tensors that share a name agree on the extent."""
         found: dict[str, int] = {}
         self._check_batches(specs)
         for parameter in self.parameters:
@@ -326,7 +326,7 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
 
 
 def _with_default(program: str, parameter: Parameter, default: Any) -> Parameter:
-    """A number or an integer with the value that a launch may leave out."""
+    """Return a number or integer parameter with a default value."""
     kinds = (int, np.integer) if parameter.kind == "index" else (int, float, np.integer, np.floating)
     if parameter.kind == "tensor" or isinstance(default, bool) or not isinstance(default, kinds):
         what = {"tensor": "an array, which has no default", "index": "an integer"}
@@ -339,10 +339,10 @@ def _with_default(program: str, parameter: Parameter, default: Any) -> Parameter
 
 
 def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:
-    """Names of a tensor parameter's dimensions.
+    """Return the names of a tensor parameter's dimensions.
 
     Raises:
-        LaunchError: the declaration has another rank.
+        LaunchError: the declaration has a different rank.
     """
     if BATCH in parameter.dims:
         before = parameter.dims.index(BATCH)
@@ -369,7 +369,7 @@ def _tensor(
     divisors: dict[str, int],
     sizes: dict[str, SizeParam],
 ) -> Value:
-    """The value of a tensor parameter; registers the sizes that its view is written in."""
+    """Return the value of a tensor parameter, and register the sizes in its view."""
     shape: list[Int] = []
     strides: list[Int] = []
     for dim, name in enumerate(dim_names(parameter, spec.rank, "")):
@@ -407,7 +407,7 @@ def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[s
     used = used_symbols(kernel)
     kept = tuple(p for p in kernel.params if not isinstance(p, SizeParam) or p.sym in used)
     kernel = replace(kernel, params=kept)
-    if program.sync == EXPLICIT or violations(kernel):  # which are told first
+    if program.sync == EXPLICIT or violations(kernel):  # report violations first
         return kernel
     made, notes = synchronise(kernel)
     return replace(made, notes=notes)

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of a key and of a number: Philox 4x32-10, element by element."""
+"""Random numbers as a function of a key and a counter: Philox 4x32-10, element by element."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tilewright.lang.verbs import verb
 def random_bits(index: Fragment | Tile, seed: Number | int, offset: Number | int = 0) -> Any:
     """32 random bits for each index, in u32: the same for the same seed, offset and index, on every target.
 
-    They are word ``index % 4`` of Philox 4x32-10 with the key ``seed`` and the counter ``(index // 4,
-    offset)``, each of 64 bits, the low half first; `testing.philox` computes them with NumPy.
+    The result is word ``index % 4`` of Philox 4x32-10 with the key ``seed`` and the counter ``(index // 4,
+    offset)``, each of 64 bits, the low half first.  `testing.philox` computes the same with NumPy.
 
     Args:
-        index: of which element: integers, not negative.  Positions are i32, as is what is computed of them:
-            ``positions(m).to(tw.u64)`` where there may be more than 2**31 elements.
+        index: the number of each element: integers, not negative.  Positions and results of arithmetic on
+            them are i32; use ``positions(m).to(tw.u64)`` if there may be more than 2**31 elements.
         seed: the key; a number of the kernel in u64, or an integer.
-        offset: a number that is another one at each launch, likewise.
+        offset: a number that differs between launches; a number of the kernel in u64, or an integer.
 
     Raises:
-        TraceError: an index that is no integer.
+        TraceError: the index is not an integer.
 
     Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
@@ -58,16 +58,16 @@ def dropout(
 ) -> Any:
     """``x * scale`` if `random_bits` of the index is at least a threshold, else 0.
 
-    An element is dropped with probability ``threshold / 2**32``; with ``scale = 1 / (1 - probability)`` the
-    mean stays.  Which are dropped depends on seed, offset and index alone: on no tile, block or target.
+    An element is dropped with probability ``threshold / 2**32``.  With ``scale = 1 / (1 - probability)`` the
+    mean does not change.  The choice depends only on seed, offset and index, not on tile, block or target.
 
     Args:
-        x: the values, of floats.
-        index: of which element each is, as of `random_bits`.
-        threshold: below which bits an element is dropped; an integer, or a number of the kernel in u32.
-        scale: what all others are multiplied by.
+        x: the values, of a float dtype.
+        index: the number of each element, as in `random_bits`.
+        threshold: elements with smaller random bits are dropped; an integer, or a kernel's number in u32.
+        scale: factor of all other elements.
         seed: as in `random_bits`.
-        offset: likewise.
+        offset: as in `random_bits`.
 
     Example:
         >>> import numpy as np

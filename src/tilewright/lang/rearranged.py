@@ -19,23 +19,23 @@ from tilewright.views.transforms import Transform
 
 
 class Rearranged(InMemory):
-    """What a tensor has to rearrange its elements."""
+    """Base class of tensors: the methods that rearrange elements."""
 
     value: Value
 
     @abstractmethod
     def _view(self, transform: Transform, suffix: str) -> Self:
-        """A new view of the tensor."""
+        """Return a new view of the tensor."""
 
     @verb
     def permute(self, *order: int) -> Self:
         """``new.shape[d] == old.shape[order[d]]``: dimensions in another order.
 
         Args:
-            order: for each new dimension, which one it was; each of them once.
+            order: the old dimension of each new dimension; each occurs once.
 
         Raises:
-            TraceError: no permutation of the dimensions.
+            TraceError: the order is not a permutation of the dimensions.
 
         Example:
             >>> import numpy as np
@@ -53,14 +53,14 @@ class Rearranged(InMemory):
     def pad(self, before: Sequence[Index], after: Sequence[Index]) -> Self:
         """``new[i] = old[i - before]``: each dimension grows by elements before and after.
 
-        Those elements read as 0, or as what ``other=`` says, and are not written.
+        The new elements read as 0, or as the value of ``other=``, and are not written.
 
         Args:
-            before: how many before the first element, for each dimension.
-            after: how many after the last one, for each dimension.
+            before: number of new elements before the first one, for each dimension.
+            after: number of new elements after the last one, for each dimension.
 
         Raises:
-            TraceError: not one number for each dimension, or a negative one.
+            TraceError: a dimension has no number, or a number is negative.
 
         Example:
             >>> import numpy as np
@@ -76,15 +76,15 @@ class Rearranged(InMemory):
 
     @verb
     def pad_to(self, multiple: Sequence[int]) -> Self:
-        """``new.shape[d] == ceil_div(old.shape[d], multiple[d]) * multiple[d]``: they grow at their end.
+        """Grow each dimension at its end to a multiple: ``new.shape[d] % multiple[d] == 0``.
 
-        What is added reads as 0, or as what ``other=`` says, and is not written.
+        The new elements read as 0, or as the value of ``other=``, and are not written.
 
         Args:
-            multiple: static, for each dimension.
+            multiple: a static integer for each dimension.
 
         Raises:
-            TraceError: not one multiple for each dimension, or one below 1.
+            TraceError: a dimension has no multiple, or a multiple is below 1.
 
         Example:
             An array of any length, as pairs:
@@ -107,11 +107,11 @@ class Rearranged(InMemory):
         """``new[i, j] = old[i*n + j]``: a dimension becomes several, of lengths (m, n), the last one fastest.
 
         Args:
-            dim: which dimension.
-            lengths: of the new ones; their product is the extent.
+            dim: the dimension to split.
+            lengths: lengths of the new dimensions; their product is the extent.
 
         Raises:
-            TraceError: the product is not, or is not known to be, the extent; no such dimension.
+            TraceError: the product is not, or is not known to be, the extent; or there is no such dimension.
 
         Example:
             Each row holds three pairs, of which the second parts are copied:
@@ -133,11 +133,11 @@ class Rearranged(InMemory):
         """``new[i*n + j] = old[i, j]``: neighbouring dimensions become one, the last of them fastest.
 
         Args:
-            dim: the first of them.
-            count: how many.
+            dim: the first dimension to join.
+            count: the number of dimensions to join.
 
         Raises:
-            TraceError: there are no such dimensions.
+            TraceError: the dimensions do not exist.
 
         Example:
             >>> import numpy as np
@@ -155,16 +155,16 @@ class Rearranged(InMemory):
     def embed(self, dim: int, lengths: Sequence[Index], strides: Sequence[Index], offset: Index = 0) -> Self:
         """``new[i, j] = old[i*strides[0] + j*strides[1] - offset]``: a window slides along a dimension.
 
-        What lies outside of the old dimension reads as 0, or as what ``other=`` says, and is not written.
+        Elements outside the old dimension read as 0, or as the value of ``other=``, and are not written.
 
         Args:
-            dim: which dimension.
-            lengths: of the new ones.
-            strides: what a step along each new dimension is in the old one.
-            offset: how far before the old dimension the new ones begin.
+            dim: the old dimension.
+            lengths: lengths of the new dimensions.
+            strides: the step in the old dimension for one step along each new dimension.
+            offset: distance by which the new dimensions start before the old one.
 
         Raises:
-            TraceError: not one stride for each length; no such dimension.
+            TraceError: lengths and strides differ in number, or the dimension does not exist.
 
         Example:
             Each row is a window of three neighbours, the first of which begins one before the array:
@@ -194,8 +194,8 @@ class Rearranged(InMemory):
                 in `tilewright.views.im2col.im2col`.
 
         Raises:
-            TraceError: the dimensions do not name each of the tensor's once, or a filter does not fit.  Where
-                an extent is known at launch only, the launcher raises `LaunchError` for the latter.
+            TraceError: the dimensions do not name each of the tensor's once, or a filter does not fit.  If an
+                extent is known only at launch, the launcher raises `LaunchError` for the latter.
 
         Example:
             The four positions of a filter of 2 x 2 in an image of 3 x 3, as rows of their taps:
@@ -224,11 +224,11 @@ class Rearranged(InMemory):
         """Insert a dimension along which the element is the same: for ``dim=0``, ``new[i, ...] = old[...]``.
 
         Args:
-            dim: where the new dimension stands.
-            extent: of the new dimension.
+            dim: position of the new dimension.
+            extent: extent of the new dimension.
 
         Raises:
-            TraceError: no such place.
+            TraceError: the position does not exist.
 
         Example:
             >>> import numpy as np
@@ -247,15 +247,16 @@ class Rearranged(InMemory):
     def swizzle(self, bits: int, base: int, shift: int) -> Self:
         """``offset ^ (offset >> shift & mask)``, where the ``bits`` bits of the mask begin at bit ``base``.
 
-        So that accesses along another dimension meet different banks; `shared` takes it as ``swizzle=``.
+        A swizzle spreads accesses along another dimension over different banks.  `shared` takes one as
+        ``swizzle=``.
 
         Args:
-            bits: how many bits of the offset are changed.
-            base: the first of them.
-            shift: how far above them the bits are that they are combined with.
+            bits: number of offset bits that change.
+            base: the lowest bit that changes.
+            shift: distance from the changed bits up to the bits that are combined with them.
 
         Raises:
-            TraceError: no swizzle, such as one whose ``shift`` is less than ``bits``.
+            TraceError: the numbers are illegal, for example ``shift`` is less than ``bits``.
 
         Example:
             What is written in swizzled order, and read as the rows that lie there:

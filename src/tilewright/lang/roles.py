@@ -1,4 +1,4 @@
-"""Warp roles, and the barriers at which their threads meet."""
+"""Warp roles and their barriers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def role(
 ) -> AbstractContextManager[Index]:
     """``with tw.role(warps=4):`` runs on the next ``warps`` warps of the block, alongside other roles.
 
-    Operations inside are collective over the role's threads.  A role inside of a role takes warps of that
+    Operations inside are collective over the role's threads.  A nested role takes warps of the outer
     one: ``with tw.role(warps=4, registers=40), tw.role(warps=1):`` leaves three of four warps idle.
-    ``with tw.role(warps=4, groups=2) as g:`` is executed by two groups of four warps, side by side, each
-    collectively for itself; ``g`` is 0 in the first of them and 1 in the second.
+    ``with tw.role(warps=4, groups=2) as g:`` is executed by two groups of four warps in parallel.  Each group
+    executes the operations collectively and separately; ``g`` is 0 in the first group and 1 in the second.
 
     Args:
-        warps: how many warps of each group; the first role takes warps from 0 on, the next one those that
-            follow.
+        warps: number of warps of each group.  The first role takes warps from 0 on, and each next role takes
+            the warps that follow.
         registers: registers that each thread may use from here on; whole warpgroups only, and only in the
-            outermost role.  All roles together may not take more than the block is launched with: of sm_90a's
-            65536, each of 384 threads has at most 168, which is (40, 232, 232) for three warpgroups.
-        groups: how many groups of warps execute the role, each for itself.
-        first: its first warp, where warps that have had a role take another one, behind a barrier of all;
-            default: the one behind those of the roles before.
+            outermost role.  All roles together may not take more than the block is launched with.  On sm_90a
+            a block has 65536: 384 threads get at most 168 each, or (40, 232, 232) for three warpgroups.
+        groups: number of groups of warps that execute the role separately.
+        first: the role's first warp, to give warps a second role after a barrier of all threads; default: the
+            warp after those of the previous roles.
 
     Returns:
-        What ``with`` enters; ``as g`` names the group's index, which is 0 if there is one group.
+        A context manager; ``as g`` names the group's index, which is 0 if there is one group.
 
     Example:
         Each of two groups of one warp fills its own row:
@@ -80,13 +80,13 @@ class _Role(Region):
     index: Sym | None = None
 
     def op(self, block: Block, location: Location) -> Op:
-        """What is recorded."""
+        """Return the recorded operation."""
         return ops.Role(
             self.first, self.count, block, self.registers, self.groups, self.index, location=location
         )
 
     def enter(self) -> Index:
-        """Name the groups' index."""
+        """Name the index of the groups, and return it."""
         tracer = current()
         if self.groups > 1:
             name = (*(stored_names(author_frame()) or ()), "group")[0]
@@ -137,14 +137,14 @@ def meet(number: Int, threads: int) -> None:
 
 
 def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
-    """What records the barrier at which threads that act together meet: the block's, or their role's own.
+    """Return a function that records the barrier of the current threads: the block's, or their role's own.
 
     Args:
-        barrier: the number of the barrier of a role of several warps.
-        why: who meets, the beginning of a sentence.
+        barrier: the number of the barrier, for a role of several warps.
+        why: the beginning of the error message: the threads that meet.
 
     Raises:
-        TraceError: a role of several warps without a number, or one outside of a role.
+        TraceError: a role of several warps has no number, or a number is given outside of a role.
     """
     tracer = current()
     number = None if barrier is None else unwrap(barrier)

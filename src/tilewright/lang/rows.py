@@ -1,4 +1,4 @@
-"""What authors call on the rows of a tile in registers: where the largest element is, and sums up to each."""
+"""Functions of the rows of a tile in registers: the index of the maximum, and prefix sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.lang.verbs import verb
 __all__ = ["argmax", "prefix_sum"]
 
 NOWHERE = 2**31 - 1
-"""No place of an element: it changes no minimum of places."""
+"""Index larger than that of any element, so it never is a minimum."""
 
 
 @verb
@@ -36,9 +36,9 @@ def argmax(
 
     Args:
         x: the tile.
-        dim: the dimension; it stays, with extent 1.
+        dim: the dimension; the result has it with extent 1.
         scratch: shared memory for the values of several warps, as in `reduce_max`.
-        indices: the same in i32, for their indices.
+        indices: the same in i32, for the indices of the values.
         barrier: inside a role, the number of the barrier at which its threads meet, as in `reduce_sum`.
 
     Raises:
@@ -69,13 +69,13 @@ def prefix_sum(x: Fragment, dim: int, *, scratch: Tensor, barrier: int | None = 
     is within ``log2(n) u sum(|x|)`` of the exact one, u the unit roundoff.
 
     Args:
-        x: the tile, by any map.
-        dim: the dimension along which is summed.
+        x: the tile, with any map.
+        dim: the dimension of the sums.
         scratch: shared memory of the tile's shape, in f32 for narrower floats.
         barrier: inside a role, the number of the barrier at which its threads meet, as in `reduce_sum`.
 
     Raises:
-        TraceError: no such dimension, or ``scratch`` of another shape or dtype.
+        TraceError: the dimension does not exist, or ``scratch`` has the wrong shape or dtype.
 
     Example:
         >>> import numpy as np
@@ -111,7 +111,7 @@ def prefix_sum(x: Fragment, dim: int, *, scratch: Tensor, barrier: int | None = 
 
 
 def _before(x: Fragment, dim: int, step: int, scratch: Tensor, meet: Callable[[], object]) -> Fragment:
-    """``y[i, j] = x[i, j - step]``, 0 where there is none."""
+    """Return ``y[i, j] = x[i, j - step]``, or 0 if ``j < step``."""
     tracer = current()
     tracer.emit(Copy, source=x.value, target=scratch.value)
     meet()

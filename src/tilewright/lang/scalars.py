@@ -27,24 +27,24 @@ legal(
     "Index",
     "an integer, a constant or one that the running kernel knows",
     "integers",
-    # What none is gets to `unwrap`, which says what to write.
+    # Values of other types reach `unwrap`, which raises the error with the fix.
     lambda value: isinstance(value, Expr | Collective | InMemory) or is_integer(value),
 )
 
 
 class InMemory:
-    """Base of tensors: an integer that lies in memory is none before it is read."""
+    """Base of tensors: an integer in memory is not a `Scalar` until it is read."""
 
 
 class Collective:
-    """Base of what has arithmetic of its own, in which integers take part: fragments and numbers."""
+    """Base of fragments and numbers, whose own arithmetic accepts integers as operands."""
 
     _of_integer: ClassVar[Callable[[Expr], Any]]
     """Makes a number, in f64, of a symbolic integer."""
 
 
 class _UnhashableError(TraceError, TypeError):
-    """What Python expects from an object without a hash, at the author's line."""
+    """The error that Python expects from an unhashable object, with the author's line."""
 
 
 @inline.made("an index of tw.range, a block's index or an extent of an array is one, in a kernel")
@@ -58,7 +58,7 @@ class Scalar:
         self.region = open_region()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
-        """NumPy's numbers take part in arithmetic; its functions do not."""
+        """Accept NumPy numbers as operands; refuse NumPy functions."""
         apply = operator_of(ufunc.__name__) if method == "__call__" else None
         if apply is None or not all(isinstance(i, Scalar | np.number) for i in inputs):
             raise no_numpy_function(ufunc.__name__, self)
@@ -269,7 +269,7 @@ class Condition:
 
 
 def undecided(what: str) -> TraceError:
-    """What to raise where Python asks for the truth of something that only the running kernel knows."""
+    """Return the error for the truth value of a condition that only the running kernel knows."""
     asked = instruction_at(author_frame()).opname
     advice = "use `with tw.when(condition):` for a branch, and &, | and ~ in place of and, or and not"
     if asked == "CONTAINS_OP":
@@ -286,7 +286,7 @@ def undecided(what: str) -> TraceError:
 def _of_two(
     function: Callable[[Int, Int], Int], sign: Callable[[Any, Any], Any], left: Any, right: Any
 ) -> Any:
-    """An integer made of two; a number where one of them is a float."""
+    """Combine two integers to an integer, or to a number if one of them is a float."""
     if isinstance(left, Collective) or isinstance(right, Collective):
         return NotImplemented
     if isinstance(left, float | np.floating) or isinstance(right, float | np.floating):
@@ -295,7 +295,7 @@ def _of_two(
 
 
 def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """A number in f32 made of two, one of them an integer of the kernel; computed in f64, rounded once."""
+    """Combine a kernel integer and a number to a number in f32; computed in f64, rounded once."""
     made = [
         Collective._of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
     ]
@@ -303,15 +303,15 @@ def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
 
 
 def wrap(value: Int) -> Index:
-    """An integer as the author sees it."""
+    """Wrap an integer for the author."""
     return Scalar(value) if isinstance(value, Expr) else value
 
 
 def unwrap(value: object) -> Int:
-    """The integer behind what the author wrote.
+    """Return the integer of a value that the author wrote.
 
     Raises:
-        TraceError: it is no integer.
+        TraceError: the value is not an integer.
     """
     if isinstance(value, Scalar):
         return value.expr
@@ -332,7 +332,7 @@ def unwrap(value: object) -> Int:
 
 
 def unwrap_condition(value: object) -> Cond:
-    """The condition behind what the author wrote."""
+    """Return the condition of a value that the author wrote."""
     if isinstance(value, Condition):
         return value.cond
     if isinstance(value, bool):
@@ -341,7 +341,7 @@ def unwrap_condition(value: object) -> Cond:
 
 
 def as_tuple(value: object) -> tuple[Any, ...]:
-    """A tuple, or a tuple of one."""
+    """Return a tuple, or wrap a single value in one."""
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
@@ -366,16 +366,16 @@ def _ceil_div(extent: Any, tile: Any) -> Index:
 
 
 def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
-    """A place among ``count``; as in Python, a negative constant counts from the end.
+    """Return an index below ``count``; as in Python, a negative constant counts from the end.
 
     Args:
-        what: the place, as messages call it.
-        index: the place.
-        count: of how many.
-        past: 1 for a place that may lie behind the last.
+        what: the name of the index in messages.
+        index: the index.
+        count: the number of elements.
+        past: 1 if the index may be one past the last element.
 
     Raises:
-        TraceError: a constant that lies outside of a constant count.
+        TraceError: a constant index lies outside a constant count.
     """
     if isinstance(index, int) and isinstance(count, int) and not -count <= index < count + past:
         raise TraceError(f"{what} is outside [{-count}, {count}{']' if past else ')'}", here())
@@ -383,18 +383,18 @@ def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
 
 
 def spelled_slice(part: slice) -> str:
-    """A slice as it is written in brackets."""
+    """Return the text of a slice in brackets."""
     ends = ("" if end is None else str(end) for end in (part.start, part.stop))
     return ":".join(ends) + (f":{part.step}" if part.step is not None else "")
 
 
 @inline
 def minimum(left: Index, right: Index) -> Index:
-    """The lesser of two integers."""
+    """Return the smaller of two integers."""
     return wrap(expr.minimum(unwrap(left), unwrap(right)))
 
 
 @inline
 def maximum(left: Index, right: Index) -> Index:
-    """The greater of two integers."""
+    """Return the larger of two integers."""
     return wrap(expr.maximum(unwrap(left), unwrap(right)))

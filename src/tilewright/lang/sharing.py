@@ -1,4 +1,4 @@
-"""How threads share a tile: as a layout of them says, or by a number of them as the tile lies in memory."""
+"""Distribution of a tile over threads: by a thread layout, or by a thread count and the memory order."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ def share_out(
     access_order: Sequence[int] | None = None,
     vector: int | None = None,
 ) -> Distribution:
-    """The map by which threads move a tile: as a layout of threads says, or the best for a number of them.
+    """Return the map by which threads move a tile: of a thread layout, or the best for a number of threads.
 
-    For a number of threads, consecutive ones take consecutive vectors.  Global memory decides how the tile
-    lies: of two sides in it the target, as a store that fills no sector costs more than a load.  The vectors
-    are as wide as both sides and the architecture allow.
+    For a number of threads, consecutive threads take consecutive vectors.  The side in global memory
+    determines the order.  If both sides are in global memory, the target does, because a store that fills
+    only part of a sector costs more than a load.  Vectors are as wide as both sides and the architecture
+    allow.
 
     Args:
-        sides: what is accessed, all of one shape; the target last.
-        threads: how many threads; or a layout, or counts, see `thread_map`; default: all that execute what
-            is recorded, those of the role or of the block.
-        projection: of a layout of threads only.
-        vector_dim: the dimension of the vectors; default: the contiguous one, or of a layout the last.
-        access_order: of a layout of threads only.
+        sides: the accessed tensors, all of one shape; the target last.
+        threads: number of threads; or a layout or counts, see `thread_map`.  Default: all threads that
+            execute the recorded code, those of the role or of the block.
+        projection: for a thread layout only.
+        vector_dim: the dimension of the vectors; default: the contiguous one, or for a layout the last.
+        access_order: for a thread layout only.
         vector: elements per access; default: as many as all sides allow.
 
     Raises:
-        LayoutError: threads that cannot share the tile; the message gives the nearest legal choice.
+        LayoutError: the threads cannot share the tile; the message gives the nearest legal choice.
     """
     number = current().sharing_threads() if threads is None else _number(threads)
     if number is None:
@@ -65,7 +66,7 @@ def share_out(
 
 
 def _number(threads: Layout | int | Sequence[int]) -> int | None:
-    """How many threads there are, if the author wrote a number of them."""
+    """Return the number of threads if the author wrote a number."""
     number = None if isinstance(threads, Layout | Sequence) else unwrap(threads)
     return number if isinstance(number, int) else None
 
@@ -76,8 +77,8 @@ def by_number(
     vector_dim: int | None = None,
     vector: int | None = None,
 ) -> Distribution:
-    """The best map for a number of threads; see `share_out`."""
-    # What shares a byte is moved together: such a side decides, before the one in global memory.
+    """Return the best map for a number of threads; see `share_out`."""
+    # Elements that share a byte move together, so a packed side decides before the side in global memory.
     leading = max(reversed(tensors), key=lambda kind: (kind.dtype.is_packed, kind.memory is Memory.GLOBAL))
     tile = static_tile(leading.shape)
     if not tile:
@@ -87,7 +88,7 @@ def by_number(
     check_vector_dim(vector_dim, len(tile))
     order = _order(leading.view, vector_dim)
     widest = _widest([kind for kind in tensors if kind.shape == leading.shape], order)
-    least = max(kind.dtype.per_byte for kind in tensors)  # of what shares a byte, a thread takes all
+    least = max(kind.dtype.per_byte for kind in tensors)  # a thread takes all elements of a byte
     if tile[order[0]] % least:
         raise LayoutError(
             f"a tile of {tuple(tile)} has {tile[order[0]]} elements along dimension {order[0]}, where "
@@ -106,11 +107,11 @@ def _shape(side: Value) -> tuple[Int, ...]:
 
 
 def _order(view: View, vector_dim: int | None) -> tuple[int, ...]:
-    """The dimensions by the distance of their neighbours in memory, as far as it is known."""
+    """Return the dimensions sorted by stride, as far as strides are known."""
     steps = {dim: stride(view, dim) for dim in reversed(range(view.rank)) if dim != vector_dim}
     first = [] if vector_dim is None else [vector_dim]
     if vector_dim is None and 1 not in steps.values():
-        # A dimension of runs, such as the taps and channels of im2col, if there is one.
+        # Prefer a dimension with contiguous runs, for example the taps and channels of im2col.
         runs = {dim: contiguous_run(view, dim) for dim in steps}
         first = [dim for dim, run in runs.items() if run != 1][:1]
     rest = [dim for dim in steps if dim not in first]
@@ -124,7 +125,7 @@ def _distance(step: Int | None) -> tuple[int, int]:
 
 
 def _widest(sides: Sequence[TensorType], order: Sequence[int]) -> int:
-    """The widest vector along the first dimension that all sides allow."""
+    """Return the widest vector along the first dimension that all sides allow."""
     width = max(8 * recorded_for().access_bytes // max(side.dtype.bits for side in sides), 1)
     for side in sides:
         width = min(width, max(8 * side.align // side.dtype.bits, 1))

@@ -1,4 +1,4 @@
-"""Blocks that signal: counters that blocks count up, take tickets of, and wait for."""
+"""Signals between blocks: counters that blocks increment, take tickets from, and wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilewright.lang.verbs import verb
 from tilewright.views.view import View
 
 TOGETHER = "the warps of a role signal and wait together, and"
-"""Why they meet."""
+"""Start of the error message for a role without a barrier."""
 
 __all__ = ["await_", "counter", "reset", "signal", "ticket"]
 
@@ -27,10 +27,10 @@ __all__ = ["await_", "counter", "reset", "signal", "ticket"]
 def counter(shape: Index | Sequence[Index]) -> Tensor:
     """Counters that all blocks share (u32, in global memory); each is 0 when a launch begins.
 
-    The kernel must leave zeros, for the next launch: by ``of=`` of `signal` and `ticket`, or by `reset`.
-    They are cleared when they are allocated and never again, so a launch costs nothing more; the reference
-    finds counters that are left at another value.  Each stream has counters of its own, and so has each
-    launch that a graph captures: two instances of one graph must not run at once.
+    The kernel must reset its counters to zero for the next launch: by ``of=`` of `signal` and `ticket`, or by
+    `reset`.  Counters are cleared only when they are allocated, so a launch has no extra cost.  The reference
+    reports counters with another value at the end.  Each stream has its own counters, and so has each launch
+    that a graph captures.  Two instances of one graph must not run at the same time.
 
     Args:
         shape: extents, over the kernel's sizes.
@@ -65,19 +65,19 @@ def signal(
 ) -> None:
     """``counter += value``, ordered after all earlier operations of the block, or of the role inside one.
 
-    The threads meet at a barrier, then one of them counts.  Who sees the new value by `await_` comes after
-    all that came before the signal, on whatever multiprocessor.
+    The threads meet at a barrier, then one thread increments the counter.  A block that sees the new value by
+    `await_` also sees everything before the signal, on any multiprocessor.
 
     Args:
         counter: one element: ``ready[i]``.
-        value: what is added.
+        value: the number to add.
         of: 1 or more: the counter goes from ``of - 1`` to 0 instead of ``of``, ready for the next launch.
         barrier: inside a role of several warps, the number of the barrier at which they meet; as in
             `reduce_sum`.
 
     Raises:
-        LegalityError: no single u32 in global memory, or ``value`` other than 1 with ``of``.
-        TraceError: several warps inside a role without ``barrier``, or ``barrier`` outside of one.
+        LegalityError: the counter is not a single u32 in global memory, or ``value`` is not 1 with ``of``.
+        TraceError: a role of several warps has no ``barrier``, or ``barrier`` is given outside of a role.
 
     Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "red".
 
@@ -106,16 +106,16 @@ def signal(
 def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = None) -> Scalar:
     """``n = counter; counter += 1`` atomically; all threads of the block or role get the same n.
 
-    It signals as `signal` does.  Who gets the last of ``of`` tickets, ``of - 1``, also comes after all others
-    who took one, or signalled: the last block to finish can read what all blocks wrote.
+    It also signals, as `signal` does.  The block with the last of ``of`` tickets, ``of - 1``, sees everything
+    before all other tickets and signals: the last block to finish can read the results of all blocks.
 
     Args:
         counter: one element: ``done[0]``.
-        of: how many tickets there are; the last resets the counter.  Default: no end, and no order.
+        of: number of tickets; the last one resets the counter.  Default: no end, and no order.
         barrier: as in `signal`.
 
     Raises:
-        LegalityError: no single u32 in global memory.
+        LegalityError: the counter is not a single u32 in global memory.
         TraceError: as in `signal`.
 
     Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "atom".
@@ -134,7 +134,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
         True
     """
     tracer, end = current(), None if of is None else unwrap(of)
-    groups = tracer.groups  # each with a place of its own
+    groups = tracer.groups  # each group has its own element
     shape = tuple(count for count, _ in groups) or (1,)
     elems = math.prod(shape)
     view = View.strided(shape, packed(shape))
@@ -154,17 +154,17 @@ def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> No
     """Wait until ``counter >= value``; later operations are ordered after the signals that raised it.
 
     The first warp waits, then all threads meet at a barrier.  On a GPU every block that others wait for must
-    get its turn: blocks begin in order, so waiting for blocks of lower numbers always ends; waiting for
-    others, as all blocks for all, takes a grid of which every block is resident at once.  On a CPU only
-    lower-numbered blocks may be waited for.
+    eventually run.  Blocks start in order, so a wait for blocks with lower numbers always ends.  Any other
+    wait, for example of all blocks for all blocks, needs a grid whose blocks are all resident at the same
+    time.  On a CPU a block may wait only for blocks with lower numbers.
 
     Args:
         counter: one element: ``ready[i]``.
-        value: what it must have reached; for 0 or less nobody waits.
+        value: the value to wait for; 0 or less does not wait.
         barrier: as in `signal`.
 
     Raises:
-        LegalityError: no single u32 in global memory.
+        LegalityError: the counter is not a single u32 in global memory.
         TraceError: as in `signal`.
 
     Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "ld".
@@ -195,13 +195,13 @@ def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> No
 def reset(counter: Tensor) -> None:
     """``counter = 0`` for the next launch, by one thread.
 
-    It belongs where all signals and waits of the launch have been: in the block that waited for the last.
+    Call it after all signals and waits of the launch: in the block that waited for the last signal.
 
     Args:
         counter: one element: ``ready[i]``.
 
     Raises:
-        LegalityError: no single u32 in global memory.
+        LegalityError: the counter is not a single u32 in global memory.
 
     Example:
         >>> import numpy as np

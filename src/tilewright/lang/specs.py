@@ -1,4 +1,4 @@
-"""The class of arrays that one traced kernel serves."""
+"""Array specifications: the class of arrays that one traced kernel serves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class TensorSpec:
     Args:
         dtype: the element type, or its name.
         rank: the number of dimensions.
-        unit_dim: the dimension whose stride is statically 1; None if there is none.
+        unit_dim: the dimension whose stride is statically 1, or None.
         extent_divisors: for each dimension, a number that divides its extent.
         stride_divisors: for each dimension, a number that divides its stride, in elements; 1 for `unit_dim`.
         align: a number of bytes that divides the address of the first element.
         wide: whether the offset of an element may exceed 2**31 - 1 elements.
-        signed: whether strides may be negative: dimensions that run towards lower addresses.
+        signed: whether strides may be negative (a dimension in order of falling addresses).
 
     Example:
         >>> from tilewright.dtypes import f16
@@ -46,7 +46,7 @@ class TensorSpec:
             raise LayoutError(f"TensorSpec({wrong}")
 
     def _misfit(self) -> str:
-        """The first field that does not fit the others, and the nearest that does; else nothing."""
+        """Return an error for the first field that contradicts the others, with the nearest legal value."""
         extents, strides, rank = self.extent_divisors, self.stride_divisors, self.rank
         for name, found in (("extent_divisors", extents), ("stride_divisors", strides)):
             if not all(divisor >= 1 for divisor in found):

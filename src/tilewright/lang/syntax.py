@@ -1,4 +1,4 @@
-"""Statements that leave a block early, and unpacked tuples, in the author's source where it can be read."""
+"""Syntax of the author's source: statements that leave a block early, and unpacked tuples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _JUMPS = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 
 
 def leaving(code: CodeType, location: Location) -> tuple[str, Location] | None:
-    """What leaves the ``with`` or ``for`` statement whose call is at ``location``, and where; or None.
+    """Return the statement that leaves the ``with`` or ``for`` block at ``location``, with its line, or None.
 
-    ``continue`` does not leave a loop.  None, too, where the source cannot be read.
+    ``continue`` does not leave a loop.  The result is also None if the source cannot be read.
     """
     if not _may_leave(code):
         return None
@@ -37,14 +37,14 @@ def leaving(code: CodeType, location: Location) -> tuple[str, Location] | None:
 
 
 def code_here() -> CodeType:
-    """The code object of the author's innermost frame."""
+    """Return the code object of the author's innermost frame."""
     return author_frame().f_code
 
 
 def result_names() -> tuple[tuple[str, ...], bool]:
-    """The variables that take what the present call returns, and whether they are the author's.
+    """Return the variables that take the result of the current call, and whether they are the author's.
 
-    Also that in ``a, b = call(), call()``; none if there are none.
+    This includes the variable in ``a, b = call(), call()``.  The list may be empty.
     """
     frame = naming_frame()
     if frame is None:
@@ -55,7 +55,7 @@ def result_names() -> tuple[tuple[str, ...], bool]:
 
 @lru_cache(maxsize=256)
 def _unpacked(code: CodeType) -> dict[tuple[int | None, ...], tuple[str, ...]]:
-    """By its place, each expression of a tuple that is assigned to a tuple: the variable that takes it."""
+    """Return, by position of each expression in a tuple assigned to a tuple, the variable that takes it."""
     found: dict[tuple[int | None, ...], tuple[str, ...]] = {}
     for node in ast.walk(_tree(code)):
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
@@ -77,21 +77,21 @@ def _place(jump: ast.stmt, location: Location) -> Location:
 
 
 def _lines(code: CodeType) -> tuple[list[str], int, int]:
-    """The lines of a function's file, its first line, and the last one that has instructions."""
+    """Return the lines of a function's file, its first line, and its last line with instructions."""
     last = max((line for _, _, line in code.co_lines() if line is not None), default=0)
     return linecache.getlines(code.co_filename), code.co_firstlineno, last
 
 
 @lru_cache(maxsize=256)
 def _may_leave(code: CodeType) -> bool:
-    """Whether the source has such a statement at all; most kernels have none and need not be parsed."""
+    """Return whether the source may have a leaving statement; most kernels have none and need no parse."""
     lines, first, last = _lines(code)
     return re.search(r"\b(return|break|continue)\b", "".join(lines[first - 1 : last])) is not None
 
 
 @lru_cache(maxsize=256)
 def _tree(code: CodeType) -> ast.AST:
-    """The syntax tree of a function, with the lines and columns of its file."""
+    """Return the syntax tree of a function, with the lines and columns of its file."""
     lines, first, last = _lines(code)
     if len(lines) < first:  # made by exec, without a file
         return ast.Module([], [])
@@ -107,7 +107,7 @@ def _tree(code: CodeType) -> ast.AST:
 
 
 def _jumps(body: list[ast.stmt], in_loop: bool) -> Iterator[ast.stmt]:
-    """The statements that leave a block; ``in_loop``: a loop around them takes up ``continue``."""
+    """Yield the statements that leave a block; with ``in_loop``, ``continue`` only ends an iteration."""
     for statement in body:
         match statement:
             case ast.Return() | ast.Break():
@@ -124,7 +124,7 @@ def _jumps(body: list[ast.stmt], in_loop: bool) -> Iterator[ast.stmt]:
 
 
 def _nested(statement: ast.stmt) -> list[ast.stmt]:
-    """The statements directly inside a compound statement that is no loop."""
+    """Yield the statements directly inside a compound statement other than a loop."""
     found: list[ast.stmt] = []
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt):

@@ -1,4 +1,4 @@
-"""Tensors in memory and fragments in registers, as the author sees them."""
+"""Tensors in memory: the class of kernel authors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tilewright.views.transforms import Transform
 __all__ = ["Fragment", "Number", "Operand", "Tensor", "elementwise", "thread_map"]
 
 SHOWN = 60
-"""Characters up to which a view is shown as the author wrote it."""
+"""Maximum length, in characters, of a view's source text in messages."""
 
 
 @inline.made("a parameter of a kernel is one, and tw.shared in a kernel makes one")
@@ -52,7 +52,7 @@ class Tensor(Rearranged):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Extents: integers, or `Scalar` where known only at run time.
+        """Extents: integers, or `Scalar` if known only at run time.
 
         Example:
             >>> import numpy as np
@@ -82,7 +82,7 @@ class Tensor(Rearranged):
 
     @property
     def memory(self) -> Memory:
-        """Where it lies.
+        """Memory that contains the tensor.
 
         Example:
             >>> import numpy as np
@@ -111,16 +111,16 @@ class Tensor(Rearranged):
     ) -> Tensor:
         """Tile ``at`` of the partition into tiles of ``shape``: ``new[i] = old[at*shape + i]``.
 
-        What lies outside of the tensor reads as 0 and is not written.
+        Elements outside the tensor read as 0 and are not written.
 
         Args:
             shape: static extents; None, in both ``shape`` and ``at``, takes the whole dimension.
-            at: which tile along each dimension; a negative constant counts from the end.
-            projection: 1 keeps an entry of ``shape`` and ``at``, None drops it: a block's tile (m, n, k) and
-                its place, as operand A = (m, k) needs them, are ``projection=(1, None, 1)``.
+            at: index of the tile along each dimension; a negative constant counts from the end.
+            projection: 1 keeps an entry of ``shape`` and ``at``, None drops it.  For operand A = (m, k) of a
+                block's tile (m, n, k), use ``projection=(1, None, 1)``.
 
         Raises:
-            TraceError: not an extent and a place for each dimension, or an extent below 1.
+            TraceError: a dimension has no extent or no index, or an extent is below 1.
 
         Example:
             >>> import numpy as np
@@ -141,7 +141,7 @@ class Tensor(Rearranged):
     def _places(
         self, extents: Sequence[int | None], places: Sequence[Index | None]
     ) -> tuple[Int | None, ...]:
-        """Which tile along each dimension; what does not fit the rank is left to the tile itself."""
+        """Return the tile index along each dimension; `Tile` itself reports a wrong rank."""
         made = [None if place is None else unwrap(place) for place in places]
         for dim, (length, place, extent) in enumerate(
             zip(extents, made, self.value.tensor.shape, strict=False)
@@ -154,15 +154,15 @@ class Tensor(Rearranged):
 
     @verb
     def tiles(self, shape: Sequence[int | None]) -> Tiles:
-        """All tiles of ``shape``, to be counted by their place: ``tiles[i, j]``, or ``tiles[i, :][j]``.
+        """All tiles of ``shape``, for indexing: ``tiles[i, j]``, or ``tiles[i, :][j]``.
 
-        Places are those of `tile`: what lies outside of the tensor reads as 0 and is not written.
+        Indices are those of `tile`.  Elements outside the tensor read as 0 and are not written.
 
         Args:
             shape: static extents; None takes the whole dimension.
 
         Raises:
-            TraceError: not an extent for each dimension.
+            TraceError: a dimension has no extent.
 
         Example:
             The second row of tiles, one after the other:
@@ -205,7 +205,7 @@ class Tensor(Rearranged):
         return self._view(t.Slice(at, tuple(edges)), "slice")
 
     def _chosen(self, parts: list[Any]) -> Tensor:
-        """Rows along the one dimension that a tensor of integers indexes, and slices along the others."""
+        """Return rows along the dimension that a tensor of integers indexes, and slices along the others."""
         [dim, *more] = (at for at, part in enumerate(parts) if isinstance(part, Tensor))
         if more:
             text = "one tensor of integers chooses rows; nearest legal choice: X.rows(I).rows(J, dim=1)"
@@ -261,21 +261,22 @@ class Tensor(Rearranged):
 
     @verb
     def rows(self, index: Tensor, dim: int = 0, *, padded: bool = False) -> Tensor:
-        """``new[i, ...] = old[index[i], ...]``: rows that are chosen in memory, to gather or to scatter.
+        """``new[i, ...] = old[index[i], ...]``: rows chosen by an index in memory, to gather or to scatter.
 
-        ``X[I]`` and ``X[I, 0:64]`` are short for it.  The index is read by who accesses the view, once for
-        each row that a thread accesses, when it does.  A row outside of ``[0, extent)`` reads as 0, or as
-        what ``other=`` says, and is not written; so do rows past the edge of the index.
+        ``X[I]`` and ``X[I, 0:64]`` are short for it.  The operation that accesses the view reads the index,
+        once for each row that a thread accesses.  A row outside of ``[0, extent)`` reads as 0, or as the
+        value of ``other=``, and is not written.  The same holds for rows past the edge of the index.
 
-        Two rows of a scatter that are the same are a race, which the reference finds.
+        A scatter with two equal rows is a race, which the reference reports.
 
         Args:
-            index: integers of one dimension, in global or shared memory.
+            index: a tensor of integers of one dimension, in global or shared memory.
             dim: the dimension along which rows are chosen.
-            padded: whether rows outside are meant, such as -1 for no row; if not, the reference finds them.
+            padded: whether the index may have rows outside, for example -1 for no row; otherwise the
+                reference reports them.
 
         Raises:
-            TraceError: no integers of one dimension, or no such dimension.
+            TraceError: the index is not a tensor of integers of one dimension, or ``dim`` does not exist.
 
         Example:
             >>> import numpy as np
@@ -298,7 +299,7 @@ class Tensor(Rearranged):
 
     @property
     def unit_dim(self) -> int | None:
-        """The dimension whose neighbours are adjacent in memory: the last such one, None if there is none.
+        """The last dimension whose neighbours are adjacent in memory, or None.
 
         Example:
             >>> import numpy as np
@@ -320,24 +321,24 @@ class Tensor(Rearranged):
         access_order: Sequence[int] | None = None,
         vector: int | None = None,
     ) -> Tensor:
-        """Deal the tile to threads.
+        """Distribute the tile over threads.
 
         Args:
-            threads: how many there are: consecutive threads take consecutive vectors along the contiguous
-                dimension; default: all that execute this, those of the role or of the block, see `copy`.  Or
-                thread counts per dimension as a layout, whose strides number the threads, each taking one
-                contiguous chunk; a tuple of counts is short for the compact layout `Layout(counts)`, the
+            threads: number of threads: consecutive threads take consecutive vectors along the contiguous
+                dimension.  Default: all threads of the role or of the block, see `copy`.  Or a layout of
+                thread counts per dimension, whose strides number the threads; each thread takes one
+                contiguous chunk.  A tuple of counts is short for the compact layout `Layout(counts)`, the
                 first dimension fastest.
-            projection: one entry per thread dimension: 1 keeps it, None drops it, so that its threads hold
-                copies; default: all kept.
-            vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
+            projection: one entry per thread dimension: 1 keeps it; None drops it, so its threads hold copies.
+                Default: all kept.
+            vector_dim: the dimension of a thread's consecutive values; default: the last.
             access_order: the dimensions in the order in which a thread visits its chunk, fastest first;
                 default: ``vector_dim``, then from the last to the first.
-            vector: how many values a thread takes along ``vector_dim`` before it goes on in that order;
-                default: all of its chunk.
+            vector: number of values that a thread takes along ``vector_dim`` before it follows
+                ``access_order``; default: all of its chunk.
 
         Raises:
-            TraceError: the threads cannot share the tile equally; the message says which can.
+            TraceError: the threads cannot share the tile equally; the message names threads that can.
 
         Example:
             A tile that 32 threads hold, two neighbours each:
@@ -362,7 +363,7 @@ class Tensor(Rearranged):
 
 
 def _has_spans(index: Sequence[Any]) -> bool:
-    """Whether an index is one of a dataflow kernel."""
+    """Return whether an index contains spans of a dataflow kernel."""
     return any(isinstance(part, SpanIndex | Tile) for part in index)
 
 
@@ -371,7 +372,7 @@ def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:
 
 
 def _may_leave(low: Int, high: Int, extent: Int) -> bool:
-    """Whether a span follows from data, and is not known to lie in its dimension."""
+    """Return whether a span depends on data and is not proven to lie in its dimension."""
     if not current().depends_on_data(low, high):
         return False
     return not (prove(less_equal(0, low)) and prove(less_equal(high, extent)))

@@ -1,4 +1,4 @@
-"""Thread layouts over tiles, as the author writes them."""
+"""Conversion of the author's thread layouts to distributions of a tile."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def thread_map(
     access_order: Sequence[int] | None = None,
     vector: int | None = None,
 ) -> Distribution:
-    """The distribution of a tile over a thread layout, one contiguous chunk per thread.
+    """Return the distribution of a tile over a thread layout, one contiguous chunk per thread.
 
     Args:
         shape: extents of the tile.
         threads: a thread layout, or counts, which are short for the compact layout `Layout(counts)`.
-        projection: which thread dimensions run along the tile's; see `Tensor.partition`.
-        vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
+        projection: the thread dimensions that run along the tile's; see `Tensor.partition`.
+        vector_dim: the dimension of a thread's consecutive values; default: the last.
         access_order: see `blocked`.
         vector: see `blocked`.
 
     Raises:
-        LayoutError: symbolic extents, threads that do not divide the tile, or a thread layout that is no
+        LayoutError: extents are symbolic, the threads do not divide the tile, or the thread layout is not a
             bijection onto 0..T-1.
     """
     counts, order = _thread_counts(threads)
@@ -56,10 +56,10 @@ def thread_map(
 
 
 def static_tile(shape: Sequence[Int]) -> list[int]:
-    """The extents of a tile, if threads can be laid over it.
+    """Return the extents of a tile, which must be static for a distribution.
 
     Raises:
-        LayoutError: symbolic extents.
+        LayoutError: an extent is symbolic.
     """
     if not all(isinstance(extent, int) for extent in shape):
         raise LayoutError(
@@ -79,7 +79,7 @@ def check_vector_dim(vector_dim: int | None, rank: int) -> None:
 
 
 def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int | None] | None) -> list[int]:
-    """The thread dimensions that run along the tile's dimensions."""
+    """Return the thread dimensions that run along the tile's dimensions."""
     if projection is not None and len(projection) != len(counts):
         raise LayoutError(f"projection {tuple(projection)} for threads {tuple(counts)} of another rank")
     kept = [dim for dim, keep in enumerate(projection or (1,) * len(counts)) if keep is not None]
@@ -104,7 +104,7 @@ def _indivisible(tile: list[int], counts: tuple[int, ...], kept: list[int], exte
 
 
 def _thread_counts(threads: Layout | int | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
-    """Thread counts per dimension, and the dimensions in order of their stride, fastest first."""
+    """Return thread counts per dimension, and the dimensions in order of their stride, fastest first."""
     if not isinstance(threads, Layout):
         counts = tuple(unwrap(count) for count in as_tuple(threads))
         return _positive(counts), list(range(len(counts)))

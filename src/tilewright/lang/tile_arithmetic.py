@@ -1,4 +1,4 @@
-"""What authors call on whole tiles in registers: reductions, other maps, coordinates, masks."""
+"""Functions of whole tiles in registers: reductions, changes of the map, coordinates, masks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["causal_mask", "coordinates", "redistribute", "reduce_max", "reduce_m
 
 
 SHARE = "the warps of a role share a tile through shared memory, and"
-"""Why they meet."""
+"""Start of the error message for a role without a barrier."""
 
 SMALL = 1 << 30
-"""Integers that may be added to a coordinate: their sum fits 32 bits."""
+"""Bound on integers that are added to a coordinate, so that the sum fits in 32 bits."""
 
 
 @verb
@@ -45,25 +45,25 @@ def reduce_sum(
 ) -> Fragment:
     """``y[i, 0] = sum_j x[i, j]`` for ``dim=1``; computed in f32 for narrower floats, rounded once.
 
-    The order is that of registers, then of lanes in pairs, then of warps; a target without threads may use
-    another one.  Any order is within ``(n - 1) u sum(|x|)`` of the exact sum, u the unit roundoff.
+    The sum runs over registers first, then over pairs of lanes, then over warps; a target without threads may
+    use another order.  Any order is within ``(n - 1) u sum(|x|)`` of the exact sum, u the unit roundoff.
 
     Args:
         x: the tile.
-        dim: the dimension; it stays, with extent 1, so that the result is broadcast in ``x - y``.
-        block: one result for each run of so many neighbours, instead of one.
-        per_thread: one result for each thread that holds a part, instead of one; reduce that later.
-        scratch: shared memory that carries the values of several warps, of one element for each result and
-            warp, e.g. ``tw.shared((64, 2), tw.f32)``.  All threads of the block then meet at two barriers.
+        dim: the dimension; the result has it with extent 1, so it broadcasts in ``x - y``.
+        block: length of the runs of neighbours that give one result each; default: the whole dimension.
+        per_thread: whether each thread with a part gives its own result, to be reduced later.
+        scratch: shared memory for the values of several warps, with one element for each result and warp,
+            e.g. ``tw.shared((64, 2), tw.f32)``.  All threads of the block then meet at two barriers.
         barrier: inside a role, the number (1 to 15) of the barrier at which the role's threads meet instead;
-            it is theirs alone, as in `role_barrier`.
+            no other threads may use it, as in `role_barrier`.
 
     Returns:
         The sums, in the dtype of ``x``; threads that held different coordinates along ``dim`` hold copies.
 
     Raises:
-        TraceError: no such dimension; ``block`` does not divide it; several warps inside a role without
-            ``barrier``, or ``barrier`` outside of one.
+        TraceError: the dimension does not exist; ``block`` does not divide it; a role of several warps has no
+            ``barrier``, or ``barrier`` is given outside of a role.
 
     Example:
         >>> import numpy as np
@@ -148,7 +148,7 @@ def _reduce(
         plan = reduction(x.distribution, along, keep)
     lanes = current().lanes
     if scratch is None or plan.span <= lanes:
-        if barrier is not None:  # a wrong one is wrong on every number of warps
+        if barrier is not None:  # report a wrong barrier for every number of warps
             meeting(barrier, SHARE)
         return _reduced(function, x, along, keep)
     if keep:
@@ -182,7 +182,7 @@ def _reduced(function: str, x: Fragment, dim: int, keep: Keep) -> Fragment:
 def _across_warps(
     function: str, x: Fragment, dim: int, scratch: Tensor, lanes: int, meeting: Callable[[], object]
 ) -> Fragment:
-    """What each warp holds, side by side in shared memory; every thread then reduces what it reads there."""
+    """Store each warp's values in shared memory; every thread then loads and reduces them."""
     tracer = current()
     wide = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
     per_warp = thread_digits(x.distribution, dim, lanes)
@@ -215,7 +215,7 @@ def _across_warps(
 
 
 def _whole_along(spread: Distribution, dim: int) -> Distribution:
-    """The map in which every thread holds all coordinates along a dimension."""
+    """Return the map in which every thread holds all coordinates along a dimension."""
     one = tuple(1 if d == dim else extent for d, extent in enumerate(spread.shape))
     made = spread.projected(one)
     return Distribution(spread.shape, made.threads, (Mode(spread.shape[dim], dim, 1), *made.values))
@@ -231,12 +231,12 @@ def redistribute(
 ) -> Fragment:
     """``y[i, j] = x[i, j]``, with elements assigned to other threads and registers.
 
-    An accumulator of one MMA becomes operand A of the next: ``tw.redistribute(acc.to(tw.f16),
-    tw.operand_a(mma, k))``; each thread holds its elements already, and only registers are renamed.
+    An accumulator of one MMA becomes operand A of the next by ``tw.redistribute(acc.to(tw.f16),
+    tw.operand_a(mma, k))``.  Each thread already holds its elements, so only registers are renamed.
 
     Args:
         x: the tile.
-        like: the map, or a fragment that has it.
+        like: the new map, or a fragment that has it.
         scratch: shared memory of the tile's shape and dtype, through which elements pass between threads; all
             threads of the block then meet at two barriers.  Default: no element may leave its thread.
         barrier: inside a role, the number of the barrier at which its threads meet, as in `reduce_sum`.
@@ -306,8 +306,8 @@ def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
     Args:
         scores: a tile of scores, a row for each query and a column for each key.
         row: the last key that the tile's first query sees; its own position, if positions are aligned.  Any
-            integer of 32 bits: the largest lets every query see every key.
-        column: the position of the tile's first key; likewise.
+            integer of 32 bits; the largest lets every query see every key.
+        column: the position of the tile's first key; any integer of 32 bits.
 
     Example:
         >>> import numpy as np
@@ -322,14 +322,14 @@ def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
     """
     rows, columns = scores.shape
     ahead = _difference(row, column, -rows, columns)
-    # Of the ways to write this comparison the one that keeps the fewest registers alive.
+    # This form of the comparison keeps the fewest registers alive.
     seen = coordinates(scores, 1) - ahead <= coordinates(scores, 0)
     made: Fragment = elementwise("select", seen, scores, -math.inf)
     return made
 
 
 def _difference(left: Index, right: Index, low: int, high: int) -> Index:
-    """``left - right``, exact from ``low`` to ``high``, else some number beyond; no step leaves 32 bits."""
+    """Return ``left - right`` in 32 bits: exact from ``low`` to ``high``, otherwise some number outside."""
     exact = left - right
     least, most = bounds(unwrap(exact))
     if least > -SMALL and most < SMALL:

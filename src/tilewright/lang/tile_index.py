@@ -1,4 +1,4 @@
-"""The tiles of a tensor, counted by their place in its partition: whole, or one row or column of them."""
+"""The tiles of a tensor, indexed by their position in its partition: all, or one row or column of them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tilewright.symbolic.expr import ceil_div
 
 
 class Tileable(Protocol):
-    """What is cut into tiles: a tensor."""
+    """Protocol of a tensor that can be cut into tiles."""
 
     @property
     def value(self) -> Value:
-        """What it is in the IR."""
+        """The tensor's value in the IR."""
 
     def tile(self, shape: Any, at: Any) -> Any:
-        """One tile of it."""
+        """Return one tile of the tensor."""
 
 
 class Tiles:
@@ -27,8 +27,8 @@ class Tiles:
 
     Args:
         source: the tensor, in global or shared memory.
-        extents: of a tile; None takes the whole dimension.
-        at: for each dimension the index that is chosen already, or None.
+        extents: extents of a tile; None takes the whole dimension.
+        at: for each dimension, the index that is already chosen, or None.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Tiles:
 
     @property
     def free(self) -> tuple[int, ...]:
-        """The dimensions along which no index is chosen yet."""
+        """The dimensions without an index."""
         return tuple(
             dim
             for dim, (extent, at) in enumerate(zip(self.extents, self.at, strict=True))
@@ -49,13 +49,13 @@ class Tiles:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """How many tiles there are along each free dimension; the last ones may reach past the edge."""
+        """Number of tiles along each free dimension; the last ones may reach past the edge."""
         return tuple(
             wrap(ceil_div(self.source.value.tensor.shape[d], self.extents[d] or 1)) for d in self.free
         )
 
     def __getitem__(self, index: Any) -> Any:
-        """A tile, or the tiles that remain where a dimension is kept with ``:`` or ``...`` or left out."""
+        """Return a tile, or the remaining tiles if a dimension is kept with ``:``, ``...`` or omitted."""
         free, parts = self.free, list(as_tuple(index))
         if any(part is Ellipsis for part in parts):
             where = next(at for at, part in enumerate(parts) if part is Ellipsis)
@@ -78,7 +78,7 @@ class Tiles:
         return made if made.free else self.source.tile(self.extents, made.at)
 
     def __call__(self, *index: object) -> NoReturn:
-        """Tiles are no function; says what to write.
+        """Refuse a call: tiles are indexed, not called.
 
         Raises:
             TraceError: always.

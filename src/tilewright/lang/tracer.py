@@ -1,4 +1,4 @@
-"""The tracer: the one kernel that is being recorded, and the regions it is in."""
+"""The tracer: the kernel that is being recorded, and its open regions."""
 
 from __future__ import annotations
 
@@ -33,52 +33,52 @@ class Construct(Protocol):
     location: Location
 
     def left(self) -> TraceError:
-        """What to raise when the author's code left it before its end."""
+        """Return the error if the author's code left the construct before its end."""
 
 
 class Recording(Protocol):
-    """A flow that is being recorded, in a kernel that says what is computed and not how."""
+    """Interface to the recording of a flow in a dataflow kernel."""
 
     def admit(self, op: type[Op]) -> None:
-        """Refuse operations that say how."""
+        """Refuse operations of explicit kernels."""
 
     def refuse(self, what: str) -> NoReturn:
-        """Refuse what says how."""
+        """Refuse a call that belongs to explicit kernels."""
 
     def takes_no(self, tensor: Any) -> Exception:
-        """What to raise where arithmetic is done with a tensor that is not indexed."""
+        """Return the error for arithmetic with a tensor that is not indexed."""
 
     def enter(self, construct: Construct) -> None:
-        """Refuse loops and branches that are none over spans."""
+        """Refuse loops and branches other than loops over spans."""
 
     def map(self, function: str, operands: Sequence[Any], element: DType | None) -> Any:
-        """An elementwise function of tiles; None if there is no tile among its operands."""
+        """Record an elementwise function of tiles; None if no operand is a tile."""
 
     def part(self, tensor: Any, index: tuple[Any, ...]) -> Any:
-        """An array along some spans."""
+        """Record an array indexed by spans."""
 
     def store(self, tensor: Any, index: tuple[Any, ...], value: Any) -> None:
         """Store a tile."""
 
     def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:
-        """The flow."""
+        """Return the recorded flow."""
 
 
 class Tracer:
     """Records one kernel.
 
     Args:
-        arch: the architecture that it is recorded for.
-        lanes: threads of a warp; default: as many as the architecture's have.
-        threads: threads of the block, if they are known; default: as many as what is recorded says.
+        arch: the target architecture.
+        lanes: threads of a warp; default: the architecture's number.
+        threads: threads of the block, if known; default: derived from the recorded operations.
     """
 
     def __init__(self, arch: Arch = REFERENCE, lanes: int | None = None, threads: int | None = None) -> None:
         self.arch = arch
         self.lanes = arch.lanes if lanes is None else lanes
-        self.wanted_lanes: int | None = None  # by an atom, where the architecture has warps of so many too
+        self.wanted_lanes: int | None = None  # warp size that an atom needs and the architecture supports
         self.threads = threads
-        self.assumed_threads: int | None = None  # of the block, by what was shared out to all of them
+        self.assumed_threads: int | None = None  # threads of the block, assumed by a default distribution
         self.builder = Builder()
         self.grid: list[GridAxis] = []
         self.cluster: list[ClusterAxis] = []
@@ -87,31 +87,31 @@ class Tracer:
         self.workspaces: list[Workspace] = []
         self.guards: list[Guard] = []
         self.violations: list[Violation] = []
-        self.warps = [0]  # taken by roles: of the block, and of each role that is open
-        self.roles: list[int] = []  # warps of each role that is open
-        self.groups: list[tuple[int, Sym]] = []  # how many groups execute such a role, and which of them does
-        self.numbers: set[int] = set()  # of numbered barriers
+        self.warps = [0]  # warps taken by roles: of the block, and of each open role
+        self.roles: list[int] = []  # warps of each open role
+        self.groups: list[tuple[int, Sym]] = []  # number of groups of each open role, and the index
+        self.numbers: set[int] = set()  # numbers of role barriers
         self.sizes: set[Sym] = set()
-        # Integers that memory, a variable or an argument holds, and what follows from them.
+        # Integers from memory, variables or arguments, and integers that depend on them.
         self.data: set[Sym] = set()
         self.region_ids: list[int] = [0]
-        self.flow: Recording | None = None  # from the first loop over tiles on
+        self.flow: Recording | None = None  # set by the first loop over tiles
         self._regions = 0
         self._open: list[Construct] = []
 
     def depends_on_data(self, *values: Int) -> bool:
-        """Whether a value follows from an integer that memory, a variable or an argument holds."""
+        """Return whether a value depends on an integer from memory, a variable or an argument."""
         return any(bool(elements(value)) or not self.data.isdisjoint(symbols(value)) for value in values)
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
-        """Unique names for what a call returns: the author's variables where they can be seen."""
+        """Return unique names for the results of a call: the author's variables if they can be found."""
         seen, own = result_names()
         if len(seen) != len(defaults):
             seen, own = defaults, False
         return tuple(self.name(name, own) for name in seen)
 
     def name(self, wanted: str, own: bool = True) -> str:
-        """A unique name, by default one that the author gave."""
+        """Return a unique name, by default the author's."""
         names = self.builder.names
         return names.own(wanted) if own else names.unique(wanted)
 
@@ -129,10 +129,10 @@ class Tracer:
         shown: str = "",
         **attributes: Any,
     ) -> Value:
-        """Record an operation with a result, named as the author says, or after the author's variable.
+        """Record an operation with a result, named by the author or after the author's variable.
 
-        ``shown`` is what the author wrote behind a tensor to get this view of it: messages call the result so
-        if no variable has it.
+        ``shown`` is the source text that makes this view from a tensor.  Messages use it if the result has no
+        variable.
         """
         self.admit(op)
         seen, own = result_names()
@@ -146,31 +146,31 @@ class Tracer:
             return self.builder.define(op, name, here(), own, shown=shown, **attributes)
 
     def admit(self, op: type[Op]) -> None:
-        """Refuse what a kernel cannot have that says what is computed and not how."""
+        """Refuse operations that a dataflow kernel cannot have."""
         if self.flow is not None:
             self.flow.admit(op)
 
     def explicit(self) -> str | None:
-        """The first thing that was recorded of how something is done; None if there is none yet."""
+        """Return the first recorded operation of an explicit kernel, or None."""
         ops = (op for op in self.builder.recorded() if not isinstance(op, Reshape | Elementwise))
         made = [(bool(self.grid), "tw.block_index"), (bool(self.workspaces), "tw.workspace")]
         made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
         return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))
 
     def place(self, what: str) -> None:
-        """Refuse a call of this name in a kernel that says what is computed and not how."""
+        """Refuse a call of this name in a dataflow kernel."""
         if self.flow is not None:
             self.flow.refuse(what)
 
     def multiplies_by(self, lanes: int) -> None:
-        """Note the threads of the warps that an atom is executed by."""
+        """Note the warp size that an atom needs."""
         if lanes != self.lanes and lanes in self.arch.other_lanes and self.wanted_lanes is None:
             self.wanted_lanes = lanes
 
     def sharing_threads(self) -> int:
-        """The threads to which a tile is dealt where the author names none: all of the role, or of the block.
+        """Return the default number of threads for a tile: all of the role, or of the block.
 
-        Those of the block are assumed to be as many as what was recorded so far says.
+        The number for the block is an assumption from the operations recorded so far.
         """
         if self.roles:
             return self.roles[-1] * self.lanes
@@ -180,10 +180,10 @@ class Tracer:
         return self.assumed_threads
 
     def better_informed(self, threads: int) -> Tracer | None:
-        """What records the kernel again, if this one has assumed what turned out to be otherwise.
+        """Return a tracer to record the kernel again, if an assumption of this one was wrong; otherwise None.
 
         Args:
-            threads: of the block, as its operations say; 1 if none does.
+            threads: threads of the block according to its operations; 1 if no operation determines them.
         """
         if self.wanted_lanes is not None and self.lanes == self.arch.lanes:
             return Tracer(self.arch, self.wanted_lanes)
@@ -193,7 +193,7 @@ class Tracer:
         return Tracer(self.arch, self.lanes, needed)
 
     def violate(self, rule: str, message: str, nearest: str = "") -> None:
-        """Note a broken rule at the author's line and go on tracing."""
+        """Record a violated rule at the author's line and continue tracing."""
         self.violations.append(Violation(rule, message, nearest, here()))
 
     def enter(self, construct: Construct) -> None:
@@ -206,7 +206,7 @@ class Tracer:
         self.builder.open()
 
     def leave(self, construct: Construct) -> Block:
-        """Close the innermost region, which must be the construct's, and give back its block."""
+        """Close the innermost region, which must be the construct's, and return its block."""
         if self._open[-1] is not construct:
             raise self._open[-1].left()
         self._open.pop()
@@ -214,7 +214,7 @@ class Tracer:
         return self.builder.close()
 
     def finish(self) -> Block:
-        """The kernel's body; every loop and branch must have come to its end."""
+        """Return the kernel's body; every loop and branch must be closed."""
         if self._open:
             raise self._open[-1].left()
         return self.builder.close()
@@ -231,7 +231,7 @@ def tracing(tracer: Tracer) -> Iterator[None]:
 
 
 def current() -> Tracer:
-    """The tracer of the kernel being recorded.
+    """Return the tracer of the kernel being recorded.
 
     Raises:
         TraceError: no kernel is being traced.
@@ -247,19 +247,19 @@ def current() -> Tracer:
 
 
 def recorded_for() -> Arch:
-    """The architecture that the kernel is recorded for; outside of kernels that of the reference."""
+    """Return the target architecture of the kernel; outside of kernels, the reference."""
     tracer = _current.get(None)
     return REFERENCE if tracer is None else tracer.arch
 
 
 def lanes_recorded_for() -> int:
-    """Threads of a warp of the kernel that is recorded; outside of kernels of the reference's."""
+    """Return the threads of a warp of the recorded kernel; outside of kernels, those of the reference."""
     tracer = _current.get(None)
     return REFERENCE.lanes if tracer is None else tracer.lanes
 
 
 def open_region() -> int:
-    """The region being recorded; 0 outside of all loops and branches, and outside of kernels."""
+    """Return the number of the open region; 0 outside of all loops and branches, and outside of kernels."""
     tracer = _current.get(None)
     return 0 if tracer is None else tracer.region_ids[-1]
 

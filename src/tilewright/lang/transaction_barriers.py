@@ -75,12 +75,12 @@ class BarrierStage:
 def mbarrier(stages: int, arrivals: int) -> Barriers:
     """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals.
 
-    They are initialised at once; other threads may use them after the next `barrier`, other blocks after the
-    next `cluster_barrier`.
+    They are initialised immediately.  Other threads may use them after the next `barrier`, and other blocks
+    after the next `cluster_barrier`.
 
     Args:
-        stages: how many there are.
-        arrivals: after how many arrivals, and all bytes that they announced, a phase is complete.
+        stages: number of barriers.
+        arrivals: number of arrivals that complete a phase, together with all bytes that they announced.
 
     Source: PTX ISA, "mbarrier".
 
@@ -110,11 +110,11 @@ def mbarrier(stages: int, arrivals: int) -> Barriers:
 def wait(barrier: BarrierStage, parity: Index) -> None:
     """Wait until the phase of this parity has completed; parity 1 of a fresh barrier passes at once.
 
-    What was done before the arrivals is seen after the wait, unless they were relaxed.
+    The waiting threads see everything before the arrivals, unless these were relaxed.
 
     Args:
         barrier: one stage of `mbarrier`.
-        parity: 0 for its phases 0, 2, 4 ..., 1 for those between.
+        parity: 0 for phases 0, 2, 4 ..., and 1 for phases 1, 3, 5 ....
 
     Source: PTX ISA, "mbarrier.try_wait".
 
@@ -158,15 +158,15 @@ def arrive(
 
     Args:
         barrier: one stage of `mbarrier`.
-        expect_bytes: bytes of bulk copies that the present phase must wait for.
+        expect_bytes: bytes of bulk copies that the current phase must wait for.
         each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
             lanes came together.
-        block: whose barrier: the coordinate in the cluster of another block, or its rank; default: one's own.
-        relaxed: at another block's barrier: who waits may have shared memory overwritten by bulk copies, and
-            sees nothing of what was written before the arrival.  That is all that the release of a stage
-            must say, if bulk copies or MMAs in the background have read it, or threads have and then called
-            `fence_async`.  An arrival that is not relaxed orders memory over the whole cluster where that is
-            needed, and then waits for all of a warp's accesses.  Refused where threads access `peer` memory.
+        block: the block whose barrier is meant: its coordinate or rank in the cluster; default: this block.
+        relaxed: for another block's barrier: the waiting thread may let bulk copies overwrite shared memory,
+            but sees no writes before the arrival.  This is enough to release a stage if bulk copies or
+            asynchronous MMAs have read it, or if threads have read it and then called `fence_async`.  An
+            arrival that is not relaxed orders memory over the whole cluster if that is needed, and then waits
+            for all accesses of a warp.  Refused if threads access `peer` memory.
 
     Example:
         Each of two warps says that its half is there:

@@ -1,4 +1,4 @@
-"""Calls of the language: what is wrong with one is said at the author's line."""
+"""Decorators of the language's functions: errors in a call are raised at the author's line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _refusal(message: str) -> TraceError:
 
 
 class _MisfitError(TraceError, SignatureError):
-    """A call whose arguments a verb does not have, at the author's line."""
+    """The error of a call with unknown arguments, with the author's line."""
 
 
 def _misfit(message: str) -> _MisfitError:
@@ -21,7 +21,7 @@ def _misfit(message: str) -> _MisfitError:
 
 
 verb = Calls(_refusal, before=current, misfit=_misfit)
-"""For what records something: it belongs inside a kernel."""
+"""Decorator of functions that record operations, and so are legal only inside a kernel."""
 
 inline = Calls(_refusal, misfit=_misfit)
-"""For what computes with integers and maps: it may be used outside of kernels too."""
+"""Decorator of functions on integers and maps, which are also legal outside of kernels."""

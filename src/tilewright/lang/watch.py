@@ -1,8 +1,7 @@
-"""Refuses what a traced loop, branch or role would silently lose: variables that take another value inside.
+"""Checks that the body of a traced loop, branch or role does not rebind variables.
 
-The body of a loop, branch or role is traced once.  A variable of the author that is bound to another value
-inside keeps that value afterwards, whatever the loop count or the condition turns out to be at run time, and
-an iteration never sees the value of the one before.
+The body is traced once.  A variable that the author rebinds inside would keep that value afterwards, for any
+loop count or condition at run time, and an iteration would never see the value of the previous one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class _Variable:
-    """What a variable held: the object, and what a list, a dictionary or an object had in it."""
+    """The old value of a variable: the object, and the contents of a list, a dictionary or an object."""
 
     value: Any
     parts: dict[Any, Any]
@@ -43,7 +42,7 @@ class _Variable:
         return _Variable(value, dict(getattr(value, "__dict__", {})) if own else {})
 
     def replaced(self, now: _Variable) -> Any:
-        """The key or attribute of the first part that is another one now; `_ABSENT` if there is none."""
+        """Return the key or attribute of the first part that has changed, or `_ABSENT`."""
         if self.value is not now.value:
             return _ABSENT
         shared = [key for key in self.parts if key in now.parts]
@@ -60,7 +59,7 @@ class Watch:
         self.scopes = [_Scope(frame) for frame in author_frames()]
 
     def check(self) -> None:
-        """Refuse what was rebound since; to be called at the end of the body.
+        """Refuse rebound variables; call it at the end of the body.
 
         Raises:
             TraceError: names the variable, at the line that binds it.
@@ -103,7 +102,7 @@ class Watch:
         )
 
     def _is_outer(self, value: Any) -> bool:
-        """Whether a value holds something symbolic that was made outside of the loop or branch."""
+        """Return whether a value holds a symbolic value made outside of the loop or branch."""
         if isinstance(value, tuple):
             return any(self._is_outer(part) for part in value)
         return isinstance(value, SYMBOLIC) and getattr(value, "region", 0) in self.regions
@@ -133,12 +132,12 @@ class _Scope:
         self.before = self.variables()
 
     def variables(self) -> dict[str, _Variable]:
-        """The local variables by name."""
+        """Return the local variables by name."""
         found = dict(self.frame.f_locals)
         return {name: _Variable.of(value) for name, value in found.items() if not name.startswith(".")}
 
     def body(self, what: str) -> Span:
-        """The instructions of the loop's or branch's body, as far as this frame has them."""
+        """Return the instructions of the loop or branch body in this frame."""
         return loop_body(self.frame) if what == "loop" else Span(self.frame, self.start, self.frame.f_lasti)
 
 
