@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from tilewright.errors import ToolchainError
+from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime.cuda import device_count
 from tilewright.tune.clocks import HostClock, clock_for
 from tilewright.tune.machine import machine, version
-from tilewright.tune.measure import Effort, measure, measure_calls
+from tilewright.tune.measure import Effort, do_bench, first_time, measure, measure_calls
 
 SHORT = Effort(seconds=0.0, warm_up_seconds=0.0, least=6)
 
@@ -113,6 +113,17 @@ def test_the_record_names_the_device() -> None:
     assert found.device is not None
     assert found.device.l2_bytes > 0
     assert found.device.arch.startswith("sm_")
+
+
+@pytest.mark.parametrize("target", ["cdua", "gpu"])
+def test_an_unknown_target_is_not_measured_as_the_host(target: str) -> None:
+    rule = f"unknown target '{target}'; choose one of .*; did you mean 'cuda'"
+    with pytest.raises(LaunchError, match=rule):
+        do_bench(time.time, target)
+    with pytest.raises(LaunchError, match=rule):
+        first_time(time.time, target)
+    with pytest.raises(LaunchError, match=rule):
+        machine(target)
 
 
 def test_without_a_gpu_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

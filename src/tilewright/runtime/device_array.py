@@ -15,7 +15,6 @@ from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.memory import Memory
-from tilewright.targets.target import target_named
 
 Array = npt.NDArray[Any]
 
@@ -117,7 +116,7 @@ def device_put(array: Any, target: str) -> Any:
         >>> device_put(x, "reference") is x
         True
     """
-    driver = driver_for(target_named(target).name)
+    driver = driver_for(target)
     return array if driver is None else DeviceArray.of(np.asarray(array), 0, driver)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tilewright.targets.target import CUDA, HIP, TARGETS, TargetParts
+from tilewright.targets.target import CUDA, HIP, TARGETS, TargetParts, target_named
 
 if TYPE_CHECKING:  # a driver is loaded when it is asked for
     from tilewright.runtime.driver import Driver
@@ -28,8 +28,12 @@ DRIVERS: TargetParts[Driver] = TargetParts({CUDA.name: _cuda, HIP.name: _hip})
 
 
 def driver_for(target: str) -> Driver | None:
-    """The driver of a target; None if its kernels run on the host."""
-    return DRIVERS.get(target)
+    """The driver of a target; None if its kernels run on the host.
+
+    Raises:
+        LaunchError: no such target; lists the names.
+    """
+    return DRIVERS.get(target_named(target).name)
 
 
 @cache
