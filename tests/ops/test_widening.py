@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.prepasses import pays_widened
 from tilewright.ops.products import scaled
 from tilewright.ops.widening import Wide, widen
@@ -123,3 +124,30 @@ def test_a_pass_that_widens_nothing_is_refused(change: dict[str, Any], message: 
     given = {"a": np.ones((4, 6), np.float16), "b": np.ones((6, 5), np.int8), "prepass": True, **change}
     with pytest.raises(tw.LaunchError, match=message):
         tw.scaled_mm(given.pop("a"), given.pop("b"), **given, target="reference")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_two_launches_on_the_host_refuse_a_stream_as_one_does(target: str) -> None:
+    """The first call, and one that is launched again."""
+    a, b = np.ones((9, 32), np.float16), np.ones((32, 11), np.int8)
+    rule = f"stream='left' is for GPUs; the {target} target runs before it returns; .*: stream=None"
+    for prepass in (False, True):
+        for _ in range(2):
+            with pytest.raises(tw.LaunchError, match=rule):
+                tw.scaled_mm(a, b, prepass=prepass, stream="left", target=target)
+            tw.scaled_mm(a, b, prepass=prepass, target=target)
+
+
+def test_a_plan_does_not_count_arrays_that_stand_for_absent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales and bias are absent; a copy of B is written and read."""
+    plans, launched = list[LaunchPlan](), LaunchPlan.launched
+
+    def noted(plan: LaunchPlan, *on: Any) -> Any:
+        plans.append(plan)
+        return launched(plan, *on)
+
+    monkeypatch.setattr(LaunchPlan, "launched", noted)
+    a, b = np.ones((64, 32), np.float16), np.ones((32, 48), np.int8)
+    out = tw.scaled_mm(a, b, prepass=True, target="reference")
+    copy_bytes = 32 * 48 * 2
+    assert [plan.moved_bytes for plan in plans] == [a.nbytes + b.nbytes + 2 * copy_bytes + out.nbytes]

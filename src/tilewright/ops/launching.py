@@ -8,8 +8,7 @@ from math import prod
 from typing import Any
 
 from tilewright.ops.call import planned
-from tilewright.ops.recalled import OWN, Behind, Place, Several
-from tilewright.runtime.arrays import current_stream, stream_handle
+from tilewright.ops.recalled import OWN, Behind, Place, Several, stream_on
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.scratch import scratch
@@ -53,10 +52,17 @@ class Launch:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of its arrays, each counted once; what repeats an element has it once."""
-        found = {(at, one.info.pointer): one.info for one, at in zip(self.arrays, self.places, strict=True)}
-        dims = ((info, zip(info.shape, info.strides, strict=True)) for info in found.values())
-        return sum(prod(n for n, step in own if step) * info.dtype.bits // 8 for info, own in dims)
+        """Bytes that it reads and writes; a repeated element counts once.
+
+        Arrays at one address count once too: one of them stands for those that the call does not have.
+        """
+        found = dict[tuple[bool, int], int]()
+        for one, place in zip(self.arrays, self.places, strict=True):
+            info = one.info
+            count = prod(n for n, step in zip(info.shape, info.strides, strict=True) if step)
+            at = place == OWN, info.pointer
+            found[at] = max(found.get(at, 0), count * info.dtype.bits // 8)
+        return sum(found.values())
 
 
 @dataclass(frozen=True)
@@ -116,10 +122,9 @@ class LaunchPlan:
         device = self.arrays[0].info.device
         if not self.scratch_bytes:
             return self._started(0, backend, stream)
-        given = [one.array for one in self.arrays]
-        handle = current_stream(device, given) if stream is None else stream_handle(stream)
+        handle, stream = stream_on(device, [one.array for one in self.arrays], stream)
         with scratch(self.scratch_bytes, device, handle) as start:
-            return self._started(start, backend, stream if isinstance(device, str) else handle)
+            return self._started(start, backend, stream)
 
     def _started(self, start: int, backend: str, stream: Any) -> tuple[Prepared, ...]:
         launches = [one.prepare(start, backend) for one in self.launches]

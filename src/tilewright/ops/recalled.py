@@ -161,6 +161,25 @@ class Behind(NamedTuple):
     places: tuple[Place, ...]
 
 
+def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
+    """The handle of the stream that a call runs on, and the stream that each of its launches is given.
+
+    On a host there is none: the handle is 0, and a launch refuses the caller's stream.
+
+    Args:
+        device: where the arrays lie.
+        arrays: those of the call.
+        stream: the caller's; None: the framework's current one.
+
+    Raises:
+        LaunchError: the caller's is no stream.
+    """
+    if isinstance(device, str):
+        return 0, stream
+    handle = current_stream(device, arrays) if stream is None else stream_handle(stream)
+    return handle, handle
+
+
 class Several:
     """Launches one behind the other, of which the first leave something in memory of their own for the last.
 
@@ -189,8 +208,7 @@ class Several:
         self.recent = True
         count = len(pointers)
         arrays, numbers = arguments[:count], arguments[count:]
-        handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
-        own = stream if isinstance(self.device, str) else handle  # on a host there is none
+        handle, own = stream_on(self.device, arrays, stream)
         if not self.size_bytes:
             self._start(pointers, numbers, own)
             return

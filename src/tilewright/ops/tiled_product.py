@@ -30,8 +30,8 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 
-FP8 = {f8e4m3, f8e5m2}
-"""Both kinds are multiplied as they are, with each other too."""
+OCP_FP8 = {f8e4m3, f8e5m2}
+"""The two kinds of fp8 that are multiplied as they are, also with each other."""
 
 FIXED: Mapping[str, int | None] = {"new": None, "re": 0, "im": 1}
 """The index along axes that no loop goes along."""
@@ -216,7 +216,7 @@ class Operand:
     def _converted(self, tile: Any) -> Any:
         """A tile in the dtype of the multiplication; both kinds of fp8 are multiplied as they are."""
         dtype = self.multiplied
-        as_it_is = dtype is None or tile.dtype == dtype or {tile.dtype, dtype} <= FP8
+        as_it_is = dtype is None or tile.dtype == dtype or {tile.dtype, dtype} <= OCP_FP8
         return tile if as_it_is else tile.to(dtype)
 
 
