@@ -1,4 +1,4 @@
-r"""What kernels look like inside: explicit ones as typed operations, dataflow kernels as graphs of values.
+r"""The IR: explicit kernels as typed operations, dataflow kernels as graphs of values.
 
 Both print and read back; operations are verified, and a graph is evaluated with NumPy.
 
@@ -70,7 +70,7 @@ _FILES = {
 
 
 def _found(name: str) -> Any:
-    # The names come when they are asked for: the files of this package import one another through it.
+    # Names are imported on first use, because the files of this package import one another through it.
     file = next((file for file, names in _FILES.items() if name in names), None)
     if file is None:
         return submodule(__name__, __path__, name)

@@ -22,11 +22,11 @@ from tilewright.views.view import View
 
 @dataclass(frozen=True)
 class SwizzledRows:
-    """How a tile lies in shared memory: panels of 128-byte rows under the 128-byte swizzle.
+    """Shared-memory layout of a tile: panels of 128-byte rows with the 128-byte swizzle.
 
     Args:
-        along: the dimension along which a row of 128 bytes runs; the other one counts the rows.
-        elems: elements from one panel to the next; 0 if there is one.
+        along: the dimension along a row of 128 bytes; the other dimension counts the rows.
+        elems: elements from one panel to the next; 0 for a single panel.
     """
 
     along: int
@@ -34,7 +34,7 @@ class SwizzledRows:
 
 
 def swizzled_rows(view: View, element_bytes: int) -> SwizzledRows | None:
-    """The panels that a view consists of, from a 1024-byte boundary on; None if it has no such form.
+    """Return the panels of a view, starting at a 1024-byte boundary; None if it does not have this form.
 
     With ``row``, ``column`` the coordinates across and along the rows of ``width`` elements, element
     (row, column) must lie at byte ``128*row + (column % width * bytes ^ 16*(row % 8))`` of panel
@@ -66,7 +66,7 @@ def swizzled_rows(view: View, element_bytes: int) -> SwizzledRows | None:
 
 
 def verify_role(op: Role) -> Iterator[Violation]:
-    """The rules of `Role`."""
+    """Yield violations of the rules of `Role`."""
     if op.count < 1 or op.first < 0:
         yield op.violation("role", f"{op.count} warps from warp {op.first}", "at least one warp")
     if op.groups < 1:
@@ -87,7 +87,7 @@ def verify_role(op: Role) -> Iterator[Violation]:
 
 
 def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
-    """The rules of `MmaAsync`."""
+    """Yield violations of the rules of `MmaAsync`."""
     yield from verify_sign(op)
     m, n, _ = op.mma.tile
     atom = op.mma.atom
@@ -112,7 +112,7 @@ def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
 
 
 def verify_sign(op: MmaAsync | Mma) -> Iterator[Violation]:
-    """Products are subtracted by the negative of an operand, which integers need not have."""
+    """Refuse to subtract integer products: subtraction negates an operand, and its negative may not exist."""
     if op.negative and not op.mma.atom.c_dtype.is_float:
         text = f"negative=True: products of {op.mma.atom.a_dtype}, whose lowest number has no negative"
         yield op.violation("mma sign", text, "an accumulator of its own, which is subtracted at the end")
@@ -121,7 +121,7 @@ def verify_sign(op: MmaAsync | Mma) -> Iterator[Violation]:
 def _verify_operand(
     op: MmaAsync | Mma, label: str, value: Value, rows: int, unit: int
 ) -> Iterator[Violation]:
-    """The rules of an operand in shared memory: its rows, of which an instruction takes ``unit``."""
+    """Yield violations of an operand in shared memory; one instruction takes ``unit`` of its rows."""
     kind, depth = value.type, op.mma.atom.shape[2]
     own = isinstance(kind, TensorType) and kind.memory is Memory.SHARED and kind.block is None
     if not isinstance(kind, TensorType) or not own:

@@ -1,4 +1,4 @@
-"""Warp roles and what runs beside them: transaction barriers, bulk tensor copies, asynchronous MMA.
+"""Warp roles and asynchronous operations: transaction barriers, bulk groups, asynchronous MMA, clusters.
 
 A role is a region that some of the warps of a block, or of the role around it, execute; every operation in it
 is collective over the role's threads.  A transaction barrier (mbarrier) has phases: a phase completes when
@@ -36,16 +36,16 @@ from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.ranges import bounds
 
 FENCED = ("shared", "global")
-"""The memories that a fence between ordinary and asynchronous accesses can be of."""
+"""Memories for which a fence between ordinary and asynchronous accesses exists."""
 
 
 @dataclass(frozen=True)
 class Role(Op):
     """``count`` warps from warp ``first`` on execute the body, each thread with ``registers`` registers.
 
-    Warps count from the first of the role around it, or of the block.  Neighbouring roles run side by side.
-    So do the ``groups`` of one role, each of ``count`` warps: all execute the body, collectively each for
-    itself, and ``index`` says which one it is.
+    Warps are numbered from the first warp of the enclosing role, or of the block.  Sibling roles run in
+    parallel.  So do the ``groups`` of one role, each of ``count`` warps: every group executes the body
+    separately, and ``index`` is its number.
     """
 
     name = "role"
@@ -60,7 +60,7 @@ class Role(Op):
 
     @cached_property
     def results(self) -> tuple[Any, ...]:
-        """The groups' index, if there is one."""
+        """The index of the groups, if it has one."""
         return () if self.index is None else (self.index,)
 
     @property
@@ -73,7 +73,7 @@ class Role(Op):
 class MBarrier(Op):
     """``stages`` transaction barriers in shared memory, each with ``arrivals`` arrivals in a phase.
 
-    They are ready for use by others after the next `Barrier`.
+    Other threads may use them after the next `Barrier`.
     """
 
     name = "mbarrier"
@@ -89,7 +89,7 @@ class MBarrier(Op):
         return BarrierType(stages, arrivals)
 
     def verify(self) -> Iterator[Violation]:
-        """At least one stage and one arrival."""
+        """Require at least one stage and one arrival."""
         if self.stages < 1 or self.arrivals < 1:
             yield self.violation(
                 "mbarrier", f"{self.stages} stages of {self.arrivals} arrivals", "both at least 1"
@@ -100,10 +100,10 @@ class MBarrier(Op):
 class Arrive(Op):
     """Arrive at ``barrier[stage]``; first announce ``expect_bytes`` bytes of bulk copies to its phase.
 
-    ``each`` says how many arrivals it makes: one by the ``"role"``'s first thread, or one by the first lane
-    of each ``"warp"`` after the warp's lanes came together.  ``block`` is the rank, in the cluster, of the
-    block whose barrier is meant; None: one's own.  A ``relaxed`` arrival lets who waits have shared memory
-    overwritten by bulk copies, and shows it nothing of what was written.
+    ``each`` selects the arrivals: one by the ``"role"``'s first thread, or one by the first lane of each
+    ``"warp"`` after the warp's lanes came together.  ``block`` is the cluster rank of the block whose barrier
+    is meant; None: this block.  After a ``relaxed`` arrival the waiting thread may let bulk copies overwrite
+    shared memory, but sees no writes before the arrival.
     """
 
     name = "arrive"
@@ -118,7 +118,7 @@ class Arrive(Op):
     relaxed: bool = False
 
     def verify(self) -> Iterator[Violation]:
-        """Bytes are announced at one's own barrier only."""
+        """Allow announced bytes only at the block's own barrier."""
         if self.block is not None and self.expect_bytes:
             yield self.violation(
                 "arrive", f"announces {self.expect_bytes} bytes at another block's barrier", "expect_bytes=0"
@@ -161,9 +161,9 @@ class BulkWait(Op):
 
 @dataclass(frozen=True)
 class FenceAsync(Op):
-    """Accesses to ``memory`` before the fence come before those by bulk copies and MMA after it.
+    """Order accesses to ``memory`` before the fence before those by bulk copies and MMA after it.
 
-    Before it comes what its thread did, and what barriers have told the thread of.
+    The accesses before it are those of its thread, and those that barriers made visible to the thread.
     """
 
     name = "fence_async"
@@ -172,14 +172,14 @@ class FenceAsync(Op):
     memory: str = "shared"
 
     def verify(self) -> Iterator[Violation]:
-        """Shared or global memory."""
+        """Require shared or global memory."""
         if self.memory not in FENCED:
             yield self.violation("fence_async", f"a fence of {self.memory} memory", " or ".join(FENCED))
 
 
 @dataclass(frozen=True)
 class MmaFence(Op):
-    """Register accesses of the warpgroup come before the asynchronous MMAs that follow."""
+    """Order register accesses of the warpgroup before the asynchronous MMAs that follow."""
 
     name = "mma_fence"
     traits = CONTROL
@@ -195,8 +195,8 @@ class MmaAsync(Op):
         b: (N, K), in shared memory.
         c: fragment distributed as ``mma.c()``; not to be touched before `MmaWait`.
         mma: an atom of 128 lanes, warpgroups, repeats.
-        fresh: where it holds, ``c`` is overwritten instead of added to, and need not have been written.
-        negative: whether the products are subtracted instead.
+        fresh: if true, the products overwrite ``c``, which need not have been written.
+        negative: whether to subtract the products.
     """
 
     name = "mma_async"
@@ -230,7 +230,7 @@ class MmaWait(Op):
 
 @dataclass(frozen=True)
 class RoleBarrier(Op):
-    """The ``threads`` threads that name barrier ``number`` wait for each other; orders their accesses."""
+    """The ``threads`` threads at barrier ``number`` wait for each other; orders their accesses."""
 
     name = "role_barrier"
     traits = CONTROL
@@ -239,7 +239,7 @@ class RoleBarrier(Op):
     threads: int
 
     def verify(self) -> Iterator[Violation]:
-        """Numbers from 1 (0 is the block's barrier) to the highest that a machine has, and some threads."""
+        """Require a number from 1 (0 is the block's barrier) to the hardware maximum, and some threads."""
         most = REFERENCE.named_barriers
         low, high = bounds(self.number)
         if not 1 <= low <= high <= most:
@@ -258,7 +258,7 @@ class ClusterBarrier(Op):
 
 @dataclass(frozen=True)
 class ClusterArrive(Op):
-    """The first half of `ClusterBarrier`: others who wait see what was done before it."""
+    """The first half of `ClusterBarrier`: waiting threads see everything before it."""
 
     name = "cluster_arrive"
     traits = CONTROL
@@ -291,7 +291,7 @@ class Peer(Op):
         return replace(source.tensor, block=block)
 
     def verify(self) -> Iterator[Violation]:
-        """A tensor of one's own shared memory."""
+        """Require a tensor in the block's own shared memory."""
         if self.source.tensor.memory is not Memory.SHARED:
             text = f"{self.source} lies in global memory, which all blocks reach as it is"
             yield self.violation("peer", text, str(self.source))
@@ -311,7 +311,7 @@ class PriorGridWait(Op):
 
 @dataclass(frozen=True)
 class LaunchDependents(Op):
-    """Let the grids that depend on this one begin."""
+    """Let the grids that depend on this one start."""
 
     name = "launch_dependents"
     traits = CONTROL

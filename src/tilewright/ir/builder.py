@@ -1,4 +1,4 @@
-"""Building kernels: unique names, results typed by their operation, nested regions."""
+"""Construction of kernels: unique names, results typed by their operation, nested regions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tilewright.ir.types import Value
 OpType = TypeVar("OpType", bound=Op)
 
 
-# Coordinates, the shared parts of a printed kernel, and the words of its values.
+# Names of coordinates, of the shared parts of a printed kernel, and of its values' keywords.
 _RESERVED = re.compile("|".join((r"[ij]\d+", r"(d|mma|atom)\d+", "inf", "nan", *dtypes.ALL)))
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a printed kernel would mistake the name for a coordinate, a dtype or a shared part."""
+    """Return whether a printed kernel would confuse the name with a coordinate, a dtype or a shared part."""
     return not name.isascii() or _RESERVED.fullmatch(name) is not None
 
 
 class Names:
-    """Hands out names that no one has yet, and that mean nothing else in a printed kernel.
+    """Makes unique names that have no other meaning in a printed kernel.
 
     Args:
-        reserved: names of the author's, who may take them later.
+        reserved: names that the author may use later.
     """
 
     def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
@@ -37,11 +37,11 @@ class Names:
         self._lent: dict[str, Value] = {}
 
     def lend(self, value: Value) -> None:
-        """Note that nobody gave a value its name: it gets another one if somebody wants that."""
+        """Mark a name as generated: the value is renamed if the author wants the name."""
         self._lent[value.name] = value
 
     def own(self, wanted: str) -> str:
-        """A unique name that the author gave: a value that has it only by the way gives it up."""
+        """Return a unique name from the author's; a value with this name as a generated one is renamed."""
         if value := self._lent.pop(wanted, None):
             object.__setattr__(value, "name", self.unique(wanted, own=True))
             self.lend(value)
@@ -49,7 +49,7 @@ class Names:
         return self.unique(wanted, own=True)
 
     def unique(self, wanted: str, own: bool = False) -> str:
-        """``wanted``, or ``wanted_1``, ``wanted_2`` ...; a reserved name only as the author's own."""
+        """Return ``wanted``, ``wanted_1``, ``wanted_2`` ...; only the author gets a reserved name."""
         if is_reserved(wanted):
             wanted = f"{''.join(c for c in wanted if c.isascii()).lstrip('0123456789')}_"
         name, count = wanted, 0
@@ -63,7 +63,7 @@ class Names:
 def make(
     op: type[OpType], name: str, location: Location | None = None, *, shown: str = "", **attributes: Any
 ) -> OpType:
-    """Make an operation with a result: infer its type, name it, and root views at their buffer.
+    """Make an operation with a result: infer the type, name it, and set the buffer of a view.
 
     The result of an operation with a function ``symbol`` is an integer of the kernel.
     """
@@ -98,7 +98,7 @@ class Builder:
         shown: str = "",
         **attributes: Any,
     ) -> Value:
-        """Add an operation with a result and give back the result; ``own``: the author gave the name."""
+        """Add an operation with a result and return the result; ``own``: the name is the author's."""
         unique = self.names.own(name) if own else self.names.unique(name, own=True)
         made = self.append(make(op, unique, location, shown=shown, **attributes))
         result: Value = made.results[0]
@@ -107,25 +107,25 @@ class Builder:
         return result
 
     def defining(self, value: Value) -> Op | None:
-        """The operation that has this result, in a region that is open; None of parameters."""
+        """Return the operation with this result in an open region; None for parameters."""
         return next((op for op in self.recorded() if value in op.results), None)
 
     def recorded(self) -> Iterator[Op]:
-        """The operations of the regions that are open, in order."""
+        """Yield the operations of the open regions, in order."""
         for block in self._open:
             yield from block
 
     def so_far(self) -> Block:
-        """All operations so far, those inside of others too."""
+        """Yield all operations so far, including nested ones."""
         return Block(tuple(self.recorded()))
 
     def take_last(self) -> Op | None:
-        """Remove and give back the last operation of the innermost region, if there is one."""
+        """Remove and return the last operation of the innermost region, if any."""
         return self._open[-1].pop() if self._open[-1] else None
 
     @property
     def depth(self) -> int:
-        """How many regions are open, the outermost included."""
+        """Number of open regions, including the outermost."""
         return len(self._open)
 
     def open(self) -> None:
@@ -133,7 +133,7 @@ class Builder:
         self._open.append([])
 
     def close(self) -> Block:
-        """End the innermost region and give it back."""
+        """End the innermost region and return it."""
         return Block(tuple(self._open.pop()))
 
     @contextmanager

@@ -16,23 +16,23 @@ from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_ord
 from tilewright.views.questions import stride
 
 TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
-"""Types of more than 8 bits that bulk copies move."""
+"""Dtypes of more than 8 bits that bulk copies can move."""
 
 BULK_REDUCTIONS = {
     "add": ("f32", "f16", "bf16", "i32"),
     **dict.fromkeys(("min", "max", "and", "or"), ("i32",)),
 }
-"""The types with which bulk copies combine what is there."""
+"""Dtypes of each reduction by bulk copies."""
 
 MOST_STEP = 8
-"""Between two elements of a box in one dimension."""
+"""Largest step between two elements of a box in one dimension."""
 
 UNIT_BYTES = BULK.unit_bytes
-"""What strides and starts of boxes are multiples of, and what a store writes as a whole."""
+"""Bytes that divide the strides and starts of boxes. A store writes whole units of this size."""
 
 
 def box_of(op: Copy) -> Box | NoBox:
-    """The box of the tensor in global memory that a bulk copy walks, or why there is none."""
+    """Return the box in global memory that a bulk copy transfers, or the reason why it is not a box."""
     tensor, tile = op.ends
     order = swizzled_order(tile.tensor.view, tile.dtype.bytes)
     if order is None and (row := _order_of_row(tile)) is not None and tile is op.target:
@@ -48,9 +48,9 @@ def box_of(op: Copy) -> Box | NoBox:
 
 
 def _order_of_row(tile: Value) -> tuple[int, ...] | None:
-    """The dimensions of a tile in shared memory, slowest first, if its elements follow each other in one row.
+    """Return the dimensions of a tile in shared memory, slowest first, if it is one contiguous row.
 
-    It begins at a multiple of `ROW_BYTES`.
+    The row must start at a multiple of `ROW_BYTES`.
     """
     view, size = tile.tensor.view, tile.dtype.bytes
     long = [dim for dim, extent in enumerate(view.shape) if extent != 1]
@@ -61,14 +61,14 @@ def _order_of_row(tile: Value) -> tuple[int, ...] | None:
 
 
 def known_box(op: Copy) -> Box:
-    """The box of a bulk copy that breaks no rule."""
+    """Return the box of a legal bulk copy."""
     box = box_of(op)
     assert isinstance(box, Box), "the verifier refuses others"
     return box
 
 
 def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
-    """The rules of bulk copies."""
+    """Yield violations of the rules of bulk copies."""
     tensor, tile = op.ends
     if not tensor.is_tensor or tensor.tensor.memory is not Memory.GLOBAL:
         yield op.violation(
@@ -130,7 +130,7 @@ def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
             text = f"a row of {row} elements of {array}; bulk copies move multiples of {UNIT_BYTES} bytes"
             yield op.violation("tma", text, f"a row of {-(-row // unit) * unit} elements")
     elif row != columns:
-        # Under the swizzle of 128 bytes, hardware begins a row of shared memory for every row of a box.
+        # With the 128-byte swizzle, hardware starts a new row of shared memory for every row of a box.
         text = f"rows of the tile are pieces of {row} elements of dimension {box.inner} of {array}"
         nearest = f"rows of {columns} elements of that dimension, {ROW_BYTES} bytes, or tw.copy"
         yield op.violation("tma", text, nearest)
@@ -147,7 +147,7 @@ def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
 
 
 def _verify_starts(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
-    """Where a box may begin: elsewhere an H200 stopped with an illegal instruction."""
+    """Check the start of a box: an H200 stops with an illegal instruction at other starts."""
     unit, start = UNIT_BYTES // array.dtype.bytes, box.starts[box.inner]
     if divisor(start) % unit:
         yield op.violation(
@@ -183,15 +183,15 @@ def _verify_strides(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
 
 
 def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
-    """Where rows that are stored may begin and end: an H200 stored whole units of 16 bytes.
+    """Check the start and end of stored rows: an H200 stores whole units of 16 bytes.
 
-    What lay between a row's last element and the end of its unit was overwritten; a box that began before the
-    tensor stopped the GPU.  Loads are cut exactly.
+    Measured: bytes between a row's last element and the end of its unit are overwritten, and a box that
+    starts before the tensor stops the GPU.  Loads are clipped exactly.
     """
     array = tensor.buffer
     unit, extent = UNIT_BYTES // array.dtype.bytes, tensor.array.shape[box.inner]
     for dim, start in enumerate(box.starts):
-        if bounds(start)[1] < 0:  # what only the launch knows is found by the reference
+        if bounds(start)[1] < 0:  # the reference reports starts known only at launch
             text = (
                 f"a store by TMA begins at {start} along dimension {dim} of {array}, before its first element"
             )
@@ -207,14 +207,14 @@ def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
 
 
 def by_maps(ops: Iterable[Op]) -> Iterator[Copy]:
-    """Those of some operations that are bulk copies by tensor maps in memory."""
+    """Return the operations that are bulk copies by tensor maps in memory."""
     for op in ops:
         if is_bulk(op) and op.ends[0].is_tensor and op.ends[0].tensor.map is not None:
             yield op
 
 
 def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
-    """A tensor map in memory is of boxes of one form, and of neighbouring elements."""
+    """Check that a tensor map in memory serves boxes of one form, with contiguous elements."""
     forms: dict[tuple[str, int], Box] = {}
     for op in by_maps(ops):
         held, box = op.ends[0].tensor.map, box_of(op)

@@ -1,4 +1,4 @@
-"""The blocks of a cluster: their ranks, the first axis fastest, and which of them share data."""
+"""The blocks of a cluster: their ranks, with the first axis fastest, and the data that they share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DECLARED = "tw.hopper.cluster_index((2, 1)) at the kernel's start"
 
 
 def cluster_blocks(cluster: Sequence[ClusterAxis]) -> int:
-    """How many blocks a cluster has; 1 without clusters."""
+    """Return the number of blocks in a cluster; 1 without clusters."""
     return math.prod(member.extent for member in cluster)
 
 
 def rank_of(extents: Sequence[int], at: Sequence[Int]) -> Int:
-    """The rank of the block at a coordinate of the cluster, the first axis fastest.
+    """Return the rank of the block at a coordinate of the cluster, the first axis fastest.
 
     Example:
         >>> rank_of((2, 4), (1, 3))
@@ -41,7 +41,7 @@ def rank_of(extents: Sequence[int], at: Sequence[Int]) -> Int:
 
 
 def sharing(cluster: Sequence[ClusterAxis], axes: Sequence[int]) -> tuple[int, Int]:
-    """Which blocks differ from this one only along ``axes``: a mask of ranks, and how far to shift it.
+    """Return the blocks that differ from this one only along ``axes``: a mask of ranks, and its shift.
 
     Bit ``r`` of ``mask << shift`` stands for the block of rank ``r``.
     """
@@ -54,14 +54,14 @@ def sharing(cluster: Sequence[ClusterAxis], axes: Sequence[int]) -> tuple[int, I
 
 
 def needs_cluster_scope(kernel: Kernel) -> bool:
-    """Whether barriers must order accesses of threads to memory that threads of another block access too.
+    """Return whether barriers must order accesses to memory that threads of other blocks also access.
 
-    That is so where threads write global memory, which may be any array's, and arrive at another block's
-    barrier other than relaxed; and where they access shared memory that another block's multicast or threads
-    access. Bulk copies and asynchronous MMA have other ways
-    of completing. Barriers at which no other block arrives, and no other block's bytes do, order the block's
-    own threads alone; where all are such, what other blocks do is ordered by barriers of the cluster.  Bytes
-    and relaxed arrivals tell nothing of what threads wrote to global memory.
+    There are two cases.  Threads write global memory, which may belong to any array, and arrive at another
+    block's barrier without ``relaxed``.  Or threads access shared memory that another block's multicast or
+    threads access.  Bulk copies and asynchronous MMA complete in other ways.  A barrier without arrivals and
+    bytes from other blocks orders only the block's own threads.  If all barriers are of this kind, cluster
+    barriers order the work of other blocks.  Bytes and relaxed arrivals do not order writes of threads to
+    global memory.
     """
     ops = list(kernel.walk())
     if not kernel.cluster or not any(_reaches_barriers(op) for op in ops):
@@ -77,11 +77,11 @@ def needs_cluster_scope(kernel: Kernel) -> bool:
 
 
 def only_parts(kernel: Kernel, barrier: Op) -> bool:
-    """Whether a barrier of the cluster keeps blocks from ending too early, and orders nothing else.
+    """Return whether a cluster barrier only keeps blocks from ending too early, and orders no accesses.
 
-    So it is with the kernel's last operation: nobody accesses memory behind it.  Of other blocks' memory
-    threads must have read alone, which is over when they come here; what they write there, what arrives at
-    barriers there, and copies to several blocks may still be on their way.
+    This holds for the kernel's last operation, because no access follows it.  Threads must only have read
+    other blocks' memory: reads are complete when a thread arrives here.  Writes to other blocks, arrivals at
+    their barriers, and multicast copies may still be pending.
     """
     ops = list(kernel.walk())
     written = (value for op in ops for value in op.written)
@@ -91,12 +91,12 @@ def only_parts(kernel: Kernel, barrier: Op) -> bool:
 
 
 def _reaches_barriers(op: Op) -> bool:
-    """Whether an operation arrives, or has bytes arrive, at transaction barriers of other blocks."""
+    """Return whether an operation arrives at, or delivers bytes to, transaction barriers of other blocks."""
     return op.block is not None if isinstance(op, Arrive) else is_bulk(op) and bool(op.multicast)
 
 
 def violations(kernel: Kernel) -> Iterator[Violation]:
-    """What is wrong with a kernel's cluster, and with operations that reach other blocks of it."""
+    """Yield violations of a kernel's cluster, and of operations that reach its other blocks."""
     for member in kernel.cluster:
         if member.axis >= len(kernel.grid):
             axes = member.axis + 1
@@ -143,7 +143,7 @@ def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
 
 
 def _reaches(op: Op) -> str:
-    """What an operation does to other blocks of its cluster; empty if nothing."""
+    """Return the effect of an operation on other blocks of its cluster; empty if it has none."""
     match op:
         case ClusterBarrier() | ClusterArrive() | ClusterWait():
             return op.name

@@ -1,9 +1,9 @@
-"""The copy: one operation for every movement of a tile, which one of four engines carries out.
+"""The copy: one operation for every movement of a tile, executed by one of four engines.
 
-``direct``: threads load and store, and the copy is done when they go on.  ``matrix``: the lanes of a warp
-exchange rows of 16 bytes as they load or store.  ``async``: threads start accesses that go on in the
-background, in groups.  ``bulk``: one thread starts the copy of a box, which an engine beside the threads
-makes.  `ENGINES` says what each of them takes.
+``direct``: threads load and store, and the copy is complete when they continue.  ``matrix``: the lanes of a
+warp exchange rows of 16 bytes as they load or store.  ``async``: threads start asynchronous accesses, in
+groups.  ``bulk``: one thread starts the copy of a box, which a separate unit executes.  `ENGINES` lists the
+copies that each engine supports.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tilewright.symbolic.nodes import Int
 from tilewright.threads.distribution import Distribution, Mode
 
 BULK_VERBS = ("tma_load", "tma_store")
-"""What authors call bulk copies, into shared memory and out of it."""
+"""Authors' names of bulk copies into and out of shared memory."""
 
 Way: TypeAlias = tuple[str, str]
-"""From where to where: ``"global"``, ``"shared"`` or ``"registers"``."""
+"""Source and target of a copy: ``"global"``, ``"shared"`` or ``"registers"``."""
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """How the lanes of a warp exchange what they load or store: matrices of 8 rows of 16 bytes.
+    """The exchange of loaded or stored elements in a warp: matrices of 8 rows of 16 bytes.
 
     Args:
-        count: matrices of one instruction.
-        transposed: whether a lane gets elements of a column, instead of a row.
-        lanes: the rows whose addresses the threads give, as modes of the thread index.
+        count: matrices per instruction.
+        transposed: whether a lane receives elements of a column instead of a row.
+        lanes: the rows whose addresses the threads provide, as modes of the thread index.
         values: the matrices of further instructions, as modes.
         word: elements in four bytes.
     """
@@ -55,21 +55,20 @@ class Copy(Op):
     Args:
         source: tensor or fragment.
         target: tensor or fragment of the same shape.
-        distribution: which thread moves what, for a copy between memories; a fragment brings its own.
-        vector: elements per access along the distribution's first value mode; None: the widest legal.
-        other: what elements outside of the source read as, in the source's dtype.
-        engine: who moves the tile, one of `ENGINES`; None: the target chooses between those that need no
-            waiting for.
-        completion: how others know that it is done: ``"none"``: when its threads go on; ``"group"``: when the
-            group of copies is waited for that they close next; ``"barrier"``: its bytes count for the present
+        distribution: the elements of each thread, for a copy between memories; a fragment has its own.
+        vector: elements per access along the distribution's first value mode; None: the largest legal number.
+        other: value of elements outside the source, in the source's dtype.
+        engine: the engine, one of `ENGINES`; None: the target chooses a synchronous one.
+        completion: how the copy completes.  ``"none"``: when its threads continue.  ``"group"``: by a wait
+            for the group of copies that they commit next.  ``"barrier"``: its bytes count for the current
             phase of ``barrier[stage]``.
         barrier: a transaction barrier.
-        stage: which of its stages.
-        reduction: None, or ``target = reduction(target, source)`` for each element by itself.
-        matrices: of the matrix engine, who names which row; None before a target has chosen.
-        multicast: of a bulk copy, axes of the cluster: every block that differs from this one only along them
-            gets the box, at the same place of its own ``target``, and the bytes count at its own barrier.
-        readers: of a bulk copy, how many load these elements in the whole launch; 0: nobody says.
+        stage: the stage of the barrier.
+        reduction: None, or the function in ``target = reduction(target, source)``, atomic for each element.
+        matrices: for the matrix engine, the row addresses of each lane; None before a target has chosen.
+        multicast: for a bulk copy, axes of the cluster: every block that differs from this one only along
+            them gets the box at the same offset of its own ``target``; the bytes count at its own barrier.
+        readers: for a bulk copy, the number of readers of these elements in the launch; 0: unknown.
     """
 
     name = "copy"
@@ -91,29 +90,29 @@ class Copy(Op):
 
     @property
     def variant(self) -> str:
-        """The engine; threads that load and store, if none is chosen yet."""
+        """The engine; ``"direct"`` if none is chosen yet."""
         return self.engine or "direct"
 
     @property
     def verb(self) -> str:
-        """What authors call it."""
+        """The author's name of the operation."""
         if self.engine == "bulk":
             return BULK_VERBS[self.completion != "barrier"]
         return "copy_async" if self.engine == "async" else "copy"
 
     @property
     def way(self) -> Way:
-        """From where to where."""
+        """Source and target memory."""
         return place_of(self.source), place_of(self.target)
 
     @property
     def ends(self) -> tuple[Value, Value]:
-        """Of a bulk copy, the end in global memory and that in shared memory."""
+        """The operands of a bulk copy: the one in global memory, then the one in shared memory."""
         return (self.source, self.target) if self.verb == BULK_VERBS[0] else (self.target, self.source)
 
     @property
     def spread(self) -> Distribution:
-        """The distribution that the copy follows."""
+        """The distribution of the copy over threads."""
         if self.distribution is not None:
             return self.distribution
         for value in (self.target, self.source):
@@ -123,49 +122,49 @@ class Copy(Op):
 
 
 def place_of(value: Value) -> str:
-    """Where a value lies: ``"global"``, ``"shared"`` or ``"registers"``."""
+    """Return the memory of a value: ``"global"``, ``"shared"`` or ``"registers"``."""
     return "registers" if value.is_fragment else value.tensor.memory.value
 
 
 def is_bulk(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation is a copy of a box by the engine beside the threads."""
+    """Return whether an operation is a bulk copy."""
     return isinstance(op, Copy) and op.engine == "bulk"
 
 
 def is_bulk_load(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation is a bulk copy whose bytes count at a barrier: into shared memory."""
+    """Return whether an operation is a bulk copy into shared memory, whose bytes count at a barrier."""
     return is_bulk(op) and op.completion == "barrier"
 
 
 def is_bulk_store(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation is a bulk copy that completes with its group: out of shared memory."""
+    """Return whether an operation is a bulk copy out of shared memory, which completes with its group."""
     return is_bulk(op) and op.completion == "group"
 
 
 def is_by_threads(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation is a copy whose elements the threads share out by a distribution."""
+    """Return whether an operation is a copy that threads execute by a distribution."""
     return isinstance(op, Copy) and op.engine != "bulk"
 
 
 def is_in_background(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation is a copy whose accesses threads start, and which goes on beside them."""
+    """Return whether an operation is an asynchronous copy by threads."""
     return isinstance(op, Copy) and op.engine == "async"
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What an engine takes.
+    """The copies that an engine supports.
 
     Args:
-        ways: from where to where it moves tiles, and how each way completes.
-        reductions: with what each way may combine the element that is there.
+        ways: the supported pairs of source and target memory, with the completion of each.
+        reductions: the supported reductions of each pair.
     """
 
     ways: Mapping[Way, str]
     reductions: Mapping[Way, tuple[str, ...]] = field(default_factory=dict)
 
     def verify_ends(self, op: Copy) -> Iterator[Violation]:
-        """Whether a copy completes, and reduces, as its engine does between these ends."""
+        """Check that the engine supports a copy's memories, completion and reduction."""
         completes = self.ways[op.way]
         if op.completion != completes:
             text = f"the {op.variant} engine completes by {completes}, not by {op.completion}"
@@ -196,4 +195,4 @@ ENGINES: Mapping[str, Engine] = {
         {("shared", "global"): tuple(REDUCTIONS)},
     ),
 }
-"""Who moves tiles."""
+"""The engines by name."""

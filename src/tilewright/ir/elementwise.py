@@ -14,15 +14,15 @@ from tilewright.threads.distribution import Distribution
 
 
 def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) -> DType:
-    """The dtype of ``function(operands)``: ``asked`` of conversions, boolean of comparisons, else theirs.
+    """Return the dtype of ``function(operands)``: ``asked`` (conversions), boolean (comparisons), or theirs.
 
     Args:
-        function: what is computed.
-        operands: the dtypes of the operands that have one; the first one of a choice is its condition's.
-        asked: the dtype of a conversion, and of what only has plain numbers as operands.
+        function: the elementwise function.
+        operands: the dtypes of the operands that have one; the first one of a select is its condition's.
+        asked: the dtype of a conversion, and of a function whose operands are all plain numbers.
 
     Raises:
-        DTypeError: operands of different dtypes, an unknown function, or one that needs floats.
+        DTypeError: the operands' dtypes differ, the function is unknown, or it needs floats.
     """
     if function not in FUNCTIONS:
         raise DTypeError(f"unknown elementwise function {function!r}; known: {', '.join(FUNCTIONS)}")
@@ -43,17 +43,17 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
 
 
 def choice_dtype(function: str, operands: Sequence[object]) -> DType | None:
-    """The dtype of a choice between integers, or between truth values, that have no dtype of their own.
+    """Return the dtype of a select between integers, or between truth values, without dtypes of their own.
 
-    Truth values stay truth values.  Integers of the author and of the kernel are i32 if it holds all of
-    them, else i64.
+    Truth values stay truth values.  Integers of the author and of the kernel become i32 if it holds all of
+    them, otherwise i64.
 
     Args:
-        function: what is computed.
+        function: the elementwise function.
         operands: the condition and both alternatives.
 
     Returns:
-        None if an alternative has a dtype, or is a float: `result_dtype` says it then.
+        None if an alternative has a dtype, or is a float; then use `result_dtype`.
 
     Example:
         >>> choice_dtype("select", (True, 1, 0)), choice_dtype("select", (True, 1, 2**40))
@@ -72,7 +72,7 @@ def choice_dtype(function: str, operands: Sequence[object]) -> DType | None:
 
 
 def _no_bits(given: DType, asked: DType) -> str:
-    """Why the bits of one dtype are none of another; empty if they are."""
+    """Return why a bitcast between two dtypes is illegal; empty if it is legal."""
     if given.kind == "bool" or asked.kind == "bool" or given.bits < 8:
         return "needs numbers of whole bytes; nearest legal choice: .to(...)"
     if given.components > 1 or asked.components > 1:
@@ -83,5 +83,5 @@ def _no_bits(given: DType, asked: DType) -> str:
 
 
 def widest_map(maps: Sequence[Distribution]) -> Distribution:
-    """The map that the others are broadcast to, if they fit: the first of the most elements."""
+    """Return the map that the others broadcast to, if they fit: the first with the most elements."""
     return max(maps, key=lambda spread: math.prod(spread.shape))

@@ -1,4 +1,4 @@
-"""The legality rules of arithmetic on fragments that hold on every target."""
+"""Legality rules of arithmetic on fragments that hold on every target."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tilewright.threads.registers import broadcast
 
 
 def spelled(shape: tuple[Int, ...]) -> str:
-    """A shape as messages have it."""
+    """Format a shape for messages."""
     return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
 
 
 def literal_obstacle(dtype: DType, value: object) -> tuple[str, str] | None:
-    """Why a plain number is no value of the dtype beside it, and the nearest that is; None if it is one."""
+    """Return why a dtype cannot hold a plain number, and the nearest value that it holds; None if it can."""
     if not isinstance(value, int | float):
         return None
     if (nearest := nearest_held(dtype, value)) is not None:
@@ -43,26 +43,26 @@ def literal_obstacle(dtype: DType, value: object) -> tuple[str, str] | None:
 
 
 def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterator[Violation]:
-    """Plain numbers must be values of the dtype that they stand beside."""
+    """Require plain numbers to be values of the other operands' dtype."""
     for value in values:
         if (found := literal_obstacle(dtype, value)) is not None:
             yield op.violation("dtype", *found)
 
 
 def verify_fragment(op: Fragment) -> Iterator[Violation]:
-    """The dtype must be able to hold what the fragment is filled with."""
+    """Require the dtype to hold the fragment's initial value."""
     yield from verify_literals(op, op.dtype, (op.fill,))
 
 
 def verify_fill(op: Fill) -> Iterator[Violation]:
-    """The dtype must be able to hold the value."""
+    """Require the dtype to hold the value."""
     yield from verify_literals(op, op.target.dtype, (op.value,))
     if isinstance(op.value, Value):
         yield from verify_conversion(op, op.value, op.target)
 
 
 def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
-    """The function exists, with this many operands, over distributions and dtypes that fit together."""
+    """Require a known function with the right number of operands, and compatible distributions and dtypes."""
     arity = FUNCTIONS[op.function].arity
     if len(op.operands_) != arity:
         yield op.violation("elementwise", f"{op.function} takes {arity} operands, not {len(op.operands_)}")
@@ -89,7 +89,7 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
 
 
 def _verify_kinds(op: Elementwise, beside: DType) -> Iterator[Violation]:
-    """Truth values stand beside truth values only; an integer of the kernel must be one of the dtype's."""
+    """Combine truth values only with truth values; require kernel integers to fit the dtype."""
     is_mask = beside.kind == "bool"
     for operand in op.operands_:
         if isinstance(operand, Value | float):
@@ -118,7 +118,7 @@ def _verify_kinds(op: Elementwise, beside: DType) -> Iterator[Violation]:
 
 
 def moved(source: Value, like: Value) -> str:
-    """The call that gives a fragment another's map."""
+    """Return the call that gives a fragment another fragment's map."""
     given, wanted = source.fragment.distribution, like.fragment.distribution
     local = registers(given, wanted, (0,) * given.rank)
     scratch = "" if local is not None else f", scratch=tw.shared({given.shape}, tw.{source.dtype})"
@@ -126,7 +126,7 @@ def moved(source: Value, like: Value) -> str:
 
 
 def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
-    """A violation for two maps that do not fit together."""
+    """Return a violation for two maps that do not fit together."""
     shapes = " and ".join(f"{v} {spelled(v.fragment.shape)}" for v in (full, part))
     maps = "; ".join(f"{v}: {v.fragment.distribution}" for v in (full, part))
     wanted, given = full.fragment.shape, part.fragment.shape
@@ -145,7 +145,7 @@ def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
 
 
 def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violation]:
-    """Complex numbers are moved as they are: no dtype is converted to or from them."""
+    """Refuse conversions to or from complex dtypes."""
     kinds = source.dtype, target.dtype
     if kinds[0] != kinds[1] and any(kind.components > 1 for kind in kinds):
         yield op.violation(

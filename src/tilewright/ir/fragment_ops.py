@@ -19,15 +19,15 @@ from tilewright.threads.registers import Keep, Reduction, is_local, reduction
 __all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "Reduce"]
 
 REDUCTIONS = ("sum", "max", "min")
-"""What `Reduce` can do."""
+"""Functions of `Reduce`."""
 
 
 @dataclass(frozen=True)
 class Reduce(Op):
     """``result[..., g, ...] = function(source[..., c, ...] for all c whose kept digits are g)``.
 
-    The result has extent 1 along ``dim``, or as many as ``keep`` has digits' values.  Threads that held
-    different coordinates along ``dim`` then hold copies; values along it fall away.
+    The extent of the result along ``dim`` is 1, or the number of values of the digits ``keep``.  Threads that
+    held different coordinates along ``dim`` then hold copies; values along it are dropped.
 
     A sum is computed in f32 for narrower floats and rounded once at the end; integers wrap.  Its order: each
     thread adds its values by rising register number, then pairs of lanes add what they have, neighbours in
@@ -62,11 +62,11 @@ class Reduce(Op):
 
     @property
     def plan(self) -> Reduction:
-        """Which registers and lanes are combined."""
+        """Return the registers and lanes to combine."""
         return reduction(self.source.fragment.distribution, self.dim, self.keep)
 
     def verify(self) -> Iterator[Violation]:
-        """Numbers only; lanes are combined in pairs."""
+        """Require numbers, and a number of lanes that can be combined in pairs."""
         dtype = self.source.dtype
         if dtype.components > 1 or dtype.kind == "bool":
             yield self.violation("dtype", f"{self.function} of {dtype} {self.source}", "i32, or a real float")
@@ -79,7 +79,7 @@ class Reduce(Op):
                 )
 
     def outside_warps(self, lanes: int) -> Iterator[Violation]:
-        """Whether what is reduced to one value lies in several warps of ``lanes`` threads."""
+        """Return whether the inputs of one result are in several warps of ``lanes`` threads."""
         plan = self.plan
         if plan.span <= lanes:
             return
@@ -100,14 +100,14 @@ class Reduce(Op):
 
 @dataclass(frozen=True)
 class Redistribute(Op):
-    """``result[i] = source[start + i]``: a part of a fragment, or all of it, by another map.
+    """``result[i] = source[start + i]``: a part of a fragment, or all of it, with another map.
 
-    Every thread must hold in ``source`` what it holds in the result.
+    Every thread must already hold its elements of the result in ``source``.
 
     Args:
         source: the fragment.
-        start: coordinates of the result's first element; of at most one bounded symbol.
-        distribution: the result's.
+        start: coordinates of the result's first element, with at most one symbol, which has bounds.
+        distribution: distribution of the result.
     """
 
     name = "redistribute"
@@ -124,7 +124,7 @@ class Redistribute(Op):
         return FragmentType(source.dtype, distribution)
 
     def verify(self) -> Iterator[Violation]:
-        """The box lies in the source, and no value must change its thread."""
+        """Require the box to lie in the source, and every value to stay in its thread."""
         held, shape = self.source.fragment.distribution, self.distribution.shape
         if len(shape) != held.rank or len(self.start) != held.rank:
             yield self.violation("redistribute", f"box of {shape} at {self.start} in a tile of {held.shape}")
@@ -147,7 +147,7 @@ class Redistribute(Op):
 
 @dataclass(frozen=True)
 class Coordinates(Op):
-    """``result[i0, i1, ...] = i_dim``, in i32: where each element of a tile lies in it."""
+    """``result[i0, i1, ...] = i_dim``, in i32: the coordinate of each element of a tile."""
 
     name = "coordinates"
     traits = IN_REGISTERS

@@ -1,4 +1,4 @@
-"""Views whose coordinates along one dimension lie in memory: rows that are gathered or scattered."""
+"""Views with an index tensor along one dimension: gathered or scattered rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Gather(Op):
     """A view of chosen rows: ``result[..., i, ...] = source[..., index[i], ...]`` along dimension ``dim``.
 
     Elements of rows outside of ``[0, extent)`` are invalid, and so are those past the edge of ``index``.  The
-    index is read by whoever accesses the view, when it does.
+    operation that accesses the view reads the index.
 
     Args:
         source: a tensor in memory.
         index: a tensor of integers of one dimension, in memory.
         dim: the dimension of the source.
-        padded: whether rows outside are meant; if not, the reference finds them.
+        padded: whether rows outside are allowed; otherwise the reference reports them.
     """
 
     name = "gather"
@@ -59,7 +59,7 @@ class Gather(Op):
             )
         shape = (*old.shape[:dim], numbers.shape[0], *old.shape[dim + 1 :])
         at = coordinates(shape)
-        # Integers of generated code have a sign: rows of 2**63 and more are negative ones to it.
+        # Generated code has signed integers, so it sees rows of 2**63 and more as negative.
         least, most = (int(end) for end in limits(i64 if numbers.dtype == u64 else numbers.dtype))
         row = Element(Sym(index.buffer.name), numbers.view.at((at[dim],)), least, most)
         exists = numbers.view.valid_at((at[dim],))

@@ -1,4 +1,4 @@
-"""Index symbols: what a loop's or a grid axis' span tells about its index."""
+"""Index symbols: ranges and divisors of the indices of loops and grid axes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tilewright.symbolic.ranges import bits, bounds, divisor
 from tilewright.symbolic.rebuilding import parts
 
 VARIABLE = -(2**63), 2**63 - 1
-"""The least and the largest integer that a variable holds."""
+"""Smallest and largest integer that a variable holds."""
 
 COUNTED = 2**31
-"""Loops over sizes, and integers that are named, lie below this; derived ones may have 64 bits."""
+"""Upper bound of loop indices over sizes and of named integers. Derived integers may have 64 bits."""
 
 
 def is_product(value: Int) -> bool:
-    """Whether an integer is made of a product of sizes that need not fit 32 bits, though each of them does.
+    """Return whether an integer contains a product of sizes: it may exceed 32 bits although each size fits.
 
     Example:
         >>> m, n = Sym("m", 0, 2**31 - 1), Sym("n", 0, 2**31 - 1)
@@ -28,7 +28,7 @@ def is_product(value: Int) -> bool:
 
 
 def loop_index(name: str, start: Int, stop: Int, step: int) -> Sym:
-    """The index symbol of ``for name in range(start, stop, step)``, with all that the span tells."""
+    """Return the index symbol of ``for name in range(start, stop, step)``, with its range and divisor."""
     low, high = bounds(start)[0], bounds(add(stop, -1))[1]
     exact = divisor(start) if start != 0 else step
     return Sym(
@@ -41,13 +41,13 @@ def loop_index(name: str, start: Int, stop: Int, step: int) -> Sym:
 
 
 def grid_index(name: str, extent: Int) -> Sym:
-    """The index symbol of a grid axis."""
+    """Return the index symbol of a grid axis."""
     high = bounds(extent)[1]
     return Sym(name, 0, int(max(high - 1, 0)) if high < float("inf") else None, 1, extent)
 
 
 def named_integer(name: str, value: Int) -> Sym:
-    """The symbol of `Let`: what is known of its value."""
+    """Return the symbol of `Let`, with the known range and divisor of its value."""
     low, high = bounds(value)
     return Sym(
         name,

@@ -1,6 +1,6 @@
-"""Integers of the kernel: variables, names, and those that lie in memory: sizes of groups, offsets.
+"""Integers of the kernel: variables, named integers, and integers in memory (group sizes, offsets).
 
-An operation whose result is such an integer has a function ``symbol``: what is known of it.
+An operation with an integer result has a function ``symbol``, which returns its known range and divisor.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SetVariable(Op):
 
 @dataclass(frozen=True)
 class GetVariable(Op):
-    """Define a symbol with the variable's present value."""
+    """Define a symbol with the variable's current value."""
 
     name = "get_var"
     traits = CONTROL
@@ -81,15 +81,15 @@ class Let(Op):
 
 @dataclass(frozen=True)
 class ReadIndex(Op):
-    """Define a symbol with an integer that lies in memory, the same for all threads: each reads it.
+    """Define a symbol with an integer from memory, the same for all threads; each thread reads it.
 
-    It is read where the operation stands, after the barriers and waits before it.
+    The read takes place at the operation, after the barriers and waits before it.
 
     Args:
         source: a tensor without dimensions, of an integer dtype; outside of its array it reads as 0.
-        low: the least value that it may have; None: the least of its dtype.
-        stop: one more than the largest value that it may have; None: as large as its dtype allows.
-        multiple: what divides it.
+        low: smallest legal value; None: the smallest of its dtype.
+        stop: one more than the largest legal value; None: as large as its dtype allows.
+        multiple: a divisor of the value.
     """
 
     name = "read_index"
@@ -105,14 +105,14 @@ class ReadIndex(Op):
     def symbol(
         name: str, source: Value, low: Int | None = None, stop: Int | None = None, multiple: int = 1
     ) -> Sym:
-        """The symbol of the result: what is known of it."""
+        """The symbol of the result, with its known range and divisor."""
         least, most = (int(end) for end in limits(source.dtype))
         first = least if low is None else max(bounds(low)[0], least)
         last = most if stop is None else min(bounds(stop)[1] - 1, most)
         return Sym(name, int(first), int(max(first, last)), multiple, None if isinstance(stop, int) else stop)
 
     def verify(self) -> Iterator[Violation]:
-        """One element of an integer dtype in memory, and a range that is not empty."""
+        """Require one element of an integer dtype in memory, and a range that is not empty."""
         if not self.source.is_tensor or self.source.tensor.view.rank:
             text = f"{self.source} is no single element of a tensor in memory"
             yield self.violation("index", text, f"an index for each dimension of {self.source}")
@@ -130,7 +130,7 @@ class ReadIndex(Op):
 
 
 def is_wide(op: Op) -> TypeGuard[GetVariable | ReadIndex]:
-    """Whether an operation takes an integer of 64 bits from a variable or from memory."""
+    """Return whether an operation takes a 64-bit integer from a variable or from memory."""
     return isinstance(op, GetVariable | ReadIndex) and bits(op.result) == 64
 
 

@@ -1,4 +1,4 @@
-"""Orders along K: operands may be held in any, as long as both of a multiply are in the same."""
+"""Orders along K: both operands of a multiply must have the same order, but any order is legal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tilewright.threads.distribution import Distribution
 
 @lru_cache(maxsize=256)
 def order_along_k(held: Distribution, wanted: Distribution) -> tuple[int, ...] | None:
-    """For each k of an operand, as an instruction counts them, the k of the tile that stands in its place.
+    """Return, for each k of an instruction's operand, the tile's k in its position.
 
     Args:
         held: the map of a fragment.
-        wanted: that of the operand.
+        wanted: the map of the operand.
 
     Returns:
-        None where rows differ, or where lanes do not agree on an order.
+        None if rows differ, or if lanes disagree on the order.
 
     Example:
         >>> from tilewright.threads.distribution import Mode

@@ -20,21 +20,21 @@ from tilewright.symbolic.nodes import Int, Sym
 
 @dataclass(frozen=True)
 class TensorParam:
-    """An array of the caller's."""
+    """An array argument."""
 
     value: Value
 
 
 @dataclass(frozen=True)
 class ScalarParam:
-    """A number of the caller's, passed by value."""
+    """A number argument, passed by value."""
 
     value: Value
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a size comes from: the extent of dimension ``dim`` of parameter ``tensor``."""
+    """Source of a size: the extent of dimension ``dim`` of parameter ``tensor``."""
 
     tensor: str
     dim: int
@@ -42,7 +42,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Stride:
-    """Where a size comes from: the stride, in elements, of dimension ``dim`` of parameter ``tensor``."""
+    """Source of a size: the stride, in elements, of dimension ``dim`` of parameter ``tensor``."""
 
     tensor: str
     dim: int
@@ -50,14 +50,14 @@ class Stride:
 
 @dataclass(frozen=True)
 class Argument:
-    """Where a size comes from: the integer argument ``name``."""
+    """Source of a size: the integer argument ``name``."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Derived:
-    """Where a size comes from: an expression over other sizes, computed once by the launcher."""
+    """Source of a size: an expression over other sizes, computed once by the launcher."""
 
     value: Int
 
@@ -67,7 +67,7 @@ Source: TypeAlias = Extent | Stride | Argument | Derived
 
 @dataclass(frozen=True)
 class SizeParam:
-    """An integer passed to the kernel; ``bits`` is 64 where offsets need it."""
+    """An integer passed to the kernel; ``bits`` is 64 if offsets need it."""
 
     sym: Sym
     source: Source
@@ -82,8 +82,8 @@ class Workspace:
         value: the tensor.
         elems: number of elements, over the kernel's sizes.
         zeroed: whether it holds zeros when the kernel starts.
-        resets: whether it also holds zeros when the kernel has ended (`tw.counter`): it is then cleared once,
-            when it is allocated, and never again.
+        resets: whether the kernel also leaves zeros (`tw.counter`).  It is then cleared only once, when it is
+            allocated.
     """
 
     value: Value
@@ -97,16 +97,16 @@ Param: TypeAlias = TensorParam | ScalarParam | SizeParam | Workspace
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What TMA must know of an array and a box: derived from the launch's arguments, passed by value.
+    """The TMA descriptor of an array and a box: derived from the launch's arguments, passed by value.
 
     Args:
         name: its name in generated text.
         tensor: the parameter whose address, extents and strides it holds.
-        box: how many elements of each dimension the box reaches over.
+        box: number of tensor elements that the box spans in each dimension.
         dtype: element type.
-        order: the tensor's dimensions as the box lies in shared memory, from the slowest to the fastest.
-        steps: every how many-th element of each dimension it takes.
-        is_swizzled: whether the box lies in rows of 128 bytes under the swizzle, and not as one row.
+        order: the tensor's dimensions in the order of the box in shared memory, from slowest to fastest.
+        steps: step between the elements of the box in each dimension.
+        is_swizzled: whether shared memory holds swizzled rows of 128 bytes; otherwise it holds one row.
     """
 
     name: str
@@ -119,7 +119,7 @@ class TensorMap:
 
     @property
     def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
-        """What tells it from others: the tensor, and the form of the box."""
+        """The identity of the map: the tensor, and the form of the box."""
         return self.tensor, self.box, self.order, self.steps, self.is_swizzled
 
 
@@ -155,10 +155,10 @@ class Kernel:
         threads: threads per block.
         lanes: threads per warp.
         body: the operations.
-        guards: what the launcher checks.
-        tensor_maps: passed after the parameters; a target derives them.
-        violations: rules broken while tracing; no target compiles a kernel that has any.
-        notes: choices that were made while it was traced: which barriers were placed, and why.
+        guards: conditions that the launcher checks.
+        tensor_maps: TMA descriptors, passed after the parameters; a target derives them.
+        violations: rules broken while tracing; no target compiles a kernel with violations.
+        notes: choices made while tracing: the inserted barriers, with reasons.
 
     Example:
         >>> import numpy as np
@@ -195,7 +195,7 @@ class Kernel:
 
     @property
     def tensors(self) -> tuple[Value, ...]:
-        """The caller's arrays."""
+        """The array parameters."""
         return tuple(p.value for p in self.params if isinstance(p, TensorParam))
 
     @property
@@ -205,11 +205,11 @@ class Kernel:
 
     @property
     def workspaces(self) -> tuple[Workspace, ...]:
-        """The launcher's own buffers."""
+        """The workspaces, which the launcher owns."""
         return tuple(p for p in self.params if isinstance(p, Workspace))
 
     def walk(self) -> Iterator[Op]:
-        """Every operation in program order, outer before inner."""
+        """Yield every operation in program order, outer before inner."""
         return iter(self._ops)
 
     @cached_property
@@ -223,17 +223,17 @@ class Kernel:
 
     @property
     def waits_for_prior_grid(self) -> bool:
-        """Whether a grid of it may begin before the grid before it has ended: it waits where it must."""
+        """Whether a grid of this kernel may start before the previous grid has ended."""
         return any(isinstance(op, PriorGridWait) for op in self.walk())
 
     @cached_property
     def splits_cluster_barriers(self) -> bool:
-        """Whether a warp goes on between its arrival at a barrier of the cluster and its wait."""
+        """Whether the kernel has separate arrive and wait operations for cluster barriers."""
         return any(isinstance(op, ClusterArrive) for op in self.walk())
 
     @cached_property
     def written_params(self) -> frozenset[str]:
-        """Names of the caller's arrays that the kernel writes."""
+        """Names of the array parameters that the kernel writes."""
         written = {value.buffer for op in self.walk() for value in op.written}
         return frozenset(value.name for value in self.tensors if value in written)
 
@@ -243,9 +243,9 @@ BARRIER_BYTES = 8
 
 
 def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
-    """The byte offset of every shared tensor and barrier, and the total.
+    """Return the byte offset of every shared tensor and barrier, and the total size.
 
-    Those that no plan gives a place lie one after another, behind those that have one.
+    Tensors without a planned offset follow one another, after those with one.
     """
     placed = [op for op in kernel.walk() if isinstance(op, Shared) and op.at is not None]
     offsets: dict[Value, int] = {op.result: op.at for op in placed if op.at is not None}
@@ -263,7 +263,7 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
 
 
 def defined_symbols(kernel: Kernel) -> set[Sym]:
-    """Every symbol that the kernel's parameters, grid and operations define."""
+    """Return every symbol that the kernel's parameters, grid and operations define."""
     found = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
     for op in kernel.walk():
         found |= {result for result in op.results if isinstance(result, Sym)}

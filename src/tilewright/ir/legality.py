@@ -1,4 +1,4 @@
-"""The legality rules of copies and matrix multiplies that hold on every target."""
+"""Legality rules of copies and matrix multiplies that hold on every target."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _shape(value: Value) -> tuple[Int, ...]:
 
 
 def verify_copy(op: Copy) -> Iterator[Violation]:
-    """The rules of `Copy` that a copy breaks."""
+    """Yield the rules of `Copy` that a copy breaks."""
     yield from verify_conversion(op, op.source, op.target)
     if op.other != 0:
         yield from _verify_other(op)
@@ -71,7 +71,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
 
 
 def verify_async_copy(op: Copy) -> Iterator[Violation]:
-    """As `verify_copy`; global to shared, equal dtypes, accesses as wide as a machine copies so."""
+    """Like `verify_copy`, for async copies: global to shared, equal dtypes, accesses of a supported width."""
     yield from verify_copy(op)
     size = op.source.dtype.bytes_of(op.vector or 0)
     if op.way != ("global", "shared"):
@@ -93,7 +93,7 @@ def verify_async_copy(op: Copy) -> Iterator[Violation]:
 
 
 def verify_matrix_copy(op: Copy) -> Iterator[Violation]:
-    """As `verify_copy`; between shared memory and registers."""
+    """Like `verify_copy`, for the matrix engine: between shared memory and registers."""
     yield from verify_copy(op)
     if set(op.way) != {"shared", "registers"}:
         text = f"matrices move between shared memory and registers, not from {op.way[0]} to {op.way[1]}"
@@ -101,7 +101,7 @@ def verify_matrix_copy(op: Copy) -> Iterator[Violation]:
 
 
 def _verify_other(op: Copy) -> Iterator[Violation]:
-    """What elements outside of the source read as is a number of its dtype, and there is an outside."""
+    """Require ``other`` to be a number of the source's dtype, and the source to have elements outside."""
     kind = op.source.dtype
     if op.source.is_fragment:
         text = f"every element of the fragment {op.source} exists: none reads as {op.other}"
@@ -116,7 +116,7 @@ def _verify_other(op: Copy) -> Iterator[Violation]:
 
 
 def _nearest_map(op: Copy) -> str:
-    """How both sides of a copy get one map."""
+    """Return the change that gives both sides of a copy one map."""
     if op.source.is_fragment and op.target.is_fragment:
         return f"{moved(op.source, op.target)}, copied to {op.target}"
     if op.distribution is not None:
@@ -149,7 +149,7 @@ def _flaw(spread: Distribution) -> str:
 
 
 def _nearest_spread(spread: Distribution, shape: tuple[Int, ...]) -> str:
-    """A map of a tile to about as many threads, or the tile that a map is of."""
+    """Return a map of the tile with about as many threads, or the tile that fits the map."""
     extents = tuple(extent for extent in shape if isinstance(extent, int))
     if len(extents) < len(shape):
         return f"a tile of shape {spelled(spread.shape)}"
@@ -184,7 +184,7 @@ def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Viol
 
 
 def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) -> Iterator[Violation]:
-    """Whether a tensor can be accessed in vectors along a dimension."""
+    """Check that a tensor can be accessed in vectors along a dimension."""
     kind = value.tensor
     size = kind.dtype.bytes_of(vector)
     if obstacle := kind.view.vector_obstacle(dim, vector):
@@ -219,7 +219,7 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
 
 
 def _gap(value: Value, along: int) -> int | None:
-    """The dimension of an array that a tensor's dimension follows, if the array is contiguous along none."""
+    """Return the array dimension of a tensor's dimension, if the array has no contiguous dimension."""
     view, array = value.tensor.view, value.buffer.tensor.view
     strides = [_step(array, dim) for dim in range(array.rank)]
     moved = symbols(_step(view, along))
@@ -229,7 +229,7 @@ def _gap(value: Value, along: int) -> int | None:
 
 
 def _unknown(value: Value, along: int, width: int) -> dict[Sym, str]:
-    """The sizes of the array behind a tensor that vectors along a dimension need to be multiples."""
+    """Return the sizes of the base array that must be multiples for vectors along a dimension."""
     view, array = value.tensor.view, value.buffer.tensor.view
     parts = view.valid.parts if isinstance(view.valid, And) else (view.valid,)
     edges = {sym for part in parts if view.coords[along] in symbols(part) for sym in symbols(part)}
@@ -243,13 +243,13 @@ def _unknown(value: Value, along: int, width: int) -> dict[Sym, str]:
 
 
 def _step(view: View, dim: int) -> Int:
-    """How far the next element along a dimension lies."""
+    """Return the distance to the next element along a dimension."""
     index = view.coords[dim]
     return expand(add(substitute(view.offset, {index: add(index, 1)}), mul(view.offset, -1)))
 
 
 def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
-    """The widest vector that is legal on both sides of a copy, in elements; at most the widest access."""
+    """Return the widest vector in elements that is legal on both sides of a copy, up to the widest access."""
     spread = op.spread if spread is None else spread
     dim, run = spread.vector()
     width = run & -run
@@ -266,7 +266,7 @@ def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
 
 
 def verify_mma(op: Mma) -> Iterator[Violation]:
-    """The rules of `Mma` that a matrix multiply breaks; those of `MmaAsync` if that is what it becomes."""
+    """Yield the rules that an `Mma` breaks; those of `MmaAsync` if it will become one."""
     if op.mma.atom.asynchronous:
         yield from verify_mma_async(op)
         return
@@ -302,7 +302,7 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
 
 
 def _in_one_order(op: Mma) -> bool:
-    """Whether both operands are fragments whose k stand in one order, whichever it is."""
+    """Return whether both operands are fragments with the same order of k."""
     if not (op.a.is_fragment and op.b.is_fragment):
         return False
     depths = op.a.fragment.shape[1], op.b.fragment.shape[1]
@@ -358,7 +358,7 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
 
 
 def _is_transposed(op: Mma, axis: int) -> bool:
-    """Whether an operand has the shape (K, rows), and fits with its dimensions exchanged only."""
+    """Return whether an operand has the shape (K, rows), so that it fits only after a transpose."""
     shape, other = (_shape(value) for value in ((op.a, op.b)[axis], (op.b, op.a)[axis]))
     rows, k = op.mma.tile[axis], op.mma.tile[2]
     if len(shape) != 2 or len(other) != 2 or not isinstance(shape[0], int) or shape[1] != rows:
@@ -368,7 +368,7 @@ def _is_transposed(op: Mma, axis: int) -> bool:
 
 
 def _nearest_mma(op: Mma) -> str:
-    """The repeats, or else the tiles, that would make both operands fit."""
+    """Return the repeats, or else the tiles, that make both operands fit."""
     atom, warps = op.mma.atom, op.mma.warps
     repeats: list[int] = []
     tiles: list[str] = []

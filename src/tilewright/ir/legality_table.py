@@ -1,7 +1,7 @@
-"""What is legal of an operation: a table from the kinds of operations to the rules that hold on every target.
+"""The table from operation classes to the legality rules that hold on every target.
 
-`Op.verify` looks at the fields of an operation alone; what the rules here ask depends on its operands.  An
-operation does not know them, so they may know the operations.
+`Op.verify` checks only an operation's own fields.  The rules here also check its operands.  Operations do not
+import the rules, so the rules may import the operations.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tilewright.ir.shared_legality import verify_shared
 
 
 def broken_rules(op: Op) -> Iterator[Violation]:
-    """The rules that an operation breaks on any target."""
+    """Return the rules that an operation breaks on any target."""
     yield from op.verify()
     if (rules := LEGALITY.get(type(op))) is not None:
         yield from rules(op)
 
 
 def _verify_engine(op: Copy) -> Iterator[Violation]:
-    """Engine, ends and completion of a copy fit together; then the rules of the engine."""
+    """Check engine, memories and completion of a copy, then the rules of the engine."""
     engine = ENGINES.get(op.variant)
     if engine is None:
         yield op.violation("engine", f"there is no engine {op.engine!r}", " or ".join(ENGINES))
@@ -49,7 +49,7 @@ BY_ENGINE: Mapping[str, Callable[[Copy], Iterator[Violation]]] = {
     "async": verify_async_copy,
     "bulk": verify_bulk_copy,
 }
-"""The rules of copies, by who moves the tile."""
+"""The rules of copies, by engine."""
 
 LEGALITY: Mapping[type[Op], Callable[[Any], Iterator[Violation]]] = {
     Copy: _verify_engine,
@@ -61,4 +61,4 @@ LEGALITY: Mapping[type[Op], Callable[[Any], Iterator[Violation]]] = {
     Role: verify_role,
     Shared: verify_shared,
 }
-"""The rules of each operation that has more than its fields can say."""
+"""The rules of each operation class whose legality depends on its operands."""

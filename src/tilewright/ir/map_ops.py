@@ -1,4 +1,4 @@
-"""Arrays whose tensor maps lie in memory: bulk copies walk boxes of them by a map in a row of a table."""
+"""Arrays with tensor maps in memory: bulk copies use a map in a row of a table."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import divisor
 
 MAP_WORDS, MAP_UNIT = 16, 8
-"""Integers of 64 bits that a tensor map takes, and of how many its place is a multiple."""
+"""Size and alignment of a tensor map, in 64-bit integers."""
 
 
 @dataclass(frozen=True)
 class ByMap(Op):
-    """The same tensor, an array of which bulk copies move boxes by the tensor map in ``table[row, column:]``.
+    """The same tensor, for bulk copies that use the tensor map in ``table[row, column:]``.
 
     Args:
         source: a view of a buffer in global memory.
-        table: i64, of two dimensions; the launcher has written the map there.
-        row: of the table.
-        column: where the map begins.
+        table: an i64 tensor of two dimensions; the launcher has written the map there.
+        row: the row of the table.
+        column: the first column of the map.
     """
 
     name = "by_map"
@@ -44,7 +44,7 @@ class ByMap(Op):
         return replace(source.tensor, view=array, map=MapInMemory(table, row, column, array))
 
     def verify(self) -> Iterator[Violation]:
-        """A whole array, and integers where a tensor map may lie."""
+        """Require a whole array, and a legal position of the tensor map."""
         kind, source = self.table.tensor, self.source.tensor
         if kind.dtype.name != "i64" or kind.view.rank != 2 or kind.memory is not Memory.GLOBAL:
             text = f"tensor maps lie in rows of {self.table}, of rank {kind.view.rank} and {kind.dtype}"
@@ -62,9 +62,9 @@ class ByMap(Op):
 
 @dataclass(frozen=True)
 class AcquireMap(Op):
-    """The role's first thread sees the tensor map of ``source`` as it was when the kernel was launched.
+    """Let the role's first thread see the tensor map of ``source`` as it was when the kernel was launched.
 
-    It comes before the first of the role's bulk copies by that map.
+    It must come before the role's first bulk copy with that map.
     """
 
     name = "acquire_map"
@@ -73,7 +73,7 @@ class AcquireMap(Op):
     source: Value
 
     def verify(self) -> Iterator[Violation]:
-        """A tensor with a map in memory."""
+        """Require a tensor with a map in memory."""
         if self.source.tensor.map is None:
             text = f"the launch itself passes the tensor maps of {self.source.buffer}"
             yield self.violation("tensor map", text, "a view of what tw.hopper.by_map has made")

@@ -1,8 +1,8 @@
-"""Tensor maps that lie in memory: which a kernel wants of its launcher, and how the reference spells them.
+"""Tensor maps in memory: the maps that the launcher must write, and their encoding for the reference.
 
-A driver encodes a tensor map in its own way.  For the reference, which has no driver, a map is written in
-plain numbers: where the array begins in its buffer, its extents, its strides, and what a box reaches over, in
-elements and in the order of its dimensions, with zeros behind.
+A driver encodes a tensor map in its own way.  The reference has no driver and uses plain numbers: the offset
+of the array in its buffer, its extents, its strides, and the spans of a box, in elements and in the order of
+the dimensions, followed by zeros.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tilewright.ir.map_ops import MAP_WORDS
 
 
 class WantedMap(NamedTuple):
-    """A map that lies in every row of a table that bulk copies take it from.
+    """A map in every row of a table, for bulk copies.
 
     Args:
         table: the kernel's parameter.
-        column: where it begins in a row.
-        form: what it must say of boxes; its tensor is the buffer that the array is part of.
+        column: the first column of the map.
+        form: the form of the boxes; its tensor is the buffer that contains the array.
     """
 
     table: str
@@ -30,7 +30,7 @@ class WantedMap(NamedTuple):
 
 
 def wanted_maps(kernel: Kernel) -> tuple[WantedMap, ...]:
-    """The maps that the launcher writes into tables before a kernel that breaks no rule is launched."""
+    """Return the maps that the launcher writes into tables before it launches a legal kernel."""
     found: dict[tuple[str, int], WantedMap] = {}
     for op in by_maps(kernel.walk()):
         source = op.ends[0]
@@ -46,7 +46,7 @@ def wanted_maps(kernel: Kernel) -> tuple[WantedMap, ...]:
 def in_plain_numbers(
     start: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int]
 ) -> tuple[int, ...]:
-    """The map of an array for the reference, which has no driver to encode it.
+    """Return the map of an array in the encoding of the reference.
 
     Example:
         >>> in_plain_numbers(3, (8, 40), (64, 1), (8, 32))

@@ -1,4 +1,4 @@
-"""How often each warp comes to the barriers at which all threads of a block meet, wherever they stand."""
+"""Barrier counts: how often each warp reaches the barriers of all threads of a block."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tilewright.ir.kernel import Kernel
 
 Index = Mapping[Sym, Int]
-"""The indices of the groups that a warp is in."""
+"""The group indices of a warp."""
 
 
 def violations(kernel: Kernel) -> Iterator[Violation]:
-    """A barrier of all threads to which some warps certainly come more often than others: they wait for ever.
+    """Report a barrier of all threads that some warps certainly reach more often than others: a deadlock.
 
     Args:
         kernel: the traced kernel.
@@ -43,9 +43,9 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
 
 
 def at_once(kernel: Kernel) -> frozenset[int]:
-    """The identities of barriers of all threads, outside of loops, at which all stand at the same time.
+    """Return the identities of barriers, outside of loops, at which all threads are at the same time.
 
-    They are those to which all warps come after as many others, whatever the kernel's sizes.
+    These are the barriers before which all warps pass equally many others, for all sizes of the kernel.
     """
     if not any(is_of_all(op, kernel) for op in kernel.walk()):
         return frozenset()
@@ -61,7 +61,7 @@ def at_once(kernel: Kernel) -> frozenset[int]:
 
 
 def is_of_all(op: Op, kernel: Kernel) -> bool:
-    """Whether an operation is a barrier that counts all threads of the block, wherever they stand."""
+    """Return whether an operation is a barrier of all threads of the block, in whatever code they are."""
     return isinstance(op, RoleBarrier) and op.threads == kernel.threads
 
 
@@ -71,20 +71,20 @@ def _warps(kernel: Kernel) -> list[_Warp]:
 
 @dataclass
 class _Warp:
-    """A warp of a block, and how many barriers it has passed before each one, where that is known."""
+    """A warp of a block, with the number of barriers that it has passed before each one, if known."""
 
     kernel: Kernel
     number: int
     before: dict[int, Int] = field(default_factory=dict)
 
     def count(self, block: Block, rank: int, index: Index, passed: Int | None) -> Int | None:
-        """How often it comes to such barriers in a block of operations; None: it is not known.
+        """Return how many barriers of all threads the warp reaches in a block; None: unknown.
 
         Args:
             block: the operations.
-            rank: the warp's number in the role around them.
-            index: of the groups that it is in.
-            passed: how many it has passed before; None: another number from time to time.
+            rank: the warp's number in the enclosing role.
+            index: the warp's group indices.
+            passed: number of barriers that it has passed before; None: the number varies.
         """
         total: Int = 0
         for op in block.ops:

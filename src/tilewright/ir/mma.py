@@ -1,8 +1,8 @@
 """Matrix-multiply atoms and their tilings, as data.
 
-An `MmaAtom` is one instruction (or one multiply-add per thread) together with the maps that say which lane
-holds which coordinate of A, B and C in which register.  A `TiledMma` repeats it over warps and registers.
-Which target offers which atom is listed in `tilewright.targets.atoms`.
+An `MmaAtom` is one instruction (or one multiply-add per thread), with maps of the coordinates of A, B and C
+to lanes and registers.  A `TiledMma` repeats it over warps and registers.  `tilewright.targets.atoms` lists
+the atoms of each target.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tilewright.threads.distribution import Distribution
 from tilewright.threads.warps import by_warps
 
 REGISTERS, SHARED = "registers", "shared"
-"""Where an operand of an atom may live."""
+"""Possible memories of an atom's operand."""
 
 _shared_out = lru_cache(maxsize=4096)(by_warps)
-"""Remembers the maps of tiles: who chooses a schedule asks of each candidate for the same few."""
+"""Cached maps of tiles, because the candidates of a schedule choice need the same few."""
 
 ROUNDINGS = ("nearest", "truncate")
-"""How elements of A and B lose the fraction bits that an atom does not multiply: ties go away from zero."""
+"""Rounding of A and B to the fraction bits that an atom multiplies; ties go away from zero."""
 
 
 @layouts
@@ -38,33 +38,35 @@ ROUNDINGS = ("nearest", "truncate")
 class MmaAtom:
     """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.
 
-    All that is known of it stands here: targets spell it, the reference executes it and the comparator
-    bounds its error, from these fields alone.  Lanes that hold copies are modes of no dimension in the maps.
+    These fields are the full description: targets generate its text, the reference executes it, and the
+    comparator bounds its error from them alone.  In the maps, modes without a dimension are lanes that hold
+    copies.
 
     Args:
-        name: e.g. ``"mma.m16n8k16.f32.f16"``; for people, nothing is read from it.
-        a_dtype: element type of A; it and the others also by name.
+        name: e.g. ``"mma.m16n8k16.f32.f16"``; for people only, no code parses it.
+        a_dtype: element type of A; this and the other types may be given by name.
         b_dtype: element type of B.
         c_dtype: element type of the accumulator.
         a: distribution of A over (m, k).
         b: distribution of B over (n, k).
         c: distribution of C over (m, n).
-        instruction: the kind of instruction, by which a target finds how it is spelled: ``"mma.sync"``,
+        instruction: the kind of instruction, from which a target generates its text: ``"mma.sync"``,
             ``"wgmma"``, ``"mfma"``, ``"wmma"``, ``"fma"``.
-        feature: what the hardware must have; empty if every target executes it.
-        precision: fraction bits that it multiplies if fewer than A's dtype has (tf32: 10), else None.
-        rounding: how elements lose the others, one of `ROUNDINGS`: rounded to nearest by instructions before
-            it, or truncated by the hardware itself.
-        sum_bits: bits that a step keeps at least of its addends, on every architecture that has the atom: it
-            aligns products and the accumulator to the largest of them, and cuts off, towards zero, what lies
-            more than so many bits below its leading one.  None: each sum is rounded once.
-        sums: how a step adds, bit by bit, where that was measured; the reference adds so.  None: the
-            reference sums a step in f64 and rounds once.
-        a_places: where A may live, some of `REGISTERS` and `SHARED`.
-        b_places: where B may live.
-        majors: along which dimension operands in shared memory may be contiguous: ``"k"``, ``"mn"``.
-        asynchronous: whether it multiplies in the background, between a fence, a commit and a wait.
-        section: where it is documented.
+        feature: the required hardware feature; empty if every target executes it.
+        precision: number of multiplied fraction bits if fewer than A's dtype has (tf32: 10), else None.
+        rounding: how elements lose the other bits, one of `ROUNDINGS`: earlier instructions round to nearest,
+            or the hardware itself truncates.
+        sum_bits: minimum number of bits that a step keeps of its addends, on every architecture with the
+            atom.  The step aligns products and the accumulator to the largest of them.  It truncates towards
+            zero the bits that are more than ``sum_bits`` below the leading one.  None: each sum is rounded
+            once.
+        sums: the measured bit-exact addition of a step, which the reference uses.  None: the reference sums a
+            step in f64 and rounds once.
+        a_places: possible memories of A, some of `REGISTERS` and `SHARED`.
+        b_places: possible memories of B.
+        majors: possible contiguous dimensions of operands in shared memory: ``"k"``, ``"mn"``.
+        asynchronous: whether it is asynchronous, between a fence, a commit and a wait.
+        section: section of its documentation.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -127,7 +129,7 @@ class MmaAtom:
 
     @property
     def step(self) -> int:
-        """Products that are added before a sum is rounded; where all bits are kept each may be."""
+        """Number of products that are added before a sum is rounded; 1 if each sum is rounded."""
         return 1 if self.sum_bits is None else self.shape[2]
 
     def __str__(self) -> str:
@@ -145,20 +147,21 @@ class MmaAtom:
 class TiledMma:
     """An atom repeated over a grid of warps and, within each warp, over registers.
 
-    A warp owns a contiguous ``repeats``-fold block of atoms, or atoms that warps take turns at; warps are
-    numbered along M first.
+    A warp owns a contiguous block of ``repeats`` atoms, or the atoms of different warps are interleaved.
+    Warps are numbered along M first.
 
     Args:
         atom: the instruction.
-        warps: warps along M and N; with ``tile`` also how many in all, in the grid whose warps read the
-            fewest bytes of A and B from shared memory, of equal ones that with the most along M.
-        repeats: atoms per warp along M and N; default: 1 of each, or what fills the tile.
-        tile: extents (m, n) of all warps together, in place of the repeats.
-        interleaved: whether warps take turns at the atoms of the tile: the first of all warps lie side by
-            side, then the second of all; not of atoms that multiply in the background.
+        warps: warps along M and N.  With ``tile``, a single number is the total; the grid with the fewest
+            bytes of A and B read from shared memory is chosen, and among equal ones that with the most warps
+            along M.
+        repeats: atoms per warp along M and N; default: 1 of each, or as many as fill the tile.
+        tile: extents (m, n) of all warps together, instead of the repeats.
+        interleaved: whether atoms of different warps alternate: first one atom of every warp, then the next
+            one of every warp; not for asynchronous atoms.
 
     Raises:
-        LayoutError: a tile that the warps cannot share in whole atoms; names the nearest one that they can.
+        LayoutError: the warps cannot share the tile in whole atoms; names the nearest legal tile.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -223,7 +226,7 @@ class TiledMma:
 
     @layouts
     def a(self, k: int) -> Distribution:
-        """Distribution of an A tile of shape (m, k): the warps of a row of the grid hold the same."""
+        """Distribution of an A tile of shape (m, k): warps in a row of the grid hold copies."""
         self._check_depth(k)
         return _shared_out(
             (self.tile[0], k), self.atom.a, self.warps, reuse="row", interleaved=self.interleaved
@@ -231,7 +234,7 @@ class TiledMma:
 
     @layouts
     def b(self, k: int) -> Distribution:
-        """Distribution of a B tile of shape (n, k): the warps of a column of the grid hold the same."""
+        """Distribution of a B tile of shape (n, k): warps in a column of the grid hold copies."""
         self._check_depth(k)
         return _shared_out(
             (self.tile[1], k), self.atom.b, self.warps, reuse="column", along=0, interleaved=self.interleaved
@@ -251,15 +254,15 @@ class TiledMma:
 
 
 def _unit(atom: MmaAtom, grid: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of one atom of each warp, of which a tile is a multiple."""
+    """Return the rows and columns of one atom per warp; a tile is a multiple of them."""
     return atom.shape[0] * grid[0], atom.shape[1] * grid[1]
 
 
 def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) -> tuple[int, ...]:
-    """The grid of warps over a tile: as given, or of so many warps the one that reads the fewest bytes.
+    """Return the grid of warps over a tile: the given one, or the one that reads the fewest bytes.
 
     Raises:
-        LayoutError: no such grid shares the tile in whole atoms.
+        LayoutError: no grid with this number of warps shares the tile in whole atoms.
     """
     if is_sequence(warps):
         grids = [integers("warps", warps, 2, "along M and N")]
@@ -283,15 +286,15 @@ def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) ->
 
 
 def _nearest_tile(tile: Sequence[int], unit: Sequence[int]) -> tuple[int, ...]:
-    """The multiple of a unit that is nearest to a tile, along each dimension; the larger of two."""
+    """Return the nearest multiple of a unit to a tile, along each dimension; the larger of two."""
     return tuple(max((extent + n // 2) // n, 1) * n for extent, n in zip(tile, unit, strict=True))
 
 
 def _operand_bits(atom: MmaAtom, tile: Sequence[int], grid: Sequence[int]) -> int:
-    """Bits of A and B that all warps read from shared memory for each step along K.
+    """Return the bits of A and B that all warps read from shared memory for each step along K.
 
-    Each warp of a row of the grid reads the rows of A that they have in common, those of a column so B.  What
-    an atom takes from registers a warp reads once, what it takes from shared memory once for each atom.
+    Each warp in a row of the grid reads the same rows of A, and each warp in a column the same rows of B.  A
+    warp reads a register operand once, and a shared-memory operand once per atom.
     """
     m, n, _ = atom.shape
     times_a = tile[1] // n if SHARED in atom.a_places else grid[1]

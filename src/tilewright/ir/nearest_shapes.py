@@ -1,4 +1,4 @@
-"""What to write where the two sides of a copy have different shapes."""
+"""Suggestions for copies whose two sides have different shapes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tilewright.symbolic.nodes import Int
 
 
 def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
-    """The transform of a side in memory that gives it the shape of the other; empty if none does.
+    """Return the transform that gives one side in memory the shape of the other; empty if none exists.
 
     Args:
-        source: what is copied.
-        target: where to.
-        shapes: of both.
+        source: the source of the copy.
+        target: the target of the copy.
+        shapes: the shapes of both.
     """
     if not all(isinstance(extent, int) for shape in shapes for extent in shape):
         return _tile_of(source, target, shapes)
@@ -30,7 +30,7 @@ def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Se
 
 
 def _tile_of(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
-    """A tile of the side that is an array as a whole, in the shape of the other."""
+    """Return a tile of the side that is a whole array, in the shape of the other side."""
     for value, own, wanted in ((source, *shapes), (target, *shapes[::-1])):
         known = [all(isinstance(extent, int) for extent in shape) for shape in (own, wanted)]
         if known == [False, True] and len(own) == len(wanted) <= 3:
@@ -47,7 +47,7 @@ def _permuted(own: Sequence[Int], wanted: Sequence[Int]) -> str:
 
 
 def _with_one_more(own: Sequence[Int], wanted: Sequence[Int]) -> str:
-    """A dimension of extent 1 besides."""
+    """Return the transform that adds a dimension of extent 1."""
     for at in range(len(wanted)):
         if wanted[at] == 1 and [*wanted[:at], *wanted[at + 1 :]] == list(own) and own:
             dim, parts = (at - 1, (own[at - 1], 1)) if at else (0, (1, own[0]))
@@ -56,7 +56,7 @@ def _with_one_more(own: Sequence[Int], wanted: Sequence[Int]) -> str:
 
 
 def _repeated(own: Sequence[Int], wanted: Sequence[Int]) -> str:
-    """A dimension besides along which the same elements come again."""
+    """Return the transform that adds a dimension along which elements repeat."""
     for at in range(len(wanted)):
         if [*wanted[:at], *wanted[at + 1 :]] == list(own):
             return f"broadcast({at}, {wanted[at]})"

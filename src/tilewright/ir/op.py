@@ -1,9 +1,9 @@
-"""What every operation has: fields, roles, regions, a location.
+"""The base class of operations: fields, roles, regions, a location.
 
-`Op.roles` says which fields are operands whose contents the operation ``"reads"``, ``"writes"`` or
-``"updates"``, operands that it only ``"uses"``, and results that it ``"defines"``; all other fields are
-attributes.  Effects, printing and cloning derive from that.  Operations never change, and passes keep those
-that they leave as they are, so that what is derived stays with the operation.
+`Op.roles` gives the role of each field: an operand whose contents the operation ``"reads"``, ``"writes"`` or
+``"updates"``, an operand that it only ``"uses"``, or a result that it ``"defines"``.  All other fields are
+attributes.  Effects, printing and cloning are derived from the roles.  Operations are immutable, and passes
+keep the operations that they do not change, so derived values are cached on the operation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Block:
     ops: tuple[Op, ...] = ()
 
     def walk(self) -> Iterator[Op]:
-        """Every operation, outer before inner, in program order."""
+        """Yield every operation, outer before inner, in program order."""
         for op in self.ops:
             yield op
             for region in op.regions:
@@ -73,12 +73,12 @@ class Op:
 
     @property
     def variant(self) -> str:
-        """Which of several rules of a target serves the operation; empty if there is one for all."""
+        """The name of the target's rule for the operation; empty if the class has only one."""
         return ""
 
     @property
     def verb(self) -> str:
-        """What authors call the operation."""
+        """The author's name of the operation."""
         return self.name
 
     def _with_role(self, *roles: str) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ class Op:
 
     @cached_property
     def read(self) -> tuple[Value, ...]:
-        """Values whose contents the operation reads, and those that say where what it accesses lies."""
+        """Values whose contents the operation reads, including the index tensors of accessed views."""
         own = tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
         accessed = self._with_role("reads", "updates", "writes")
         chosen = (v.type.indices for v in accessed if isinstance(v, Value) and isinstance(v.type, TensorType))
@@ -119,7 +119,7 @@ class Op:
         return tuple([getattr(self, name) for name in _names_of_regions(type(self))])
 
     def kept(self, name: str, compute: Callable[[Any], Kept]) -> Kept:
-        """What is computed of an operation, once; operations stay the same, and are asked again and again."""
+        """Return a cached value of the operation; compute it on first use. Operations never change."""
         known: dict[str, Any] = vars(self)
         if name not in known:
             known[name] = compute(self)
@@ -127,16 +127,16 @@ class Op:
         return found
 
     def verify(self) -> Iterator[Violation]:
-        """What its own fields break; `tilewright.ir.legality_table` has what is asked of its operands."""
+        """Yield violations of the operation's own fields; `tilewright.ir.legality_table` checks operands."""
         yield from ()
 
     def violation(self, rule: str, message: str, nearest: str = "") -> Violation:
-        """A violation at this operation's line."""
+        """Return a violation at this operation's line."""
         return Violation(rule, message, nearest, self.location)
 
 
 _REGIONS: dict[type[Op], tuple[str, ...]] = {}
-"""The fields of each class of operations that hold blocks: all operations are asked, and few have any."""
+"""Cache of the fields that hold blocks, by operation class; few classes have any."""
 
 
 def _names_of_regions(kind: type[Op]) -> tuple[str, ...]:

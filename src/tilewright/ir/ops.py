@@ -1,8 +1,8 @@
 """The operations: frozen dataclasses with typed fields; effects, printing and cloning derive from the fields.
 
-An operation knows nothing of targets.  Every operation is collective over the threads of the block, unless
-its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads and writes, its traits in
-which memories and by what, `orders` what it orders.
+Operations do not depend on targets.  Every operation is collective over the threads of the block, unless its
+distribution has fewer.  `tilewright.ir.op.Op.roles` gives its reads and writes, its traits give the memories
+and engines, and `orders` gives the accesses that it orders.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ __all__ = [
 class Shared(Op):
     """A tensor in shared memory, uninitialised; ``elems`` elements are allocated.
 
-    ``at`` is the byte of the block's shared memory at which it begins, where a plan says so; tensors that
-    overlap there share memory.  None: behind those that have a place, one after another.
+    ``at`` is the planned byte offset in the block's shared memory; overlapping tensors share memory.  None:
+    tensors without an offset follow one another, after those with one.
     """
 
     name = "shared"
@@ -131,7 +131,7 @@ class Reshape(Op):
 
 @dataclass(frozen=True)
 class Partition(Op):
-    """Deal the coordinates of a tensor to threads."""
+    """Distribute the coordinates of a tensor over threads."""
 
     name = "partition"
     traits = NAMES
@@ -162,9 +162,9 @@ class AsyncWait(Op):
     Makes a thread's own copies visible to itself; others see them after a barrier.
 
     Args:
-        pending: groups.
-        accesses: of a thread that may be unfinished then, for hardware that counts these; None: it counts
-            groups.
+        pending: number of groups.
+        accesses: number of a thread's accesses that may be unfinished, for hardware that counts accesses;
+            None: the hardware counts groups.
     """
 
     name = "async_wait"
@@ -192,8 +192,8 @@ class Fill(Op):
 class Elementwise(Op):
     """``result = function(operands...)``, element by element over fragments of one distribution.
 
-    A fragment of extent 1 along some dimensions is broadcast along them, if its map is the projection of the
-    others'.  Scalars, numbers and integers apply to every element.  Types narrower than f32 compute in f32
+    A fragment with extent 1 along some dimensions broadcasts along them, if its map is the projection of the
+    other map.  Scalars, numbers and integers apply to every element.  Types narrower than f32 compute in f32
     and round once.
     """
 
@@ -209,7 +209,7 @@ class Elementwise(Op):
     def infer(
         function: str, operands_: tuple[Value | float | bool | Int, ...], dtype: DType | None = None
     ) -> Type:
-        """Type of the result: a fragment if any operand is one, of the map that no other broadcasts to."""
+        """Type of the result: a fragment if any operand is one, with the map that the others broadcast to."""
         values = [v for v in operands_ if isinstance(v, Value)]
         kinds = [v.dtype for v in values]
         if function == "select" and not isinstance(operands_[0], Value):
@@ -228,7 +228,7 @@ class Mma(Op):
         b: (N, K), in shared memory or a fragment distributed as ``mma.b(K)``.
         c: fragment distributed as ``mma.c()``.
         mma: atom, warps, repeats.
-        negative: whether the products are subtracted instead.
+        negative: whether to subtract the products.
     """
 
     name = "mma"
@@ -246,7 +246,7 @@ class Mma(Op):
 
 @dataclass(frozen=True)
 class Barrier(Op):
-    """All threads of the block arrive, then go on; orders their accesses to shared and global memory."""
+    """All threads of the block wait for each other; orders their accesses to shared and global memory."""
 
     name = "barrier"
     traits = CONTROL
@@ -255,7 +255,7 @@ class Barrier(Op):
 
 @dataclass(frozen=True)
 class WarpBarrier(Op):
-    """All lanes of each warp arrive, then go on; orders their accesses to memory."""
+    """All lanes of each warp wait for each other; orders their accesses to memory."""
 
     name = "warp_barrier"
     traits = CONTROL
@@ -269,7 +269,7 @@ class WarpBarrier(Op):
 class For(Op):
     """``for index in range(start, stop, step): body``.
 
-    ``unroll`` asks for a copy of the body per iteration, or for so many copies in each turn of the loop.
+    ``unroll`` requests a copy of the body per iteration, or is the unroll factor.
 
     ``provenance`` names the construct that the loop implements ("mainloop" for the K loop of a GEMM).
     """
@@ -310,4 +310,4 @@ OPS: tuple[type[Op], ...] = (
 KINDS: tuple[tuple[type[Op], str], ...] = tuple(
     (op, variant) for op in OPS for variant in (ENGINES if op is Copy else ("",))
 )
-"""Every operation, and of copies every engine: what a target may have a rule for."""
+"""Every operation, and every engine of copies: a target may have one rule for each."""

@@ -1,4 +1,4 @@
-"""What may be done with elements that are narrower than a byte: they are kept in memory, and copied."""
+"""Legality of elements narrower than a byte: they can only be stored in memory and copied."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tilewright.ir.packed_ops import in_memory_order
 from tilewright.ir.types import BarrierType, Value, VariableType
 
 KEEPS = ("shared", "view", "gather", "peer", "partition", "as_bytes", "copy")
-"""Operations that packed elements may be operands or results of."""
+"""Operations with packed operands or results."""
 
 
 def is_packed(value: object) -> bool:
-    """Whether a value holds elements of less than a byte."""
+    """Return whether a value holds elements narrower than a byte."""
     if not isinstance(value, Value) or isinstance(value.type, VariableType | BarrierType):
         return False
     return value.dtype.is_packed
 
 
 def verify_packed(op: Op) -> Iterator[Violation]:
-    """The rules of packed elements that an operation breaks, which breaks no other."""
+    """Yield the rules of packed elements that an otherwise legal operation breaks."""
     yield from _verify_use(op)
     if isinstance(op, Copy):
         yield from _verify_copy(op)
 
 
 def _verify_use(op: Op) -> Iterator[Violation]:
-    """An operation that does more than keep and copy packed elements."""
+    """Refuse an operation that does more than store and copy packed elements."""
     found = next((v for v in (*op.results, *op.operands) if is_packed(v)), None)
     if found is not None and (op.name not in KEEPS or found.is_fragment):
         what = "kept in registers" if found.is_fragment else f"an operand of {op.verb}"
@@ -41,7 +41,7 @@ def _verify_use(op: Op) -> Iterator[Violation]:
 
 
 def _verify_copy(op: Copy) -> Iterator[Violation]:
-    """Rules of copies of packed elements: whole bytes by one thread, at once or by `copy_async`."""
+    """Check a copy of packed elements: one thread must move whole bytes, synchronously or by `copy_async`."""
     sides = [value for value in (op.source, op.target) if is_packed(value) and value.is_tensor]
     if not sides:
         return

@@ -1,7 +1,7 @@
-"""Elements narrower than a byte: tensors of them seen as bytes, and fragments of bytes taken apart.
+"""Elements narrower than a byte: byte views of tensors, and conversions of byte fragments.
 
-Authors copy tensors of packed elements; these operations come of the pass `tilewright.passes.packed`, the one
-place where something is addressed below a byte.  All others then see bytes.
+Authors copy tensors of packed elements.  The pass `tilewright.passes.packed` makes these operations and is
+the only code that addresses anything below a byte.  All other code then sees bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.views.view import View, coordinates
 
 
 def view_in_bytes(view: View, dim: int, each: int) -> View:
-    """A view of elements as one of the bytes that hold ``each`` of them, neighbours along ``dim``.
+    """Return the byte view of a view of elements; a byte holds ``each`` neighbours along ``dim``.
 
     Example:
         >>> print(view_in_bytes(View.strided((4, 8), (8, 1)), 1, 2))
@@ -39,9 +39,9 @@ def view_in_bytes(view: View, dim: int, each: int) -> View:
 
 
 def condition_in_bytes(part: Cond, each: int) -> Cond:
-    """The same condition on numbers that are so many times smaller, where they are multiples.
+    """Return the same condition with multiples divided by the number of elements per byte.
 
-    Neighbours are seen to lie inside together if their coordinate has no factor: ``2*i < K`` hides that.
+    A coordinate without a factor shows that neighbours are inside together; ``2*i < K`` hides that.
 
     Example:
         >>> from tilewright.symbolic.expr import less
@@ -59,7 +59,7 @@ def condition_in_bytes(part: Cond, each: int) -> Cond:
 
 
 def divided(offset: Int, each: int) -> Int:
-    """An offset that is a multiple of a number, divided by it: of a product the factor that is one.
+    """Divide an offset that is a multiple of a number; in a product, divide the factor that is a multiple.
 
     Example:
         >>> from tilewright.symbolic.nodes import Sym
@@ -82,7 +82,7 @@ def _divided_term(term: Int, factor: int, each: int) -> Int:
 
 
 def map_in_bytes(spread: Distribution, each: int) -> Distribution:
-    """Which thread holds which bytes, where ``spread`` says which holds which elements.
+    """Return the distribution of the bytes, given the distribution ``spread`` of the elements.
 
     Example:
         >>> map_in_bytes(Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),)), 2).values
@@ -102,7 +102,7 @@ def map_in_bytes(spread: Distribution, each: int) -> Distribution:
 
 
 def in_memory_order(spread: Distribution) -> Distribution:
-    """The same map with each thread's neighbours in registers that follow each other, as bytes hold them.
+    """Return the same map with each thread's neighbours in consecutive registers, in the order of the bytes.
 
     Example:
         >>> spread = Distribution((1, 8), (), (Mode(2, 1, 4), Mode(4, 1, 1)))
@@ -120,7 +120,7 @@ def in_memory_order(spread: Distribution) -> Distribution:
 
 @dataclass(frozen=True)
 class AsBytes(Op):
-    """A tensor of packed elements as one of bytes, whose extent along ``dim`` is so many times smaller."""
+    """A tensor of packed elements viewed as bytes; ``dim`` shrinks by the number of elements per byte."""
 
     name = "as_bytes"
     traits = NAMES
@@ -157,12 +157,12 @@ class Unpack(Op):
     dim: int
 
     def verify(self) -> Iterator[Violation]:
-        """The bytes are distributed as the numbers are."""
+        """Require the bytes to be distributed like the numbers."""
         yield from _verify(self, self.source, self.target, self.packed)
 
     @property
     def digits(self) -> tuple[Digit, ...]:
-        """Of the number of a register, in the order in which the bytes hold the numbers."""
+        """Digits of the register number, in the order in which the bytes hold the numbers."""
         spread = self.target.fragment.distribution
         found = register_digits(spread, in_memory_order(spread), (0,) * spread.rank)
         assert found is not None, "each thread holds the same numbers in another order"
@@ -171,7 +171,7 @@ class Unpack(Op):
 
 @dataclass(frozen=True)
 class Pack(Op):
-    """The other way round: the numbers of ``source``, rounded to a packed dtype, as bytes.
+    """The inverse of `Unpack`: the numbers of ``source``, rounded to a packed dtype, as bytes.
 
     Args:
         source: the fragment of the numbers.
@@ -189,7 +189,7 @@ class Pack(Op):
     dim: int
 
     def verify(self) -> Iterator[Violation]:
-        """The bytes are distributed as the numbers are."""
+        """Require the bytes to be distributed like the numbers."""
         yield from _verify(self, self.target, self.source, self.packed)
 
 

@@ -1,4 +1,4 @@
-"""Reads printed kernels back, with the help of Python's own parser."""
+"""Parser of printed kernels, based on Python's own parser."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def _matrices(
 
 @Calls(ParseError)
 def parse_kernel(text: str) -> k.Kernel:
-    """The kernel that `tilewright.ir.printer.print_kernel` printed as ``text``; see `print_kernel`.
+    """Parse a text of `tilewright.ir.printer.print_kernel` and return the kernel; see `print_kernel`.
 
     Args:
-        text: of the same version of the IR.
+        text: a printed kernel of the same IR version.
 
     Raises:
         ParseError: the text is not a printed kernel of this version.

@@ -1,4 +1,4 @@
-"""Which parameters a launch passes to the kernel: all, but for what tensor maps already hold."""
+"""The parameters that a launch passes to the kernel: all except those that tensor maps already hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.ir.verify import used_symbols
 
 
 def passed_params(kernel: Kernel) -> tuple[Param, ...]:
-    """The parameters in launch order, without arrays that only TMA moves and sizes that only those need."""
+    """Return the parameters in launch order, without arrays used only by TMA and sizes used only by these."""
     if not kernel.tensor_maps:
         return kernel.params
     mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
@@ -26,7 +26,7 @@ def passed_params(kernel: Kernel) -> tuple[Param, ...]:
 
 
 def _accessed_otherwise(kernel: Kernel) -> set[Value]:
-    """The buffers that some operation other than TMA names."""
+    """Return the buffers that an operation other than TMA names."""
     found: set[Value] = set()
     for op in kernel.walk():
         if not is_bulk(op):

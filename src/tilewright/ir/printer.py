@@ -1,4 +1,4 @@
-"""Kernels as text, in Python's syntax; `tilewright.ir.parser` reads it back.
+"""Printer of kernels as text in Python's syntax; `tilewright.ir.parser` reads it back.
 
 The canonical text has no addresses, no paths and no locations.  `print_kernel` with ``locations=True``
 appends the author's line to each operation.
@@ -29,11 +29,11 @@ VERSION = 1
 
 @layouts
 def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
-    """The kernel as text, which `parse_kernel` reads back.
+    """Return the kernel as text, which `parse_kernel` reads back.
 
     Args:
         kernel: a traced kernel.
-        locations: whether each operation is followed by the author's line.
+        locations: whether to print the author's line after each operation.
 
     Example:
         >>> import numpy as np

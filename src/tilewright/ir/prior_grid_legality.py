@@ -1,11 +1,11 @@
-"""The rules of grids that begin before the grid before them has ended.
+"""The rules of grids that start before the previous grid has ended.
 
-The launcher lets a kernel with `PriorGridWait` begin early.  Two things must hold for it to be right:
+The launcher starts a kernel with `PriorGridWait` early.  Two rules make this correct:
 
-- No global memory is touched before the wait: what is read may not be written yet, and what is written may
-  still be read by the grid before.
-- Every block waits.  A block that ended without having waited could end before the grid before has, and the
-  next grid's wait, which is for this grid alone, would come true too early.
+- No block accesses global memory before the wait: the previous grid may not have written the data yet, or
+  may still read it.
+- Every block waits.  A block without a wait could end before the previous grid.  The next grid waits only for
+  this grid, so its wait could end too early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULE = "prior_grid_wait"
 
 
 def violations(kernel: Kernel) -> Iterator[Violation]:
-    """Accesses to global memory that may come before the wait, and waits that a block may pass by."""
+    """Yield accesses to global memory that may precede the wait, and waits that a block may skip."""
     if kernel.waits_for_prior_grid:
         yield from _block(kernel.body, False, True)
 

@@ -1,7 +1,7 @@
-"""Reductions into memory: ``target = combine(target, source)``, each element in one indivisible step.
+"""Reductions into memory: ``target = combine(target, source)``, atomic for each element.
 
-Which kinds there are for which element types is one table.  Threads and blocks may reduce into one element at
-the same time: no update is lost, and their order is not known.
+One table lists the kinds for each element type.  Threads and blocks may reduce into one element at the same
+time: no update is lost, and their order is unknown.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ REDUCTIONS: dict[str, tuple[str, ...]] = {
     "and": _INTEGERS,
     "or": _INTEGERS,
 }
-"""The element types that each kind of reduction takes.
+"""Element types of each kind of reduction.
 
-Minima and maxima of floats are exact in whatever order they come, and NaN where one comes; of zeros, either
-may stay.  Sums of floats depend on the order.
+Minima and maxima of floats are exact in any order, and NaN if any operand is NaN.  For zeros of different
+sign, either may be the result.  Sums of floats depend on the order.
 """
 
 
 def verify_reduction(op: Op, kind: str | None, target: Value) -> Iterator[Violation]:
-    """The rules that an operation breaks by reducing into a tensor; none if it reduces by no kind."""
+    """Yield the rules that an operation's reduction into a tensor breaks; nothing if it does not reduce."""
     if kind is None:
         return
     if kind not in REDUCTIONS:

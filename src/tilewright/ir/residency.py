@@ -1,4 +1,4 @@
-"""Whether the blocks of a grid wait for blocks of higher numbers, which must then be resident beside them."""
+"""Residency check: whether blocks wait for blocks with higher numbers, which must then be resident, too."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tilewright.symbolic.rebuilding import substitute
 
 
 def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await | None:
-    """A wait in which the first block certainly waits for others, all of which have higher numbers.
+    """Return a wait in which the first block certainly waits for others, all with higher numbers.
 
-    Of a loop its first turn is looked at, if there certainly is one.  Waits of later turns, and those that
-    depend on what a kernel reads, are not decided here.
+    In a loop only the first iteration is examined, if it certainly exists.  Waits in later iterations, and
+    waits that depend on data that the kernel reads, are not decided here.
 
     Args:
         kernel: the kernel.
-        sizes: those of its sizes that are known.
+        sizes: the known sizes.
     """
     first: dict[Sym, Int] = {**(sizes or {}), **{axis.sym: 0 for axis in kernel.grid}}
-    # Of no blocks there is no first, and what names its place may have no value.
+    # A grid without blocks has no first block, and expressions of its index may have no value.
     extents = [substitute(axis.extent, first) for axis in kernel.grid]
     if 0 in extents or not any(isinstance(op, Await) for op in kernel.walk()):
         return None
@@ -34,7 +34,7 @@ def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await 
 
 
 def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await | None:
-    """The same of some operations, before which the block itself has counted so much up, of any counter."""
+    """Return this wait in a block of operations, given the block's own earlier increments of any counter."""
     for op in block.ops:
         if isinstance(op, Let):
             first = {**first, op.result: substitute(op.value, first)}
@@ -47,15 +47,15 @@ def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await |
         for inner in Block((op,)).walk():
             if isinstance(inner, Signal | Ticket):
                 if inner is not op and not isinstance(op, If):
-                    return None  # a loop may count up how often it likes
+                    return None  # a loop may increment any number of times
                 counted = add(counted, inner.value if isinstance(inner, Signal) else 1)
     return None
 
 
 def _certain(op: Op, first: Mapping[Sym, Int]) -> tuple[Block | None, Mapping[Sym, Int]]:
-    """Operations inside of another one that are certainly executed, and what is known there.
+    """Yield nested operations that are certainly executed, with the known values there.
 
-    Of the groups of a role the first is looked at.
+    Only the first group of a role is examined.
     """
     if isinstance(op, Role):
         return op.body, first if op.index is None else {**first, op.index: 0}

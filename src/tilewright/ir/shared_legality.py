@@ -1,4 +1,4 @@
-"""The legality rules of tensors in shared memory: what they reach, and that no elements coincide."""
+"""Legality rules of shared-memory tensors: elements must be in bounds and have different offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.views.view import View
 
 
 def verify_shared(op: Shared) -> Iterator[Violation]:
-    """The rules of `Shared` that an allocation breaks."""
+    """Yield the rules of `Shared` that an allocation breaks."""
     shape = op.view.shape
     if empty := [dim for dim, extent in enumerate(shape) if isinstance(extent, int) and extent < 1]:
         least = tuple(max(extent, 1) if isinstance(extent, int) else extent for extent in shape)
@@ -56,7 +56,7 @@ def verify_shared(op: Shared) -> Iterator[Violation]:
 
 
 def _spelled(view: View) -> str:
-    """A view as a layout, where it has a stride along each dimension."""
+    """Format a view as a layout, if it has a stride along each dimension."""
     known = _strides(view)
     return str(view) if known is None else str(Layout(view.shape, known))
 
@@ -68,7 +68,7 @@ def _strides(view: View) -> tuple[int, ...] | None:
 
 
 def _nearest(view: View) -> str:
-    """The layout with the dimensions in the same order that leaves each of them enough room."""
+    """Return the layout with the same order of dimensions and large enough strides."""
     given = _strides(view) or (0,) * view.rank
     made, span = list(given), 1
     for dim in sorted(range(view.rank), key=lambda d: (given[d] == 0, abs(given[d]), -d)):

@@ -1,9 +1,9 @@
-"""Blocks that signal: counters in global memory that blocks count up, take tickets of, and wait for.
+"""Signals between blocks: counters in global memory that blocks increment, take tickets from, and wait for.
 
-A counter holds 0 when a kernel starts, and the kernel leaves 0 in it: the last to count wraps it round, or a
-block resets it.  Counting is a release, and waiting an acquire, at the scope of the whole device: what came
-before the one comes before what follows the other.  The first thread of the block or role counts, its first
-warp waits; a barrier before or after speaks for the others.
+A counter is 0 when a kernel starts, and the kernel must leave it at 0: the last increment wraps it, or a
+block resets it.  An increment is a release, and a wait is an acquire, at device scope: everything before the
+increment is visible after the wait.  The first thread of the block or role increments, and its first warp
+waits; a barrier before or after extends the order to the other threads.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tilewright.symbolic.ranges import bounds
 
 @dataclass(frozen=True)
 class Signal(Op):
-    """``counter += value`` by the first thread, after all that it knows has been done.
+    """``counter += value`` by the first thread, after everything that is visible to it.
 
-    With ``of``, the counter goes from ``of - 1`` to 0: the last of so many signals resets it.
+    With ``of``, the counter goes from ``of - 1`` to 0: the last of ``of`` signals resets it.
     """
 
     name = "signal"
@@ -50,10 +50,10 @@ class Signal(Op):
 
 @dataclass(frozen=True)
 class Ticket(Op):
-    """``target = counter; counter += 1`` by the first thread, in one indivisible step; ``of`` as in `Signal`.
+    """``target = counter; counter += 1`` by the first thread, atomically; ``of`` as in `Signal`.
 
-    It signals as `Signal` does.  Who takes the last of ``of`` tickets comes after all others who took one, or
-    signalled.
+    It also signals, as `Signal` does.  The last of ``of`` tickets is ordered after all other tickets and
+    signals.
     """
 
     name = "ticket"
@@ -77,7 +77,7 @@ class Ticket(Op):
 
 @dataclass(frozen=True)
 class Await(Op):
-    """The first warp waits until ``counter >= value``; it then comes after the signals that took it there."""
+    """The first warp waits until ``counter >= value``; it is then ordered after the signals up to there."""
 
     name = "await_"
     traits = Traits((GLOBAL,))
@@ -88,7 +88,7 @@ class Await(Op):
 
     @property
     def least(self) -> Int:
-        """What the counter, which has no sign, must have reached: 0, which it always has, for less than 0."""
+        """The unsigned value that the counter must reach: 0, which is always true, for negative values."""
         return maximum(self.value, 0)
 
     def verify(self) -> Iterator[Violation]:

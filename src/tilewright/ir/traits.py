@@ -1,6 +1,6 @@
-"""Which memories an operation touches, what carries it out, and which accesses it orders: data on each op.
+"""Traits of operations: the memories that each touches, the engines that execute it, and its orderings.
 
-What an op says here holds for every target; passes, checkers and the page of the grammar read it.
+Traits hold for every target.  Passes, checkers and the generated grammar page read them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ ANYWHERE = (REGISTERS, SHARED, GLOBAL)
 THREADS = "threads"
 """Ordinary instructions of the threads themselves."""
 ASYNC = "asynchronous copies"
-"""Copies that threads issue and that move on without them, element by element."""
+"""Asynchronous copies that threads issue, element by element."""
 BULK = "bulk copies"
-"""Copies that one thread issues and that another unit carries out as a whole."""
+"""Copies of a whole box that one thread issues and a separate unit executes."""
 MULTIPLIES = "asynchronous multiplies"
-"""Multiplies that a warpgroup issues and that read shared memory by themselves."""
+"""Asynchronous multiplies that a warpgroup issues; the unit itself reads shared memory."""
 ENGINES = (THREADS, ASYNC, BULK, MULTIPLIES)
 
 SCOPES = ("thread", "warp", "role", "block", "cluster", "device", "grid")
-"""Whose accesses an ordering is about, the smallest first; ``"grid"`` is one grid after another."""
+"""Scopes of an ordering, the smallest first; ``"grid"`` orders one grid after another."""
 
 
 class Traits(NamedTuple):
-    """What is true of every operation of a class.
+    """Properties of every operation of a class.
 
     Args:
-        memories: what its contents may lie in; empty if it touches none.
-        engines: what may carry it out; empty if nothing is executed: it declares or names.
+        memories: memories that the operation may touch; empty if it touches none.
+        engines: engines that may execute it; empty if it only declares or names a value.
     """
 
     memories: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Order(NamedTuple):
 
     Args:
         scope: one of `SCOPES`.
-        memories: whose contents are ordered.
+        memories: the memories whose accesses are ordered.
         before: the engines whose earlier accesses are waited for, or made visible.
-        after: the engines whose later accesses come behind.
-        half: an ordering may have two halves: ``"release"`` and ``"acquire"``; empty if it is whole.
+        after: the engines whose later accesses come after these.
+        half: the half of a split ordering: ``"release"`` or ``"acquire"``; empty if it is whole.
     """
 
     scope: str
@@ -56,7 +56,7 @@ class Order(NamedTuple):
 
 
 NAMES = Traits((), ())
-"""Of what declares or names something: nothing is executed."""
+"""Traits of operations that only declare or name a value: nothing is executed."""
 IN_REGISTERS = Traits((REGISTERS,))
 CONTROL = Traits()
-"""Of what only steers, counts or waits."""
+"""Traits of operations that only control the flow, count or wait."""

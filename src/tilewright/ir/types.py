@@ -16,7 +16,7 @@ from tilewright.views.view import View
 
 
 class OperandTypeError(TypeError):
-    """A value of another type than an operation needs."""
+    """A value has the wrong type for an operation."""
 
 
 class Memory(Enum):
@@ -45,13 +45,13 @@ class Memory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MapInMemory:
-    """A tensor map that lies in a table in memory, and the array that it is of.
+    """A tensor map in a table in memory, and its array.
 
     Args:
-        table: i64, of two dimensions; who launches the kernel has written the map there.
-        row: of the table.
-        column: where the integers of the map begin in that row.
-        array: the array, as a view of its buffer; bulk copies by the map walk boxes of it.
+        table: an i64 tensor of two dimensions; the launcher has written the map there.
+        row: the row of the table.
+        column: the first column of the map.
+        array: the array, as a view of its buffer; bulk copies with the map transfer boxes of it.
     """
 
     table: Value
@@ -70,11 +70,11 @@ class TensorType:
         dtype: element type.
         view: coordinates to element offsets in the buffer.
         align: alignment of the buffer's first element, in bytes.
-        distribution: how its coordinates are dealt to threads, if it was partitioned.
-        indices: the tensors that its coordinates are read from; whoever accesses it reads them.
-        block: the rank, in the cluster, of the block whose shared memory it is; None: one's own.
-        map: of an array that is part of a buffer, the tensor map by which bulk copies move boxes of it; None:
-            their boxes are boxes of the whole buffer.
+        distribution: the distribution of its coordinates over threads, if it is partitioned.
+        indices: index tensors of its coordinates; the operation that accesses the tensor reads them.
+        block: the cluster rank of the block that owns the shared memory; None: this block.
+        map: for an array that is part of a buffer, the tensor map of its bulk copies; None: bulk copies
+            transfer boxes of the whole buffer.
 
     Example:
         >>> import numpy as np
@@ -215,7 +215,7 @@ class Value:
         name: unique within its kernel.
         type: its type.
         root: for a view of a tensor, the value that owns the buffer.
-        written: of a view that no variable has, the tensor, and what the author wrote behind it.
+        written: for a view without a variable, the tensor and the source text of the view.
 
     Example:
         >>> import numpy as np
@@ -241,7 +241,7 @@ class Value:
 
     @property
     def array(self) -> View:
-        """Of what boxes of the tensor are boxes: the array of its tensor map, or the whole buffer."""
+        """The array whose boxes bulk copies transfer: that of the tensor map, or the whole buffer."""
         held = self.tensor.map
         return self.buffer.tensor.view if held is None else held.array
 
@@ -277,7 +277,7 @@ class Value:
         return isinstance(self.type, TensorType)
 
     def __str__(self) -> str:
-        """What comments and messages call it: its name, or what the author wrote in place of one."""
+        """The name in comments and messages: its own, or the author's source text."""
         return self.name if self.written is None else "".join(map(str, self.written))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Verifies whole kernels: every operation's rules, scopes of values and symbols, agreement of threads."""
+"""Verifier of whole kernels: rules of operations, scopes of values and symbols, agreement of threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilewright.views.view import View
 
 @launches
 def violations(kernel: Kernel) -> list[Violation]:
-    """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`.
+    """Return every rule that a kernel breaks on any target; those from tracing come first; see `Kernel`.
 
     Args:
         kernel: a traced kernel.
@@ -66,7 +66,7 @@ def _broken(op: Op) -> tuple[Violation, ...]:
 
 
 def _places_from_memory(kernel: Kernel) -> Iterator[Violation]:
-    """Engines look at no predicate: a tile in shared memory that they access lies inside of its tensor."""
+    """Require shared tiles of asynchronous engines to lie inside their tensor: engines ignore predicates."""
     read = _from_memory(kernel)
     for op in kernel.walk() if read else ():
         tiles = (op.a, op.b) if isinstance(op, MmaAsync) else op.ends if is_bulk(op) else ()
@@ -88,11 +88,11 @@ def _places_from_memory(kernel: Kernel) -> Iterator[Violation]:
 
 
 def _from_memory(kernel: Kernel) -> set[Sym]:
-    """Integers that are read from memory, or made of such."""
+    """Return integers that are read from memory or depend on these."""
     found: set[Sym] = set()
     variables: set[Value] = set()
     count = -1
-    while count < len(found) + len(variables):  # a variable may be set behind its use
+    while count < len(found) + len(variables):  # a variable may be set after its use
         count = len(found) + len(variables)
         for op in kernel.walk():
             match op:
@@ -168,7 +168,7 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
 
 
 def _meeting(op: RoleBarrier, kernel: Kernel) -> Iterator[Violation]:
-    """A numbered barrier is for whole warps that the block has."""
+    """Require a role barrier to have whole warps, at most those of the block."""
     if op.threads % kernel.lanes or op.threads < kernel.lanes:
         nearest = max(-(-op.threads // kernel.lanes), 1) * kernel.lanes
         yield op.violation("role_barrier", f"{op.threads} threads are no whole warps", str(nearest))
@@ -178,7 +178,7 @@ def _meeting(op: RoleBarrier, kernel: Kernel) -> Iterator[Violation]:
 
 
 def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]:
-    """Roles inside of roles fit there, and leave the registers to the outermost."""
+    """Require nested roles to fit in the outer role; only the outermost may set registers."""
     for op in block.ops:
         if isinstance(op, Role) and outer is not None:
             yield from _inner_role(op, outer)
@@ -187,7 +187,7 @@ def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]
 
 
 def _barriers_in_loops(block: Block, *, in_loop: bool = False) -> Iterator[Violation]:
-    """Transaction barriers are made once: a turn of a loop would initialise them again, in whatever phase."""
+    """Refuse transaction barriers in loops: each iteration would initialise them again, in any phase."""
     for op in block.ops:
         if isinstance(op, MBarrier) and in_loop:
             text = f"{op.result} is made in a loop: every turn would initialise it again, while it is in use"
@@ -214,7 +214,7 @@ def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:
 
 
 def op_symbols(op: Op) -> frozenset[Sym]:
-    """The symbols that an operation's own fields name: attributes, not the types of its operands."""
+    """Return the symbols in an operation's own attributes, without those in the types of its operands."""
     return op.kept("symbols", _named)
 
 
@@ -239,7 +239,7 @@ def _symbols(value: Any) -> set[Sym]:
 
 
 def used_symbols(kernel: Kernel) -> set[Sym]:
-    """Every symbol that the kernel needs: in its arrays, operations and their views, the launch shape."""
+    """Return every symbol that the kernel needs in its arrays, operations, views and launch shape."""
     found = {sym for array in kernel.tensors for sym in _symbols(array.tensor.view)}
     mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
     for op in kernel.walk():
@@ -255,7 +255,7 @@ def used_symbols(kernel: Kernel) -> set[Sym]:
         found |= symbols(guard.condition).union(*map(_symbols, guard.values))
     for space in kernel.workspaces:
         found |= _symbols(space.elems)
-    for size in reversed(kernel.sizes):  # a derived size is made of those before it
+    for size in reversed(kernel.sizes):  # a derived size depends on earlier sizes
         if isinstance(size.source, Derived) and size.sym in found:
             found |= _symbols(size.source.value)
     return found
