@@ -1,1 +1,1 @@
-"""Recording of dataflow kernels: what is computed, in tiles, without a word about how."""
+"""Recording of dataflow kernels: the computation in tiles, independent of a schedule."""

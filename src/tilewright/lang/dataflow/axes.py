@@ -1,4 +1,4 @@
-"""Axes of what tiles make: NumPy's broadcasting, with spans in the place of extents."""
+"""Axes of results of tiles: NumPy's broadcasting rules, with spans instead of extents."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tilewright.lang.source import here
 
 
 def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
-    """The axes of a function's result: from the last on, equal ones, or one that is there alone.
+    """Return the axes of a function's result: aligned at the last axis, equal spans or one span broadcast.
 
     Raises:
-        TraceError: two spans meet.
+        TraceError: two different spans meet.
     """
     rank = max((len(node.axes) for node in nodes), default=0)
     made: list[Axis] = []
@@ -53,10 +53,10 @@ def _shown(node: Node) -> str:
 
 
 def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
-    """The axes of an operand, of which a scale has those that it varies along.
+    """Return the axes of a scale: a subset of the axes of its operand.
 
     Raises:
-        TraceError: it varies along another one.
+        TraceError: the scale varies along another axis.
     """
     if any(axis is not None and axis not in of.axes for axis in scale.axes):
         raise TraceError(
@@ -68,10 +68,10 @@ def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
 
 
 def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
-    """The span that ``a @ b`` sums along, and the axes of the sum.
+    """Return the span that ``a @ b`` sums over, and the axes of the sum.
 
     Raises:
-        TraceError: the last axis of a is not the first of b, or no span of `steps`.
+        TraceError: the last axis of a is not the first axis of b, or is not a span of `steps`.
     """
     what = f"{_shown(a)} @ {_shown(b)}"
     for node in (a, b):

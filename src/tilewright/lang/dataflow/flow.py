@@ -1,4 +1,4 @@
-"""The flow that is being recorded: what tiles, tensors and the tracer ask of it."""
+"""The recorder of a flow: its interface to tiles, tensors and the tracer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FlowRecorder(Recorder):
     # ---------------------------------------------------------------- arrays
 
     def part(self, tensor: Any, index: tuple[Any, ...]) -> Tile:
-        """``tensor[index]`` along some spans; None adds an axis."""
+        """Record ``tensor[index]`` along spans; None adds an axis."""
         return indexing.part(self, tensor, index)
 
     def store(self, tensor: Any, index: tuple[Any, ...], value: Any) -> None:
@@ -69,7 +69,7 @@ class FlowRecorder(Recorder):
         return self.tile(made, left, right, *scales)
 
     def _scale(self, scale: Any, of: Tile, kind: DType) -> Node | None:
-        """The numbers by which the products of an operand are multiplied, along its axes."""
+        """Return the scales of an operand's products, along its axes."""
         if scale is None:
             return None
         if not isinstance(scale, Tile):
@@ -86,7 +86,7 @@ class FlowRecorder(Recorder):
         return node if node.dtype == kind else self.converted(node, kind)
 
     def transposed(self, tile: Tile) -> Tile:
-        """Two axes exchanged."""
+        """Swap two axes."""
         node = tile.node
         if len(node.axes) != 2:
             raise TraceError(f"{called(tile)} has {len(node.axes)} axes; .T exchanges two", here())
@@ -98,7 +98,7 @@ class FlowRecorder(Recorder):
         return self.tile(self.make(Rearrange, node.dtype, indexing.new_axes(tile, node, index), node), tile)
 
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
-        """``combine`` over a whole axis."""
+        """Record ``combine`` over a whole axis."""
         node = tile.node
         rank = len(node.axes)
         if not -rank <= axis < rank:
@@ -114,7 +114,7 @@ class FlowRecorder(Recorder):
     # ---------------------------------------------------------------- accumulators
 
     def carry(self, acc: Accumulator) -> None:
-        """Let the loops that are open carry an accumulator that was made outside of them."""
+        """Let the open loops carry an accumulator that was made outside of them."""
         folds.carry(self, acc)
 
     def accumulate(self, acc: Accumulator, other: Any, sign: str) -> Accumulator:
@@ -128,11 +128,11 @@ class FlowRecorder(Recorder):
     # ---------------------------------------------------------------- the kernel
 
     def refuse(self, what: str) -> NoReturn:
-        """Refuse what says how."""
+        """Refuse a call that belongs to explicit kernels."""
         raise mixed(what)
 
     def takes_no(self, tensor: Any) -> Exception:
-        """What to raise where arithmetic is done with a tensor that is not indexed."""
+        """Return the error for arithmetic with a tensor that is not indexed."""
         return no_tile(tensor)
 
     def enter(self, construct: object) -> None:
@@ -145,10 +145,10 @@ class FlowRecorder(Recorder):
             raise mixed(f"a {getattr(construct, 'what', 'region')} of tw.range, tw.when or tw.role")
 
     def admit(self, op: type[Op]) -> None:
-        """Refuse operations that say where and by whom something is done.
+        """Refuse operations of explicit kernels; allow views of arrays and arithmetic of numbers.
 
         Raises:
-            TraceError: it does; views of arrays and arithmetic of numbers do not.
+            TraceError: the operation belongs to explicit kernels.
         """
         if op is PriorGridWait:
             self.is_behind = True
@@ -156,10 +156,10 @@ class FlowRecorder(Recorder):
             raise mixed(f"tw.{op.name}")
 
     def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:
-        """The flow of a kernel.
+        """Return the flow of the kernel.
 
         Args:
-            name: of the kernel.
+            name: name of the kernel.
             params: its arrays, numbers and integers, in the author's order.
         """
         parameters: list[Operand | Number | Integer] = []
@@ -176,7 +176,7 @@ class FlowRecorder(Recorder):
 
 
 def mixed(what: str) -> TraceError:
-    """What to raise where a dataflow kernel also says how."""
+    """Return the error for a dataflow kernel with operations of explicit kernels."""
     return TraceError(
         f"{what} says how and by whom something is done, and this kernel says with tw.tiles only what is "
         "computed; nearest legal choice: leave it to the schedule, or write the whole kernel explicitly, "

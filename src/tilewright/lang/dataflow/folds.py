@@ -1,4 +1,4 @@
-"""Accumulators: what loops over `steps` carry, as sums of products or as folds."""
+"""Accumulators: values that loops over `steps` carry, recorded as sums of products or as folds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.lang.source import here
 
 
 class Carried:
-    """An accumulator within a loop: what stands for its value at the start of a step."""
+    """An accumulator within a loop, with the placeholder of its value at the start of a step."""
 
     def __init__(self, acc: Accumulator, cell: Cell) -> None:
         self.acc = acc
@@ -25,7 +25,7 @@ class Carried:
 
 
 class Steps(SpanLoop):
-    """A loop over one span whose body is being recorded, and what it carries."""
+    """A loop over one span whose body is being recorded, with its carried accumulators."""
 
     span: Span
 
@@ -35,7 +35,7 @@ class Steps(SpanLoop):
 
 
 def carry(flow: Recorder, acc: Accumulator) -> None:
-    """Let the loops that are open carry an accumulator that was made outside of them."""
+    """Let the open loops carry an accumulator that was made outside of them."""
     for loop in flow.loops:
         if loop in acc.outer or any(one.acc is acc for one in loop.carried):
             continue
@@ -104,7 +104,7 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
 
 
 def _terms(node: Node, span: Span, negative: bool) -> Iterator[tuple[Sum, bool]]:
-    """The products of a sum of such, and whether each is subtracted; nothing if it is none."""
+    """Return the products in a sum of products, and whether each is subtracted; empty for other values."""
     match node:
         case Sum(span=along) if along == span:
             yield node, negative
@@ -118,7 +118,7 @@ def _terms(node: Node, span: Span, negative: bool) -> Iterator[tuple[Sum, bool]]
 
 
 def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulator:
-    """Any other change of an accumulator; its dtype stays."""
+    """Any other change of an accumulator; the dtype does not change."""
     acc.settle(value.dtype)
     before, node = acc.node, value.node
     if node.dtype != before.dtype:
@@ -143,7 +143,7 @@ def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulat
 
 
 def close(flow: Recorder, loop: Steps) -> None:
-    """Give each accumulator the value that it has after the loop."""
+    """Set each accumulator to its value after the loop."""
     for one in loop.carried:
         one.step = one.acc._node
     folded = _folded(loop)
@@ -184,7 +184,7 @@ def _folded(loop: Steps) -> list[Carried]:
 
 
 def _increments(one: Carried, span: Span) -> list[Sum] | None:
-    """The products that a step adds; None if it does anything else."""
+    """Return the products that a step adds; None if it does anything else."""
     found: list[Sum] = []
     node = one.step
     while node is not one.cell:
@@ -198,7 +198,7 @@ def _increments(one: Carried, span: Span) -> list[Sum] | None:
 
 
 def _total(flow: Recorder, one: Carried, span: Span) -> Node:
-    """The value before the loop, and all products."""
+    """Return the value before the loop plus all products."""
     node = one.cell.start
     for term in _increments(one, span) or ():
         if isinstance(node, Literal) and node.value == 0:
@@ -210,7 +210,7 @@ def _total(flow: Recorder, one: Carried, span: Span) -> Node:
 
 
 def _reached(node: Node) -> Iterator[Node]:
-    """Every node that a value is computed from, and itself, once."""
+    """Yield a value and every node that it depends on, each once."""
     seen: set[int] = set()
     left = [node]
     while left:

@@ -1,4 +1,4 @@
-"""Arrays indexed with spans: what is read, and what is stored."""
+"""Arrays indexed with spans: loads and stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
 
 class Place(NamedTuple):
-    """Where in an array."""
+    """A position in an array."""
 
     operand: Operand
     at: tuple[Span, ...]
@@ -59,7 +59,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
 
 
 def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
-    """The array, the spans of its dimensions, and the axes of the part."""
+    """Return the array, the spans of its dimensions, and the axes of the part."""
     for one in index:
         _check_index(tensor, one)
     given = [one for one in index if one is not None]
@@ -92,7 +92,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
 
 
 def _shared_along(flow: Recorder, tensor: Tensor, index: Sequence[SpanIndex]) -> Tensor:
-    """The view of an array of which neighbours along some spans have one element in common."""
+    """Return the view of an array in which neighbours along some spans share one element."""
     for dim, one in enumerate(index):
         if one.shared == 1:
             continue
@@ -109,7 +109,7 @@ def _shared_along(flow: Recorder, tensor: Tensor, index: Sequence[SpanIndex]) ->
 
 
 def _required(flow: Recorder, one: Int, other: Int) -> bool:
-    """Whether the author requires that two extents are equal."""
+    """Return whether the author requires two extents to be equal."""
     wanted = (equal(one, other), equal(other, one))
     return any(guard.condition in wanted for guard in flow.tracer.guards)
 
@@ -138,7 +138,7 @@ def _check_index(tensor: Tensor, one: Any) -> None:
 
 
 def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
-    """The array that a tensor is, and what makes the view of it."""
+    """Return the array of a tensor, with the transforms of its view."""
     transforms: list[Any] = []
     value = tensor.value
     while isinstance(made := flow.tracer.builder.defining(value), Reshape):
@@ -155,7 +155,7 @@ def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
 def _check_store(
     flow: Recorder, operand: Operand, at: tuple[Span, ...], axes: tuple[Axis, ...], node: Node
 ) -> None:
-    """What is stored must be one value for each element, of one block, after all steps."""
+    """Check a store: one value per element, from one block, after all steps."""
     name = operand.name
     if flow.loops or any(span.kind == STEPS for span in at):
         raise TraceError(
@@ -186,10 +186,10 @@ def _check_store(
 
 
 def check_in_place(flow: Recorder) -> None:
-    """Elements of an array that is stored are read where they are stored, and nowhere else.
+    """Require that elements of a stored array are read only at the same index as the store.
 
     Raises:
-        TraceError: another block may have stored them by then.
+        TraceError: another block may already have stored the elements.
     """
     stores = {store.operand.name: store for store in flow.stores}
     seen: set[int] = set()
@@ -217,16 +217,16 @@ def check_in_place(flow: Recorder) -> None:
 
 
 def _fits(axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> bool:
-    """Whether a value is broadcast to these axes."""
+    """Return whether a value broadcasts to these axes."""
     aligned = zip(reversed(axes), reversed(wanted), strict=False)
     return len(axes) <= len(wanted) and all(axis in (None, other) for axis, other in aligned)
 
 
 def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]:
-    """The axes of ``tile[:, None]``.
+    """Return the axes of ``tile[:, None]``.
 
     Raises:
-        TraceError: anything else than whole axes and new ones.
+        TraceError: the index has anything but whole axes and new axes.
     """
     left = list(node.axes)
     made: list[Axis] = []

@@ -1,4 +1,4 @@
-"""What begins a dataflow kernel: loops over tiles and steps, and accumulators."""
+"""Loops over tiles and steps, and accumulators: the constructs of a dataflow kernel."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def tiles(
 ) -> Any:
     """``for m, n in tw.tiles(C):`` describes one tile of the result; the kernel computes all of them.
 
-    A kernel with this loop says *what* is computed and nothing of how: arrays are indexed with ``m``, ``n``
-    and the ``k`` of `steps`, tiles are computed with as in NumPy, and ``C[m, n] = ...`` stores one.
+    A kernel with this loop describes *what* to compute; a schedule decides how.  Index arrays with ``m``,
+    ``n`` and the ``k`` of `steps`, compute with tiles as in NumPy, and store one with ``C[m, n] = ...``.
 
     Args:
-        of: the array that is stored, or the extents of the dimensions.
-        batch: how many of the leading dimensions are single indices, as in ``for b, m, n in tw.tiles(C)``;
+        of: the array to store, or the extents of the dimensions.
+        batch: number of leading dimensions that are single indices, as in ``for b, m, n in tw.tiles(C)``;
             default: all but two.
-        groups: integers that cut the first dimension into groups, as in ``for g, m, n in tw.tiles(C,
-            groups=ends)``: the rows ``m`` of group ``g`` are those from ``ends[g - 1]``, or 0, up to
-            ``ends[g]``.  They are read by the kernel, so that groups may differ at every launch.  Rows behind
-            the last end are not stored.
+        groups: an array of integers that cuts the first dimension into groups, as in ``for g, m, n in
+            tw.tiles(C, groups=ends)``.  Group ``g`` has the rows ``m`` from ``ends[g - 1]`` (from 0 for the
+            first group) up to ``ends[g]``, excluded.  The kernel reads the array, so groups may differ at
+            every launch.  Rows after the last end are not stored.
 
     Raises:
-        TraceError: no ``for`` statement, a second loop over tiles, or explicit operations before it; groups
-            that are no array of integers, or of anything else than two dimensions.
+        TraceError: the call is not in a ``for`` statement, there is a second loop over tiles, or explicit
+            operations precede it; or groups are not an array of integers, or are given for other than two
+            dimensions.
 
     Example:
         >>> import numpy as np
@@ -105,10 +106,10 @@ def steps(extent: Index) -> Any:
     """``for k in tw.steps(K):`` iterates over a summed dimension, in steps of any length.
 
     Args:
-        extent: of the dimension.
+        extent: extent of the dimension.
 
     Raises:
-        TraceError: no ``for`` statement inside of a loop over `tiles`.
+        TraceError: the call is not in a ``for`` statement inside a loop over `tiles`.
 
     Example:
         A difference of two products, with one sum:
@@ -137,11 +138,10 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
     """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`.
 
     Args:
-        dtype: in which it sums; default: f32 for products of narrower floats, i32 for those of integers, f64
-            for f64.
-        along: the spans of its axes; only a fold that reads it before its first step needs them.
-        precision: ``"exact"``; ``"tf32"``: numbers of f32 may be multiplied with 10 fraction bits; ``"f32"``:
-            sums lose no more than sums in f32 do, where instructions cut them off.
+        dtype: dtype of the sums; default: f32 for products of narrower floats, i32 for integers, f64 for f64.
+        along: the spans of its axes; needed only by a fold that reads it before its first step.
+        precision: ``"exact"``; ``"tf32"``: f32 factors may have 10 fraction bits; ``"f32"``: sums lose no
+            more than sums in f32, even if the instruction truncates.
 
     Example:
         A matrix by a vector:
@@ -222,7 +222,7 @@ def _flow(what: str) -> FlowRecorder:
 
 
 class _Loops:
-    """What `tiles` and `steps` return; a ``for`` statement over it records its body."""
+    """The result of `tiles` and `steps`; a ``for`` statement over it records its body."""
 
     def __init__(self, loop: Any) -> None:
         self.loop = loop
@@ -265,14 +265,14 @@ class _Recorded(SpanLoop):
         return given
 
     def begin(self, targets: list[str]) -> Any:
-        """What the loop's variables are."""
+        """Return the values of the loop variables."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """The body has been recorded."""
+        """Finish the loop after its body was recorded."""
 
     def misused(self) -> TraceError:
-        """What to raise when something other than a ``for`` statement goes through the spans."""
+        """Return the error for iteration by anything other than a ``for`` statement."""
         return TraceError(
             f"{self.text} records the body of a `for` statement; enumerate, zip, list, unpacking or a "
             f"comprehension would run once; write `for ... in {self.text}:`",
@@ -280,7 +280,7 @@ class _Recorded(SpanLoop):
         )
 
     def left(self) -> TraceError:
-        """The error of a loop whose body was left by break, return or an exception."""
+        """Return the error of a loop whose body was left by break, return or an exception."""
         how, place = leaving(self.code, self.location) or ("an exception", self.location)
         return TraceError(
             f"the loop over {self.text} is left by {how}: its body stands for all tiles and steps alike, "
@@ -331,7 +331,7 @@ class _TilesLoop(_Recorded):
         return index, Span(names[1], rows, TILE, Groups(index, ends)), Span(names[2], columns, TILE)
 
     def end(self) -> None:
-        """There must be something to compute."""
+        """Require at least one store."""
         flow = current().flow
         if isinstance(flow, FlowRecorder) and not flow.stores:
             raise TraceError(

@@ -1,4 +1,4 @@
-"""Every value of a flow is made here: once, with its dtype, its axes and the author's line."""
+"""Recorder of a flow's values: makes each once, with its dtype, its axes and the author's line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recorder(Recording):
     """Records the flow of one kernel.
 
     Args:
-        tracer: of the kernel.
+        tracer: the tracer of the kernel.
         home: the loop over tiles.
     """
 
@@ -51,19 +51,19 @@ class Recorder(Recording):
     # ---------------------------------------------------------------- nodes
 
     def make(self, kind: type[NodeType], element: DType, axes: tuple[Axis, ...], *fields: Any) -> Any:
-        """A node; the one that was made before of the same fields, if there is one."""
+        """Make a node, or return an earlier node with the same fields."""
         key = (kind, element, axes, *map(_identity, fields))
         if key not in self._made:
             self._made[key] = kind(element, axes, *fields, variable=_variable(), location=here())
         return self._made[key]
 
     def tile(self, node: Node, *sources: Any) -> Tile:
-        """A tile of a node; it belongs to the loops that what it is made of belongs to."""
+        """Make the tile of a node; it belongs to the loops of its operands."""
         needs = [source.needs for source in sources if isinstance(source, Tile)]
         return Tile(self, node, frozenset().union(*needs))
 
     def literal(self, value: float | int, element: DType, variable: str | None = None) -> Node:
-        """A number that is known."""
+        """Make a constant number."""
         key = (Literal, element, type(value), repr(value), variable)
         if key not in self._made:
             self._made[key] = Literal(element, (), value, variable=variable, location=here())
@@ -76,7 +76,7 @@ class Recorder(Recording):
         return self.tile(self.literal(number(value), like.dtype) if node is None else node)
 
     def known(self, value: Any) -> Node | None:
-        """The node of what has a dtype of its own; None of plain numbers."""
+        """Return the node of a value with its own dtype; None for plain numbers."""
         if isinstance(value, Tile):
             return value.node
         if isinstance(value, LangNumber):

@@ -1,4 +1,4 @@
-"""Spans as authors see them: what `tiles` and `steps` give, to index arrays with."""
+"""Spans for authors: the loop variables of `tiles` and `steps`, which index arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SpanIndex:
     Args:
         span: the run.
         home: the loop whose variable it is.
-        shared: how many neighbours have one index in common.
+        shared: number of neighbours that share one index.
     """
 
     __slots__ = ("home", "shared", "span")
@@ -81,7 +81,7 @@ class SpanLoop:
 
 
 def ended(what: str, home: SpanLoop) -> TraceError:
-    """What to raise where something of a loop is used after it."""
+    """Return the error for the use of a loop's value after the loop."""
     return TraceError(
         f"{what} belongs to the loop over {home.text} at {home.location.frame}, which has ended; nearest "
         "legal choice: use it inside, or carry its sum out in an accumulator of tw.zeros",

@@ -18,7 +18,7 @@ from tilewright.lang.verbs import inline, verb
 
 
 class Recording(Protocol):
-    """What tiles ask of the flow that they are recorded in."""
+    """The interface of a flow that tiles use."""
 
     loops: list[SpanLoop]
 
@@ -71,10 +71,10 @@ class Tile(_Arithmetic):
 
     @property
     def node(self) -> Node:
-        """What is recorded of it, in the graph that `tilewright.ir.Flow` is.
+        """Its node in the graph of the `tilewright.ir.Flow`.
 
         Raises:
-            TraceError: it belongs to a loop that has ended.
+            TraceError: the tile belongs to a loop that has ended.
 
         Example:
             >>> import numpy as np
@@ -123,7 +123,7 @@ class Tile(_Arithmetic):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The extents of the dimensions that its axes run along; 1 for a new axis.
+        """The extents of the dimensions along its axes; 1 for a new axis.
 
         Example:
             >>> import numpy as np
@@ -144,7 +144,7 @@ class Tile(_Arithmetic):
 
     @property
     def T(self) -> Tile:  # noqa: N802 NumPy's name
-        """Its two axes exchanged.
+        """The transpose of its two axes.
 
         Example:
             >>> import numpy as np
@@ -168,19 +168,19 @@ class Tile(_Arithmetic):
 
     @verb
     def matmul(self, other: Any, *, precision: str = "exact", scales: tuple[Any, Any] = (None, None)) -> Tile:
-        """``self @ other``, with a word about how exactly numbers are multiplied, and scales of them.
+        """``self @ other``, with a choice of precision, and with scales.
 
         Args:
             other: the tile on the right.
-            precision: ``"exact"``; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits;
-                ``"f32"``: sums lose no more than sums in f32 do, where instructions cut them off.
-            scales: tiles along the axes of ``self``, and along those of ``other``, or None: each product is
-                multiplied by both, in the dtype of the sum.  Products whose scales are the same, as those of
-                128 neighbours are in ``scale[m, k // 128]``, are added up before they are multiplied.
+            precision: ``"exact"``; ``"tf32"``: f32 factors have 10 fraction bits; ``"f32"``: sums lose no
+                more than sums in f32, even if the instruction truncates.
+            scales: a tile along the axes of ``self`` and one along the axes of ``other``; each may be None.
+                Each product is multiplied by both, in the dtype of the sum.  Products with the same scales
+                are summed before the multiplication, for example 128 neighbours in ``scale[m, k // 128]``.
 
         Raises:
-            TraceError: another word, or one but ``"exact"`` of a product that is not summed in f32; scales
-                along other axes, or of products that are no floats.
+            TraceError: the precision is unknown, or is not ``"exact"`` for a product that is not summed in
+                f32; scales vary along other axes, or the products are not floats.
 
         Example:
             >>> import numpy as np
@@ -309,7 +309,7 @@ class Tile(_Arithmetic):
 
 
 class Accumulator(Tile):
-    """What `zeros` makes: ``acc += a @ b`` adds to it, and a loop over `steps` carries it."""
+    """The result of `zeros`: ``acc += a @ b`` adds to it, and a loop over `steps` carries it."""
 
     def __init__(
         self, flow: Recording, start: Literal, dtype: DType | None, home: SpanLoop, precision: str
@@ -318,11 +318,11 @@ class Accumulator(Tile):
         self.variable = start.variable or "acc"
         self.chosen = dtype
         self.precision = precision
-        self.outer = tuple(flow.loops)  # open when it was made: those do not carry it
+        self.outer = tuple(flow.loops)  # the loops open at its creation do not carry it
 
     @property
     def node(self) -> Node:
-        """Its present value."""
+        """Its current value."""
         self.settle(f32)
         self.flow.carry(self)
         return super().node
@@ -334,7 +334,7 @@ class Accumulator(Tile):
             self._node = replace(self._node, dtype=kind)
 
     def hold(self, node: Node, needs: Iterable[SpanLoop], without: Iterable[SpanLoop] = ()) -> None:
-        """Take another value, which belongs to these loops besides."""
+        """Take another value, which also belongs to these loops."""
         self._node = node
         self.needs = (self.needs | frozenset(needs)) - frozenset(without)
 
@@ -352,7 +352,7 @@ class Accumulator(Tile):
 
     @verb
     def assign(self, value: Any) -> Accumulator:
-        """Take another value, which a loop over `steps` carries on: a fold that need not be a sum.
+        """Take another value, which a loop over `steps` carries: a fold that need not be a sum.
 
         The result must not depend on the number of elements in a step.  No target runs such folds yet;
         `tw.ir.evaluate` computes them.
@@ -380,19 +380,19 @@ class Accumulator(Tile):
 
 
 def called(tile: Tile) -> str:
-    """What messages call a tile."""
+    """Return the name of a tile in messages."""
     node = tile._node
     name = tile.variable if isinstance(tile, Accumulator) else node.variable
     return name or f"a tile along {spelled(node)}"
 
 
 def spelled(node: Node) -> str:
-    """The axes of a value as messages have them: ``[m, 1]``."""
+    """Format the axes of a value for messages: ``[m, 1]``."""
     return f"[{', '.join('1' if axis is None else axis.name for axis in node.axes)}]"
 
 
 def no_tile(value: object) -> TraceError:
-    """What to raise where a tile is needed."""
+    """Return the error for a value that must be a tile."""
     if isinstance(value, InMemory):
         name = str(value).partition(":")[0]
         return TraceError(
