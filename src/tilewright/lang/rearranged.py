@@ -76,7 +76,7 @@ class Rearranged(InMemory):
 
     @verb
     def pad_to(self, multiple: Sequence[int]) -> Self:
-        """Grow each dimension at its end to a multiple: ``new.shape[d] % multiple[d] == 0``.
+        """Grow each dimension at its end to the next multiple of ``multiple[d]``.
 
         The new elements read as 0, or as the value of ``other=``, and are not written.
 

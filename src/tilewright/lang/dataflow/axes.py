@@ -53,7 +53,7 @@ def _shown(node: Node) -> str:
 
 
 def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
-    """Return the axes of a scale: a subset of the axes of its operand.
+    """Return the axes of an operand, with None for each axis along which its scale does not vary.
 
     Raises:
         TraceError: the scale varies along another axis.
