@@ -504,6 +504,18 @@ def test_ml_dtypes_are_rounded_once() -> None:
     assert y.astype(float).tolist() == [1 + 2**-7, 1.0, float(np.float32(3e38).astype(ml_dtypes.bfloat16))]
 
 
+@pytest.mark.parametrize("whole", [tw.i32, tw.i64], ids=str)
+def test_integers_become_floats_without_rounding(whole: tw.DType) -> None:
+    def shifted(X, Y):
+        for m in tw.tiles(Y):
+            Y[m] = X[m].to(tw.f32) - 2.0**24
+
+    flow = recorded(shifted, {"X": "M", "Y": "M"}, X=spec(whole, 1), Y=spec(tw.f32, 1))
+    numbers = RANDOM.integers(2**24, 2**31, 50).astype(whole.numpy) | 1
+    [y] = evaluate(flow, {"X": numbers}, rounded=False).values()
+    np.testing.assert_array_equal(y, numbers.astype(np.float64) - 2**24)
+
+
 @pytest.mark.parametrize("narrow", [tw.f8e4m3, tw.f8e5m2, tw.bf16, tw.f16, tw.f32], ids=str)
 @pytest.mark.parametrize("least", [2.0**-28, 2.0**-48, 2.0**-61])
 def test_f64_is_rounded_once(narrow: tw.DType, least: float) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.ops.products import scaled_in_groups
+from tilewright.schedule.adding import add_parts
 from tilewright.schedule.resources import Case
 
 GROUP = 128
@@ -61,6 +62,23 @@ def test_shared_memory_is_that_of_the_closed_form(schedule: tw.Schedule) -> None
     assert case.shared_bytes == made.resources["shared_bytes"]
     assert made.resources["spill_store_bytes"] == 0
     assert made.source.count("< cut") >= 4  # what lies behind a part of K is not loaded for it
+
+
+@tw.kernel(X="P M N", Y="M N")
+def added(X, Y, *, count):
+    place = Y.tile((32, 32), (0, 0))
+    total = tw.load(place.partition((4, 8)))
+    add_parts(total, count, count, lambda part: X[part].tile((32, 32), (0, 0)))
+    tw.copy(total, place)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_parts_that_are_not_read_at_once_are_all_added(count: int) -> None:
+    """Each thread has 32 values of a part, so that two parts are read at once."""
+    x = np.random.default_rng(count).integers(-99, 100, (count, 32, 32)).astype(np.float32)
+    y = np.full((32, 32), np.nan, np.float32)
+    assert added.bind(count=count)(x, y, target="reference").target == "reference"
+    np.testing.assert_array_equal(y, x.sum(0))
 
 
 CHANGES = {

@@ -263,6 +263,20 @@ def test_one_result_for_each_block_and_each_thread(block: int, target: str) -> N
     np.testing.assert_array_equal(arguments[2].array, x.reshape(16, 8, 4, 2).sum(axis=(1, 3)))
 
 
+@tw.kernel(X="M N", Y="M P")
+def one_element(X, Y):
+    x = tw.load(X.tile((1, 1), (0, 0)).partition((1, 1)))
+    tw.copy(tw.reduce_sum(x, 1), Y.tile((1, 1), (0, 0)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tile_of_one_element_is_its_sum(target: str) -> None:
+    arguments = [Poisoned((1, 1), tw.f32) for _ in range(2)]
+    arguments[0].array[...] = 3
+    attempt(target, one_element.bind(), arguments)
+    assert arguments[1].array.item() == 3
+
+
 # ---------------------------------------------------------------- an accumulator becomes an operand
 
 

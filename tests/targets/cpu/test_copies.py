@@ -341,7 +341,9 @@ def double(X, Y, *, tile):
     given = tw.load(X.tile(tile, (new, within)).partition((4, 8)))
     block = given * 2.0
     i0_1 = block + 0.0
-    tw.copy(i0_1, Y.tile(tile, (new, within)))
+    short = i0_1 + 0.0
+    for made in (i0_1, short):
+        tw.copy(made, Y.tile(tile, (new, within)))
 
 
 def test_names_that_cpp_or_the_text_uses(machine: Machine) -> None:
