@@ -37,7 +37,7 @@ def test_im2col_of_any_number_of_channels(channels: int) -> None:
     y = np.full(want.shape, np.nan, np.float32)
     ran = rows(x, y, target="cpu")
     assert ran.target == "cpu"
-    assert "run" in ran.source
+    assert ("const Index length" in ran.source) == (channels != 32)  # a tile of whole runs divides nothing
     np.testing.assert_array_equal(y, want)
 
 
