@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.kinds import is_wide
+from tilewright.kinds import MOST
 from tilewright.ops.planning import Wanted, asked, checked, said
 from tilewright.ops.recalled import called
 from tilewright.runtime.arrays import LOCATORS, locate_new
@@ -200,11 +200,13 @@ def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
 
 def _words(wanted: Wanted) -> tuple[Any, ...] | None:
     """All that a plan depends on but arrays and numbers; None if there is no plan."""
-    numbers = (wanted.alpha, wanted.beta)
-    if wanted.schedule is not None or not {type(number) for number in numbers} <= _PLAIN_NUMBERS:
+    numbers: tuple[Any, Any] = (wanted.alpha, wanted.beta)
+    if wanted.schedule is not None:
         return None
-    if any(map(is_wide, numbers)):  # refused, whatever is known of the arrays
-        return None
+    for number in numbers:
+        kind = type(number)
+        if kind not in _PLAIN_NUMBERS or (kind is int and not -MOST <= number < 2 * MOST):
+            return None  # an integer of more than 64 bits is refused
     return *map(said, numbers), *wanted.words
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 from tilewright.errors import LaunchError, ToolchainError
@@ -221,6 +221,16 @@ class Driver:
             self._constants[name] = found
         return self._constants[name]
 
+    @cached_property
+    def success(self) -> Any:
+        """The status of a function that succeeded."""
+        return self.constant(self.symbols.success)
+
+    @cached_property
+    def not_capturing(self) -> Any:
+        """The state of a stream whose launches go into no graph."""
+        return self.constant(self.symbols.not_capturing)
+
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the driver and give back its value.
 
@@ -230,7 +240,7 @@ class Driver:
         """
         arguments += self.symbols.more.get(name, ())
         status, *values = getattr(self.bindings(), name)(*arguments)
-        if status != self.constant(self.symbols.success):
+        if status != self.success:
             raise self.failure(name, status)
         return values[0] if len(values) == 1 else tuple(values)
 
@@ -273,7 +283,7 @@ class Driver:
             status, index = ask(self.constant(self.symbols.ordinal), pointer)
         except (ToolchainError, LaunchError):
             return None
-        return int(index) if status == self.constant(self.symbols.success) else None
+        return int(index) if status == self.success else None
 
     # ------------------------------------------------------------ the current device
 
@@ -292,7 +302,7 @@ class Driver:
         """
         wanted = self.context(index)
         status, now = getattr(self.bindings(), self.symbols.get_current)()
-        if status == self.constant(self.symbols.success) and int(now) == int(wanted):
+        if status == self.success and int(now) == int(wanted):
             return None
         self.call(self.symbols.set_current, wanted)
         return now if int(now) or index else None
@@ -328,8 +338,8 @@ class Driver:
             return False
         symbols = self.symbols
         status, state = getattr(self.bindings(), symbols.is_capturing)(stream)[:2]
-        is_known = status == self.constant(symbols.success)
-        return bool(is_known and state != self.constant(symbols.not_capturing))
+        is_known = status == self.success
+        return bool(is_known and state != self.not_capturing)
 
     def stream_number(self, stream: int) -> int:
         """A number that no other stream has, not even one that has its handle later.
@@ -343,7 +353,7 @@ class Driver:
     def has_passed(self, event: Any) -> bool:
         """Whether an event has come to pass."""
         status, *_ = getattr(self.bindings(), self.symbols.query_event)(event)
-        return bool(status == self.constant(self.symbols.success))
+        return bool(status == self.success)
 
     # ------------------------------------------------------------ machine code and memory
 
