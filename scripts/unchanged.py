@@ -350,7 +350,15 @@ def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) 
     names |= {name: Maker(kind, made, filled=filled) for name, kind in KINDS.items()}
     names |= {"ends": ends, "up": lambda extent, unit: -(-extent // unit), **extents}
     RECORDED.arrays, MEMORY.used = made, 0
+    forget_plans()
     return made, eval(line, names)
+
+
+def forget_plans() -> None:
+    """Make each operation plan its next call; a plan that it kept belongs to other machines or arrays."""
+    for name, module in sys.modules.copy().items():
+        if name.startswith("tilewright.ops.") and hasattr(module, "_PLANS"):
+            module._PLANS.forget()
 
 
 # ---------------------------------------------------------------- machines that launch nothing
@@ -628,7 +636,8 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
         # Of an explicit kernel the values that it is made with; what their classes are called does not count.
         constants = re.sub(r"\b[A-Z]\w*\(", "(", ", ".join(map(repr, self.constants.values())))
         found.append(f"explicit: {constants}" if question is None else ranked(question))
-        executable = SimpleNamespace(target=arch, arch=arch, flow=None, launches=WeakSet())
+        silent = SimpleNamespace(walk=tuple)  # a kernel without operations, of which none is slow
+        executable = SimpleNamespace(target=arch, arch=arch, flow=None, kernel=silent, launches=WeakSet())
         prepared: Any = Silent(executable, None, (), None)
         pairs = zip(self.program.parameters, arguments, strict=True)
         return Plan(prepared, ()), [describe(a).pointer for p, a in pairs if p.kind == "tensor"]
