@@ -152,6 +152,17 @@ def test_a_gpu_has_such_a_schedule_and_text(arch: str) -> None:
         assert not made.resources.get("spill_store_bytes")
 
 
+def test_fragments_read_weights_from_shared_memory_as_they_are() -> None:
+    """Weights along K stay packed there, and take no more of it than in global memory."""
+    schedule = tw.Schedule(
+        tw.atoms.WMMA_F16, (32, 32, 32), warps=(2, 2), stages=3, staging="fragments", epilogue="staged"
+    )
+    b = tw.packed(np.empty((64, 128), np.uint8).T, tw.i4)
+    given = tw.like("f16", 96, 256), b, tw.like("f16", 96, 64)
+    made = converted.bind(schedule=schedule).compile(*given, target="hip", arch="gfx1151")
+    assert "sB = shared(dtype=i4," in tw.ir.print_kernel(made.kernel)
+
+
 def test_what_keeps_zero_is_not_cut() -> None:
     f16, i8 = tw.like("f16", 64, 64), tw.like("i8", 64, 64)
     for kernel, other, kept in (
