@@ -13,8 +13,8 @@ texts of the schedules of every form in `tests/schedule/forms.py` and `tests/sch
 Names of kernels, parameters and variables in texts are replaced by numbers in the order in which they are
 declared, and comments are left out; everything else is compared as it is.
 
-A record is a JSON file of hashes, beside a ZIP file of the texts of which they are hashes, which ``--show``
-reads.  With ``--part``, ``--share`` or ``--only`` the rest of a record that is there stays.
+A record is two files: the hashes as JSON, and the hashed texts as a ZIP archive in the same folder, which
+``--show`` reads.  ``--part``, ``--share`` and ``--only`` replace these entries of an existing record alone.
 Prints each difference and where the time goes; exits with 1 if anything differs.
 """
 
@@ -748,7 +748,7 @@ def hashed(text: str) -> str:
 
 
 def differences(before: Record, now: Record, *, whole: bool) -> list[str]:
-    """Each name of which the texts are not the same.
+    """Names whose texts differ.
 
     Args:
         before: what was.
@@ -815,7 +815,7 @@ def main() -> int:
 
 
 def recorded(path: Path) -> Record:
-    """What a record has; nothing if there is none yet."""
+    """The entries of a record; empty if the file does not exist."""
     read: dict[str, Record] = json.loads(path.read_text()) if path.exists() else {}
     return read.get("record", {})
 

@@ -92,7 +92,7 @@ def gains(flops: float, kind: str, moved_bytes: float, share: float, machine: tu
     Args:
         flops: additions and multiplications of the product.
         kind: what is multiplied.
-        moved_bytes: what is read and written before.
+        moved_bytes: bytes that the prepass reads and writes.
         share: of the highest rate, what is reached on the operands as they are.
         machine: its architecture, and how many processors there are.
     """

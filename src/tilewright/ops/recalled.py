@@ -164,7 +164,7 @@ class Behind(NamedTuple):
 def stream_on(device: Device, arrays: Sequence[Any], stream: Any) -> tuple[int, Any]:
     """The handle of the stream that a call runs on, and the stream that each of its launches is given.
 
-    On a host there is none: the handle is 0, and a launch refuses the caller's stream.
+    A host has no streams: the handle is 0, and the launch refuses the caller's stream.
 
     Args:
         device: where the arrays lie.

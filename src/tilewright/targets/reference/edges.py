@@ -108,7 +108,7 @@ class Signs:
 
 
 def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
-    """Report a sum, unless what is made of it is the sum of the elements inside.
+    """Report a sum over elements outside, unless a later operation subtracts their share.
 
     Args:
         padded: what is known of the sum.
