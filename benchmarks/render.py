@@ -364,8 +364,19 @@ def integers(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(integers_cpu.HEAD, [integers_cpu.columns(row) for row in rows])
 
 
+def sum_bits(rows: Sequence[dict[str, Any]]) -> str:
+    """The model of each atom's sums, and whether it agrees with the hardware bit by bit."""
+    head = ["atom", "bits kept", "products in a sum", "rounding", "agrees"]
+    models = [(row, row["model"]) for row in rows]
+    return markdown(
+        head,
+        [[row["atom"], one["bits"], one["group"], one["rounding"], row["agrees"]] for row, one in models],
+    )
+
+
 TABLES = {
     "complex": complexes,
+    "sum_bits": sum_bits,
     "integers_cpu": integers,
     "scaled_cpu": gemm,
     "errors": errors,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,14 @@ STEPS = sorted((ROOT / "docs" / "tutorial").glob("step*.py"))
 def test_pages_quote_what_was_measured() -> None:
     for path, text in MEASURED["pages"]():
         assert path.read_text() == text, f"{path.name}: run python scripts/measured.py"
+
+
+def test_every_kept_result_is_on_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    subprocess.run([sys.executable, "benchmarks/render.py", "--out", str(page)], cwd=ROOT, check=True)
+    assert page.read_text() == (ROOT / "benchmarks" / "RESULTS.md").read_text(), (
+        "run python benchmarks/render.py"
+    )
 
 
 def test_the_readme_has_a_table_to_fill() -> None:
