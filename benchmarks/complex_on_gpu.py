@@ -18,7 +18,7 @@ from reporting import effort
 from schedules import read
 
 import tilewright as tw
-from tilewright.checking.complex_products import compare_complex
+from tilewright.checking.composed_products import compare_complex
 from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex

@@ -24,7 +24,7 @@ from exact_products import off_by, parts_of_product
 from reporting import arguments, keep, table
 
 import tilewright as tw
-from tilewright.checking.complex_products import planes
+from tilewright.checking.composed_products import planes
 from tilewright.tune.rivals import as_tensor
 
 EXTENTS = {"reference": (64, 48, 256), "cpu": (256, 256, 1024), "cuda": (1024, 1024, 2048)}

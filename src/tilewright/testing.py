@@ -6,8 +6,8 @@
 True
 """
 
-from tilewright.checking.attention import softmax_attention
 from tilewright.checking.compare import compare_gemm
+from tilewright.checking.references import softmax_attention
 from tilewright.checking.sample import operands
 from tilewright.functions.philox import philox
 from tilewright.namespaces import namespace

@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tilewright.checking.attention import softmax_attention
 from tilewright.checking.compare import Accumulation, compare_gemm, gemm_bound
+from tilewright.checking.references import softmax_attention
 from tilewright.dtypes import DType, bf16, f8e4m3, f16, f32, f64, i32
 from tilewright.errors import DTypeError, WrongResultError
 from tilewright.functions.conversions import keep_fraction

@@ -10,8 +10,8 @@ from tilewright.errors import HazardError
 from tilewright.ir import verify
 from tilewright.targets.atoms import MMA_F16
 from tilewright.targets.reference import Kind, Report, run
-from tilewright.targets.reference.counters import Counters
 from tilewright.targets.reference.findings import Findings
+from tilewright.targets.reference.report import Counters
 
 from .kernels import gemm_arrays, trace
 

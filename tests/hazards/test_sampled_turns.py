@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.errors import LegalityError
 from tilewright.ir import verify
 from tilewright.targets.reference import run
-from tilewright.targets.reference.turns import Gap, gap
+from tilewright.targets.reference.equivalence import Gap, gap
 
 from .hopper import EXAMPLE, operands, trace
 from .mutate import FoundError, ended_by_the_first_finding, mutants, names

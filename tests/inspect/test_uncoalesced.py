@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.inspect.report import counters, movements
-from tilewright.targets.reference.counters import UNCOALESCED
+from tilewright.targets.reference.report import UNCOALESCED
 
 
 @tw.kernel(X="M N", Y="M N")

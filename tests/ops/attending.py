@@ -1,6 +1,6 @@
 """Problems of attention, what float64 makes of them, and how far off a right result may be.
 
-The bound of a result is `tilewright.checking.attention.attention_room`.
+The bound of a result is `tilewright.checking.references.attention_room`.
 ``lse`` is off by what a score is off by, by the relative error of the sum, ``(N + 8) u``, and by the rounding
 of its own terms, ``8u`` times the largest score and itself.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.checking.attention import attention_room, score_room, softmax_attention
+from tilewright.checking.references import attention_room, score_room, softmax_attention
 from tilewright.ops.attending.flow import attention as flow_of_attention
 
 U = tw.f32.unit_roundoff

@@ -8,7 +8,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.checking.complex_products import compare_complex, planes
+from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.checking.sample import normal
 from tilewright.dtypes import DType
 

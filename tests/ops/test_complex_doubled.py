@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.complex_products import compare_complex, planes
+from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.ops import complex_doubled, complex_planning
 from tilewright.ops.complex_doubled import Doubled, doubling, product_of_doubled
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex

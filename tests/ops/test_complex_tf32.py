@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.checking.complex_products import compare_complex
+from tilewright.checking.composed_products import compare_complex
 from tilewright.functions.conversions import keep_fraction
 from tilewright.ops import plane_kernels
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex

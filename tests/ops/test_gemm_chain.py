@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.chain import ACTIVATIONS
-from tilewright.checking.chain import chained as chained_exactly
+from tilewright.checking.references import ACTIVATIONS
+from tilewright.checking.references import chained as chained_exactly
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.choice import AttentionQuestion, chained

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.checking.halves import halves_bound
+from tilewright.checking.composed_products import halves_bound
 from tilewright.ops import matmul as matmuls
 from tilewright.ops.grades import pays
 from tilewright.ops.halves import Split

@@ -28,9 +28,9 @@ from tilewright.ir.ops import (
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.memory_instructions import resolve_vectors, settle_async
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
-from tilewright.passes.vectors import resolve_vectors, settle_async
 from tilewright.views.transforms import Swizzle
 from tilewright.views.view import View
 

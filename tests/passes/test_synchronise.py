@@ -19,11 +19,10 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Barrier, If, Op
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
-from tilewright.passes.covering import cheapest_cover
 from tilewright.passes.pipeline import stages
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.passes.routes import may_hold
-from tilewright.passes.synchronise import synchronise
+from tilewright.passes.synchronise import cheapest_cover, synchronise
 from tilewright.symbolic.expr import equal, less, negate
 from tilewright.symbolic.nodes import Element, Sym
 from tilewright.targets.reference import Kind, run

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.checking.reductions import reductions
+from tilewright.checking.references import reductions
 from tilewright.ops.reduced_matmul import REDUCTIONS
 from tilewright.testing import device_get, device_put
 

@@ -12,7 +12,7 @@ from tests.ops.complex_cases import numbers
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
-from tilewright.checking.complex_products import compare_complex
+from tilewright.checking.composed_products import compare_complex
 from tilewright.ir.ops import Copy
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_products import four_products, three_products

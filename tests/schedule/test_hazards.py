@@ -8,7 +8,7 @@ import pytest
 from tests.turns import Turns
 
 import tilewright as tw
-from tilewright.targets.reference.coverage import ShortLoop
+from tilewright.targets.reference.report import ShortLoop
 
 from .small import CASES, batched
 

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.attention import attention_room
+from tilewright.checking.references import attention_room
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.device_array import DeviceArray

@@ -19,7 +19,7 @@ from tests.targets.elementary import (
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.functions.table import FUNCTIONS
-from tilewright.targets.reference.numerics import elementwise
+from tilewright.targets.reference.numbers import elementwise
 
 pytestmark = pytest.mark.in_turns(3)
 

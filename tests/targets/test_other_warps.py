@@ -16,8 +16,8 @@ import pytest
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel, SizeParam, TensorParam
+from tilewright.passes.memory_instructions import settle_async
 from tilewright.passes.pipeline import run_passes
-from tilewright.passes.vectors import settle_async
 from tilewright.runtime.native import find_toolchains
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import hip, reference

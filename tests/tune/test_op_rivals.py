@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.checking.chain import ACTIVATIONS as MEANINGS
+from tilewright.checking.references import ACTIVATIONS as MEANINGS
 from tilewright.targets.target import CPU, CUDA
 from tilewright.testing import device_get, device_put, softmax_attention
 from tilewright.tune.op_rivals import ACTIVATIONS, NUMPY, attention_rivals, chain_rivals, reduce_rivals

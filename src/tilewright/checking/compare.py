@@ -30,17 +30,40 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from tilewright.calls import launches
-from tilewright.checking.arrays import Array
 from tilewright.dtypes import DType, dtype, f32, f64, i32
 from tilewright.errors import DTypeError, LaunchError, WrongResultError
 from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.ir.mma import MmaAtom
+from tilewright.kinds import legal
+
+# ---------------------------------------------------------------- arrays as arguments
+
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array of a dtype that kernels know."""
+
+
+def _is_array(value: object) -> bool:
+    if not isinstance(value, np.ndarray):
+        return False
+    try:
+        dtype(value.dtype)
+    except DTypeError:
+        return False
+    return True
+
+
+legal("Array", "a NumPy array of a dtype that kernels know", "NumPy arrays of such dtypes", _is_array)
+
+
+# ---------------------------------------------------------------- compare
+
 
 SPREAD = 4.0
 """How many ``u * sqrt(steps) * P`` an element may be off; one standard deviation is at most 0.58 of them."""

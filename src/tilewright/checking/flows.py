@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.checking.compare import Accumulation, gemm_bound
-from tilewright.checking.halves import halves_bound
+from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
 from tilewright.dataflow.arguments import Arguments
 from tilewright.dataflow.evaluate import Evaluation

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tilewright.checking.arrays import Array
-from tilewright.checking.attention import attention_room, softmax_attention
+from tilewright.checking.compare import Array
+from tilewright.checking.references import attention_room, softmax_attention
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
 from tilewright.cli.options import Seed, TargetName
 from tilewright.cli.perf import by, perf

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from tilewright.checking.chain import chained
+from tilewright.checking.references import chained
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
 from tilewright.cli.options import Activation, Seed, TargetName, choose_activation
 from tilewright.cli.perf import by, perf

@@ -9,8 +9,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from tilewright.checking.chain import ACTIVATIONS as MEANINGS
-from tilewright.checking.reductions import reductions
+from tilewright.checking.references import ACTIVATIONS as MEANINGS
+from tilewright.checking.references import reductions
 from tilewright.cli.console import UsageError, choose, duration, reports, say, working
 from tilewright.cli.options import Activation, Seed, TargetName, choose_activation
 from tilewright.cli.perf import by, perf

@@ -16,8 +16,7 @@ from tilewright.ir.types import Value
 from tilewright.passes.packed import copy_bytes
 from tilewright.runtime.executable import Executable
 from tilewright.targets.listing import Access
-from tilewright.targets.reference.counters import UNCOALESCED
-from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.report import UNCOALESCED, Report
 from tilewright.targets.simt.banks import passes_per_access
 from tilewright.targets.target import CUDA, TARGETS, target_named
 

@@ -19,19 +19,99 @@ from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
-from tilewright.ir.ops import AsyncCommit, AsyncWait, Op, Reshape
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Block, For, If, Op, Reshape
 from tilewright.ir.types import Value
 from tilewright.passes.hazards import hazards
+from tilewright.passes.memory_instructions import settle_async
 from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
-from tilewright.passes.under_way import accesses_under_way
-from tilewright.passes.vectors import settle_async
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import TRUE, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.bits import Bits
 from tilewright.views.view import View
+
+# ---------------------------------------------------------------- access counts
+# Some hardware counts accesses, which complete in the order in which they started, and has no groups.  A wait
+# may then leave pending the accesses that certainly started after the last one that must be complete.  This
+# number is the minimum over all paths through the kernel.
+
+
+@dataclass(frozen=True)
+class _State:
+    """Minimum numbers of started accesses over all paths to a point.
+
+    Args:
+        open: accesses since the last commit.
+        groups: accesses in each of the last groups, the last group first.
+    """
+
+    open: int
+    groups: tuple[int, ...]
+
+    def or_(self, other: _State) -> _State:
+        """Return the minimum over two paths."""
+        return _State(min(self.open, other.open), tuple(map(min, self.groups, other.groups)))
+
+
+class _Count:
+    """A data-flow analysis that records the minimum number of accesses at each wait.
+
+    Args:
+        threads: threads of the block; an access by only some of them is not counted.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.found: dict[int, int] = {}
+
+    def block(self, block: Block, state: _State) -> _State:
+        """Return the state after a block."""
+        for op in block.ops:
+            state = self.op(op, state)
+        return state
+
+    def op(self, op: Op, state: _State) -> _State:
+        """Return the state after one operation."""
+        match op:
+            case AsyncWait():
+                left = state.open + sum(state.groups[: op.pending])
+                self.found[id(op)] = min(left, self.found.get(id(op), left))
+            case AsyncCommit():
+                return _State(0, (state.open, *state.groups)[: len(state.groups)])
+            case For():
+                return self.loop(op, state)
+            case If():
+                return self.block(op.then, state).or_(self.block(op.otherwise, state))
+            case _ if is_in_background(op) and op.spread.size_threads >= self.threads:
+                each = op.spread.size_values // (op.vector or 1)
+                return _State(state.open + each, state.groups)
+            case _:
+                for region in op.regions:
+                    state = state.or_(self.block(region, state))
+        return state
+
+    def loop(self, op: For, state: _State) -> _State:
+        """Return the state after a loop with any number of iterations, including none."""
+        while (again := state.or_(self.block(op.body, state))) != state:
+            state = again
+        return state
+
+
+def accesses_under_way(kernel: Kernel) -> list[int]:
+    """Return, for each wait in program order, how many accesses of a thread may be pending after it.
+
+    Args:
+        kernel: the kernel; the vector widths of its copies must be known.
+    """
+    waits = [op for op in kernel.walk() if isinstance(op, AsyncWait)]
+    count = _Count(kernel.threads)
+    count.block(kernel.body, _State(0, (0,) * max((op.pending for op in waits), default=0)))
+    return [count.found[id(op)] for op in waits]
+
+
+# ---------------------------------------------------------------- distribution by address
 
 
 def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.idle_waits import drop_idle_waits
+from tilewright.passes.memory_instructions import resolve_vectors
 from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Pass
 from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.shared_plan import plan_shared
-from tilewright.passes.vectors import resolve_vectors
 
 PACKED = Pass(
     "packed",

@@ -15,7 +15,7 @@ from tilewright.ir.copies import Copy, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Let, Mma, Op
 from tilewright.ir.types import Value
-from tilewright.passes.matrices import may_be_by_matrices
+from tilewright.passes.memory_instructions import may_be_by_matrices
 from tilewright.symbolic.expr import negate
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
@@ -154,7 +154,7 @@ class Integers:
 
     def placed(self, value: Int, places: Mapping[Sym, Int]) -> Int:
         """Substitute the symbols of an integer by their replacements."""
-        return cast(Int, substitute(substitute(value, self.named), places))
+        return cast("Int", substitute(substitute(value, self.named), places))
 
     def all_placed(self, places: Mapping[Sym, Int]) -> dict[Sym, Int]:
         """Extend replacements of symbols to the named integers that depend on them."""

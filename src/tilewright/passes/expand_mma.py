@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeGuard
 
 from tilewright.dtypes import DType
+from tilewright.ir.async_ops import MmaAsync, MmaCommit, MmaFence, MmaWait
 from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.indices import loop_index
 from tilewright.ir.kernel import Kernel
@@ -197,3 +199,25 @@ def _negated(op: Mma, rewriter: Rewriter) -> tuple[Op, ...]:
     name = f"{op.a.buffer.name}_negated"
     made = rewriter.define(Elementwise, name, op.location, function="neg", operands_=(op.a,))
     return made, replace(op, a=made.result, negative=False)
+
+
+# ---------------------------------------------------------------- synchronous use of asynchronous atoms
+
+
+def wait_for_multiplies(kernel: Kernel) -> Kernel:
+    """Replace each `Mma` by an asynchronous atom with a fence, the multiply, a commit and a wait."""
+    if not any(map(_is_asynchronous, kernel.walk())):
+        return kernel
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not _is_asynchronous(op):
+            return None
+        at = op.location
+        multiply = MmaAsync(op.a, op.b, op.c, op.mma, negative=op.negative, location=at)
+        return (MmaFence(location=at), multiply, MmaCommit(location=at), MmaWait(0, location=at))
+
+    return rewrite_kernel(kernel, change)
+
+
+def _is_asynchronous(op: Op) -> TypeGuard[Mma]:
+    return isinstance(op, Mma) and op.mma.atom.asynchronous

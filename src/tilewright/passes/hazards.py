@@ -1,17 +1,291 @@
-"""Hazards: pairs of accesses that need an ordering operation, with the threads and routes concerned."""
+"""Hazards: pairs of accesses that need an ordering operation, with the threads and routes concerned.
+
+The overlap test decides whether two accesses touch a common element, and in which threads: proven, or
+assumed.  Integers on which both accesses depend in the same way cancel.  For integers that index a ring (``k
+% stages``), one period is tried.  If neither helps, the two accesses are compared as wholes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Barrier, Op, WarpBarrier
-from tilewright.ir.types import Value
+from tilewright.ir.types import Memory, Value
 from tilewright.passes.effects import Access, Integers, Site, sites
-from tilewright.passes.overlap import Overlaps, Reach
 from tilewright.passes.routes import Event, Meeting, Point, Route, meetings, passed
+from tilewright.symbolic.expr import add, equal, expand, floordiv, mul, prove
+from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
+from tilewright.threads.distribution import Distribution
+
+# ---------------------------------------------------------------- overlap test
+
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Places: TypeAlias = Mapping[Sym, Int]
+"""Replacements for the symbols of an access in a comparison with another access."""
+
+MOST_CASES = 256
+"""Maximum number of symbol values that are tried for one pair of accesses."""
+
+
+class Reach(IntEnum):
+    """The set of threads among which an element passes; it decides what must order two accesses."""
+
+    NOBODY = 0
+    """The accesses have no common element."""
+    THREAD = 1
+    """Each thread touches only elements that it touched itself."""
+    WARP = 2
+    """Threads touch elements of other threads in their warp."""
+    BLOCK = 3
+    """Threads touch elements of other warps."""
+
+
+class Touched(NamedTuple):
+    """The elements of an access, with the first and the last thread that touches each."""
+
+    elements: Array
+    first: Array
+    last: Array
+
+
+class Overlaps:
+    """Compares accesses, and caches the elements that they touch.
+
+    Args:
+        threads: threads of the block.
+        lanes: threads of a warp.
+    """
+
+    def __init__(self, threads: int, lanes: int) -> None:
+        self.threads, self.lanes = threads, lanes
+        self._known: dict[tuple[Any, ...], Touched] = {}
+
+    def reach(self, one: Access, other: Access, at_one: Places, at_other: Places) -> Reach:
+        """Return the set of threads among which elements pass between two accesses to one buffer.
+
+        Args:
+            one: an access.
+            other: another access, or the same one at another time.
+            at_one: replacements for the symbols of the first.
+            at_other: replacements for the symbols of the second.
+        """
+        if one.reduction is not None and one.reduction == other.reduction:
+            return Reach.NOBODY
+        pair = _Pair(one, other, at_one, at_other)
+        if pair.is_apart():
+            return Reach.NOBODY
+        most = Reach.THREAD if self.threads == 1 else Reach.BLOCK if self.threads > self.lanes else Reach.WARP
+        if not pair.is_known:
+            return most
+        found = Reach.NOBODY
+        for env in pair.cases():
+            found = max(found, self._compare(pair, env))
+            if found >= most:
+                break
+        return found
+
+    def _compare(self, pair: _Pair, env: Mapping[Sym, int]) -> Reach:
+        one, other = (self._touched(side, env) for side in pair.sides)
+        if not len(one.elements) or not len(other.elements):
+            return Reach.NOBODY
+        if one.elements[-1] < other.elements[0] or other.elements[-1] < one.elements[0]:
+            return Reach.NOBODY
+        common, mine, its = np.intersect1d(
+            one.elements, other.elements, assume_unique=True, return_indices=True
+        )
+        if not len(common):
+            return Reach.NOBODY
+        first = np.minimum(one.first[mine], other.first[its])
+        last = np.maximum(one.last[mine], other.last[its])
+        if (first == last).all():
+            return Reach.THREAD
+        return Reach.WARP if (first // self.lanes == last // self.lanes).all() else Reach.BLOCK
+
+    def _touched(self, side: _Side, env: Mapping[Sym, int]) -> Touched:
+        own = {sym: value for sym, value in env.items() if sym in side.free}
+        key = (id(side.access), side.places, side.valid, tuple(sorted(own.items(), key=str)))
+        if key not in self._known:
+            self._known[key] = self._compute(side, own)
+        return self._known[key]
+
+    def _compute(self, side: _Side, env: Mapping[Sym, int]) -> Touched:
+        spread = side.access.spread
+        assert spread is not None
+        table = spread.table[: self.threads]
+        mapping: dict[Sym, Any] = {
+            **env,
+            **dict(zip(side.access.value.tensor.view.coords, np.moveaxis(table, -1, 0), strict=True)),
+        }
+        shape = table.shape[:-1]
+        total = np.zeros(shape, np.int64)
+        for place in side.places:
+            total = total * (1 << 20) + np.asarray(evaluate(place, mapping), np.int64)
+        wanted = np.ones(shape, bool)
+        if symbols(side.valid) <= {*side.coords}:  # other symbols have one trial value or one period
+            wanted &= np.asarray(evaluate(side.valid, mapping), bool)
+        if side.access.writes:
+            wanted &= _first_copies(spread, len(table))[:, None]
+        threads = np.broadcast_to(np.arange(len(table))[:, None], shape)[wanted]
+        found, at = np.unique(total[wanted], return_inverse=True)
+        low = threads // self.lanes * self.lanes if side.access.by_warp else threads
+        high = low + self.lanes - 1 if side.access.by_warp else threads
+        first, last = np.full(len(found), self.threads), np.full(len(found), -1)
+        np.minimum.at(first, at.reshape(-1), low)
+        np.maximum.at(last, at.reshape(-1), high)
+        return Touched(found, first, last)
+
+
+def _first_copies(spread: Distribution, threads: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return the first of the threads that hold copies of the same values: the thread that writes."""
+    rest = np.arange(threads)
+    first = np.ones(threads, bool)
+    for mode in spread.threads:
+        if mode.dim is None:
+            first &= rest % mode.extent == 0
+        rest = rest // mode.extent
+    return first
+
+
+class _Side:
+    """One of two accesses: its element positions, written in its coordinates and the symbols of the pair."""
+
+    def __init__(self, access: Access, at: Places) -> None:
+        self.access = access
+        kind = access.value.tensor
+        view = kind.view
+        self.coords = view.coords
+        places: tuple[Int, ...] = (view.offset,) if kind.memory is Memory.SHARED else view.behind
+        if kind.dtype.is_packed:  # neighbours share a byte
+            places = tuple(floordiv(place, kind.dtype.per_byte) for place in places)
+        self.places: tuple[Int, ...] = tuple(substitute(place, at) for place in places)
+        self.valid: Cond = substitute(view.valid, at)
+        # Coordinates do not show which elements share a byte of global memory.
+        is_unseen = kind.dtype.is_packed and kind.memory is not Memory.SHARED
+        self.is_known = access.spread is not None and not is_unseen and not elements((*places, view.valid))
+        self.free: set[Sym] = {sym for place in self.places for sym in symbols(place)} - set(self.coords)
+
+    def stay(self) -> None:
+        """Make positions relative to the first coordinate, and drop the symbols of its position."""
+        self.places, self.free = self.within, set()
+
+    def shift(self, sym: Sym, by: int) -> tuple[Int, ...]:
+        """Return the change of each position when a symbol grows."""
+        moved = (substitute(place, {sym: add(sym, by)}) for place in self.places)
+        return tuple(expand(add(m, mul(p, -1))) for m, p in zip(moved, self.places, strict=True))
+
+    @property
+    def base(self) -> tuple[Int, ...]:
+        """The positions of the first coordinate."""
+        zero = dict.fromkeys(self.coords, 0)
+        return tuple(substitute(place, zero) for place in self.places)
+
+    @property
+    def within(self) -> tuple[Int, ...]:
+        """The positions relative to those of the first coordinate."""
+        pairs = zip(self.places, self.base, strict=True)
+        return tuple(expand(add(place, mul(base, -1))) for place, base in pairs)
+
+
+class _Pair:
+    """Two accesses to one buffer, and the possible values of their symbols."""
+
+    def __init__(self, one: Access, other: Access, at_one: Places, at_other: Places) -> None:
+        self.sides = _Side(one, at_one), _Side(other, at_other)
+        self.is_known = all(side.is_known for side in self.sides)
+        self.spans: dict[Sym, Sequence[int]] = {}
+        if self.is_known:
+            self._settle()
+
+    def is_apart(self) -> bool:
+        """Return whether ranges and divisors alone prove that the accesses share no element."""
+        one, other = self.sides
+        if elements((*one.places, *other.places)) or len(one.places) != len(other.places):
+            return False
+        theirs = {sym: Sym(f"{sym.name}'", sym.low, sym.high) for sym in other.coords}
+        return any(
+            prove(equal(mine, substitute(its, theirs))) is False
+            for mine, its in zip(one.places, other.places, strict=True)
+        )
+
+    def cases(self) -> Iterator[dict[Sym, int]]:
+        """Yield symbol values that cover all possible cases."""
+        for values in itertools.product(*self.spans.values()):
+            yield dict(zip(self.spans, values, strict=True))
+
+    def _settle(self) -> None:
+        """Find the values to try.
+
+        If there are none, treat the tiles as equal, provided that they are equal or disjoint; else give up.
+        """
+        for sym in sorted(self.sides[0].free | self.sides[1].free, key=str):
+            span = self._span(sym)
+            if span is None:
+                break
+            self.spans[sym] = span
+        else:
+            if math.prod(map(len, self.spans.values())) <= MOST_CASES:
+                return
+        self.spans = {}
+        self.is_known = self._is_tiled()
+        if self.is_known:
+            for side in self.sides:
+                side.stay()
+
+    def _span(self, sym: Sym) -> Sequence[int] | None:
+        unit = max(sym.divisor, 1)
+        low = -(-sym.low // unit) * unit
+        if self._shifts_alike(sym, unit):
+            return (low,)
+        period = math.lcm(unit, *self._periods(sym))
+        most = MOST_CASES * unit
+        if period <= most and self._shifts_alike(sym, period):
+            high = low + period
+            return range(low, high if sym.high is None else max(min(high, sym.high + 1), low + 1), unit)
+        if sym.high is not None and sym.high - low < most:
+            return range(low, sym.high + 1, unit)
+        return None
+
+    def _shifts_alike(self, sym: Sym, by: int) -> bool:
+        """Return whether all positions of both accesses change by the same amount when a symbol grows."""
+        one, other = (side.shift(sym, by) for side in self.sides)
+        return one == other and all(isinstance(step, int) for step in one)
+
+    def _periods(self, sym: Sym) -> set[int]:
+        """Return the known divisors of a symbol."""
+        found = set()
+        for side in self.sides:
+            for place in side.places:
+                for part in parts(place):
+                    divides = isinstance(part, Mod | FloorDiv) and isinstance(part.right, int)
+                    if divides and sym in symbols(part.left):
+                        found.add(part.right)
+        return {math.prod(found)} if math.prod(found) <= MOST_CASES else found
+
+    def _is_tiled(self) -> bool:
+        """Return whether both are tiles of one grid: each starts at a multiple of an extent and fits it."""
+        unit, most = [0] * len(self.sides[0].places), [0.0] * len(self.sides[0].places)
+        for side in self.sides:
+            for dim, (within, base) in enumerate(zip(side.within, side.base, strict=True)):
+                low, high = bounds(within)
+                if symbols(within) - set(side.coords) or low < 0:
+                    return False
+                unit[dim], most[dim] = math.gcd(unit[dim], divisor(base)), max(most[dim], high)
+        return all(not step or high < step for step, high in zip(unit, most, strict=True))
+
+
+# ---------------------------------------------------------------- hazards
 
 
 @dataclass(frozen=True, eq=False)

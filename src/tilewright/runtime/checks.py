@@ -19,8 +19,7 @@ from tilewright.targets.target import REFERENCE
 
 if TYPE_CHECKING:  # a target is loaded when it is asked for
     from tilewright.runtime.reference import PreparedReference, ReferenceBackend
-    from tilewright.targets.reference.report import Report
-    from tilewright.targets.reference.sizes import SizesReport
+    from tilewright.targets.reference.report import Report, SizesReport
 
 SECONDS = 30.0
 """After which `check_sizes` begins no further size."""

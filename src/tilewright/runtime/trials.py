@@ -13,11 +13,9 @@ from tilewright.lang.program import Program, dim_names
 from tilewright.runtime.arrays import ArrayInfo, described
 from tilewright.runtime.binding import integer
 from tilewright.runtime.specimens import Specimen, like
-from tilewright.targets.reference.coverage import extents
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.report import Report, Sizes, SizesReport, extents
 from tilewright.targets.reference.signals import RESIDENT
-from tilewright.targets.reference.sizes import Sizes, SizesReport
 from tilewright.targets.reference.trial_sizes import deciding_integers, trial_sizes
 
 GRAINS = (1, 8, 16, 64)

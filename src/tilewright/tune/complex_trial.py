@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.checking.compare import Comparison
-from tilewright.checking.complex_products import compare_complex, planes
+from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
 from tilewright.dtypes import IN_TORCH, DType
 from tilewright.ops.complex_planning import ComplexWanted, Product, product_of_complex

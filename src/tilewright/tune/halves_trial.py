@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.checking.compare import Accumulation, Comparison
-from tilewright.checking.halves import compare_halves
+from tilewright.checking.composed_products import compare_halves
 from tilewright.checking.sample import Operands
 from tilewright.ops.grades import F32, HALVES_OF, is_split
 from tilewright.ops.halves import Split, splitting, transposed

@@ -12,7 +12,7 @@ import numpy as np
 from ml_dtypes import finfo
 
 from tilewright.calls import launches
-from tilewright.checking.attention import softmax_attention
+from tilewright.checking.references import softmax_attention
 from tilewright.checking.sample import operands
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named

@@ -15,7 +15,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy
 from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.expand_mma import expand_mma
-from tilewright.passes.vectors import resolve_vectors
+from tilewright.passes.memory_instructions import resolve_vectors
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets import cuda
 from tilewright.targets.simt.banks import in_shared, requests

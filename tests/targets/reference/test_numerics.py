@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.dtypes import bf16, c32, c64, f8e5m2, f16, f32, f64, i8, i32, i64, u8
 from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.targets.atoms import MMA_F16, MMA_I8
-from tilewright.targets.reference.numerics import multiply_add
+from tilewright.targets.reference.numbers import multiply_add
 
 
 def nearest_even(value: float, bits: int) -> Fraction:

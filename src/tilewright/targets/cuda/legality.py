@@ -11,7 +11,7 @@ from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.copies import BULK_VERBS, Copy, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
-from tilewright.passes.matrices import matrices_of
+from tilewright.passes.memory_instructions import matrices_of
 from tilewright.targets.atoms import TENSOR_CORE, is_listed
 from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.cuda.role_registers import too_many_in_roles

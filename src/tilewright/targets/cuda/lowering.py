@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
-from tilewright.passes.at_once import wait_for_multiplies
 from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
+from tilewright.passes.expand_mma import wait_for_multiplies
+from tilewright.passes.memory_instructions import settle_async
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.relayout import relayout_shared
-from tilewright.passes.vectors import settle_async
 from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
 from tilewright.targets.simt.banks import spread_over_banks
 from tilewright.targets.simt.matrices import choose_engines

@@ -1,6 +1,6 @@
-"""The rules of roles and what runs beside them: transaction barriers, bulk copies, asynchronous MMA.
+"""Rules of roles and asynchronous operations: barriers, bulk copies, tensor maps, asynchronous MMA.
 
-Importing them adds them to `REFERENCE`.
+Importing this module adds them to `REFERENCE`.
 """
 
 from __future__ import annotations
@@ -8,21 +8,27 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.ir import async_ops as ops
+from tilewright.ir.async_ops import ClusterArrive, ClusterBarrier, ClusterWait
 from tilewright.ir.clusters import sharing
 from tilewright.ir.copies import Copy, is_bulk_load
 from tilewright.ir.map_ops import AcquireMap, ByMap
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
-from tilewright.targets.reference.agents import join
-from tilewright.targets.reference.barriers import NamedBarrier, Passed, TransactionBarrier
+from tilewright.targets.reference.agents import Message, Scope, join
+from tilewright.targets.reference.barriers import NamedBarrier, PassedWait, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.maps_in_memory import acquire
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.state import BlockState, Steps, Visit, Wait, Warp
 from tilewright.targets.reference.tensor_cores import covered, is_issued, issue_mma, wait_mma
-from tilewright.targets.reference.tensor_memory import commit_stores, finish_stores, load_box, store_box
+from tilewright.targets.reference.tensor_memory import (
+    acquire,
+    commit_stores,
+    finish_stores,
+    load_box,
+    store_box,
+)
 
 __all__ = ["REFERENCE"]
 
@@ -206,7 +212,7 @@ def _complete(machine: Machine, barrier: TransactionBarrier) -> None:
         machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, (agent, op))
 
 
-def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: Passed) -> None:
+def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: PassedWait) -> None:
     warp, phase = wait.agent.warp, barrier.phase
     seen = "has come to this wait, which is to pass at once"
     if phase:
@@ -337,3 +343,64 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
         return f"barrier {number}: {came} of {op.threads} threads"
 
     yield Wait(op, lambda: barrier.opened > opened, state)
+
+
+# ---------------------------------------------------------------- barriers of clusters
+# A warp goes on between the two halves of a cluster barrier.  The barrier tells nobody what the warp does
+# there.  So each warp tells what it knows when it arrives, and hears what all have told when it waits.
+
+
+@REFERENCE.rule(ClusterBarrier)
+def _whole(machine: Machine, warp: Warp, op: ClusterBarrier) -> Steps:
+    if not machine.kernel.splits_cluster_barriers:
+        yield machine.arrive(warp, op, warp.block.cluster.barrier)
+        return
+    _tell(machine, warp, op)
+    yield from _hear(machine, warp, op)
+
+
+@REFERENCE.rule(ClusterArrive)
+def _cluster_arrive(machine: Machine, warp: Warp, op: ClusterArrive) -> None:
+    _tell(machine, warp, op)
+
+
+@REFERENCE.rule(ClusterWait)
+def _cluster_wait(machine: Machine, warp: Warp, op: ClusterWait) -> Steps:
+    if warp in warp.block.cluster.barrier.halves:
+        yield from _hear(machine, warp, op)
+    elif machine.check:
+        reason = (
+            "waits for a barrier of the cluster at which it has not arrived: no cluster_arrive comes before"
+        )
+        machine.checker.waiting(Kind.PHASE, warp.agent, op, None, reason)
+
+
+def _tell(machine: Machine, warp: Warp, op: Op) -> None:
+    barrier, agent = warp.block.cluster.barrier, warp.agent
+    if warp in barrier.halves:
+        if machine.check:
+            reason = "arrives again before it has waited: a cluster_wait comes after every cluster_arrive"
+            machine.checker.waiting(Kind.PHASE, agent, op, None, reason, "arrival")
+        return
+    barrier.halves[warp] = barrier.opened, op
+    barrier.arrived[warp] = op
+    told = barrier.told = barrier.told or Message.of(len(agent.order))
+    known = agent.every.copy()
+    known[:, Scope.BLOCK] = known[:, Scope.LANE]
+    np.maximum(told.every, known, out=told.every)
+    told.tell_order(agent)
+    agent.advance()
+    if len(barrier.arrived) == len(barrier.warps):
+        barrier.heard, barrier.told = told, None
+        barrier.arrived.clear()
+        barrier.opened += 1
+        machine.barriers += 1
+
+
+def _hear(machine: Machine, warp: Warp, op: Op) -> Steps:
+    barrier = warp.block.cluster.barrier
+    opened, _ = barrier.halves[warp]
+    yield Wait(op, lambda: barrier.opened > opened)
+    del barrier.halves[warp]
+    assert barrier.heard is not None, "the next phase needs this warp too"
+    barrier.heard.hear(warp.agent)

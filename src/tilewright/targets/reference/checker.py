@@ -11,11 +11,10 @@ from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
-from tilewright.targets.reference.extents import Beyond
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
+from tilewright.targets.reference.footprint import Beyond
 from tilewright.targets.reference.memory import Buffer, Crowd, History, Marks
-from tilewright.targets.reference.reasons import explain
-from tilewright.targets.reference.remedies import Remedies
+from tilewright.targets.reference.reasons import Remedies, explain
 
 _ACTIONS = {"wait": "wait", "arrive": "arrival", "tma_load": "write"}
 

@@ -1,4 +1,4 @@
-"""Footprints: which elements of a buffer the lanes of a warp touch, per value, under a distribution."""
+"""Footprints: the elements of a buffer that the lanes of a warp touch, and related properties of views."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.functions.conversions import Array
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import LARGEST_ACCESS_BYTES, widest_vector
+from tilewright.ir.ops import Copy, Op, Partition, Reshape
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.nodes import Sym
+from tilewright.passes.memory_instructions import may_be_by_matrices
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
+from tilewright.views.spans import Span, unproven_spans
+from tilewright.views.transforms import Slice, Swizzle, Tile, Transform
 from tilewright.views.view import View
 
 ROW_BYTES = 128
@@ -296,3 +302,190 @@ def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> tuple[Array,
 
 def _filling(values: Array, shape: tuple[int, ...]) -> Array:
     return values if values.shape == shape else np.broadcast_to(values, shape)
+
+
+# ---------------------------------------------------------------- elements that a copy leaves out
+# A view may cut off elements of the tensor in shared memory that a copy writes through it.  What is read
+# there later was written in an earlier iteration.  Elements outside of the tensor have no place in it.
+
+
+class Leftovers:
+    """Where the elements of views lie in the tensors that they are views of."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._made: dict[Value, tuple[Value, Transform | None]] = {}
+        for op in kernel.walk():
+            if isinstance(op, Reshape):
+                self._made[op.result] = op.source, op.transform
+            elif isinstance(op, Partition):
+                self._made[op.result] = op.source, None
+        self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
+
+    def left_out(self, value: Value, footprint: Footprint, env: Mapping[Sym, int]) -> Array | None:
+        """Which elements of a footprint are invalid although the tensor has them; shape (lanes, values).
+
+        None: none are.
+        """
+        if footprint.absent is None:
+            return None
+        absent = footprint.absent.copy()
+        if value not in self._coordinates:
+            self._coordinates[value] = self._in_root(value)
+        found = self._coordinates[value]
+        if found is None:
+            return None
+        places = np.moveaxis(footprint.coordinates, -1, 0)
+        mapping: dict[Sym, Any] = {**env, **dict(zip(value.tensor.view.coords, places, strict=True))}
+        for at, extent in zip(found, value.buffer.tensor.shape, strict=True):
+            place, whole = evaluate(at, mapping), evaluate(extent, env)
+            absent &= (place >= 0) & (place < whole)
+        return absent
+
+    def _in_root(self, value: Value) -> tuple[Int, ...] | None:
+        """The coordinates in the tensor itself of a view's elements; None if the view says no coordinates."""
+        chain: list[Transform] = []
+        while value in self._made:
+            value, transform = self._made[value]
+            if transform is not None:
+                chain.append(transform)
+        if any(isinstance(transform, Swizzle) for transform in chain):
+            return None
+        if value.root is not None:
+            return None  # its rows are chosen in memory
+        root = value.tensor.view
+        made = []
+        for coordinate in root.coords:
+            view = View(root.shape, coordinate, root.elems)
+            for transform in reversed(chain):
+                view = transform.apply(view)
+            made.append(view.offset)
+        return tuple(made)
+
+
+# ---------------------------------------------------------------- vectors and instructions of the whole warp
+# By ``ldmatrix`` and ``stmatrix`` each lane names a row and moves elements of other lanes.  A target decides
+# how a copy is done.  The checker assumes what any target may do, so that a clean kernel is clean on all.
+#
+# Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix", "Warp-level matrix store instruction:
+# stmatrix".
+
+
+class Vectors:
+    """Remembers for each access how many elements it moves at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Value | None], int] = {}
+
+    def of_copy(self, op: Copy) -> int:
+        """The vector of a copy: the one that it names, or the widest that is legal."""
+        key = (id(op), None)
+        if key not in self._known:
+            self._known[key] = widest_vector(op, op.spread) if op.vector is None else op.vector
+        return self._known[key]
+
+    def of_operand(self, op: Op, value: Value, spread: Distribution) -> int:
+        """The widest vector by which an operand of a multiply is read from memory.
+
+        Args:
+            op: the multiply.
+            value: the operand.
+            spread: who holds what of it.
+        """
+        key = (id(op), value)
+        if key not in self._known:
+            dim, run = spread.vector()
+            widest = min(run & -run, max(LARGEST_ACCESS_BYTES // value.dtype.bytes, 1))
+            self._known[key] = value.tensor.view.vector_width(dim, widest)
+        return self._known[key]
+
+
+class Engines:
+    """Remembers for each access whether it may be one of the whole warp.
+
+    Args:
+        lanes: threads per warp.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._known: dict[tuple[int, Value], bool] = {}
+
+    def by_warp(self, op: Op, value: Value, spread: Distribution) -> bool:
+        """Whether the lanes of a warp may access a tensor together, each for the others.
+
+        Args:
+            op: the operation.
+            value: the tensor, one of its operands.
+            spread: who holds what.
+        """
+        key = (id(op), value)
+        if key not in self._known:
+            self._known[key] = may_be_by_matrices(op, value, spread, self._lanes)
+        return self._known[key]
+
+
+# ---------------------------------------------------------------- slices and tiles beyond their tensor
+# A slice past the end of a dimension addresses the next row, or the next stage of a ring.  If it begins at an
+# integer from memory or an argument, its elements outside are invalid.  What tracing cannot prove is tested
+# here whenever an operation accesses memory through the view.
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A span that leaves its tensor.
+
+    Args:
+        op: the operation that made the view.
+        dim: the dimension.
+        is_masked: whether elements outside are invalid: nothing is accessed, and 0 is read.
+        reason: what is wrong.
+    """
+
+    op: Op
+    dim: int
+    is_masked: bool
+    reason: str
+
+
+class Extents:
+    """The spans of each view of a kernel that only a run can show to be inside."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._spans: dict[Value, tuple[tuple[Op, Span], ...]] = {}
+        for op in kernel.walk():
+            for result in op.results:
+                sources = (self._spans.get(source, ()) for source in op.operands)
+                if spans := (*(span for known in sources for span in known), *own_spans(op)):
+                    self._spans[result] = spans
+
+    def beyond(self, value: Value, env: Mapping[Sym, int]) -> Beyond | None:
+        """The first span of a view that leaves its tensor, for these values of the symbols."""
+        for op, span in self._spans.get(value, ()):
+            low, high, extent = (int(evaluate(part, env)) for part in (span.low, span.high, span.extent))
+            if low < 0 or max(low, high) > extent:
+                here, written = span.shown(low, high), span.shown(span.low, span.high)
+                whole = f"{extent} tile{'s' * (extent != 1)}" if span.kind == "tile" else f"{extent}"
+                what = (
+                    "no element of it exists"
+                    if span.is_masked
+                    else "what lies there belongs to other rows or stages"
+                )
+                reason = (
+                    f"{here} of dimension {span.dim}, whose extent is {whole}"
+                    f"{f' (written {written})' * (here != written)}: {what}"
+                )
+                return Beyond(op, span.dim, span.is_masked, reason)
+        return None
+
+
+def own_spans(op: Op) -> tuple[tuple[Op, Span], ...]:
+    """What a view takes itself.  Tiles past the edge of global memory are legal: they read as 0."""
+    if not isinstance(op, Reshape):
+        return ()
+    match op.transform:
+        case Slice() as part:
+            return tuple((op, span) for span in unproven_spans(part, op.source.tensor.view))
+        case Tile() as part if op.source.tensor.memory is Memory.SHARED:
+            return tuple((op, span) for span in unproven_spans(part, op.source.tensor.view))
+        case _:
+            return ()

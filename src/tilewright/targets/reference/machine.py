@@ -15,25 +15,36 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import Block, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
-from tilewright.targets.reference import edges, peers
+from tilewright.targets.reference import edges
+from tilewright.targets.reference.addressing import Gathers, accessed_buffer
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
+from tilewright.targets.reference.barriers import Counts, Late
 from tilewright.targets.reference.checker import VALUES_TWICE, Checker
-from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
-from tilewright.targets.reference.counts import Counts, Late
-from tilewright.targets.reference.coverage import Trail
-from tilewright.targets.reference.engines import Engines, Vectors
-from tilewright.targets.reference.extents import Extents
+from tilewright.targets.reference.equivalence import Turns
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.footprint import Footprint, Footprints, lanes_of
-from tilewright.targets.reference.gathers import Gathers
-from tilewright.targets.reference.leftovers import Leftovers
+from tilewright.targets.reference.footprint import (
+    Engines,
+    Extents,
+    Footprint,
+    Footprints,
+    Leftovers,
+    Vectors,
+    lanes_of,
+)
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
-from tilewright.targets.reference.population import Population
-from tilewright.targets.reference.remedies import Remedies
+from tilewright.targets.reference.reasons import Remedies
+from tilewright.targets.reference.report import BankCount, Counters, SectorCount, Trail
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
-from tilewright.targets.reference.state import ClusterState, Delivery, Gathering, Steps, Wait, Warp
-from tilewright.targets.reference.turns import Turns
+from tilewright.targets.reference.state import (
+    ClusterState,
+    Delivery,
+    Gathering,
+    Population,
+    Steps,
+    Wait,
+    Warp,
+)
 from tilewright.targets.rules import RuleTable
 from tilewright.threads.distribution import Distribution
 
@@ -213,7 +224,7 @@ class Machine:
         other: Array | None = None,
     ) -> Array:
         """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
-        buffer = peers.reach(self.checker, warp, op, value, "read", self.check)
+        buffer = accessed_buffer(self.checker, warp, op, value, "read", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         result = np.zeros(self.shape(warp, spread), self.numbers.storage(value.dtype))
         warp.loaded = None
@@ -256,7 +267,7 @@ class Machine:
 
         An agent in the background delivers when its group completes.
         """
-        buffer = peers.reach(self.checker, warp, op, value, "write", self.check)
+        buffer = accessed_buffer(self.checker, warp, op, value, "write", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         if buffer is None or footprint is None:
             return

@@ -1,8 +1,8 @@
-"""The rules of the reference target: what each operation means."""
+"""The meaning of every operation that threads execute themselves: the rules of the reference target."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,218 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.functions.conversions import Array
 from tilewright.ir import ops
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
+from tilewright.ir.integer_ops import ReadIndex
 from tilewright.ir.mma import TiledMma
+from tilewright.ir.ops import Copy, Op
+from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.ir.types import Value
+from tilewright.packing import joined, numbers_of
 from tilewright.symbolic.nodes import Expr
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference import edges
-from tilewright.targets.reference.agents import Agent, join
-from tilewright.targets.reference.fragments import define, held, read, set_beyond, touch
-from tilewright.targets.reference.integers import read_index
+from tilewright.targets.reference.addressing import accessed_buffer, buffer_of
+from tilewright.targets.reference.agents import WHOLE_WARP, Agent, join
+from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.overlaps import find_overlap
-from tilewright.targets.reference.state import Registers, Steps, Warp
+from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.state import Padded, Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.target import REFERENCE as TARGET
 from tilewright.threads.distribution import Distribution
-from tilewright.threads.registers import broadcast, registers_of
+from tilewright.threads.distribution import registers as registers_of_part
+from tilewright.threads.registers import Reduction, broadcast, registers_of
+
+# ---------------------------------------------------------------- copies onto themselves
+# The accesses of one thread are in order, but a copy does not specify an order: a target may move one vector
+# after another, or read all before it writes any.
+
+
+REASON = (
+    "the same operation reads this element at another place of the tile, before or after it is written: "
+    "bring all of it into registers first, with tw.load"
+)
+
+
+def find_overlap(machine: Machine, warp: Warp, op: Copy, agent: Agent) -> None:
+    """Report elements that the lanes of a warp read and write in one copy, unless where they already are."""
+    source, target = (buffer_of(warp, value) for value in (op.source, op.target))
+    if source is None or target is None:
+        return
+    if source.history is None or source.history is not target.history:
+        return
+    read = _accessed_places(machine, warp, op.source, op.spread, source)
+    written = _accessed_places(machine, warp, op.target, op.spread, target)
+    if read is None or written is None or not len(read[1]):
+        return
+    elements, places, inside, lanes = written
+    _, known, known_inside, _ = read
+    order = np.argsort(known, kind="stable")
+    partner = order[np.searchsorted(known, places, sorter=order).clip(max=len(order) - 1)]
+    moved = (known[partner] == places) & (known_inside[partner] != inside)
+    if moved.any():
+        site = machine.checker.site(op, op.target, "write")
+        machine.checker.defect(Kind.OVERLAP, agent, site, target, elements[moved], lanes[moved], REASON)
+
+
+def _accessed_places(
+    machine: Machine, warp: Warp, value: Value, spread: Distribution, buffer: Buffer
+) -> tuple[Array, Array, Array, Array] | None:
+    """What a warp touches of a tensor: elements, their places in the history, in the tile, and the lanes."""
+    footprint = machine.footprints.of(warp.rank, value, spread, machine.gathers.environment(warp, value))
+    if footprint is None:
+        return None
+    usable = footprint.valid & ~buffer.outside(footprint.offsets.ravel()).reshape(footprint.valid.shape)
+    elements = footprint.offsets[usable]
+    inside = np.ravel_multi_index(tuple(np.moveaxis(footprint.coordinates[usable], -1, 0)), spread.shape)
+    lanes = np.nonzero(usable)[0]
+    at, places, lanes = buffer.places(elements, lanes)
+    return at, places, np.repeat(inside, buffer.units), lanes
+
+
+# ---------------------------------------------------------------- integers in memory
+
+
+def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
+    """The integer that all lanes of a warp read; 0 outside of the array, or where it cannot be read."""
+    view = op.source.tensor.view
+    buffer, agent = accessed_buffer(machine.checker, warp, op, op.source, "read", machine.check), warp.agent
+    if buffer is None:
+        return 0
+    at = np.array([warp.int(view.offset)], np.int64)
+    everyone = np.array([WHOLE_WARP], np.int16)
+    site = machine.checker.site(op, op.source, "read")
+    inside = machine.keep_within(warp, agent, site, buffer, at[:, None], np.ones((1, 1), bool))
+    if not evaluate(view.valid, warp.env):
+        return 0
+    if buffer.outside(at).any():
+        if inside:
+            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
+            machine.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, everyone, reason)
+        return 0
+    found = int(buffer.elements[at[0]])
+    if not machine.check:
+        return found
+    is_unwritten = is_poison(buffer, at)
+    machine.checker.reads(agent, site, buffer, at, everyone)
+    return 0 if is_unwritten else _within(machine, warp, op, found, (site, buffer, at, everyone))
+
+
+def is_poison(buffer: Buffer, at: Array) -> bool:
+    """Whether an element has no value yet: what it holds would make loops without an end."""
+    if buffer.written or buffer.history is None:
+        return False
+    _, places, _ = buffer.places(at, np.zeros(1, np.int16))
+    return bool((buffer.history.writes.event[places] == 0).any())
+
+
+def _within(
+    machine: Machine, warp: Warp, op: ReadIndex, found: int, access: tuple[int, Buffer, Array, Array]
+) -> int:
+    """What was read, or the nearest integer that the author declared possible."""
+    low, stop = (None if end is None else warp.int(end) for end in (op.low, op.stop))
+    wrong = ""
+    nearest = found
+    if low is not None and found < low:
+        wrong, nearest = f"{found} is read, which is less than {low}", low
+    elif stop is not None and found >= stop:
+        wrong, nearest = f"{found} is read, which is not less than {stop}", max(stop - 1, low or 0)
+    elif found % op.multiple:
+        wrong = f"{found} is read, which is no multiple of {op.multiple}"
+    if wrong:
+        site, buffer, at, lanes = access
+        said = {"low": op.low, "stop": op.stop, "multiple": op.multiple if op.multiple > 1 else None}
+        span = "".join(f", {name}={end}" for name, end in said.items() if end is not None)
+        reason = f"{wrong}, but the kernel says tw.index({op.source}{span})"
+        machine.checker.defect(Kind.RANGE, warp.agent, site, buffer, at, lanes, reason)
+    return nearest
+
+
+# ---------------------------------------------------------------- registers
+
+
+def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
+    """The values of a fragment, all of which must have been written; poison while an MMA uses it."""
+    registers = held(machine, warp, value)
+    _require_written(machine, warp, op, value, registers)
+    if touch(machine, warp, op, value, "read"):
+        return registers.values
+    return machine.numbers.poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
+
+
+def held(machine: Machine, warp: Warp, value: Value) -> Registers:
+    """A warp's part of a fragment; what was made in the role of other warps is there, and unwritten."""
+    shape = machine.shape(warp, value.fragment.distribution)
+    registers = warp.registers.get(value)
+    if registers is None:
+        registers = warp.registers[value] = Registers.blank(value.dtype, shape, machine.numbers)
+    return registers.of_lanes(value.dtype, shape[0], machine.numbers)
+
+
+def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
+    """Remember which elements of a fragment lie beyond the edge of an array."""
+    if beyond is not None and np.count_nonzero(beyond):
+        warp.beyond[value] = beyond
+    else:
+        warp.beyond.pop(value, None)
+
+
+def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
+    """Report elements of a fragment that nothing has written."""
+    _require_written(machine, warp, op, value, held(machine, warp, value))
+
+
+def _require_written(machine: Machine, warp: Warp, op: Op, value: Value, registers: Registers) -> None:
+    if machine.check and np.count_nonzero(registers.written) < registers.written.size:
+        missing = np.argwhere(~registers.written)
+        lane, number = (int(i) for i in missing[0])
+        thread = warp.rank * machine.lanes + lane
+        element = tuple(int(i) for i in value.fragment.distribution.table[thread, number])
+        machine.checker.registers(warp.agent, op, value, element, lane, len(missing))
+
+
+def define(
+    machine: Machine,
+    warp: Warp,
+    op: Op,
+    value: Value,
+    values: Array,
+    *,
+    fill: Any = None,
+    beyond: Array | None = None,
+) -> None:
+    """Write all elements of a fragment.
+
+    Args:
+        machine: the machine.
+        warp: whose part of it.
+        op: what writes it.
+        value: the fragment.
+        values: its elements.
+        fill: the number that they all are, in every thread.
+        beyond: which of them lie beyond the edge of an array.
+    """
+    touch(machine, warp, op, value, "write")
+    set_beyond(warp, value, beyond)
+    warp.registers[value] = Registers(values, np.ones(values.shape, bool), fill=fill)
+
+
+def touch(machine: Machine, warp: Warp, op: Op, value: Value, action: str) -> bool:
+    """Note that an operation touches a fragment; whether no asynchronous MMA uses it."""
+    warp.fenced.discard(value)
+    flight = next((flight for flight in warp.flights if flight.value is value), None)
+    if flight is None:
+        return True
+    if machine.check:
+        closed = "mma_wait covers" if flight.group < warp.mma_group else "mma_commit closes"
+        reason = f"the MMA may still be under way: no {closed} its group before this {action}"
+        other = (flight.agent, flight.op)
+        machine.checker.fragment(Kind.IN_FLIGHT, warp.agent, op, value, action, other, reason)
+    return False
+
+
+# ---------------------------------------------------------------- the rule table
+
 
 REFERENCE = RuleTable(TARGET.name)
 """Rules are called as ``rule(machine, warp, op)``; those that may wait give back the steps between waits."""
@@ -308,3 +506,122 @@ def _if(machine: Machine, warp: Warp, op: ops.If) -> Steps:
     holds = warp.cond(op.condition)
     machine.trail.took.setdefault(id(op), set()).add(holds)
     yield from machine.steps(warp, op.then if holds else op.otherwise)
+
+
+# ---------------------------------------------------------------- bytes that hold several numbers
+
+
+@REFERENCE.rule(AsBytes)
+def _as_bytes(machine: Machine, warp: Warp, op: AsBytes) -> None:
+    """A view is no action."""
+
+
+@REFERENCE.rule(Unpack)
+def _unpack(machine: Machine, warp: Warp, op: Unpack) -> None:
+    numbers = numbers_of(read(machine, warp, op, op.source), op.packed)
+    beyond = warp.beyond.get(op.source)
+    beyond = None if beyond is None else np.repeat(beyond, op.packed.per_byte, axis=1)
+    made = machine.numbers.convert(numbers, op.packed, op.target.dtype)
+    order = np.argsort(registers_of(op.digits, made.shape[1]))
+    beyond = None if beyond is None else beyond[:, order]
+    define(machine, warp, op, op.target, made[:, order], beyond=beyond)
+
+
+@REFERENCE.rule(Pack)
+def _pack(machine: Machine, warp: Warp, op: Pack) -> None:
+    values = read(machine, warp, op, op.source)
+    numbers = machine.numbers.convert(values, op.source.dtype, op.packed)
+    packed = joined(numbers.view(np.uint8) & np.uint8((1 << op.packed.bits) - 1), op.packed)
+    beyond = warp.beyond.get(op.source)
+    if beyond is not None:
+        beyond = np.asarray(beyond.reshape(len(numbers), -1, op.packed.per_byte).all(axis=-1))
+    define(machine, warp, op, op.target, packed, beyond=beyond)
+
+
+# ---------------------------------------------------------------- reductions and other distributions
+
+
+@REFERENCE.rule(Reduce)
+def _reduce(machine: Machine, warp: Warp, op: Reduce) -> None:
+    """Registers by their number, then lanes in pairs."""
+    plan, numbers = op.plan, machine.numbers
+    combine = numbers.combine(op.function, op.source.dtype)
+    values = numbers.widen(read(machine, warp, op, op.source), op.source.dtype)
+    beyond = _beyond(machine, warp, op, values) if op.source in warp.beyond else None
+    parts = values[:, _registers(plan)]
+    with np.errstate(all="ignore"):
+        total = parts[..., 0]
+        for part in range(1, parts.shape[-1]):
+            total = combine(total, parts[..., part])
+        lanes = np.arange(len(total))
+        for digit in plan.lanes:
+            apart = digit.weight
+            while apart < digit.weight * digit.extent:
+                total = combine(total, total[lanes ^ apart])
+                apart *= 2
+    define(machine, warp, op, op.result, numbers.narrowed(total, op.result.dtype), beyond=beyond)
+
+
+def _beyond(machine: Machine, warp: Warp, op: Reduce, values: Array) -> Array:
+    """Which results lie beyond the edge of an array; those that mix what does with others are found."""
+    registers, marks = _registers(op.plan), warp.beyond[op.source]
+    neutral = edges.is_neutral(op, values, marks, machine.signs)
+    made, mixed = edges.of_reduce(op, marks[:, registers], neutral[:, registers])
+    if mixed.any():
+        wrong = (marks & ~neutral)[:, registers] & mixed[..., None]
+        if op.function == "sum" and machine.signs.sole_user(op.result) is not None:
+            _defer(machine, warp, op, values, wrong, mixed)
+        elif wrong.any():  # else another warp's lane shows it
+            _report(machine, warp, op, values, wrong)
+    return made
+
+
+def _report(machine: Machine, warp: Warp, op: Reduce, values: Array, wrong: Array) -> None:
+    registers = _registers(op.plan)
+    lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
+    number = int(registers[result, part])
+    thread = warp.rank * machine.lanes + lane
+    element = tuple(int(i) for i in op.source.fragment.distribution.table[thread, number])
+    changed = f"which changes the {op.function} of elements inside"
+    what, place = f"{edges.spelled(values[lane, number])}, {changed}", (element, lane)
+    edges.report(machine.checker, warp.agent, op, op.source, place, what, int(wrong.sum()))
+
+
+def _defer(machine: Machine, warp: Warp, op: Reduce, values: Array, wrong: Array, mixed: Array) -> None:
+    """Let the operation that uses a sum take off what elements beyond an edge added to it."""
+    parts = np.where(wrong, values[:, _registers(op.plan)].astype(np.float64), 0)
+    share, sizes = parts.sum(-1), np.abs(parts).sum(-1)
+    lanes = np.arange(len(share))
+    for digit in op.plan.lanes:
+        apart = digit.weight
+        while apart < digit.weight * digit.extent:
+            share, sizes = share + share[lanes ^ apart], sizes + sizes[lanes ^ apart]
+            apart *= 2
+    extent = op.source.fragment.shape[op.dim]
+    report = partial(_report, machine, warp, op, values, wrong) if wrong.any() else None
+    warp.padded[op.result] = Padded(share, sizes, mixed, extent, report)
+
+
+def _registers(plan: Reduction) -> Array:
+    """The source's register for each register of the result and each value that is reduced to it."""
+    kept = registers_of(plan.kept, plan.result.size_values)
+    return kept[:, None] + registers_of(plan.reduced, plan.count)
+
+
+@REFERENCE.rule(Redistribute)
+def _redistribute(machine: Machine, warp: Warp, op: Redistribute) -> None:
+    values = read(machine, warp, op, op.source)
+    chosen = registers_of_part(
+        op.source.fragment.distribution, op.distribution, [warp.int(at) for at in op.start]
+    )
+    assert chosen is not None, "the verifier refuses what threads do not hold"
+    lanes = machine.shape(warp, op.distribution)[0]
+    beyond = warp.beyond.get(op.source)
+    beyond = None if beyond is None else beyond[:lanes, list(chosen)]
+    define(machine, warp, op, op.result, values[:lanes, list(chosen)], beyond=beyond)
+
+
+@REFERENCE.rule(Coordinates)
+def _coordinates(machine: Machine, warp: Warp, op: Coordinates) -> None:
+    threads = machine.footprints.threads(warp.rank, op.distribution)
+    define(machine, warp, op, op.result, op.distribution.table[threads][..., op.dim].astype(np.int32))

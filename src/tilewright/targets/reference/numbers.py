@@ -1,6 +1,8 @@
-"""How the numbers of a kernel are held and computed with: as their dtypes say, unless another `Numbers` does.
+"""Numbers: how the machine holds them and computes with them.  `Numbers` follows the dtypes.
 
-`tilewright.targets.reference.residues.Residues` is one: there every float is an integer modulo a prime.
+`tilewright.targets.reference.residues.Residues` is another `Numbers`: there every float is an integer modulo
+a prime.  Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap.
+Conversions of floats to integers truncate and saturate; NaN becomes 0.
 """
 
 from __future__ import annotations
@@ -11,9 +13,155 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.functions.conversions import Array, convert, narrowed, number, widen
+from tilewright.functions.conversions import (
+    Array,
+    convert,
+    keep_fraction,
+    narrowed,
+    number,
+    rounded,
+    saturated,
+    widen,
+)
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.ir.mma import MmaAtom
-from tilewright.targets.reference import numerics
+
+REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+"""How a reduction combines two numbers; a maximum or minimum with NaN is NaN."""
+
+
+def elementwise(
+    function: str, operands: Sequence[Array | float | int], dtypes: Sequence[DType | None], result: DType
+) -> Array:
+    """``function(operands...)``, computed wide and rounded once to ``result``.
+
+    Args:
+        function: a name of `tilewright.functions.table.FUNCTIONS`.
+        operands: arrays, or plain numbers.
+        dtypes: the dtype of each array; None for a plain number, which takes the computing dtype.
+        result: dtype of the result.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> elementwise("mul", [np.float16([2.0, 3.0]), 0.5], [f16, None], f16).tolist()
+        [1.0, 1.5]
+    """
+    known = [dtype for dtype in dtypes if dtype is not None]
+    if function in CONVERSION:
+        value = operands[0]
+        if dtypes[0] is None:
+            return rounded(np.asarray(value, _held_by(value)), result)
+        if function == "bitcast":
+            return np.asarray(value).view(result.numpy)
+        change = saturated if function == "saturate" else convert
+        return change(np.asarray(value), dtypes[0], result)
+    if function == "select":
+        condition, *arms = operands
+        left, right = (
+            convert(np.asarray(arm), dtype, result)
+            if dtype is not None
+            else rounded(np.asarray(arm, _held_by(arm)), result)
+            for arm, dtype in zip(arms, dtypes[1:], strict=True)
+        )
+        return np.where(np.asarray(condition), left, right)
+    meaning = FUNCTIONS[function].meaning
+    assert meaning is not None, function
+    common = known[0] if known else result
+    wide = common.computed.numpy
+    with np.errstate(all="ignore"):
+        inputs = [
+            _plain(value, wide) if dtype is None else widen(np.asarray(value), dtype)
+            for value, dtype in zip(operands, dtypes, strict=True)
+        ]
+        computed = np.asarray(meaning(*inputs))
+        if function in COMPARISON:
+            return computed
+        return computed if computed.dtype == result.numpy else rounded(computed, result)
+
+
+def _held_by(value: Any) -> Any:
+    """The NumPy dtype that holds a plain number."""
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        return np.float64
+    return np.int64 if value < 2**63 else np.uint64
+
+
+def _plain(value: Any, wide: np.dtype[Any]) -> Array:
+    """A plain number in the dtype in which others compute, rounded once."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+        return np.asarray(np.int64(value)).astype(wide)
+    return np.asarray(value, wide)
+
+
+_REDUCED: dict[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+
+
+def reduce_into(elements: Array, at: Array, values: Array, kind: str) -> None:
+    """``elements[at[i]] = combine(elements[at[i]], values[i])``, one after the other, each sum rounded.
+
+    Example:
+        >>> sums = np.zeros(3, np.float32)
+        >>> reduce_into(sums, np.array([1, 1, 2]), np.float32([1, 2, 4]), "add")
+        >>> sums.tolist()
+        [0.0, 3.0, 4.0]
+    """
+    with np.errstate(all="ignore"):
+        _REDUCED[kind].at(elements, at, values)
+
+
+def multiply_add(atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
+    """``c + a @ b.T``, or minus that product, as the atom's record says.
+
+    An atom whose `sums` are known cuts off addends as the hardware does, one group of products after the
+    other.  Others add exact products in one sum, which is rounded once: products of two floats of at most 24
+    fraction bits are exact in f64, as are all integer products in i64.
+
+    Args:
+        atom: the instruction.
+        a: (m, k) of A's dtype.
+        b: (n, k) of B's dtype.
+        c: (m, n) of C's dtype.
+        negative: whether products are subtracted; of floats.
+    """
+    with np.errstate(all="ignore"):
+        if atom.precision is not None:
+            a, b = (keep_fraction(x, atom.precision, atom.rounding) for x in (a, b))
+        if not atom.c_dtype.is_float:
+            narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
+            exact: Any = np.float64 if narrow else np.int64
+            products = _product(a.astype(exact), b.astype(exact)).astype(np.int64)
+            total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
+            return total
+        wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
+        left, right = widen(a, atom.a_dtype).astype(wide), widen(b, atom.b_dtype).astype(wide)
+        left = -left if negative else left
+        if atom.sums is not None:
+            return atom.sums.add(left, right, c, (atom.a_dtype, atom.b_dtype, atom.c_dtype))
+        return rounded(_product(left, right) + widen(c, atom.c_dtype).astype(wide), atom.c_dtype)
+
+
+MOST_PRODUCTS = 1 << 18
+"""Of one call of the BLAS library: for more OpenBLAS wakes other threads, which cost more than they save."""
+
+
+def _product(a: Array, b: Array) -> Array:
+    """``a @ b.T``, some columns at a time."""
+    columns = max(1, MOST_PRODUCTS // max(1, a.size))
+    parts = [a @ b[first : first + columns].T for first in range(0, max(len(b), 1), columns)]
+    return np.concatenate(parts, axis=1)
+
+
+# ---------------------------------------------------------------- the interface of the machine
 
 
 def poison(dtype: DType, shape: int | tuple[int, ...]) -> Array:
@@ -61,15 +209,15 @@ class Numbers:
         self, function: str, operands: Sequence[Any], dtypes: Sequence[DType | None], result: DType
     ) -> Array:
         """A function of each element."""
-        return numerics.elementwise(function, operands, dtypes, result)
+        return elementwise(function, operands, dtypes, result)
 
     def multiply_add(self, atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
         """``c + a @ b.T``, or minus that product, as an MMA adds it."""
-        return numerics.multiply_add(atom, a, b, c, negative)
+        return multiply_add(atom, a, b, c, negative)
 
     def reduce_into(self, dtype: DType, elements: Array, at: Array, values: Array, kind: str) -> None:
         """Combine elements of memory with values, one after the other."""
-        numerics.reduce_into(elements, at, values, kind)
+        reduce_into(elements, at, values, kind)
 
     def widen(self, values: Array, dtype: DType) -> Array:
         """Numbers as those of the dtype in which they are reduced."""
@@ -81,7 +229,7 @@ class Numbers:
 
     def combine(self, function: str, dtype: DType) -> Callable[[Array, Array], Array]:
         """How a reduction combines two numbers."""
-        return numerics.REDUCTIONS[function]
+        return REDUCTIONS[function]
 
 
 NUMBERS = Numbers()

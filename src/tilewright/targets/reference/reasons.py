@@ -1,20 +1,189 @@
-"""Why two accesses are not in order, and what would order them, in words."""
+"""Why two accesses are not in order, what would order them, and where a missing barrier belongs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
 import numpy as np
 
+from tilewright.errors import Frame
 from tilewright.functions.conversions import Array
+from tilewright.ir.async_ops import ClusterBarrier, ClusterWait, Role, RoleBarrier
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import AsyncWait, Barrier, For, WarpBarrier
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.remedies import (
-    NO_BARRIER,
-    NO_BARRIER_AFTER_WAIT,
-    NO_MATRIX_BARRIER,
-    NO_ORDER,
-    NO_SIGNAL,
-    NO_WARP_BARRIER,
+
+# ---------------------------------------------------------------- where a barrier belongs
+
+
+NO_ORDER = "nothing orders two blocks: each must keep to elements of its own"
+NO_SIGNAL = (
+    "nothing orders the two blocks here: no tw.signal after the first access of which the other block knows, "
+    "by a tw.await_ that cannot return without it or the last tw.ticket, before the second"
 )
+NO_BARRIER = "no barrier between the two accesses"
+NO_WARP_BARRIER = "no barrier or warp_barrier between these two lanes of one warp"
+NO_MATRIX_BARRIER = (
+    "no barrier or warp_barrier between the two: GPUs move this tile by ldmatrix or stmatrix, where each "
+    "lane reads and writes elements of the other lanes of its warp"
+)
+
+NO_BARRIER_AFTER_WAIT = (
+    "no barrier between the async_wait and the later access: "
+    "async_wait shows a copy only to the thread that issued it"
+)
+
+_WHOLE: tuple[type[Op], ...] = (Barrier, ClusterBarrier, ClusterWait, RoleBarrier)
+_ORDERS = {
+    NO_BARRIER: _WHOLE,
+    NO_WARP_BARRIER: (*_WHOLE, WarpBarrier),
+    NO_MATRIX_BARRIER: (*_WHOLE, WarpBarrier),
+}
+"""What would have ordered the accesses, by what is said to be missing."""
+
+
+class _Step(NamedTuple):
+    """One step from the kernel's body to an operation: whose block it is, the block, the index in it."""
+
+    owner: Op | None
+    block: Block
+    at: int
+
+    @property
+    def op(self) -> Op:
+        return self.block.ops[self.at]
+
+
+class Remedies:
+    """The places of a kernel's operations, and what they say about a barrier that is missing."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._paths: dict[int, tuple[_Step, ...]] = {}
+
+    def remedy(self, missing: str, earlier: Op, later: Op) -> str:
+        """Where a barrier belongs, as the end of a sentence; empty if there is no one place for it.
+
+        Args:
+            missing: what is said to be missing, one of the constants above; nothing is said of others.
+            earlier: the access that ran first.
+            later: the access that ran after it.
+        """
+        if not self._paths:
+            self._note(self._kernel.body, (), None)
+        if id(earlier) not in self._paths or id(later) not in self._paths:
+            return ""
+        if missing == NO_SIGNAL:
+            lines = _lines(earlier, later)
+            return "" if lines is None else f"; signal after {lines[0]}, await it before {lines[1]}"
+        if missing == NO_BARRIER_AFTER_WAIT:
+            return self._after_wait(later)
+        if missing not in _ORDERS:
+            return ""
+        one, other = self._paths[id(earlier)], self._paths[id(later)]
+        depth = next((d for d, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one) - 1)
+        around = [step.owner for step in one[: depth + 1] if step.owner is not None]
+        here, there = one[depth], other[depth]
+        if here.op is not there.op and isinstance(here.op, Role) and isinstance(there.op, Role):
+            return ""
+        loop = next((owner for owner in reversed(around) if isinstance(owner, For)), None)
+        where = _place(here, there, loop, _ORDERS[missing], (earlier, later))
+        if not where:
+            return ""
+        name = _whole(around) if missing == NO_BARRIER else "tw.warp_barrier()"
+        return f"; a {name} belongs {where}"
+
+    def _after_wait(self, later: Op) -> str:
+        """Between the async_wait before an access, in its block or one around it, and the access."""
+        path = self._paths[id(later)]
+        for step in reversed(path):
+            waits = [op for op in step.block.ops[: step.at] if isinstance(op, AsyncWait)]
+            if waits:
+                name = _whole([step.owner for step in path])
+                return f"; a {name} belongs {_between(waits[-1], later, step.op)}"
+        return ""
+
+    def _note(self, block: Block, path: tuple[_Step, ...], owner: Op | None) -> None:
+        for at, op in enumerate(block.ops):
+            self._paths[id(op)] = (*path, _Step(owner, block, at))
+            for region in op.regions:
+                self._note(region, self._paths[id(op)], op)
+
+
+def _whole(around: Sequence[Op | None]) -> str:
+    """The barrier of all warps that run an operation, which lies in these others."""
+    return "tw.role_barrier(...)" if any(isinstance(owner, Role) for owner in around) else "tw.barrier()"
+
+
+def _place(
+    here: _Step, there: _Step, loop: For | None, orders: tuple[type[Op], ...], accesses: tuple[Op, Op]
+) -> str:
+    """Between two accesses, or between the turns of the loop around both, where no barrier stands yet.
+
+    The accesses may have run in the order of the text, or one in an earlier turn than the other: which of the
+    two gaps lacks a barrier tells.
+    """
+    earlier, later = accesses
+    if here.block is not there.block or here.at == there.at:
+        return "" if loop is None else _at_end(loop, earlier, later)
+    first, second = (here, there) if here.at < there.at else (there, here)
+    top, bottom = (earlier, later) if first is here else (later, earlier)
+    if loop is None:
+        return _between(top, bottom, second.op)
+    inside = _has(here.block.ops[first.at + 1 : second.at], orders)
+    turn = (*here.block.ops[second.at + 1 :], *here.block.ops[: first.at])
+    around = _has(turn if here.block is loop.body else (*turn, *loop.body.ops), orders)
+    if inside == around:
+        return _between(top, bottom, second.op) if first is here else _at_end(loop, top, bottom)
+    return _at_end(loop, top, bottom) if inside else _between(top, bottom, second.op)
+
+
+def _has(ops: tuple[Op, ...], orders: tuple[type[Op], ...]) -> bool:
+    """Whether a barrier stands among operations, where every thread passes."""
+    return any(isinstance(op, orders) for op in ops)
+
+
+def _between(top: Op, bottom: Op, before: Op) -> str:
+    """Between two lines; if the second lies in a loop or branch of its own, before that."""
+    lines = _lines(top, bottom) if before is bottom else _lines(top, bottom, before)
+    if lines is None:
+        return "between the two"
+    if lines[0] == lines[1]:
+        return f"between the two runs of {lines[0]}"
+    return f"between {lines[0]} and {lines[1]}, before {lines[-1]}"
+
+
+def _at_end(loop: For, *accesses: Op) -> str:
+    """Behind what the body does last."""
+    lines = _lines(loop, *accesses)
+    if lines is None:
+        return "at the end of the loop's body"
+    return f"at the end of the body of the loop in {lines[0]}, after {max(lines[1:], key=_number)}"
+
+
+def _number(line: str) -> int:
+    return int(line.rpartition(" ")[2].rpartition(":")[2])
+
+
+def _lines(*ops: Op) -> list[str] | None:
+    """The operations' lines, in the innermost function that they have in common; None of no author's."""
+    stacks = [op.location.frames[::-1] for op in ops if op.location is not None and not op.location.origin]
+    if len(stacks) < len(ops):
+        return None
+    frames: tuple[Frame, ...] = ()
+    for frames in zip(*stacks, strict=False):
+        if len({(frame.file, frame.function, frame.line) for frame in frames}) > 1:
+            break
+    if len({frame.file for frame in frames}) == 1:
+        return [f"line {frame.line}" for frame in frames]
+    return [f"{PurePath(frame.file).name}:{frame.line}" for frame in frames]
+
+
+# ---------------------------------------------------------------- why two accesses are not in order
 
 
 def explain(

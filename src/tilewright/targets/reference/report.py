@@ -1,15 +1,311 @@
-"""Reports: what a run found and counted."""
+"""Reports: findings, counters and coverage of a run, and of one kernel at many sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tilewright.calls import launches
 from tilewright.errors import HazardError, LegalityError, Violation
-from tilewright.targets.reference.counters import UNCOALESCED, Counters
-from tilewright.targets.reference.coverage import Coverage, place
-from tilewright.targets.reference.findings import Finding
+from tilewright.ir.async_ops import Arrive, MBarrier, Wait
+from tilewright.ir.copies import is_bulk_load
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Block, For, If, Let, Op
+from tilewright.ir.types import Memory, TensorType
+from tilewright.symbolic.nodes import Int, Mod, Sym
+from tilewright.symbolic.rebuilding import parts, substitute, symbols
+from tilewright.targets.reference.findings import Finding, Site, describe
+
+# ---------------------------------------------------------------- coverage
+
+
+SHOWN = 8
+"""How many operations and loops the head of a report names."""
+
+
+@dataclass
+class Trail:
+    """What has run so far.
+
+    Args:
+        ran: the operations, by identity.
+        trips: the most iterations that any warp made of each loop, by identity.
+        took: which ways conditions went, by the identity of the `tw.when`.
+    """
+
+    ran: set[int] = field(default_factory=set)
+    trips: dict[int, int] = field(default_factory=dict)
+    took: dict[int, set[bool]] = field(default_factory=dict)
+
+    def turned(self, loop: For, trips: int) -> None:
+        """A warp ran a loop."""
+        self.trips[id(loop)] = max(trips, self.trips.get(id(loop), 0))
+
+
+@dataclass(frozen=True)
+class ShortLoop:
+    """A loop that no warp ran often enough for its ring to come round twice.
+
+    Args:
+        place: the author's line.
+        trips: the most iterations of any warp.
+        stages: stages of the longest ring that the loop steps through.
+    """
+
+    place: str
+    trips: int
+    stages: int
+
+    @property
+    def needed(self) -> int:
+        """Iterations after which every stage has been used again, and once more."""
+        return 2 * self.stages + 1
+
+    def __str__(self) -> str:
+        times = f"{self.trips} time{'s' * (self.trips != 1)}"
+        ring = f"its ring of {self.stages} stages" if self.stages > 1 else "its one stage"
+        return f"the loop at {self.place} ran {times}; {ring} needs {self.needed} to be used twice over"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What "no findings" is about: see `Report`.
+
+    Args:
+        sizes: the kernel's sizes, by name.
+        grid: blocks along each axis of the grid.
+        blocks: how many blocks ran to their end.
+        threads: threads per block.
+        lanes: threads per warp.
+        left_out: why blocks did not run, and what is known of them; empty if all ran.
+        idle: operations that never ran, each with its line; of a nested block that never ran the first.
+        short: loops that were too short for their ring.
+        ways: which ways each `tw.when` without `tw.otherwise` went that was reached, by its line.
+    """
+
+    sizes: tuple[tuple[str, int], ...] = ()
+    grid: tuple[int, ...] = ()
+    blocks: int = 0
+    threads: int = 1
+    lanes: int = 1
+    left_out: str = ""
+    idle: tuple[str, ...] = ()
+    short: tuple[ShortLoop, ...] = ()
+    ways: Mapping[str, frozenset[bool]] = field(default_factory=dict, hash=False)
+
+    def lines(self) -> Iterator[str]:
+        """The head of a report, in sentences."""
+        total = math.prod(self.grid)
+        ran = f"{self.blocks} of {total}" if self.blocks != total else f"{total}"
+        sizes = f", for {', '.join(f'{name} = {size}' for name, size in self.sizes)}" if self.sizes else ""
+        yield (
+            f"ran {ran} block{'s' * (total != 1)} of {self.threads} threads in warps of {self.lanes}{sizes}"
+        )
+        if self.left_out:
+            yield self.left_out
+        yield from _some([f"never ran: {what}" for what in self.idle], "operations that never ran")
+        yield from _some([str(loop) for loop in self.short], "short loops")
+
+
+def _some(lines: list[str], what: str) -> list[str]:
+    rest = len(lines) - SHOWN
+    return lines if rest <= 0 else [*lines[:SHOWN], f"and {rest} more {what}"]
+
+
+def place(op: Op) -> str:
+    """Where an operation was written, innermost line first."""
+    return "an unknown line" if op.location is None else str(op.location)
+
+
+def idle(kernel: Kernel, trail: Trail) -> tuple[str, ...]:
+    """The operations of a kernel that have not run."""
+    return tuple(dict.fromkeys(_idle(kernel.body, trail)))
+
+
+def _idle(block: Block, trail: Trail) -> Iterator[str]:
+    for op in block.ops:
+        if id(op) not in trail.ran:
+            more = sum(1 for _ in block.walk()) - 1
+            behind = f", with {more} other operation{'s' * (more != 1)} beside it" if more else ""
+            yield f"{describe(op)} at {place(op)}{behind}"
+            return
+        for region in op.regions:
+            yield from _idle(region, trail)
+
+
+def ways(kernel: Kernel, trail: Trail) -> dict[str, frozenset[bool]]:
+    """Which ways conditions went whose other way has no operations that `idle` would name."""
+    found: dict[str, frozenset[bool]] = {}
+    for op in kernel.walk():
+        if isinstance(op, If) and not op.otherwise.ops and id(op) in trail.took:
+            found[place(op)] = found.get(place(op), frozenset()) | trail.took[id(op)]
+    return found
+
+
+def short_loops(kernel: Kernel, trail: Trail) -> tuple[ShortLoop, ...]:
+    """Loops over memory that is used again, of fewer iterations than show what comes of it."""
+    found = []
+    for op in kernel.walk():
+        if isinstance(op, For) and not (isinstance(op.start, int) and isinstance(op.stop, int)):
+            loop = ShortLoop(place(op), trail.trips.get(id(op), 0), stages_of(op))
+            if loop.stages and loop.trips < loop.needed:
+                found.append(loop)
+    return tuple(dict.fromkeys(found))
+
+
+def stages_of(loop: For) -> int:
+    """Stages of the longest ring that a loop steps through; 1 if it writes shared memory; else 0.
+
+    A ring is what is indexed by a remainder of the loop's index: shared memory, or transaction barriers.  The
+    remainder may have a name (`tw.let`).
+    """
+    longest = 0
+    lets: dict[Sym, Int] = {}
+    for op in loop.body.walk():
+        if isinstance(op, Let):
+            lets[op.result] = substitute(op.value, lets)
+        for value in op.operands:
+            if isinstance(value.type, TensorType) and value.type.memory is Memory.SHARED:
+                longest = max(longest, _remainder(substitute(value.type.view.offset, lets), loop.index))
+                longest = max(longest, int(value in op.written))
+        if isinstance(op, Arrive | Wait) or is_bulk_load(op):
+            longest = max(longest, _remainder(substitute(op.stage, lets), loop.index))
+    return longest
+
+
+def _remainder(value: object, index: Sym) -> int:
+    rings = (part for part in parts(value) if isinstance(part, Mod) and index in symbols(part.left))
+    return max((ring.right for ring in rings if isinstance(ring.right, int)), default=0)
+
+
+def rings(kernel: Kernel) -> int:
+    """Stages of the longest ring of a kernel: of its loops, or of its transaction barriers; at least 1."""
+    loops = (stages_of(op) for op in kernel.walk() if isinstance(op, For))
+    barriers = (op.stages for op in kernel.walk() if isinstance(op, MBarrier))
+    return max((1, *loops, *barriers))
+
+
+def covered(
+    kernel: Kernel,
+    env: Mapping[Sym, int],
+    trail: Trail,
+    grid: tuple[int, ...],
+    blocks: int,
+    lanes: int,
+    left_out: str,
+) -> Coverage:
+    """What a run has covered, for the head of its report."""
+    strides = {param.sym for param in kernel.sizes if "stride" in param.sym.name}
+    sizes = tuple((sym.name, env[sym]) for sym in extents(kernel) if sym in env and sym not in strides)
+    return Coverage(
+        sizes,
+        grid,
+        blocks,
+        kernel.threads,
+        lanes,
+        left_out,
+        idle(kernel, trail),
+        short_loops(kernel, trail),
+        ways(kernel, trail),
+    )
+
+
+def extents(kernel: Kernel) -> tuple[Sym, ...]:
+    """The symbols that the kernel's arrays have as extents, in the order of the parameters."""
+    shapes = (value.tensor.shape for value in kernel.tensors)
+    return tuple(dict.fromkeys(extent for shape in shapes for extent in shape if isinstance(extent, Sym)))
+
+
+# ---------------------------------------------------------------- counters
+
+
+UNCOALESCED = 1.5
+"""Above how many sectors for each that is needed a copy is called uncoalesced."""
+
+
+@dataclass
+class BankCount:
+    """Requests to shared memory from one place in the program.
+
+    Args:
+        site: the place.
+        requests: how many requests of at most 128 bytes.
+        wavefronts: how many passes they take; equal to ``requests`` without conflicts.
+        worst: the largest number of passes of one request.
+    """
+
+    site: Site
+    requests: int = 0
+    wavefronts: int = 0
+    worst: int = 0
+
+    @property
+    def average(self) -> float:
+        """Passes per request: 1.0 without conflicts."""
+        return self.wavefronts / self.requests if self.requests else 0.0
+
+    def add(self, requests: int, wavefronts: int, worst: int) -> None:
+        """Count the requests of one warp."""
+        self.requests += requests
+        self.wavefronts += wavefronts
+        self.worst = max(self.worst, worst)
+
+
+@dataclass
+class SectorCount:
+    """Requests to global memory from one place in the program.
+
+    Args:
+        site: the place.
+        touched: 32-byte sectors touched, summed over requests.
+        fewest: sectors that could hold the requested bytes.
+    """
+
+    site: Site
+    touched: int = 0
+    fewest: int = 0
+
+    @property
+    def excess(self) -> float:
+        """Sectors touched for each that is needed: 1.0 for coalesced accesses."""
+        return self.touched / self.fewest if self.fewest else 0.0
+
+    def add(self, touched: int, fewest: int) -> None:
+        """Count the requests of one warp."""
+        self.touched += touched
+        self.fewest += fewest
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a run counted.
+
+    Args:
+        banks: one entry per place that touches shared memory.
+        sectors: one entry per place that touches global memory.
+        barriers: block barriers completed, over all blocks.
+    """
+
+    banks: tuple[BankCount, ...] = ()
+    sectors: tuple[SectorCount, ...] = ()
+    barriers: int = 0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{c.site.action}s of shared {c.site.value} in {c.site}: {c.average:.2f} wavefronts per request, "
+            f"worst {c.worst}"
+            for c in self.banks
+        ]
+        lines += [
+            f"{c.site.action}s of global {c.site.value} in {c.site}: {c.touched} sectors for {c.fewest}"
+            for c in self.sectors
+        ]
+        return "\n".join([*lines, f"{self.barriers} barriers"])
+
+
+# ---------------------------------------------------------------- the report of a run
 
 
 @launches.made("kernel.check(...) gives one")
@@ -82,3 +378,121 @@ class Report:
             tail.append(str(LegalityError(self.kernel, self.target, self.violations)))
         head = "\n".join([self._head(), *self.coverage.lines(), *self.notes])
         return "\n\n".join([head, *(str(finding) for finding in self.findings), *tail])
+
+
+# ---------------------------------------------------------------- reports at many sizes
+
+
+Sizes: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class SizesReport:
+    """What executing a kernel at many sizes showed.
+
+    Args:
+        kernel: the kernel's name.
+        reports: for each of the sizes what the run found and counted.
+        refused: sizes that the kernel does not take, with the first line of why.
+        left_out: sizes that were not tried, as time was up.
+        why: what each of the sizes shows.
+    """
+
+    kernel: str
+    reports: tuple[tuple[Sizes, Report], ...]
+    refused: tuple[tuple[Sizes, str], ...] = ()
+    left_out: tuple[Sizes, ...] = ()
+    why: Mapping[Sizes, str] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The hazards of all sizes, each kind at its place once."""
+        return tuple(found for found, _ in self._merged())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether something ran, and nothing was found at any of the sizes."""
+        return bool(self.reports) and all(report.is_clean for _, report in self.reports)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Operations that ran at none of the sizes."""
+        runs = [report.coverage.idle for _, report in self.reports]
+        return tuple(op for op in runs[0] if all(op in idle for idle in runs)) if runs else ()
+
+    @property
+    def one_sided(self) -> tuple[str, ...]:
+        """Conditions that were true at all of the sizes where they were looked at, each with its line."""
+        ways: dict[str, frozenset[bool]] = {}
+        for _, report in self.reports:
+            for where, went in report.coverage.ways.items():
+                ways[where] = ways.get(where, frozenset()) | went
+        return tuple(where for where, went in ways.items() if went == {True})
+
+    @property
+    def short(self) -> tuple[ShortLoop, ...]:
+        """Loops that were too short for their ring at all of the sizes, as they were at the longest."""
+        runs = [{loop.place: loop for loop in report.coverage.short} for _, report in self.reports]
+        return tuple(
+            max((run[place] for run in runs), key=lambda loop: loop.trips)
+            for place in (runs[0] if runs else {})
+            if all(place in run for run in runs)
+        )
+
+    def raise_if_any(self) -> None:
+        """Raise if anything was found at any of the sizes.
+
+        Raises:
+            HazardError: the kernel has hazards; the message describes each, and at which sizes.
+            LegalityError: it has none, but is not legal for the target that was named.
+        """
+        if self.findings:
+            raise HazardError(str(self))
+        for _, report in self.reports:
+            if report.violations:
+                raise LegalityError(self.kernel, report.target, report.violations)
+
+    def _merged(self) -> list[tuple[Finding, list[Sizes]]]:
+        merged: dict[object, tuple[Finding, list[Sizes]]] = {}
+        for sizes, report in self.reports:
+            for found in report.findings:
+                earlier = None if found.earlier is None else (found.earlier.action, found.earlier.op.location)
+                key = (found.kind, found.tensor, found.access.action, found.access.op.location, earlier)
+                merged.setdefault(key, (found, []))[1].append(sizes)
+        return list(merged.values())
+
+    def __repr__(self) -> str:
+        count = len(self._merged()) or "no"
+        return f"<kernel {self.kernel}: {count} finding{'s' * (count != 1)} at {len(self.reports)} sizes>"
+
+    def __str__(self) -> str:
+        found = self._merged()
+        head = [repr(self)[1:-1], *self._head()]
+        parts = [f"{finding}\n  at {_several(sizes)}" for finding, sizes in found]
+        return "\n\n".join(["\n".join(head), *parts])
+
+    def _head(self) -> Iterator[str]:
+        for sizes, report in self.reports:
+            count = len(report.findings) + report.omitted + len(report.violations)
+            why = f" ({self.why[sizes]})" if sizes in self.why else ""
+            yield f"{spelled(sizes)}: {count or 'no'} finding{'s' * (count != 1)}{why}"
+        yield from (f"{spelled(sizes)}: refused: {why}" for sizes, why in self.refused)
+        if self.left_out:
+            yield f"not tried, as time was up: {_several(self.left_out)}"
+        yield from (f"never ran at any of them: {what}" for what in self.idle)
+        yield from (f"true at all of them: the condition at {where}" for where in self.one_sided)
+        yield from (f"at most {loop}" for loop in self.short)
+
+
+def spelled(sizes: Sizes) -> str:
+    """Sizes as they are printed.
+
+    Example:
+        >>> spelled((("M", 64), ("K", 0)))
+        'M = 64, K = 0'
+    """
+    return ", ".join(f"{name} = {size}" for name, size in sizes)
+
+
+def _several(sizes: list[Sizes] | tuple[Sizes, ...]) -> str:
+    return "; ".join(spelled(one) for one in sizes)

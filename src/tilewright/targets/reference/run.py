@@ -17,19 +17,25 @@ from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
-from tilewright.passes.at_once import wait_for_multiplies
+from tilewright.passes.expand_mma import wait_for_multiplies
 from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
-from tilewright.targets.reference.array_buffers import array_buffer, from_lowest, in_elements
+from tilewright.targets.reference.barriers import Late
 from tilewright.targets.reference.checker import Checker
-from tilewright.targets.reference.counts import Late
-from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.memory import Buffer, share, share_histories, workspace_buffer
+from tilewright.targets.reference.memory import (
+    Buffer,
+    array_buffer,
+    from_lowest,
+    in_elements,
+    share,
+    share_histories,
+    workspace_buffer,
+)
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
-from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.report import Report, covered
 from tilewright.targets.reference.selection import Selection
 from tilewright.targets.reference.signals import (
     RESIDENT,

@@ -15,11 +15,11 @@ from tilewright.ir.signal_ops import SIGNAL_OPS, Await, Reset, Signal, Ticket
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.reference.agents import Agent
-from tilewright.targets.reference.counts import Count, Mark, Passed, learn
-from tilewright.targets.reference.coverage import place
+from tilewright.targets.reference.barriers import Count, Mark, PassedAwait, learn
 from tilewright.targets.reference.findings import Kind, describe
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
+from tilewright.targets.reference.report import place
 from tilewright.targets.reference.standstill import explain_standstill
 from tilewright.targets.reference.state import ClusterState, Steps, Wait, Warp
 
@@ -84,7 +84,7 @@ def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, 
 def _make_zero(machine: Machine, agent: Agent, op: Op, count: Count, before: Sequence[Mark]) -> None:
     """Set a counter to 0, which comes after what is given."""
     if machine.check and (mark := count.unordered(agent, before)) is not None:
-        what = "wait" if isinstance(mark, Passed) else "signal"
+        what = "wait" if isinstance(mark, PassedAwait) else "signal"
         reason = (
             f"the counter becomes 0 here, and nothing orders this after the {what}, which may come later and "
             "find 0: reset it where all signals and waits have been, in the block that knows of them"

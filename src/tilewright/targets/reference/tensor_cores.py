@@ -17,8 +17,8 @@ from tilewright.ir.types import Value
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, Clocks, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.fragments import held, require_written, set_beyond
 from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.meaning import held, require_written, set_beyond
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.state import Flight, Issue, MmaUnit, Warp
 

@@ -21,8 +21,8 @@ from tilewright.ir.signal_ops import Await
 from tilewright.symbolic.expr import add, floordiv, less, mul
 from tilewright.symbolic.nodes import Cond, Equal, Expr, Int, Less, Max, Min, Sym
 from tilewright.symbolic.rebuilding import evaluate, parts, substitute, symbols
-from tilewright.targets.reference.coverage import extents, place, stages_of
-from tilewright.targets.reference.rows import named
+from tilewright.targets.reference.equivalence import named
+from tilewright.targets.reference.report import extents, place, stages_of
 
 LARGEST = 4096
 """The largest extent that is tried together with others of several tiles."""

@@ -22,7 +22,7 @@ from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.passes.expand_mma import loaded_as
-from tilewright.passes.matrices import matrix_load
+from tilewright.passes.memory_instructions import matrix_load
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.simt.thread_values import first_copy

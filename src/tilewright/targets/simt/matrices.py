@@ -1,4 +1,4 @@
-"""Which copies go by ``ldmatrix`` and ``stmatrix``; when the maps fit, `tilewright.passes.matrices` says."""
+"""Which copies use ``ldmatrix`` and ``stmatrix``.  `tilewright.passes.memory_instructions` tests the maps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op
-from tilewright.passes.matrices import matrices_of
+from tilewright.passes.memory_instructions import matrices_of
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
 

@@ -1,15 +1,22 @@
-"""Is this array the complex product?  The bound of `checking.compare`, for real and for imaginary parts.
+"""Comparison of products that are computed by several real products: halves of 11 bits, and complex numbers.
 
-With ``A = Ar + i Ai`` and ``B = Br + i Bi``, each part of ``A B`` is one real product twice as deep: the real
-parts are ``[Ar, -Ai] [Br; Bi]``, the imaginary parts ``[Ar, Ai] [Bi; Br]``, the two products of each k side
-by side.  Of ``D = alpha A B + beta C`` what remains when ``beta C`` is taken away and ``alpha`` divided out
-is compared with them, so that lost terms are found in the same way; the roundings of this epilogue widen the
-bound.
+**Halves** (the bound of docs/precision.md).  Each row of A and each column of B was scaled by a power of 4
+and split in two halves.  Three products of halves were added up, or one.  A number is then off by ``2**-22``
+of itself, or by ``2**-11`` for one half, or by ``2**-38`` of the largest number of its row or column,
+whichever is most.  The product of both second halves is left out: it is ``2**-22`` of the product of the
+numbers.  `compare` bounds the sums, of three products for each place of K, two of which are ``2**-11`` of
+the first: a period of promoted sums has three times as many products as places.
 
-Three products (``method="3m"``) have a bound of their own: real parts are off by what ``Ar Br`` and ``Ai Bi``
-are, imaginary parts by what both of these and ``(Ar + Ai) (Br + Bi)`` are, whose factors were rounded to the
-dtype besides: independently, at most `SPREAD` times ``2 u sqrt(sum ((Ar + Ai) (Br + Bi))^2)``.  It does not
-shrink with a part of the result that is smaller than these products.
+**Complex numbers.**  With ``A = Ar + i Ai`` and ``B = Br + i Bi``, each part of ``A B`` is one real product
+twice as deep: the real parts are ``[Ar, -Ai] [Br; Bi]``, the imaginary parts ``[Ar, Ai] [Bi; Br]``, the two
+products of each k side by side.  To compare ``D = alpha A B + beta C`` with them, ``beta C`` is subtracted
+and the rest divided by ``alpha``, so that lost terms are found in the same way.  The roundings of this
+epilogue widen the bound.
+
+Three products (``method="3m"``) have a bound of their own.  The errors of real parts are those of ``Ar Br``
+and ``Ai Bi``.  The errors of imaginary parts are those of both and of ``(Ar + Ai) (Br + Bi)``, whose factors
+were also rounded to the dtype: independently, at most `SPREAD` times ``2 u sqrt(sum ((Ar + Ai) (Br +
+Bi))^2)``. This bound does not shrink with a part of the result that is smaller than these products.
 """
 
 from __future__ import annotations
@@ -20,18 +27,95 @@ from typing import Any
 import numpy as np
 
 from tilewright.calls import launches
-from tilewright.checking.arrays import Array
 from tilewright.checking.compare import (
     SPREAD,
     Accumulation,
+    Array,
     Comparison,
     gemm_bound,
     inputs,
     lost_terms,
 )
-from tilewright.checking.halves import halves_bound
 from tilewright.dtypes import DType, dtype, f32, f64
 from tilewright.errors import LaunchError
+
+PART = {2: 2.0**-22, 1: 2.0**-11}
+"""Of a number, what so many halves lose."""
+
+LEAST = 2.0**-38
+"""Of the largest number of a row, what the smallest halves lose."""
+
+
+def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Array:
+    """How far off a product of halves can be, for rows of A and columns of B of any range.
+
+    Args:
+        a: (M, K) of f32.
+        b: (K, N) of f32.
+        how: how the products of halves are added up.
+        halves: how many of each number are multiplied.
+    """
+    sizes = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
+    tops = sizes[0].max(axis=1, initial=0)[:, None], sizes[1].max(axis=0, initial=0)[None, :]
+    off = tuple(PART[halves] * size + LEAST * top for size, top in zip(sizes, tops, strict=True))
+    represented = off[0] @ sizes[1] + sizes[0] @ off[1] + off[0] @ off[1]
+    represented += PART[2] * (sizes[0] @ sizes[1]) if halves == 2 else 0
+    # Scaled, no sum is subnormal; the scale is taken off as exact powers of 2.
+    up = tuple(1 / np.maximum(top, np.finfo(np.float64).tiny) for top in tops)
+    left, right = a * up[0], b * up[1]
+    terms = [left, left * PART[1], left * PART[1]][: 2 * halves - 1]
+    period, count = how.period or a.shape[1], len(terms)
+    cuts = range(period, a.shape[1], period)
+    by_period = zip(*(np.split(term, cuts, axis=1) for term in terms), strict=True)
+    lefts = np.hstack([part for parts in by_period for part in parts])
+    rights = np.vstack([part for parts in np.split(right, cuts) for part in [parts] * count])
+    how = replace(how, period=how.period and count * how.period)
+    summed = gemm_bound(lefts, rights, how, f32, twice=False)[2]
+    bound: Array = represented + summed / (up[0] * up[1]) + np.finfo(np.float32).smallest_subnormal
+    return bound
+
+
+@launches
+def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int = 2) -> Comparison:
+    """Whether ``c = a @ b``, computed by products of halves.
+
+    Args:
+        a: (M, K) of f32; for large matrices compare some rows.
+        b: (K, N) of f32.
+        c: (M, N) of f32: what a kernel computed.
+        how: how it adds up products of halves.
+        halves: how many of each number it multiplies.
+
+    Raises:
+        LaunchError: the shapes do not fit.
+
+    Example:
+        >>> import tilewright as tw
+        >>> from tilewright.checking.compare import Accumulation
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.standard_normal((2, 64, 64), np.float32)
+        >>> how = Accumulation.of(tw.atoms.MMA_F16, 64)
+        >>> compare_halves(a, b, a @ b, how).ok, compare_halves(a, b, a[:, 1:] @ b[1:], how).ok
+        (True, False)
+    """
+    if a.ndim != 2 or b.ndim != 2 or c.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:
+        raise LaunchError(f"compare_halves: a {a.shape} @ b {b.shape} and c {c.shape} do not fit")
+    if c.size == 0:
+        return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    bound = halves_bound(a, b, how, halves)
+    residual = c.astype(np.float64) - product
+    with np.errstate(all="ignore"):
+        ratio = np.where(np.isfinite(residual), np.abs(residual) / bound, np.inf)
+    wrong, (m, n) = int((ratio > 1).sum()), np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    reason, resolved = f"{wrong} of {c.size} elements are beyond their bound" * (wrong > 0), 0.0
+    if not wrong:
+        reason, resolved = lost_terms(a, b, residual, product, bound)
+    numbers = (float(c[m, n]), float(product[m, n]), float(abs(residual[m, n])), float(bound[m, n]))
+    return Comparison(not reason, (int(m), int(n)), *numbers, reason, resolved)
+
+
+# ---------------------------------------------------------------- complex products
 
 
 @launches
@@ -58,8 +142,7 @@ def compare_complex(
         beta: a number.
         how: how the kernel adds up; default: one multiply-add at a time.
         method: by how many real products it does, ``"4m"`` or ``"3m"``.
-        halves: of 11 bits that it multiplies of each number of f32, see `tilewright.checking.halves`; 0: it
-            multiplies the numbers as they are.
+        halves: how many halves of 11 bits it multiplies of each number of f32; 0: it multiplies the numbers.
 
     Raises:
         LaunchError: the shapes do not fit.

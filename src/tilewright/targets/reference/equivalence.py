@@ -1,16 +1,27 @@
-"""What tells blocks apart, or the turns of a loop: everything that decides what they do, as numbers.
+"""Which blocks of a grid, and which iterations of a loop, are equal up to their place; one stands for others.
 
-Rows are blocks, or turns of one loop.  Two rows are equal up to their place if all that decides their
-control flow, their predicates and their places in shared memory is: bounds of loops, conditions, stages and
-parities of barriers, where edges cut their tiles, and which elements a comparison of coordinates with
-integers holds for: a mask decides which elements beyond an edge are used.  What cannot be separated from the
-place makes rows different.
+A `TraitTable` has a row for each block, or for each iteration of one loop, and the numbers that decide what
+it does as columns.  Two rows are equal up to their place if all numbers are that decide their control flow,
+their predicates and their places in shared memory: bounds of loops, conditions, stages and parities of
+barriers, where edges cut their tiles, and for which elements a comparison of coordinates with integers holds
+(a mask decides which elements beyond an edge are used).  Numbers that cannot be separated from the place
+make rows different.
+
+Iterations that repeat with some period, such as that of a ring of stages, are left out in whole periods: the
+first and the last of a steady state run.  Barriers and rings are then as if all had run.  Warps that work
+together must leave out the same, so the loops of all roles that make the same iterations at one depth are
+compared together, and so are all blocks of a cluster.  The machine counts the arrivals, waits and meetings
+that were left out, which must balance at every barrier.  If they do not, or if anything is found, all
+iterations run (`run`).  They also run if two iterations meet at an element of global memory that one of them
+writes (`selection`), because places in global memory are not compared here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,13 +30,25 @@ from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import Role
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, Elementwise, For, Let, Op, Reshape
+from tilewright.ir.ops import (
+    Block,
+    Elementwise,
+    For,
+    Gather,
+    Let,
+    Op,
+    ReadIndex,
+    Reshape,
+    SetVariable,
+    Variable,
+)
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, expand, less, mul
 from tilewright.symbolic.nodes import Add, And, Cond, Expr, Int, Less, Not, Or, Sym
 from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
-from tilewright.targets.reference.extents import own_spans
+from tilewright.targets.reference.footprint import own_spans
+from tilewright.targets.reference.state import ClusterState, Warp
 
 MOST_TURNS = 1 << 21
 """Rows times turns of the loops around an operation, of which each is looked at by itself."""
@@ -285,3 +308,222 @@ def _integers(held: Any, field: str) -> Iterator[Any]:
     elif isinstance(held, tuple):
         for part in held:
             yield from _integers(part, field)
+
+
+# ---------------------------------------------------------------- blocks
+
+
+def block_symbols(kernel: Kernel, indices: Array) -> dict[Sym, Array]:
+    """What many blocks know of themselves: for each symbol of the grid its values, one per row of indices."""
+    found = {axis.sym: indices[:, at] for at, axis in enumerate(kernel.grid)}
+    return found | {member.sym: indices[:, member.axis] % member.extent for member in kernel.cluster}
+
+
+def fixed_symbols(kernel: Kernel) -> set[Sym]:
+    """What a block knows before it begins: the kernel's sizes, and its own place."""
+    sizes = {param.sym for param in kernel.sizes}
+    return sizes | {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
+
+
+def all_blocks(extents: Sequence[int]) -> Array:
+    """Every block index as a row, x fastest."""
+    grids = np.indices(tuple(reversed(extents))).reshape(len(extents), math.prod(extents))
+    return np.ascontiguousarray(grids[::-1].T)
+
+
+def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[int]) -> Array | None:
+    """Blocks that stand for all: of each class of equal blocks the first, its neighbours, and the last.
+
+    Returns:
+        Rows of block indices in the order of the grid; None if blocks cannot be told to be equal.
+    """
+    if any(isinstance(op, Variable | SetVariable) and _varies(kernel, op) for op in kernel.walk()):
+        return None
+    if any(isinstance(op, ReadIndex | Gather) for op in kernel.walk()):
+        return None  # blocks of one place in their grids may find different integers
+    if not extents:
+        return np.zeros((1, 0), np.int64)  # one block
+    blocks = all_blocks(extents)
+    try:
+        rows = Rows(kernel.body, block_symbols(kernel, blocks), env, named(kernel), masks(kernel))
+        columns = [*rows.columns(), *(column for places in _places(kernel) for column in rows.apart(places))]
+    except ZeroDivisionError:  # which a run finds, and where
+        return None
+    return blocks[sorted(set(_chosen(blocks, classes(columns, len(blocks)), extents)))]
+
+
+def _chosen(blocks: Array, alike: Array, extents: Sequence[int]) -> Iterator[int]:
+    steps = [int(np.prod(extents[:axis], dtype=np.int64)) for axis in range(len(extents))]
+    _, first = np.unique(alike, return_index=True)
+    last = len(alike) - 1 - np.unique(alike[::-1], return_index=True)[1]
+    for low, high in zip(first.tolist(), last.tolist(), strict=True):
+        yield low
+        yield high
+        for axis, step in enumerate(steps):
+            if blocks[low, axis] + 1 < extents[axis] and alike[low + step] == alike[low]:
+                yield low + step
+
+
+def _varies(kernel: Kernel, op: Variable | SetVariable) -> bool:
+    """Whether a mutable integer may differ between blocks."""
+    value = op.initial if isinstance(op, Variable) else op.value
+    places = {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
+    lets = named(kernel)
+    return bool(symbols(substitute(value, lets)) & places)
+
+
+def _places(kernel: Kernel) -> Iterable[list[Int]]:
+    """For each array that is written, the offsets of all views that it is accessed through."""
+    found: dict[Value, list[Int]] = {}
+    written = {value.buffer for op in kernel.walk() for value in op.written}
+    seen: set[Value] = set()
+    for op in kernel.walk():
+        for value in (*op.read, *op.written):
+            if value.is_fragment or value.buffer not in written:
+                continue
+            if value.tensor.memory is not Memory.GLOBAL:
+                continue
+            view = value.tensor.view
+            if value not in seen:
+                seen.add(value)
+                found.setdefault(value.buffer, []).append(view.offset)
+    return found.values()
+
+
+# ---------------------------------------------------------------- iterations
+
+
+BEFORE, BEHIND = 2, 1
+"""How many periods run before what is left out, and at least behind it.  Accesses to one place in memory lie
+at most a period apart, so each meets the one before it and the one behind it."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Turns of a loop that are left out.
+
+    Args:
+        first: the number of the first of them.
+        period: after so many turns they repeat.
+        periods: so many are left out.
+    """
+
+    first: int
+    period: int
+    periods: int
+
+    @property
+    def behind(self) -> int:
+        """The number of the first turn that runs again."""
+        return self.first + self.period * self.periods
+
+
+def gap(alike: Sequence[int] | Array) -> Gap | None:
+    """The longest gap in turns of which each has the number of its class; None if all of them run.
+
+    Example:
+        >>> gap([0, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 3])
+        Gap(first=5, period=2, periods=2)
+        >>> gap([0, 1, 2, 3, 4])
+    """
+    turns = np.asarray(alike)
+    best: Gap | None = None
+    for period in range(1, len(turns) // (BEFORE + BEHIND + 1) + 1):
+        # Runs of turns that are as those one period before them.
+        ends = np.flatnonzero(np.diff(np.concatenate([[0], turns[period:] == turns[:-period], [0]])))
+        for first, end in ends.reshape(-1, 2).tolist():
+            periods = (end - first + period) // period - BEFORE - BEHIND
+            if periods > 0 and (best is None or periods * period > best.periods * best.period):
+                best = Gap(first + BEFORE * period, period, periods)
+    return best
+
+
+class Turns:
+    """Which turns the loops of a kernel leave out.
+
+    Args:
+        kernel: the kernel.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.left_out = 0
+        """Turns that did not run, of the loops of all warps."""
+        self.is_balanced = True
+        self._lets, self._masks = named(kernel), masks(kernel)
+        self._loops = {id(loop): (loop, around) for loop, around in _loops(kernel.body, ())}
+        self._fixed = fixed_symbols(kernel)
+        self._can = not kernel.splits_cluster_barriers
+        self._known: dict[Hashable, Gap | None] = {}
+
+    def gap(self, warp: Warp, loop: For, turns: range) -> Gap | None:
+        """What a warp leaves out of a loop that it comes to."""
+        if not self._can or len(turns) <= BEFORE + BEHIND:
+            return None
+        outer = tuple(warp.env[each.index] for each in self._loops[id(loop)][1] if isinstance(each, For))
+        key = warp.block.cluster.blocks[0].index, outer, turns
+        if key not in self._known:
+            try:
+                self._known[key] = self._found(warp, outer, turns)
+            except ZeroDivisionError:  # which a run finds, and where
+                self._known[key] = None
+        return self._known[key]
+
+    def _found(self, warp: Warp, outer: Sequence[int], turns: range) -> Gap | None:
+        """The gap that all loops have which make these turns at this depth, in all blocks of the cluster."""
+        columns: list[Array] = []
+        for loop, around in self._loops.values():
+            loops = [each.index for each in around if isinstance(each, For)]
+            if len(loops) != len(outer):
+                continue
+            roles = [each for each in around if isinstance(each, Role)]
+            for block in warp.block.cluster.blocks:
+                env = {sym: block.warps[0].env[sym] for sym in self._fixed}
+                env |= dict(zip(loops, outer, strict=True))
+                if self._turns(loop, env) == turns:
+                    if any(isinstance(op, SetVariable) for op in loop.body.walk()):
+                        return None
+                    own = {loop.index: np.asarray(turns)}
+                    columns += Rows(loop.body, own, env, self._lets, self._masks, roles).columns()
+        return gap(classes(columns, len(turns))) if columns else None
+
+    def _turns(self, loop: For, env: Mapping[Sym, int]) -> range | None:
+        """The turns that a loop makes; None if only a run can tell."""
+        ends = [substitute(end, self._lets) for end in (loop.start, loop.stop)]
+        if not all(symbols(end) <= env.keys() for end in ends):
+            return None
+        start, stop = (int(evaluate(end, env)) for end in ends)
+        return range(start, stop, loop.step)
+
+    def leave_out(self, warp: Warp, found: Gap, before: Mapping[Any, int]) -> None:
+        """Count what a warp leaves out: for each period what it did in the last one, since ``before``."""
+        once = Counter(warp.steps)
+        once.subtract(before)
+        for step, count in once.items():
+            warp.steps[step] += count * found.periods
+            warp.left_out[step] += count * found.periods
+        self.left_out += found.periods * found.period
+
+    def settle(self, cluster: ClusterState) -> None:
+        """Note whether what the warps of a cluster have left out adds up."""
+        warps = cluster.barrier.warps
+        stages = (stage for b in cluster.blocks for each in b.mbarriers.values() for stage in each)
+        phases: dict[Hashable, int] = {}
+        for stage in stages:
+            came = sum(warp.left_out["arrive", stage.slot] for warp in warps)
+            phases[stage.slot] = came // stage.arrivals
+            self.is_balanced &= came % (2 * stage.arrivals) == 0  # phases of both parities
+        for warp in warps:
+            for (kind, place), left in [(step, warp.left_out[step]) for step in warp.steps]:
+                if kind == "wait":
+                    self.is_balanced &= left == phases[place]
+                elif kind == "meet":
+                    self.is_balanced &= left == phases.setdefault(("meet", place), left)
+
+
+def _loops(body: Block, around: tuple[Op, ...]) -> Iterator[tuple[For, tuple[Op, ...]]]:
+    """Every loop, with the operations around it."""
+    for op in body.ops:
+        if isinstance(op, For):
+            yield op, around
+        for region in op.regions:
+            yield from _loops(region, (*around, op))

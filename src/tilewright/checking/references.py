@@ -1,15 +1,19 @@
-"""Attention of higher precision, which a kernel's result is compared with, and how far off that may be."""
+"""Float64 references for attention, chained products and reductions, with bounds for correct kernels."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from tilewright.calls import launches
-from tilewright.checking.arrays import Array
+from tilewright.checking.compare import SPREAD, Array
 from tilewright.dtypes import dtype, f32
 from tilewright.errors import LaunchError
+from tilewright.functions.table import FUNCTIONS
 
 
 @launches
@@ -132,3 +136,102 @@ def score_room(q: Array, k: Array, scale: float) -> Array:
 
 def _smallest(element: object) -> float:
     return float(ml_dtypes.finfo(element).smallest_subnormal)  # type: ignore[no-untyped-call]
+
+
+# ---------------------------------------------------------------- two chained products
+
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Activation(NamedTuple):
+    """What is done to each element of the first product.
+
+    Args:
+        meaning: in float64.
+        steepest: the largest slope.
+        error: of the function itself in f32, relative to its operand or its result.
+    """
+
+    meaning: Callable[[Doubles], Doubles]
+    steepest: float
+    error: float
+
+
+def _of_table(name: str, steepest: float) -> Activation:
+    row = FUNCTIONS[name]
+    assert row.meaning is not None
+    return Activation(row.meaning, steepest, 2 * row.ulp * f32.unit_roundoff)
+
+
+ACTIVATIONS: dict[str | None, Activation] = {
+    None: Activation(lambda x: x, 1.0, 0.0),
+    "relu": Activation(lambda x: np.maximum(x, 0.0), 1.0, 0.0),
+    "gelu": _of_table("gelu", 1.13),
+    "gelu_tanh": _of_table("gelu_tanh", 1.13),
+    "silu": _of_table("silu", 1.1),
+    "sigmoid": _of_table("sigmoid", 0.25),
+    "tanh": _of_table("tanh", 1.0),
+}
+"""Those of `tw.gemm_chain`, by name."""
+
+
+class Chained(NamedTuple):
+    """What ``activation(a @ b) @ c`` is, and how far off each element of a right result may be."""
+
+    wanted: Doubles
+    room: Doubles
+
+
+def chained(a: Array, b: Array, c: Array, activation: str | None) -> Chained:
+    """``activation(a @ b) @ c`` of arrays of one dtype, by the documentation of `tw.gemm_chain`.
+
+    Each element of the first product is rounded to the dtype on its own, so that these errors add up as noise
+    does, and at most as all of them.
+    """
+    element, given = dtype(a.dtype), ACTIVATIONS[activation]
+    wide_a, wide_b, wide_c = (x.astype(np.float64) for x in (a, b, c))
+    u, w = f32.unit_roundoff, element.unit_roundoff
+    tiny = float(ml_dtypes.finfo(element.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
+    sums, sizes = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
+    h, depth, terms = given.meaning(sums), a.shape[-1], c.shape[-2]
+    off = given.steepest * 2 * (depth + 1) * u * sizes + given.error * np.maximum(np.abs(h), np.abs(sums))
+    rounded, size = w * (np.abs(h) + off) + tiny, np.abs(wide_c)
+    noise = np.minimum(rounded @ size, SPREAD * np.sqrt((rounded * rounded) @ (size * size)))
+    added = 2 * (terms + 1) * u * ((np.abs(h) + off + rounded) @ size)
+    wanted = h @ wide_c
+    return Chained(wanted, off @ size + noise + added + w * np.abs(wanted) + tiny)
+
+
+# ---------------------------------------------------------------- reductions
+
+
+EXPONENTIALS = 2.0**-18
+"""The errors of exponentials and of the logarithm themselves, in f32, beside those of their sums."""
+
+
+class Reduced(NamedTuple):
+    """What a reduction is, and how far off each number of a right result may be."""
+
+    wanted: Doubles
+    room: Doubles
+
+
+def reductions(elements: Doubles, near: Doubles, axis: int, unit: float) -> dict[str, Reduced]:
+    """The reductions of `tw.reduced_matmul`, by name.
+
+    Args:
+        elements: what is reduced.
+        near: how far off each of them may be.
+        axis: along which.
+        unit: of rounding, in what sums are computed.
+    """
+    high, steps = elements.max(axis, keepdims=True), 4 * elements.shape[axis] * unit
+    logarithm = np.log(np.exp(elements - high).sum(axis)) + high.squeeze(axis)
+    wanted = {
+        "sum": (elements.sum(axis), near.sum(axis) + steps * np.abs(elements).sum(axis)),
+        "max": (elements.max(axis), near.max(axis)),
+        "min": (elements.min(axis), near.max(axis)),
+        "logsumexp": (logarithm, 2 * near.max(axis) + steps + EXPONENTIALS),
+    }
+    return {name: Reduced(exact, room + unit * np.abs(exact)) for name, (exact, room) in wanted.items()}

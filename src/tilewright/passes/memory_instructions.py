@@ -1,22 +1,71 @@
-"""Copies of fragments by ``ldmatrix`` and ``stmatrix``: legality, and the row address of each lane.
+"""Memory instructions of copies: their vector width, and ``ldmatrix`` and ``stmatrix``.
 
 Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix", "Warp-level matrix store instruction:
-stmatrix", which is the same in the other direction.  A matrix is 8 rows of 16 bytes; lane
-``8*q + r`` gives the address of row ``r`` of matrix ``q``, and lane ``4*g + t`` receives the four bytes at
-``4*t`` of row ``g`` of every matrix.  With ``.trans``, for 2-byte elements, it receives elements ``2*t`` and
-``2*t + 1`` of column ``g``.
+stmatrix", which is the same in the other direction.  A matrix is 8 rows of 16 bytes; lane ``8*q + r`` gives
+the address of row ``r`` of matrix ``q``, and lane ``4*g + t`` receives the four bytes at ``4*t`` of row ``g``
+of every matrix.  With ``.trans``, for 2-byte elements, it receives elements ``2*t`` and ``2*t + 1`` of column
+``g``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tilewright.arch import Arch
 from tilewright.dtypes import DType
-from tilewright.ir.copies import Copy, Matrices
-from tilewright.ir.ops import Mma, Op
+from tilewright.ir.copies import Copy, Matrices, is_by_threads, is_in_background
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Mma, Op
 from tilewright.ir.types import Memory, Value
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
 from tilewright.threads.distribution import Distribution, Mode, merge
 from tilewright.threads.map_modes import take
 from tilewright.views.view import View
+
+
+def resolve_vectors(kernel: Kernel) -> Kernel:
+    """Give every copy without a vector width the widest legal width on both sides."""
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if is_by_threads(op) and op.vector is None:
+            return (replace(op, vector=widest_vector(op)),)
+        return None
+
+    return rewrite_kernel(kernel, change)
+
+
+def settle_async(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
+    """Make copies synchronous if the architecture cannot run them asynchronously: narrow ones, or all.
+
+    An ordinary copy is complete earlier than an asynchronous one, so every guarantee of the asynchronous copy
+    holds for it as well.  On an architecture without asynchronous copies, their commits and waits are
+    dropped.  Widths must be resolved.
+
+    Returns:
+        The kernel, and a note for each pair of tensors.
+    """
+    notes: list[str] = []
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not arch.async_bytes and isinstance(op, AsyncCommit | AsyncWait):
+            return ()
+        if is_in_background(op) and op.vector and op.vector * op.source.dtype.bytes not in arch.async_bytes:
+            size = op.vector * op.source.dtype.bytes
+            why = f"{arch.name} copies nothing in the background"
+            if arch.async_bytes:
+                why = f"{size} byte{'s' * (size > 1)} at a time are too few for a copy in the background"
+            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied at once: {why}")
+            return (replace(op, engine=None, completion="none"),)
+        return None
+
+    return rewrite_kernel(kernel, change), tuple(dict.fromkeys(notes))
+
+
+# ---------------------------------------------------------------- ldmatrix and stmatrix
+
 
 MATRIX_LANES = 32
 """Lanes of the warps that have these instructions."""
