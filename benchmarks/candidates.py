@@ -36,8 +36,8 @@ from isolated import Progress, Record, parser, run
 from reporting import table
 
 import tilewright as tw
-from tilewright.schedule.choose import Candidate
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.load import memory_us
+from tilewright.schedule.question import Candidate
 
 SHAPES: dict[str, tuple[Problem, ...]] = {
     "few": tuple(Problem("few rows", shape) for shape in FEW_ROWS),

@@ -26,12 +26,11 @@ from dense_problems import Problem, question
 from reporting import ROOT, table
 
 from tilewright.runtime import tables
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import choose
-from tilewright.schedule.classes import coarse
+from tilewright.schedule.choice import choose
+from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.settle import settle
 from tilewright.schedule.tables import Entry, Table, Version, class_of, extents_of
 from tilewright.schedule.text import read_schedule
 
@@ -69,8 +68,7 @@ class Row:
     def choice(self) -> str:
         """The text of the rules' choice, as it would run."""
         asked = self.question()
-        specs = {name: coarse(spec, asked.arch) for name, spec in asked.specs.items()}
-        return repr(settle(choose(asked), asked.form, specs, asked.arch)[0])
+        return repr(with_fallback(choose(asked), asked.form, asked.classes, asked.arch)[0])
 
     @property
     def fastest(self) -> str:
@@ -163,8 +161,7 @@ def is_legal(asked: Question, text: str) -> bool:
         schedule: Schedule = read_schedule(text)
     except ValueError:
         return False
-    specs = {name: coarse(spec, asked.arch) for name, spec in asked.specs.items()}
-    return not reasons(schedule, asked.form, specs, asked.arch)
+    return not reasons(schedule, asked.form, asked.classes, asked.arch)
 
 
 def made(rows: Iterable[tuple[Row, str]], machine: Mapping[str, Any]) -> Table:

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.runtime.kernel import Bound
-from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_by_target import candidates
-from tilewright.schedule.choose_split import SHARED, split_candidates
+from tilewright.schedule.choice import SHARED, candidates, split_candidates
+from tilewright.schedule.question import Candidate, Question, Splitting
 
 How: TypeAlias = tw.Schedule | Splitting | None
 """A schedule, or how K is to be split under one that is chosen, or nothing of it."""

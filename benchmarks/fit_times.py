@@ -1,6 +1,6 @@
-"""Constants of the model of waiting for memory (`choose_time.py`), fitted to measured candidates.
+"""Constants of the model of waiting for memory (`BULK` in `estimate.py`), fitted to measured candidates.
 
-    python benchmarks/fit_times.py [RESULTS ...] [--constants TICKET_US,READ_BYTES_PER_US] [--steps 400]
+    python benchmarks/fit_times.py [RESULTS ...] [--constants ticket_us,read_bytes_per_us] [--steps 400]
 
 Reads what `choices.py` reads; the problems are those of 16-bit floats with few rows or deep K.  From the
 constants as they are a random walk goes where the loss is less: the squares of the logarithms of estimate
@@ -15,17 +15,19 @@ import argparse
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from choices import KEPT, Row, rows_of
 from reporting import table
 
-from tilewright.schedule import choose_time
-from tilewright.schedule.choose import Question
+from tilewright.schedule.estimate import BULK, BulkEstimate
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import read_schedule
 
-MEETING = "TICKET_US,READ_BYTES_PER_US,CLUSTER_US,DOUBLED_US"
+MEETING = "ticket_us,read_bytes_per_us,cluster_us,doubled_us"
 FEW, DEEP = 64, 12288
 """Rows up to which, and K from which on, a problem is one of those that wait."""
 
@@ -57,16 +59,16 @@ def belongs(schedule: Schedule) -> bool:
     return schedule.staging == "tma" and schedule.split_k != "stream" and is_alone
 
 
-def estimates(one: Measured) -> list[float]:
-    """What the model says now of each schedule."""
-    return [choose_time.bulk_us(one[0], schedule) for schedule, _ in one[1]]
+def estimates(model: BulkEstimate, one: Measured) -> list[float]:
+    """What a model says of each schedule."""
+    return [model.time_us(Load(one[0], schedule)) for schedule, _ in one[1]]
 
 
-def loss(problems: Sequence[Measured]) -> float:
-    """How wrong the model is now."""
+def loss(model: BulkEstimate, problems: Sequence[Measured]) -> float:
+    """How wrong a model is."""
     total = weights = regret = 0.0
     for one in problems:
-        said, times = estimates(one), [us for _, us in one[1]]
+        said, times = estimates(model, one), [us for _, us in one[1]]
         for estimate, us in zip(said, times, strict=True):
             weight = 1.0 if us < NEAR * min(times) else 0.1
             total, weights = total + weight * math.log(estimate / us) ** 2, weights + weight
@@ -74,26 +76,23 @@ def loss(problems: Sequence[Measured]) -> float:
     return 10 * total / weights + REGRET * regret
 
 
-def walk(problems: Sequence[Measured], names: Sequence[str], steps: int, seed: int) -> float:
-    """Change the constants where that makes the loss less; the least loss."""
-    draw, least = random.Random(seed), loss(problems)
+def walk(problems: Sequence[Measured], names: Sequence[str], steps: int, seed: int) -> BulkEstimate:
+    """The model with the constants changed as long as that makes the loss less."""
+    draw, best = random.Random(seed), BULK
+    least = loss(best, problems)
     for _ in range(steps):
-        before = {name: getattr(choose_time, name) for name in names}
-        for name in draw.sample(names, draw.randint(1, len(names))):
-            setattr(choose_time, name, before[name] * math.exp(draw.gauss(0, 0.15)))
-        found = loss(problems)
-        if found < least:
-            least = found
-        else:
-            for name, value in before.items():
-                setattr(choose_time, name, value)
-    return least
+        drawn = draw.sample(names, draw.randint(1, len(names)))
+        changed = {name: getattr(best, name) * math.exp(draw.gauss(0, 0.15)) for name in drawn}
+        model = replace(best, **changed)
+        if (found := loss(model, problems)) < least:
+            best, least = model, found
+    return best
 
 
-def lines(problems: Sequence[tuple[str, Measured]]) -> Iterator[list[str]]:
+def lines(model: BulkEstimate, problems: Sequence[tuple[str, Measured]]) -> Iterator[list[str]]:
     """What the least estimate names, problem by problem."""
     for name, one in problems:
-        said, times = estimates(one), [us for _, us in one[1]]
+        said, times = estimates(model, one), [us for _, us in one[1]]
         at = said.index(min(said))
         shown = [f"{us:.2f}" for us in (said[at], times[at], min(times))]
         yield [name, *shown, f"{min(times) / times[at]:.3f}", repr(one[1][at][0])]
@@ -110,10 +109,11 @@ def main() -> None:
     rows, _ = rows_of(asked.results or [KEPT])
     found = [*measured(rows)]
     problems = [one for _, one in found]
-    print(f"loss {loss(problems):.4f}")
-    print(f"loss {walk(problems, names, asked.steps, asked.seed):.4f} with")
-    print(*(f"{name} = {getattr(choose_time, name):.4g}" for name in names), sep="\n")
-    print(table(("problem", "estimate", "us", "fastest us", "share", "least estimate"), lines(found)))
+    print(f"loss {loss(BULK, problems):.4f}")
+    model = walk(problems, names, asked.steps, asked.seed)
+    print(f"loss {loss(model, problems):.4f} with")
+    print(*(f"{name} = {getattr(model, name):.4g}" for name in names), sep="\n")
+    print(table(("problem", "estimate", "us", "fastest us", "share", "least estimate"), lines(model, found)))
 
 
 if __name__ == "__main__":

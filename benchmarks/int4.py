@@ -23,7 +23,7 @@ from reporting import arguments, effort, keep, table
 import tilewright as tw
 from tilewright.errors import TilewrightError
 from tilewright.ops.products import scaled_in_groups
-from tilewright.schedule.choose_by_target import proposals
+from tilewright.schedule.choice import proposals
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.measure import measure
 

@@ -23,7 +23,7 @@ import tilewright as tw
 from tilewright.errors import TilewrightError
 from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks
 from tilewright.ops.scales import multiplied_as
-from tilewright.schedule.choose_by_target import proposals
+from tilewright.schedule.choice import proposals
 from tilewright.tune.measure import measure
 
 OURS, PASSES, ALONE, TORCH = "tw.scaled_mm", "three passes", "cuBLAS fp16 alone", "torch._scaled_mm"

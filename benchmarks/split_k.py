@@ -26,13 +26,13 @@ from dense_problems import Problem, question
 from isolated import Progress, Record, parser, run
 from reporting import table
 
-from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_by_target import candidates
-from tilewright.schedule.choose_parts import parts_under, split_schedule
-from tilewright.schedule.choose_ways import estimated, with_more_blocks
+from tilewright.schedule.choice import candidates
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import Candidate, Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.splitting import estimated, split_schedule, with_more_blocks
 from tilewright.tune.figures import new_figure, save
 
 SHAPES = ((64, 64, 65536), (16, 16, 262144), (512, 512, 32768))
@@ -66,7 +66,11 @@ def fitting(asked: Question, kib: int) -> tuple[Candidate, Schedule]:
     """
     small = limited(asked, kib)
     found = [
-        ((made.stages < LEAST_STAGES, made.staging != "tma", estimated(asked, plain, made)), plain, made)
+        (
+            (made.stages < LEAST_STAGES, made.staging != "tma", estimated(Load(asked, made), plain)),
+            plain,
+            made,
+        )
         for plain in candidates(asked)
         if not plain.against
         for split in [split_schedule(shortened(small, plain.schedule), "auto", asked.processors)]
@@ -122,8 +126,8 @@ class SweepTask(DenseTask):
             "kib": self.kib,
             "tile": list(auto.tile),
             "stages": auto.stages,
-            "parts": {way: parts_under(asked, schedules[way]) for way in WAYS if way in us},
-            "estimates": {name: round(estimated(asked, plain, schedules[name]), 3) for name in us},
+            "parts": {way: Load(asked, schedules[way]).parts for way in WAYS if way in us},
+            "estimates": {name: round(estimated(Load(asked, schedules[name]), plain), 3) for name in us},
             "us": us,
             "library_us": times.get("cuBLAS"),
             "best": min((name for name in us if name.isdigit()), key=us.__getitem__, default=None),

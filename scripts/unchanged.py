@@ -67,7 +67,7 @@ from tilewright.runtime.hip import HipBackend  # noqa: E402
 from tilewright.runtime.host import CpuBackend  # noqa: E402
 from tilewright.runtime.kernel import Bound  # noqa: E402
 from tilewright.runtime.plans import Plan  # noqa: E402
-from tilewright.schedule.choose_by_target import candidates  # noqa: E402
+from tilewright.schedule.choice import candidates  # noqa: E402
 from tilewright.targets.c_names import KEYWORDS  # noqa: E402
 from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, Target, owner  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 from tests.programs import run_here
 
 from tilewright.runtime import tables
-from tilewright.schedule.tables import Table, Version
+from tilewright.schedule.tables import RULES, Table, Version
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
@@ -26,6 +26,12 @@ def run(*arguments: object, script: str = "choices.py") -> tuple[int, str]:
 def shipped() -> Table:
     """The table of an H200, which is of this version."""
     return tables.load(tables.SHIPPED / tables.file_name(VERSION), VERSION)
+
+
+def test_tables_are_bound_to_what_the_rules_propose() -> None:
+    """``rules.py --write`` takes the hash of other proposals; then the table is to be made anew."""
+    status, said = run(script="rules.py")
+    assert (status, said.strip()) == (0, RULES), said
 
 
 def test_the_shipped_table_is_what_measurements_and_rules_say_now() -> None:
@@ -67,8 +73,8 @@ def test_the_shipped_table_speaks_of_every_kind(shipped: Table) -> None:
 
 
 def test_constants_are_fitted() -> None:
-    status, said = run("--steps", 3, "--constants", "TICKET_US", script="fit_times.py")
+    status, said = run("--steps", 3, "--constants", "ticket_us", script="fit_times.py")
     assert status == 0, said
     before, after = (float(loss) for loss in re.findall(r"^loss ([\d.]+)", said, re.MULTILINE))
     assert 0 < after <= before
-    assert re.search(r"^TICKET_US = [\d.]+$", said, re.MULTILINE)
+    assert re.search(r"^ticket_us = [\d.]+$", said, re.MULTILINE)

@@ -15,7 +15,7 @@ from tilewright.ops.planning import Wanted
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.strided import Strided
-from tilewright.schedule.choose_by_target import choose
+from tilewright.schedule.choice import choose
 
 from .test_benchmarks import HERE, run
 

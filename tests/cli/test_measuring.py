@@ -19,9 +19,9 @@ from tilewright.cli import measuring
 from tilewright.cli.verbs import app
 from tilewright.ops.products import plain
 from tilewright.runtime import tables
-from tilewright.schedule.choose import Splitting
-from tilewright.schedule.choose_parts import parts_under
-from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.choice import split_candidates
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.text import read_schedule
 from tilewright.tune import clocks
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
@@ -153,7 +153,7 @@ def test_the_number_of_parts_of_k_is_shown_and_how_it_came_about() -> None:
     )  # fmt: skip
     assert asked is not None
     chosen = next(split_candidates(replace(asked, splitting=Splitting("auto"))))
-    parts = parts_under(asked, chosen.schedule)
+    parts = Load(asked, chosen.schedule).parts
     assert parts > 4
     assert Row("x", chosen, parts).splits == f"{parts} (auto)"
     assert f"K in {parts} parts: {chosen.schedule.blocks} blocks" in chosen.rule

@@ -19,7 +19,7 @@ from tilewright.runtime import scratch as scratches
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT, scratch
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 
 pytestmark = pytest.mark.gpu
 

@@ -23,8 +23,8 @@ from tilewright.ops.products import combined
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
-from tilewright.schedule.choose import IN_ORDER as IN_ONE_ORDER
 from tilewright.schedule.partition import MOST_SPLITS
+from tilewright.schedule.question import IN_ORDER as IN_ONE_ORDER
 from tilewright.schedule.schedule import Schedule
 
 pytestmark = pytest.mark.gpu

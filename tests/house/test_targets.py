@@ -16,7 +16,7 @@ from tilewright.arch import Arch
 from tilewright.cli.doctor import TOOLS, Check
 from tilewright.runtime.backends import BACKENDS, backend_named
 from tilewright.runtime.drivers import driver_for, driver_of
-from tilewright.schedule.choose_by_target import CHOOSERS
+from tilewright.schedule.choice import CHOOSERS
 from tilewright.targets import cuda
 from tilewright.targets.atoms import WGMMA
 from tilewright.targets.matrix_cores import MATRIX_CORES as AMD_ATOMS

@@ -15,7 +15,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.backends import backend_named
-from tilewright.schedule.choose_by_target import candidates
+from tilewright.schedule.choice import candidates
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.ops.products import plain
-from tilewright.schedule.choose import Question, Splitting
-from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.choice import split_candidates
+from tilewright.schedule.question import Question, Splitting
 
 from .test_products import drawn, nothing_else_written, within
 

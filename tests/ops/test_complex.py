@@ -19,7 +19,7 @@ from tilewright.ops.plane_kernels import Writing, splitting, splitting_of_two
 from tilewright.ops.planes import Planes
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo, describe
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.target import CUDA
 

@@ -22,7 +22,7 @@ from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.scratch import ALIGNMENT
-from tilewright.schedule.choose_by_target import choose
+from tilewright.schedule.choice import choose
 
 pytestmark = pytest.mark.in_turns(3)
 

@@ -10,9 +10,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.products import plain
-from tilewright.schedule.choose import IN_ORDER, Splitting
-from tilewright.schedule.choose_parts import period_of
-from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.choice import split_candidates
+from tilewright.schedule.question import IN_ORDER, Splitting
+from tilewright.schedule.splitting import period_of
 
 from .test_products import drawn
 

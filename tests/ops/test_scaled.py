@@ -16,7 +16,7 @@ from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled
 from tilewright.ops.scales import OPERANDS, multiplied_as, multiplied_on
 from tilewright.runtime.arrays import describe
-from tilewright.schedule.choose_by_target import proposals
+from tilewright.schedule.choice import proposals
 from tilewright.targets.target import CPU, CUDA, HIP
 
 pytestmark = pytest.mark.in_turns(3)

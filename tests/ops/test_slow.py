@@ -17,7 +17,7 @@ from tilewright.cli.verbs import app
 from tilewright.ops import planning, slow
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.plans import Plans
-from tilewright.schedule.choose_reference import SUPPORTED
+from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets import cuda
 from tilewright.targets.nvidia import ARCHITECTURES
 

@@ -19,10 +19,11 @@ from tilewright.ops.products import plain
 from tilewright.runtime import native
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import bind
-from tilewright.schedule.choose import Splitting
-from tilewright.schedule.choose_parts import parts_under, period_of
-from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.choice import split_candidates
+from tilewright.schedule.load import Load
 from tilewright.schedule.partition import parts_of_k
+from tilewright.schedule.question import Splitting
+from tilewright.schedule.splitting import period_of
 
 from .test_products import bound, drawn, nothing_else_written, within
 
@@ -237,7 +238,7 @@ def test_the_order_on_gpus_does_not_depend_on_the_number_of_rows(
         question = bound.question(*given, target="cuda", arch=arch)
         assert question is not None
         period = schedule.promote * schedule.block_k
-        assert parts_under(question, schedule) in (1, -(-k // period))
+        assert Load(question, schedule).parts in (1, -(-k // period))
         seen.add((schedule.atom.instruction, schedule.atom.shape[2], period))
     assert len(seen) == 1, seen
     if kind == "f8e4m3" and "wgmma" in str(seen):
@@ -321,7 +322,7 @@ def test_as_many_parts_as_fill_the_machine() -> None:
         one.estimate for one in found if one.schedule.staging == "tma"
     )
     for one in found:
-        parts = parts_under(question, one.schedule)
+        parts = Load(question, one.schedule).parts
         assert f"K in {parts} part" in one.rule
         assert parts == max(min(132, 65536 // one.schedule.block_k // 4), 1)
     for tiles, steps, parts in ((1, 1024, 132), (66, 1024, 2), (67, 1024, 1), (500, 1024, 1), (1, 3, 1)):

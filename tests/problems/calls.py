@@ -14,7 +14,7 @@ from tests.problems.partitions import PARTITIONS
 
 import tilewright as tw
 from tilewright.ops.problem import result_shape
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 
 RESULT_SIZED = ("c", "residual")

@@ -19,8 +19,8 @@ from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import normal
 from tilewright.errors import LaunchError, ScheduleError, TilewrightError
 from tilewright.runtime.device_array import DeviceArray
-from tilewright.schedule.choose import Splitting
 from tilewright.schedule.fixup import FAN, WAITING
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 
 

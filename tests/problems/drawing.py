@@ -13,7 +13,7 @@ from tests.problems.partitions import CHOSEN, PARTITIONS, way_of
 from tests.problems.schedules import SUMS, schedule_for
 
 import tilewright as tw
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 
 EACH = 5

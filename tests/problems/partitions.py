@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tilewright.schedule.choose import Splitting
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
 from tilewright.targets.atoms import wgmma
 

@@ -19,8 +19,8 @@ from tests.problems.kernels import product
 from tests.problems.partitions import CHOSEN, PARTITIONS, PARTS, partitions_of, reductions_of
 
 import tilewright as tw
-from tilewright.schedule.choose import Splitting
 from tilewright.schedule.fixup import FAN
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
 
 PER_SEED = 10_000

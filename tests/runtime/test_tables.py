@@ -13,8 +13,8 @@ import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.runtime import tables
 from tilewright.runtime.backends import arch_named, processors_of
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import candidates
+from tilewright.schedule.choice import candidates
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import Entry, OtherVersionError, Table, TableError, Version, class_of
 

@@ -9,9 +9,9 @@ import pytest
 import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.runtime.kernel import Bound
-from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_by_target import candidates, choose
-from tilewright.schedule.settle import settle
+from tilewright.schedule.choice import candidates, choose
+from tilewright.schedule.fallback import with_fallback
+from tilewright.schedule.question import Candidate, Question
 
 
 def arrays(dtype: str, shape: tuple[int, int, int], out: str | None = None) -> list[Any]:
@@ -42,7 +42,7 @@ def test_the_choice_is_first_and_everything_is_there_once(
 ) -> None:
     asked = question(dtype, shape, target, arch)
     found = candidates(asked)
-    settled, _ = settle(choose(asked), asked.form, asked.specs, asked.arch)
+    settled, _ = with_fallback(choose(asked), asked.form, asked.specs, asked.arch)
     assert found[0].schedule == settled
     assert found[0].against == ()
     assert len({one.schedule for one in found}) == len(found)

@@ -9,12 +9,12 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.specialise import spec_of
-from tilewright.schedule.choose import Question, extents_of
-from tilewright.schedule.choose_by_target import choose
+from tilewright.schedule.choice import choose
 from tilewright.schedule.classes import coarse
+from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check
-from tilewright.schedule.settle import settle
+from tilewright.schedule.question import Question, extents_of
 from tilewright.targets.target import TARGETS
 
 RESULT = {"f8e4m3": "bf16", "i8": "i32"}
@@ -57,7 +57,7 @@ def test_every_problem_gets_a_legal_schedule(arch: str, dtype: str) -> None:
         specs = {name: coarse(spec_of(one.info), machine) for name, one in given.items()}
         form = form_of(gemm.program.run(specs, {}, machine))
         chosen = choose(Question(form, specs, extents_of(form, shapes), machine, 132))
-        check(settle(chosen, form, specs, machine)[0], form, specs, machine)
+        check(with_fallback(chosen, form, specs, machine)[0], form, specs, machine)
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])

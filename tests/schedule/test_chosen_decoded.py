@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import choose, proposals
+from tilewright.schedule.choice import choose, proposals
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.load import memory_us
+from tilewright.schedule.question import Question
 
 from .small_flows import decoded, shifted
 

@@ -13,7 +13,7 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.scheduled import Scheduled
 from tilewright.runtime.specialise import spec_of
-from tilewright.schedule.choose_reference import SUPPORTED
+from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import TARGETS
 
 SHAPES = 300

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.products import scaled_in_groups
-from tilewright.schedule.choose_by_target import proposals
+from tilewright.schedule.choice import proposals
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.resources import Case
 

@@ -17,8 +17,8 @@ from tilewright.ir.ops import Copy
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.products import plain
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import candidates
+from tilewright.schedule.choice import candidates
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets import cuda
 from tilewright.targets.cuda.lowering import lower

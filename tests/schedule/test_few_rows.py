@@ -11,16 +11,15 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.ir import verify
 from tilewright.ops.products import output_dtype, plain
-from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_by_target import candidates, choose, proposals
-from tilewright.schedule.choose_few_rows import STREAMS, Stream
-from tilewright.schedule.choose_parts import parts_under, sharing, tiles_of
-from tilewright.schedule.choose_split import split_candidates
-from tilewright.schedule.choose_time import meeting_us
+from tilewright.schedule.choice import candidates, choose, proposals, split_candidates
+from tilewright.schedule.estimate import BULK
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.load import Load, memory_us
+from tilewright.schedule.proposals_streams import STREAMS, RowStream
+from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.resources import Case
+from tilewright.schedule.splitting import sharing
 from tilewright.targets import cuda
 
 from .epilogues import Bounded, Problem, assert_within
@@ -72,8 +71,8 @@ def test_k_has_parts_where_multiprocessors_would_be_idle() -> None:
     for shape in ((64, 64, 65536), (16, 16, 262144), (256, 256, 65536), (128, 128, 16384)):
         asked = question("f16", shape)
         chosen = choose(asked)
-        assert parts_under(asked, chosen) > 1
-        assert tiles_of(asked, chosen) * 2 <= asked.processors
+        assert Load(asked, chosen).parts > 1
+        assert Load(asked, chosen).tiles * 2 <= asked.processors
         assert reasons(chosen, asked.form, asked.specs, asked.arch) == []
     for shape in ((512, 512, 512), (1024, 1024, 1024), (256, 4096, 4096), (4096, 4096, 4096)):
         assert choose(question("f16", shape)).split_k == 1
@@ -104,15 +103,18 @@ def test_a_reduction_costs_what_its_parts_do() -> None:
     """More parts take longer to meet; none take no time; a stream meets though its tiles are many."""
     asked = question("bf16", (64, 4096, 4096))
     whole = choose(question("bf16", (512, 512, 512)))
-    assert meeting_us(asked, whole) == 0
+    assert BULK.meeting_us(Load(asked, whole)) == 0
     for reduction in ("workspace", "cluster"):
-        times = [meeting_us(asked, replace(whole, split_k=parts, reduction=reduction)) for parts in (2, 4, 8)]
+        times = [
+            BULK.meeting_us(Load(asked, replace(whole, split_k=parts, reduction=reduction)))
+            for parts in (2, 4, 8)
+        ]
         assert 0 < times[0] < times[1] < times[2]
-    assert meeting_us(asked, replace(whole, split_k="stream", blocks=132)) > 0
+    assert BULK.meeting_us(Load(asked, replace(whole, split_k="stream", blocks=132))) > 0
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=str)
-def test_elements_and_kernels(stream: Stream) -> None:
+def test_elements_and_kernels(stream: RowStream) -> None:
     problem = Problem(np.random.default_rng(2), (11, 168, 1096))
     a, b, out = problem.operand("M K"), problem.operand("N K"), problem.output("M N")
     asked = question("f16", (11, 168, 1096))
@@ -148,8 +150,8 @@ def test_parts_are_counted_with_tiles_that_only_fill_a_cluster() -> None:
         registers=0,
         split_k="auto",
     )
-    assert parts_under(asked, schedule) == 24 // 3
-    assert parts_under(asked, replace(schedule, cluster=(2, 2))) == 24 // 8
+    assert Load(asked, schedule).parts == 24 // 3
+    assert Load(asked, replace(schedule, cluster=(2, 2))).parts == 24 // 8
 
 
 def test_operands_are_shared_only_in_clusters_that_tiles_fill() -> None:
@@ -157,5 +159,5 @@ def test_operands_are_shared_only_in_clusters_that_tiles_fill() -> None:
     schedule = tw.Schedule(
         tw.atoms.wgmma("bf16", 128), (128, 128, 64), stages=4, staging="tma", blocks=132, split_k="auto"
     )
-    found = {one.cluster: one.blocks for one in sharing(asked, schedule)}
+    found = {one.cluster: one.blocks for one in sharing(Load(asked, schedule))}
     assert found == {(2, 1): 132, (1, 2): 132, (2, 2): 116}

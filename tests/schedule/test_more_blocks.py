@@ -11,14 +11,13 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops.products import plain
-from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_occupancy import registers_of, resident, spills
-from tilewright.schedule.choose_parts import parts_under
-from tilewright.schedule.choose_ring_time import is_ring, ring_us
-from tilewright.schedule.choose_split import split_candidates
-from tilewright.schedule.choose_ways import estimated, with_more_blocks
+from tilewright.schedule import estimate
+from tilewright.schedule.choice import split_candidates
 from tilewright.schedule.fixup import WAITING
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
+from tilewright.schedule.splitting import estimated, with_more_blocks
 from tilewright.schedule.text import read_schedule
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_shapes.json"
@@ -49,12 +48,12 @@ def test_as_many_parts_are_chosen_as_were_measured_to_be_fast(row: dict[str, Any
     asked, auto = question(tuple(row["shape"])), read_schedule(row["schedules"]["auto"])
     whole = Candidate(replace(auto, split_k=1, blocks=0), 0.0, "")
     tried = with_more_blocks(asked, auto)
-    chosen = min(tried, key=lambda one: estimated(asked, whole, one))
+    chosen = min(tried, key=lambda one: estimated(Load(asked, one), whole))
     us = {row["parts"]["auto"]: row["us"]["auto"]}
     us |= {int(name): time for name, time in row["us"].items() if name.isdigit()}
-    assert min(us.values()) >= 0.95 * us[parts_under(asked, chosen)]
+    assert min(us.values()) >= 0.95 * us[Load(asked, chosen).parts]
     if row["shape"] == [512, 512, 32768] and row["kib"] == 48:
-        assert (chosen.blocks, parts_under(asked, chosen)) == (3 * 132, 6)
+        assert (chosen.blocks, Load(asked, chosen).parts) == (3 * 132, 6)
 
 
 def test_every_limit_was_measured() -> None:
@@ -67,9 +66,9 @@ def test_estimates_are_near_what_was_measured() -> None:
     seen = 0
     for row in SWEEPS:
         asked, auto = question(tuple(row["shape"])), read_schedule(row["schedules"]["auto"])
-        for name, us in row["us"].items() if is_ring(asked, auto) else ():
+        for name, us in row["us"].items() if estimate.RING.applies(Load(asked, auto)) else ():
             if name.isdigit() and int(name) <= 64:
-                made = ring_us(asked, replace(auto, split_k=int(name), blocks=0))
+                made = estimate.RING.time_us(Load(asked, replace(auto, split_k=int(name), blocks=0)))
                 assert 0.7 < made / us < 1.2, (row["problem"], name)
                 seen += 1
     assert seen > 90
@@ -94,8 +93,8 @@ def test_blocks_that_share_a_multiprocessor_are_those_of_the_compiled_kernel(nam
     unit = arch.register_unit
     of_registers = arch.registers // (threads * -(-taken["registers"] // unit) * unit)
     of_memory = (arch.shared_bytes + 1024) // (taken["shared_bytes"] + 1024)
-    assert resident(asked, schedule) == min(of_registers, of_memory)
-    assert abs(registers_of(asked, schedule) - taken["registers"]) <= 8
+    assert Load(asked, schedule).resident == min(of_registers, of_memory)
+    assert abs(Load(asked, schedule).registers - taken["registers"]) <= 8
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
@@ -105,9 +104,9 @@ def test_machines_without_bulk_copies_deal_k_out_to_more_blocks(kind: str, preci
     chosen = next(split_candidates(replace(asked, splitting=Splitting("auto")))).schedule
     beside = chosen.blocks // asked.processors
     assert (chosen.staging, chosen.blocks) == ("cp_async", beside * asked.processors)
-    assert 1 <= beside <= resident(asked, chosen)
+    assert 1 <= beside <= Load(asked, chosen).resident
     alone = replace(chosen, blocks=asked.processors)
-    assert ring_us(asked, chosen) <= ring_us(asked, alone)
+    assert estimate.RING.time_us(Load(asked, chosen)) <= estimate.RING.time_us(Load(asked, alone))
 
 
 def test_only_blocks_that_need_not_run_at_once_are_more_than_one_for_each_multiprocessor() -> None:
@@ -144,13 +143,13 @@ def test_a_tile_that_waits_in_registers_beside_the_sums_is_told_from_one_that_sp
     given = (tw.like("f16", 33, 2999, order="F"), tw.like("f16", 2999, 47), tw.like("f16", 33, 47))
     asked = plain(0).bind(precision="exact").question(*given, target="cuda", arch="sm_90a")
     assert asked is not None
-    assert spills(asked, SPILLED)
-    assert not spills(asked, replace(SPILLED, tile=(64, 64, 64)))
-    assert not spills(asked, replace(SPILLED, staging="direct"))
+    assert Load(asked, SPILLED).spills
+    assert not Load(asked, replace(SPILLED, tile=(64, 64, 64))).spills
+    assert not Load(asked, replace(SPILLED, staging="direct")).spills
     even = (tw.like("f16", 40, 4096), tw.like("f16", 4096, 48, order="F"), tw.like("f16", 40, 48))
     whole = plain(0).bind(precision="exact").question(*even, target="cuda", arch="sm_90a")
     assert whole is not None
-    assert not spills(whole, SPILLED), "two elements come in one register"
+    assert not Load(whole, SPILLED).spills, "two elements come in one register"
 
 
 @pytest.mark.parametrize(("kind", "shape", "orders", "wanted"), UNEVEN)

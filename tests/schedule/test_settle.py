@@ -11,9 +11,9 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
+from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.settle import settle
 from tilewright.targets import cuda
 
 from .forms import AMPERE, BULK, FORMS, HOPPER, expanded, flow_of, specs
@@ -30,7 +30,7 @@ def product(A, B, C):
 
 def settled(schedule: tw.Schedule, **given: Any) -> tuple[tw.Schedule, tuple[str, ...]]:
     arrays = specs(**given)
-    return settle(schedule, form_of(flow_of(arrays)), arrays, HOPPER)
+    return with_fallback(schedule, form_of(flow_of(arrays)), arrays, HOPPER)
 
 
 def test_what_bulk_copies_carry_stays() -> None:
@@ -76,7 +76,7 @@ def test_a_result_that_bulk_copies_would_spill_over_is_stored_by_threads_and_sai
 
 def test_a_machine_without_bulk_copies_refuses_them() -> None:
     arrays = specs(align=8)
-    assert settle(BULK, form_of(flow_of(arrays)), arrays, AMPERE) == (BULK, ())
+    assert with_fallback(BULK, form_of(flow_of(arrays)), arrays, AMPERE) == (BULK, ())
 
 
 @pytest.mark.in_turns(3)

@@ -12,7 +12,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device_array import DeviceArray
-from tilewright.schedule.choose_by_target import choose
+from tilewright.schedule.choice import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons

@@ -11,8 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.ops.products import output_dtype, plain
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import candidates, choose
+from tilewright.schedule.choice import candidates, choose
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
 

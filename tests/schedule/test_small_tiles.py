@@ -12,19 +12,15 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops import lists
 from tilewright.ops.products import plain
-from tilewright.schedule.choose import Question, Splitting
-from tilewright.schedule.choose_by_target import candidates, choose
-from tilewright.schedule.choose_fma import FORMS, Form
-from tilewright.schedule.choose_fma_time import fma_us
-from tilewright.schedule.choose_lists import schedule_of_lists
-from tilewright.schedule.choose_occupancy import resident
-from tilewright.schedule.choose_parts import parts_under, tiles_of
-from tilewright.schedule.choose_split import split_candidates
-from tilewright.schedule.choose_ways import with_more_blocks
+from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
 from tilewright.schedule.classes import coarse
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.estimate import FMA
+from tilewright.schedule.load import Load, memory_us
+from tilewright.schedule.proposals_fma import FORMS, FmaForm
+from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import SPLITS
+from tilewright.schedule.splitting import with_more_blocks
 from tilewright.targets.target import CUDA
 
 from .epilogues import Problem
@@ -70,7 +66,7 @@ def test_k_is_dealt_out_to_as_many_blocks_as_run_at_once() -> None:
     for form in FORMS:
         alone = replace(form.schedule, split_k="auto", blocks=132)
         found = [one.blocks // 132 for one in with_more_blocks(asked, alone)]
-        assert found == [*range(1, resident(asked, alone) + 1)]
+        assert found == [*range(1, Load(asked, alone).resident + 1)]
         shared = Case(alone, asked.form, asked.specs, asked.arch).shared_bytes
         assert found[-1] * shared <= asked.arch.shared_bytes
         assert found[-1] * alone.mma.threads * alone.mma.c().size_values <= asked.arch.registers
@@ -78,7 +74,10 @@ def test_k_is_dealt_out_to_as_many_blocks_as_run_at_once() -> None:
 
 def test_what_is_wasted_costs_time() -> None:
     asked = question((16, 16, 262144))
-    times = {form.tile: fma_us(asked, replace(form.schedule, split_k="auto", blocks=264)) for form in FORMS}
+    times = {
+        form.tile: FMA.time_us(Load(asked, replace(form.schedule, split_k="auto", blocks=264)))
+        for form in FORMS
+    }
     assert times[(16, 16, 64)] < times[(32, 64, 64)] < times[(64, 128, 32)]
 
 
@@ -93,7 +92,7 @@ TRIED = (FORMS[0], FORMS[2], FORMS[2].transposed, FORMS[8])
 
 
 @pytest.mark.parametrize("form", TRIED, ids=lambda form: "x".join(map(str, form.tile)))
-def test_elements(form: Form) -> None:
+def test_elements(form: FmaForm) -> None:
     rows, columns, depth = form.tile
     problem = Problem(np.random.default_rng(3), (rows - 3, columns + 5, 9 * depth - 7))
     a, b = problem.operand("M K", tw.f32), problem.operand("N K", tw.f32)
@@ -107,7 +106,7 @@ def test_elements(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", TRIED, ids=lambda form: "x".join(map(str, form.tile)))
-def test_kernels_compile_without_spills(form: Form) -> None:
+def test_kernels_compile_without_spills(form: FmaForm) -> None:
     given = (tw.like("f32", 512, 4096), tw.like("f32", 4096, 512, order="F"), tw.like("f32", 512, 512))
     schedule = replace(form.schedule, split_k="auto", blocks=132)
     made = plain(0).bind(precision="exact", schedule=schedule).compile(*given, target="cuda", arch="sm_90a")
@@ -120,8 +119,8 @@ def test_parts_that_wait_for_each_other_are_as_many_as_run_at_once() -> None:
     for shape in ((1024, 1024, 4096), (64, 8192, 8192), (512, 512, 4096)):
         wanted = Splitting(reduction="reduce-scatter", batch_invariant=True)
         for one in split_candidates(replace(question(shape), splitting=wanted)):
-            parts = parts_under(replace(question(shape), splitting=wanted), one.schedule)
-            assert parts == 1 or tiles_of(question(shape), one.schedule) * parts <= 132
+            parts = Load(replace(question(shape), splitting=wanted), one.schedule).parts
+            assert parts == 1 or Load(question(shape), one.schedule).tiles * parts <= 132
 
 
 def test_of_lists_tiles_are_as_small_as_of_a_batch() -> None:

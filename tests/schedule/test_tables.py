@@ -14,8 +14,8 @@ import tilewright as tw
 from tilewright.errors import ParseError
 from tilewright.ops.products import combined, plain
 from tilewright.runtime.kernel import Bound
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import candidates, choose
+from tilewright.schedule.choice import candidates, choose
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import (
     Entry,

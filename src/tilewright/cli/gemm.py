@@ -21,7 +21,7 @@ from tilewright.dtypes import dtype
 from tilewright.ops.grades import HALVES_OF
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
-from tilewright.schedule.choose_reference import SUPPORTED
+from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.halves_trial import graded_trial
 from tilewright.tune.measure import QUICK

@@ -16,7 +16,7 @@ from tilewright.cli.npy import read
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError
 from tilewright.inspect.typed import whole
-from tilewright.schedule.choose_reference import SUPPORTED
+from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import TARGETS
 from tilewright.tune.machine import memory_bytes
 

@@ -41,7 +41,7 @@ from tilewright.runtime.fresh import fresh as fresh_array
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.strided import Strided
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import PAIRED
 from tilewright.targets.target import TARGETS

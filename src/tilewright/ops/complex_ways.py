@@ -20,7 +20,7 @@ from tilewright.ops.prepasses import gains
 from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.strided import Strided
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 

@@ -14,7 +14,7 @@ from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS
 

@@ -29,7 +29,7 @@ from tilewright.runtime.binding import check_output
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import TARGETS

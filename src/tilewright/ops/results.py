@@ -14,7 +14,7 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.schedule.choose_reference import SUPPORTED
+from tilewright.schedule.proposals_reference import SUPPORTED
 
 ADDED = ("c", "bias", "residual")
 """The arrays that are added to the sums."""

@@ -25,7 +25,7 @@ from tilewright.ops.recalled import OWN
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.strided import Strided
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 
 AS_THEY_LIE = 0.32

@@ -20,7 +20,7 @@ from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import Explicit, Scheduled
-from tilewright.schedule.choose import Question, Splitting
+from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 
 MOST_CLASSES = 256

@@ -13,7 +13,7 @@ from tilewright.runtime.backends import arch_named, processors_of
 from tilewright.runtime.builds import Builds
 from tilewright.runtime.specialise import shapes_of, specs_of
 from tilewright.runtime.specimens import in_order
-from tilewright.schedule.choose import Question
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 
 
@@ -107,7 +107,7 @@ class BoundFlow:
         """The problem that `schedule_for` chooses a schedule for, with the same arguments.
 
         Returns:
-            The problem, for `tilewright.schedule.choose_by_target`; None of an explicit kernel.
+            The problem, for `tilewright.schedule.choice`; None of an explicit kernel.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.

@@ -39,7 +39,7 @@ from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import without_schedule
 from tilewright.runtime.specialise import arrays_of, compiling, serving, shapes_of, spec_of, specs_of
 from tilewright.runtime.specimens import in_order
-from tilewright.schedule.choose import Splitting
+from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 

@@ -26,6 +26,7 @@ from tilewright.schedule.bulk_decoding import bulk_ring
 from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
+from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered, is_split
 from tilewright.schedule.form import Form, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
@@ -45,7 +46,6 @@ from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.rings import CpAsync, Direct
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.settle import settle
 from tilewright.schedule.shares import Shares
 from tilewright.schedule.sources import Tiles, sources_of
 from tilewright.schedule.stream import Stream
@@ -111,7 +111,7 @@ class Expanded(Program):
         Raises:
             ScheduleError: it is not legal for these classes of arrays on this machine.
         """
-        found, notes = settle(self.schedule, self.form, specs, arch)
+        found, notes = with_fallback(self.schedule, self.form, specs, arch)
         check(found, self.form, specs, arch)
         return found, notes
 

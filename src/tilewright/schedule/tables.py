@@ -6,31 +6,31 @@ wrote schedules as this one does; one for which either is different is refused.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.kinds import MOST
-from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_by_target import choose
-from tilewright.schedule.choose_split import split_candidates
-from tilewright.schedule.classes import coarse
+from tilewright.schedule.choice import choose, split_candidates
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.text import read_schedule, schedule_format
-from tilewright.targets.target import CUDA, TARGETS
 
 NEAR = 1.0
 """How far a measured shape may be from an unseen one: the length of the vector of log2 of their ratios.
 
 One extent twice as large is as far as that; beyond, the model of the rules knows more than the table.
+"""
+
+RULES = "ef77617fbb1a"
+"""Hash of the schedules that the rules propose for the corpus of `benchmarks/rules.py`.
+
+A test computes it anew.  If the rules propose other schedules, it changes, and earlier tables are refused.
 """
 
 Extents = tuple[int, int, int, int]
@@ -44,26 +44,13 @@ class OtherVersionError(TableError):
     """A table that is whole, but was made by another version or for another device."""
 
 
-@functools.cache
-def rules_hash() -> str:
-    """What tells the rules that propose candidates from earlier and later ones: the text of their files.
-
-    Those of targets that have no tables do not count.
-    """
-    digest, others = hashlib.sha256(), {f"choose_{name}.py" for name in TARGETS if name != CUDA.name}
-    for path in sorted(Path(__file__).parent.glob("choose*.py")):
-        if path.name not in others:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 @dataclass(frozen=True)
 class Version:
     """What a table depends on.
 
     Args:
         format: of the text of a schedule, from `schedule_format`.
-        rules: that proposed what was measured, from `rules_hash`.
+        rules: hash of the rules that proposed the measured schedules, from `RULES`.
         arch: the architecture.
         device: what the machine is called.
         processors: how many of its processors were used.
@@ -78,7 +65,7 @@ class Version:
     @staticmethod
     def now(arch: str, device: str, processors: int) -> Version:
         """That of tables which this library makes on a machine."""
-        return Version(schedule_format(), rules_hash(), arch, device, processors)
+        return Version(schedule_format(), RULES, arch, device, processors)
 
     @staticmethod
     def of(record: Any, where: str) -> Version:
@@ -236,10 +223,9 @@ class Table:
 
         They are where nothing is near, and where what is nearest is their own choice.
         """
-        form, arch = question.form, question.arch
-        specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
+        asked = question.form, question.classes, question.arch
         found = self.nearest(question)
-        legal = (one for one in found if one.by_rules or not reasons(one.schedule, form, specs, arch))
+        legal = (one for one in found if one.by_rules or not reasons(one.schedule, *asked))
         nearest = next(legal, None)
         return None if nearest is None or nearest.by_rules else nearest
 

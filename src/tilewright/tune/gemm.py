@@ -20,8 +20,8 @@ from tilewright.runtime.device_array import DeviceArray, device_get, device_put
 from tilewright.runtime.drivers import synchronize
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specimens import Order, Specimen, like
-from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_by_target import candidates
+from tilewright.schedule.choice import candidates
+from tilewright.schedule.question import Candidate, Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.contest import Check, Subject, Work, sets_for
 

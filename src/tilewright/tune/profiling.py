@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.schedule.choose import Candidate
-from tilewright.schedule.choose_parts import parts_under
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import Candidate
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.building import build
 from tilewright.tune.contest import Contest, Result
@@ -154,7 +154,7 @@ def _rows(gemm: Gemm, found: tuple[Candidate, ...], most: int | None) -> Iterato
         legal += not against
         if not against and most is not None and legal > most:
             against = f"left out: {most} were asked for"
-        yield Row(name, candidate, parts_under(question, candidate.schedule), against)
+        yield Row(name, candidate, Load(question, candidate.schedule).parts, against)
 
 
 def _entered(row: Row, contest: Contest[Arrays], arrays: GemmArrays, failed: dict[Schedule, str]) -> Row:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilewright.errors import WrongResultError
-from tilewright.schedule.choose import Candidate
+from tilewright.schedule.question import Candidate
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import Entry, class_of, extents_of
 from tilewright.tune.building import build

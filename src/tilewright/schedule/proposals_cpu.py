@@ -5,13 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 from tilewright.dataflow.nodes import Reduce
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.choose import Candidate, Question, widened
-from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.panels_decoding import decoded_depth
+from tilewright.schedule.proposals_reference import tensor_core
+from tilewright.schedule.question import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shares import share
 from tilewright.targets.atoms import fma
@@ -71,7 +70,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
     )
     shape, threads = question.shape, question.processors
     chosen = tile_for(shape, threads, question.covered, balanced=balanced)
-    start = START if _items(question) > 1 else 0
+    start = START if question.items > 1 else 0
     least = tile_time(chosen, shape, threads, balanced=balanced) + start
     rule = "the largest of the tiles that are estimated to be about as fast as the fastest"
     yield Candidate(_schedule(question, chosen, balanced=balanced), least, rule)
@@ -95,7 +94,7 @@ def _small(question: Question) -> Iterator[Candidate]:
     """
     m, n, k = question.shape
     side = next((side for side in SMALL if side >= max(m, n)), None)
-    each = next((each for each in SEVERAL if _items(question) >= each * TASKS * question.processors), None)
+    each = next((each for each in SEVERAL if question.items >= each * TASKS * question.processors), None)
     if side is None or each is None or question.decodes or question.form.precision == "tf32":
         return
     time = tile_time((side, side), question.shape, 1) + START / each
@@ -124,11 +123,6 @@ def _few_rows(question: Question) -> Iterator[Candidate]:
     schedule = replace(schedule, tile=(ROWS[0], columns, FEW_DEPTH))
     time = tile_time((ROWS[0], columns), question.shape, question.processors, balanced=True)
     yield Candidate(schedule, time, f"shallow tiles for up to {FEW_ROWS[along]} rows by weights of 8 bits")
-
-
-def _items(question: Question) -> int:
-    """Batch items of the problem."""
-    return prod(question.extents[:-3])
 
 
 def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> Schedule:

@@ -1,7 +1,7 @@
-"""Flows of several products on NVIDIA GPUs: what is loaded for a step of a tile is multiplied several times.
+"""Proposals for several products on NVIDIA GPUs, which multiply the operands of a step several times.
 
-Each total has sums of its own in registers, and each operand a tile of its own in every stage: tiles are as
-large as registers take, and rings as deep as shared memory does.  What is proposed is legal.
+Each total has its own sums in registers, and each operand its own tile in every stage: tiles are as large as
+the registers allow, and rings as deep as shared memory allows.  All proposals are legal.
 """
 
 from __future__ import annotations
@@ -10,21 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from tilewright.schedule.choose import Candidate, Question, widened
-from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import (
-    BAND,
-    BESIDE,
-    COLUMN_US,
-    Shape,
-    cached_row_us,
-    overflows,
-    promoted_every,
-)
-from tilewright.schedule.choose_reference import tensor_core
-from tilewright.schedule.choose_waiting import is_carried
-from tilewright.schedule.memory import flops_of
+from tilewright.schedule.estimate_forms import COLUMN_US
+from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.plans import takes_turns
+from tilewright.schedule.proposals_mma import EACH_PROCESSOR
+from tilewright.schedule.proposals_reference import tensor_core
+from tilewright.schedule.proposals_wgmma import Shape, cached_row_us, promoted_every, takes_wgmma
+from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
@@ -56,14 +49,13 @@ DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Bytes along K of tiles that threads copy."""
 
 
-def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
+def several_products(question: Question) -> Iterator[Candidate]:
     """Forms in the order of their estimates, then ``mma.sync`` or multiply-adds.
 
     Args:
         question: a problem of several products.
-        takes_wgmma: whether Hopper's multiply takes the first operands as they lie in memory.
     """
-    if takes_wgmma:
+    if takes_wgmma(question):
         found = [made for shape in FORMS if (made := _fitting(question, shape)) is not None]
         found.sort(key=lambda one: one.estimate)
         yield from (one for one in found if is_carried(question, one.schedule))
@@ -135,7 +127,7 @@ def _of_shape(question: Question, shape: Shape, depth: int) -> Candidate | None:
     waits = -(-question.shape[2] // (depth * promote // dtype.bytes)) if promote else 0
     tile_us = shape.tile_us + (waits * PROMOTED_US if shape.roles == "ping-pong" else 0.0)
     timed = replace(shape, busy_us=busy_us, tile_us=tile_us)
-    time = timed.time_us(question, (asked[0], asked[1]))
+    time = timed.time_us(question, made, (asked[0], asked[1]))
     how = f"{shape.rows} x {columns} for each of {shape.groups} groups, {shape.roles}"
     return Candidate(made, time, f"{len(form.products)} products of each step, {how}")
 
@@ -151,15 +143,10 @@ def _copied(question: Question) -> Iterator[Candidate]:
     for tile, size, stages in product(sizes, DEPTHS, (3, 2)):
         depth = max(size // question.dtype.bytes // (1 if atom else 2), chosen.shape[2])
         made = Schedule(chosen, (*tile, depth), (2, 2), stages, staging, group_m=BAND)
-        made = replace(made, blocks=BESIDE * question.processors if overflows(question) else 0)
+        made = replace(made, blocks=EACH_PROCESSOR * question.processors if question.exceeds_grid else 0)
         made = widened(replace(made, promote=int(bool(atom) and promoted_every(question) > 0)), question)
-        time = 2 * m * n * question.shape[2] * len(question.form.products) / _flops(question, made)
+        work, time = 2 * m * n * question.shape[2] * len(question.form.products), 0.0
+        if question.arch.rates is not None:
+            time = work / (Load(question, made).flops_per_us * max(question.processors, 1))
         rule = f"a tile of {tile[0]} x {tile[1]}, {stages} stages"
         yield Candidate(made, time, f"{'mma.sync' if atom else 'multiply-adds'}: {rule}")
-
-
-def _flops(question: Question, schedule: Schedule) -> float:
-    """Operations of the whole machine in a microsecond, at best; 1 where its rates are not known."""
-    if question.arch.rates is None:
-        return 1.0
-    return flops_of(question, schedule) * max(question.processors, 1)

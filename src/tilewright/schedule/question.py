@@ -1,14 +1,17 @@
-"""Choosing a schedule: the question, and the form of an answer; `choose_by_target` has the answers."""
+"""The question for a schedule: a problem on a machine; and a candidate for the answer, from `choice`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Operand, Part, Reduce
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.classes import coarse
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.form import Form
@@ -17,25 +20,28 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 
 UNKNOWN = 4096
-"""The extent that is assumed where a kernel is compiled for a class of arrays."""
+"""Extent assumed when a kernel is compiled for a class of arrays."""
 
 MOST_COVERED = 256
-"""Rows or columns that one tile covers where the result is reduced along them; longer ones are reduced across
+"""Rows or columns that one tile covers if the result is reduced along them. Longer ones are reduced across
 tiles, if that is possible."""
 
 IN_ORDER = ("workspace", "reduce-scatter", "cluster")
-"""Ways in which parts of K are added up in one order, at every run, and whose times are estimated."""
+"""Reductions that add the parts of K in the same order at every run, and whose times are estimated."""
+
+BAND = 8
+"""Rows of tiles that follow each other, unless a proposal measured better."""
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """How the K of a product is to be split, where that is said and the rest of its schedule is not.
+    """A request to split K, with the rest of the schedule left to the rules.
 
     Args:
-        split_k: as a schedule has it; None: as the rules choose.
-        reduction: as a schedule has it; None: the one of `IN_ORDER` that is estimated to be the fastest.
-        batch_invariant: whether the order in which products are added follows from K and the dtypes alone, so
-            that the bits of a row are those that it has among any other rows.
+        split_k: as in a schedule; None: the rules choose.
+        reduction: as in a schedule; None: the one of `IN_ORDER` with the least estimated time.
+        batch_invariant: whether the order of additions follows from K and the dtypes alone, so that a row has
+            the same bits among any other rows.
     """
 
     split_k: int | str | None = None
@@ -44,10 +50,10 @@ class Splitting:
 
     @property
     def reductions(self) -> tuple[str, ...]:
-        """The reductions that are tried.
+        """The reductions to try.
 
-        Only in a workspace are the steps of streams added up, and have few and many rows the same order in
-        which nobody waits.
+        Only a workspace adds up the steps of streams, and only there few and many rows have the same order
+        without any block that waits.
         """
         if self.reduction is not None:
             return (self.reduction,)
@@ -56,15 +62,15 @@ class Splitting:
 
 @dataclass(frozen=True)
 class Question:
-    """A problem for which a schedule is wanted.
+    """A problem that needs a schedule.
 
     Args:
-        form: what is computed.
+        form: the computation.
         specs: the classes of the arrays.
-        extents: of every span, batches first, then m, n and k.
+        extents: of every span: batches first, then m, n and k.
         arch: the machine.
-        processors: how many of its processors there are.
-        splitting: how K is to be split; None: as the rules choose.
+        processors: number of its processors in use.
+        splitting: the request to split K; None: the rules choose.
     """
 
     form: Form
@@ -81,29 +87,44 @@ class Question:
         return m, n, k
 
     @property
+    def items(self) -> int:
+        """Batch items of the problem."""
+        return prod(self.extents[:-3])
+
+    @property
+    def exceeds_grid(self) -> bool:
+        """Whether there are more batch items than an axis of a grid has blocks."""
+        return self.items > self.arch.grid[-1]
+
+    @cached_property
+    def classes(self) -> dict[str, TensorSpec]:
+        """The classes of the arrays, without properties that no access uses."""
+        return {name: coarse(spec, self.arch) for name, spec in self.specs.items()}
+
+    @property
     def dtype(self) -> DType:
-        """Of operand A as it is multiplied."""
+        """Dtype in which operand A is multiplied."""
         return self.form.a.view.dtype
 
     @property
     def b_dtype(self) -> DType:
-        """Of operand B as it is multiplied."""
+        """Dtype in which operand B is multiplied."""
         return self.form.b.view.dtype
 
     @property
     def decodes(self) -> bool:
-        """Whether an operand is computed from what lies in memory, between the multiplications."""
+        """Whether an operand is decoded inside the main loop."""
         return not all(factor.is_plain for factor in self.form.factors)
 
     @property
     def reads_result_sized(self) -> bool:
-        """Whether an array with an element for each one of the result is read besides the operands."""
+        """Whether an array of the size of the result is read besides the operands."""
         inner = {self.form.m, self.form.n}
         return any(isinstance(node, Part) and inner <= {*node.at} for node in self.form.flow.walk())
 
     @property
     def stores_lines(self) -> bool:
-        """Whether something is stored along rows or columns alone."""
+        """Whether a store runs along rows or columns alone."""
         inner = {self.form.m, self.form.n}
         return any(not inner <= {*store.at} for store in self.form.stores)
 
@@ -114,7 +135,7 @@ class Question:
 
     @property
     def across(self) -> bool:
-        """Whether reductions go across tiles, of rows and columns that are longer than tiles should be."""
+        """Whether reductions go across tiles, because rows or columns are longer than tiles should be."""
         return max(self._reduced) > MOST_COVERED and bool(reduced_in_parts(self.form))
 
     @property
@@ -130,16 +151,21 @@ class Question:
 
     @property
     def majors(self) -> tuple[str, str]:
-        """Along what A and B are contiguous: ``"k"``, ``"mn"``, or ``""`` along neither."""
+        """Contiguous dimensions of A and B: ``"k"``, ``"mn"``, or ``""`` if there is none."""
         return self.major(self.form.a), self.major(self.form.b)
 
     def major(self, factor: Factor) -> str:
-        """Along what an operand is contiguous; see `majors`."""
+        """The contiguous dimension of an operand; see `majors`."""
         unit = self.form.spec(factor.part.operand, self.specs).unit_dim
         if unit is None:
             return ""
         span = factor.part.at[unit]
         return "k" if span == factor.depth else "mn" if span == factor.row else ""
+
+    def transposed(self) -> Question:
+        """The problem ``C^T = B^T @ A^T``: operands, rows and columns change places."""
+        *batch, m, n, k = self.extents
+        return replace(self, form=self.form.arranged(True), extents=(*batch, n, m, k))
 
 
 @dataclass(frozen=True)
@@ -148,10 +174,10 @@ class Candidate:
 
     Args:
         schedule: the schedule.
-        estimate: its time by the rule's model, which has a unit of its own: only estimates for one question
-            are compared.
-        rule: what proposes it, in words.
-        against: why it is refused, a sentence each; empty if it is legal, as far as has been asked.
+        estimate: its time by the rule's model. Each model has its own unit: compare estimates for one
+            question only.
+        rule: the rule that proposes it, in words.
+        against: reasons why it is refused, a sentence each; empty if it is legal, as far as was asked.
     """
 
     schedule: Schedule
@@ -161,7 +187,7 @@ class Candidate:
 
 
 def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The extent of every span, of arrays of these shapes; `UNKNOWN` of those that have none."""
+    """The extent of every span, for arrays of these shapes; `UNKNOWN` for spans of other arrays."""
     sizes: dict[Sym, int] = {}
     for operand in form.flow.parameters:
         if isinstance(operand, Operand):
@@ -177,7 +203,7 @@ def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
 
 
 def widened(schedule: Schedule, question: Question) -> Schedule:
-    """The schedule with a tile that holds all that is reduced."""
+    """The schedule with a tile that holds everything that is reduced."""
     m, n, k = schedule.tile
     unit_m, unit_n, _ = schedule.atom.shape
     units = (unit_m * schedule.warps[0], unit_n * schedule.warps[1])

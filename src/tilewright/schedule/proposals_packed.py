@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import BAND
-from tilewright.schedule.choose_reference import tensor_core
-from tilewright.schedule.choose_waiting import is_carried
+from tilewright.schedule.estimate_forms import PackedEstimate
+from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.lane_runs import row_gap
+from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.proposals_reference import tensor_core
+from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.schedule import Schedule
 
 COLUMNS = (8, 16, 32, 64)
@@ -37,40 +37,12 @@ MOST_STAGES = 5
 ROWS_TOO = 16
 """Rows of the other operand that are whole tiles, too."""
 
-LAUNCH_US, AGAIN_US = 5.4, 3.0
-"""A launch with its first bytes and its results; a block that begins when another one ends."""
-
-MEETING_US, PART_US = {"cluster": 0.0, "workspace": 0.6}, 0.4
-"""That parts of K meet, and each of them."""
-
-GROUPS_US = 0.8
-"""That the groups of a block meet."""
-
 PAIR = 2
 """Blocks of a cluster; four and more took longer than by a workspace."""
 
-WEIGHTS_PER_CLOCK, WAITING_WARPS, COLUMNS_AS_DECODING, MOST_WARPS = 63.5, 6, 22, 10
-"""That a multiprocessor would decode with any number of warps, and no columns to multiply by.
-
-So many warps decode half as much; so many columns leave half of that.  More warps than the last number decode
-no more.
-"""
-
-SHALLOW, WIDE_ROWS, WIDER = 0.88, 32, 1.15
-"""What tiles of less than `DEEP` along K reach of it; and warps of so many rows, which load the other operand
-less often.
-"""
-
-DEEP = 256
-
-CLOCKS_PER_US = 1700
-
-REACHED = 0.85
-"""Of the memory's rate, by what streams."""
-
 
 @dataclass(frozen=True)
-class Form:
+class PackedForm:
     """How many weights a block takes at once.
 
     Args:
@@ -91,23 +63,23 @@ class Form:
 
 
 FORMS = (
-    Form(16, 1, 128, 2, groups=8, columns=8),
-    Form(32, 2, 256, 1, groups=4, columns=16),
-    Form(64, 2, 128, 1, groups=4, columns=16),
-    Form(64, 4, 256, 3),
-    Form(64, 4, 256, 4),
-    Form(64, 4, 256, 2),
-    Form(64, 4, 128, 4),
-    Form(64, 4, 128, 2),
-    Form(128, 4, 256, 2),
-    Form(128, 4, 128, 2),
-    Form(32, 2, 256, 6),
-    Form(32, 2, 256, 4),
+    PackedForm(16, 1, 128, 2, groups=8, columns=8),
+    PackedForm(32, 2, 256, 1, groups=4, columns=16),
+    PackedForm(64, 2, 128, 1, groups=4, columns=16),
+    PackedForm(64, 4, 256, 3),
+    PackedForm(64, 4, 256, 4),
+    PackedForm(64, 4, 256, 2),
+    PackedForm(64, 4, 128, 4),
+    PackedForm(64, 4, 128, 2),
+    PackedForm(128, 4, 256, 2),
+    PackedForm(128, 4, 128, 2),
+    PackedForm(32, 2, 256, 6),
+    PackedForm(32, 2, 256, 4),
 )
 """Those for few rows."""
 
 
-def candidates(question: Question) -> Iterator[Candidate]:
+def packed_weights(question: Question) -> Iterator[Candidate]:
     """Forms in the order of their estimates, all of which are legal; none where nothing is packed along K.
 
     Args:
@@ -118,10 +90,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
     if packed.count(True) != 1 or question.dtype.name not in ("f16", "bf16") or question.majors != ("k", "k"):
         return
     swap = packed[1]
-    asked = question
-    if swap:
-        *batch, m, n, k = question.extents
-        asked = replace(question, form=form.arranged(True), extents=(*batch, n, m, k))
+    asked = question.transposed() if swap else question
     made = [*(_of_few_rows if asked.shape[1] <= COLUMNS[-1] else _of_many)(asked, swap)]
     made.sort(key=lambda one: (one.estimate, -one.schedule.stages))
     yield from (one for one in made if is_carried(question, one.schedule))
@@ -157,12 +126,11 @@ def _of_few_rows(asked: Question, swap: bool) -> Iterator[Candidate]:
             how = f", K in {split} parts" if split > 1 else ""
             how = f", {form.groups} groups that share K" if form.groups > 1 else how
             parted = replace(schedule, split_k=split, reduction=reduction, groups=form.groups)
-            parts = MEETING_US[reduction] + split * PART_US if split > 1 else 0.0
-            parts += GROUPS_US if form.groups > 1 else 0.0
-            yield Candidate(parted, _time_us(asked, form, columns, split) + parts, rule + how)
+            time = PackedEstimate(beside=form.beside).time_us(Load(asked, parted))
+            yield Candidate(parted, time, rule + how)
 
 
-def _whole(asked: Question, tile: tuple[int, int, int], form: Form) -> str:
+def _whole(asked: Question, tile: tuple[int, int, int], form: PackedForm) -> str:
     """The dimensions that are multiples of a tile, along which nothing is asked about where arrays end.
 
     On an H200 that, and no order of tiles, takes 0.1 to 0.4 us off a product of 4096 x 4096 weights.  Rows of
@@ -177,7 +145,7 @@ def _whole(asked: Question, tile: tuple[int, int, int], form: Form) -> str:
     return "".join(dim for dim in found if dim != "n" or rows_too)
 
 
-def _fits_groups(asked: Question, form: Form, split: int) -> bool:
+def _fits_groups(asked: Question, form: PackedForm, split: int) -> bool:
     """Whether groups may share K: with steps enough for each, where nothing else splits K."""
     alone = split == 1 and asked.splitting is None
     return form.groups == 1 or (alone and asked.shape[2] >= form.groups * LEAST_STEPS * form.depth)
@@ -203,12 +171,12 @@ def _schedule(
     return Schedule(atom, tile, warps, stages=stages, staging="fragments", group_m=BAND, swap_ab=swap)
 
 
-def _room(asked: Question, form: Form) -> int:
+def _room(asked: Question, form: PackedForm) -> int:
     """Bytes of shared memory that a block has."""
     return asked.arch.shared_bytes // form.beside - BARRIERS_BYTES
 
 
-def _stage_bytes(asked: Question, form: Form, columns: int) -> int:
+def _stage_bytes(asked: Question, form: PackedForm, columns: int) -> int:
     """Of a stage, with the scales and zero points of two groups at most."""
     kind = asked.form.a.dtype
     weights = kind.bytes_of(form.rows * (form.depth + row_gap(kind, form.depth)))
@@ -217,39 +185,12 @@ def _stage_bytes(asked: Question, form: Form, columns: int) -> int:
     return weights + columns * form.depth * asked.dtype.bytes + beside * max(groups, 1)
 
 
-def _spills(asked: Question, form: Form, columns: int) -> bool:
+def _spills(asked: Question, form: PackedForm, columns: int) -> bool:
     """Whether zero points do not fit into registers beside the scales, as seen with NVRTC 13."""
     many = form.rows > MOST_SPLIT_ROWS or form.groups > 1
     return len(asked.form.a.beside) > 1 and columns > COLUMNS[0] and many
 
 
-def _sums_bytes(form: Form, columns: int) -> int:
+def _sums_bytes(form: PackedForm, columns: int) -> int:
     """Of the sums that a block of a cluster keeps for the other one, or its groups for the first of them."""
     return form.groups * form.rows * (columns + 8) * 4
-
-
-def _time_us(asked: Question, form: Form, columns: int, split: int) -> float:
-    """What the multiprocessor with the most blocks takes, by what it decodes, or all of them, by memory."""
-    n, _, k = asked.shape
-    rates = asked.arch.rates
-    if rates is None:
-        return float(split)
-    each = -(-(-(-n // form.rows) * split) // asked.processors)
-    turns, rest = divmod(each, form.beside)
-    block = form.rows * -(-k // split)
-    decoding = sum(
-        blocks * block / _decoded_per_clock(form, columns, blocks * form.warps * form.groups) / CLOCKS_PER_US
-        for blocks in (*[form.beside] * turns, rest)
-        if blocks
-    )
-    waiting = AGAIN_US * (-(-each // form.beside) - 1)
-    memory = asked.form.a.dtype.bytes_of(n * k) / (rates.boards[0].memory_gbytes_per_s * 1e3 * REACHED)
-    return LAUNCH_US + max(memory, decoding + waiting)
-
-
-def _decoded_per_clock(form: Form, columns: int, warps: int) -> float:
-    """Weights that so many warps of a multiprocessor decode, and multiply by so many columns."""
-    warps = min(warps, MOST_WARPS)
-    reached = WIDER if form.rows // form.warps >= WIDE_ROWS else 1.0
-    reached *= SHALLOW if form.depth < DEEP else 1.0
-    return reached * WEIGHTS_PER_CLOCK * warps / (warps + WAITING_WARPS) / (1 + columns / COLUMNS_AS_DECODING)

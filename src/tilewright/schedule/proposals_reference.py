@@ -9,7 +9,7 @@ from tilewright.dataflow.nodes import SUMMED
 from tilewright.dtypes import FP8
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.question import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, MMA_F64_M16K4, TENSOR_CORE, fma
 

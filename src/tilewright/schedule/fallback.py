@@ -1,4 +1,4 @@
-"""Where bulk copies cannot carry an array, another engine does: the schedule is settled, and says so."""
+"""The fallback engine: another way to load if bulk copies cannot carry an array, with a note for each."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.form import Form
 from tilewright.schedule.group_rules import against_groups
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.question import Question
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
 
 
-def settle(
+def with_fallback(
     schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arch: Arch
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """The schedule with another engine in the place of bulk copies, if these cannot carry an operand.
+    """The schedule with the fallback engine for bulk copies, if these cannot carry an operand.
 
-    The instruction, and how deep and wide its tile is, stay.  The groups of warps that multiplied become one
-    that also copies: by ``cp.async`` where rows begin at multiples of 4 bytes at least, else through
-    registers.  As many stages stay as shared memory holds beside the epilogue's buffers.
+    The instruction stays, and so do the depth and width of its tile.  The groups of warps that multiplied
+    become one group that also copies: by ``cp.async`` if rows begin at multiples of 4 bytes at least, else
+    through registers.  The ring keeps the stages that shared memory holds besides the epilogue's buffers.
 
     Args:
         schedule: the schedule.
@@ -31,8 +32,8 @@ def settle(
         arch: the machine.
 
     Returns:
-        The schedule, and a note for each array that goes another way than by bulk copies.  Where no other way
-        is legal, or the machine has no bulk copies at all, the schedule as it is, to be refused.
+        The schedule, and a note for each array that bulk copies do not move.  If no other engine is legal, or
+        the machine has no bulk copies at all, the schedule as it is, to be refused.
     """
     case = Case(schedule, form, specs, arch)
     if not case.is_bulk or arch.bulk is None:
@@ -85,3 +86,9 @@ def width(spec: TensorSpec) -> int:
         return size
     steps = [divisor for dim, divisor in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
     return math.gcd(spec.align, *(divisor // spec.dtype.per_byte * size for divisor in steps))
+
+
+def is_carried(question: Question, schedule: Schedule) -> bool:
+    """Whether a schedule is legal for a problem, and needs no fallback engine."""
+    asked = question.form, question.classes, question.arch
+    return with_fallback(schedule, *asked)[0] == schedule and not reasons(schedule, *asked)

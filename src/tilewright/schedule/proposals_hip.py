@@ -12,10 +12,10 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.choose import Candidate, Question, widened
-from tilewright.schedule.classes import coarse
+from tilewright.schedule.estimate_forms import AMD
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.memory import flops_of
+from tilewright.schedule.load import Load
+from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma
@@ -36,9 +36,6 @@ LEAST_WARPS = 4
 MOST_SUMS = 64
 """Of 32 bits in a lane, where larger tiles have more warps."""
 
-BAND = 8
-"""Rows of tiles that follow each other."""
-
 STAGED = ((False, 2), (True, 2), (True, 1))
 """Whether a tile leaves in slices, and through how many buffers: what has fewer barriers first."""
 
@@ -48,8 +45,7 @@ SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32
 
 def candidates(question: Question) -> Iterator[Candidate]:
     """Tiles of several sizes, in the order of their estimates; those that are legal first."""
-    specs = {name: coarse(spec, question.arch) for name, spec in question.specs.items()}
-    asked = question.form, specs, question.arch
+    asked = question.form, question.classes, question.arch
     found: dict[Schedule, Candidate] = {}
     for rows, columns in SIDES:
         made = widened(_schedule(question, rows, columns), question)
@@ -59,7 +55,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
             if BESIDE * Case(staged, *asked).shared_bytes <= question.arch.shared_bytes:
                 made, rule = staged, f"{rule}, stored in whole rows"
                 break
-        found.setdefault(made, Candidate(made, _time_us(question, made), rule))
+        found.setdefault(made, Candidate(made, AMD.time_us(Load(question, made)), rule))
     ranked = sorted(found.values(), key=lambda one: one.estimate)
     legal = [one for one in ranked if not reasons(one.schedule, *asked)]
     yield from legal
@@ -117,25 +113,3 @@ def _multiply_adds(question: Question, rows: int, columns: int) -> Schedule:
     tile = max(rows, 2 * m), max(columns, 2 * n), 16
     made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
     return replace(made, staging="fragments", stages=3) if question.decodes else made
-
-
-def _time_us(question: Question, schedule: Schedule) -> float:
-    """Time by the machine's rates alone: multiplying, or reading shared memory, or memory; whole rounds.
-
-    Several blocks share a multiprocessor: where there are many of them, they end one by one.
-    """
-    (m, n, k), arch = question.shape, question.arch
-    rates = arch.rates
-    if rates is None:
-        return 0.0
-    board = rates.boards[0]
-    processors = question.processors or board.multiprocessors
-    rows, columns, _ = schedule.tile
-    tiles = -(-m // rows) * -(-n // columns)
-    rounds = tiles / processors if tiles >= 2 * processors else -(-tiles // processors)
-    multiplied = 2 * rows * columns * k / flops_of(question, schedule)
-    # Each row of warps reads all columns of the tile, and each column of them all rows.
-    shared = (rows * schedule.warps[1] + columns * schedule.warps[0]) * k * question.dtype.bytes
-    served = shared / (rates.shared_bytes * board.clock_mhz)
-    read = (m * n // rows + m * n // columns) * k * question.dtype.bytes / BAND
-    return max(rounds * (max(multiplied, served) + 0.1), read / (board.memory_gbytes_per_s * 1e3))

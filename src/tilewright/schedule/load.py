@@ -1,0 +1,298 @@
+"""Counts of a schedule for a problem: tiles, blocks, parts of K, bytes and resident blocks.
+
+Estimates of time are made of these counts, and so are the rules that deal out K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+from typing import NamedTuple
+
+from tilewright.arch import Arch
+from tilewright.schedule.fallback import width
+from tilewright.schedule.fixup import FAN
+from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
+from tilewright.schedule.question import Question
+from tilewright.schedule.resources import Case
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sources import MOST_STREAMED
+from tilewright.schedule.stages import ROW_BYTES
+
+BARRIERS_BYTES = 1024
+"""Bytes of shared memory for barriers and gaps between buffers, at most."""
+
+MOST_BLOCKS = 32
+"""Resident blocks of a multiprocessor, at most."""
+
+SYSTEM_BYTES = 1024
+"""Shared memory that a block takes besides its own; a multiprocessor has room for one more."""
+
+VECTOR = 4
+"""Elements along K that a thread of multiply-adds reads at once."""
+
+FMA_REGISTERS = 48
+"""Registers of a thread of multiply-adds, besides its sums and its operands of four steps."""
+
+SUM_REGISTERS, TENSOR_REGISTERS = 4, 40
+"""Registers of a thread of tensor cores that splits K: for each of its sums, since it also reads and adds
+those of other parts; and besides."""
+
+LOOP_REGISTERS = 40
+"""Registers of a thread besides sums and operands, if the next tile waits in registers."""
+
+REGISTER_BYTES = 4
+
+
+class TileSide(NamedTuple):
+    """An operand's share of a tile.
+
+    Args:
+        extent: rows or columns of a tile.
+        inside: those of them that lie in the array, at most.
+        row_bytes: bytes of a row of one step along K.
+        array_bytes: bytes of the whole array.
+    """
+
+    extent: int
+    inside: int
+    row_bytes: int
+    array_bytes: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """The work that a schedule gives to the processors for a problem.
+
+    Args:
+        question: the problem, on a machine.
+        schedule: the schedule.
+    """
+
+    question: Question
+    schedule: Schedule
+
+    # ------------------------------------------------------------ tiles and parts
+
+    @property
+    def tiles_along(self) -> tuple[int, int]:
+        """Tiles of a batch item along its rows and along its columns."""
+        m, n, _ = self.question.shape
+        rows, columns, _ = self.schedule.tile
+        m, n = (n, m) if self.schedule.swap_ab else (m, n)
+        return -(-m // rows), -(-n // columns)
+
+    @cached_property
+    def tiles(self) -> int:
+        """Tiles of the result, in all batch items."""
+        return prod(self.tiles_along) * self.question.items
+
+    @property
+    def steps(self) -> int:
+        """Steps of a tile along K."""
+        return max(-(-self.question.shape[2] // self.schedule.block_k), 1)
+
+    @cached_property
+    def parts(self) -> int:
+        """Parts of K; for a stream, those of a tile on average, rounded up.
+
+        Every launch computes the same number from its extents.
+        """
+        steps, schedule = self.steps, self.schedule
+        along = zip(self.tiles_along, schedule.cluster, strict=True)
+        # Also tiles that only fill a cluster.
+        whole = prod(-(-count // blocks) * blocks for count, blocks in along)
+        tiles, blocks = whole * self.question.items, schedule.blocks
+        units = -(-steps // max(schedule.promote, 1))
+        if schedule.split_k == "stream":
+            return max(-(-min(blocks, tiles * steps) // max(tiles, 1)), 1)
+        if schedule.split_k == "auto":
+            found = parts_of_k(tiles, steps, blocks)
+            assert isinstance(found, int)
+            return min(found, units)
+        assert isinstance(schedule.split_k, int)
+        return max(min(schedule.split_k, units, MOST_SPLITS), 1)
+
+    @property
+    def read_parts(self) -> int:
+        """Parts that the last block of a tile adds up; many parts are added up in two rounds."""
+        return self.parts if self.parts <= FAN else FAN + -(-self.parts // FAN)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the steps of all tiles are dealt out to the blocks, which then begin within tiles."""
+        return self.schedule.split_k == "stream"
+
+    # ------------------------------------------------------------ the busiest processor
+
+    @property
+    def processors(self) -> int:
+        """Processors in use."""
+        return max(self.question.processors, 1)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Blocks of the busiest multiprocessor."""
+        if self.is_stream:
+            return max(self.schedule.blocks // self.processors, 1)
+        return max(-(-self.tiles * self.parts // self.processors), 1)
+
+    @property
+    def block_steps(self) -> int:
+        """Steps along K of one block."""
+        if self.is_stream:
+            return -(-self.tiles * self.steps // self.schedule.blocks)
+        return -(-self.steps // self.parts)
+
+    @property
+    def flops_per_us(self) -> float:
+        """Peak operations of a multiprocessor in a microsecond; the machine's rates must be known."""
+        atom, rates = self.schedule.atom, self.question.arch.rates
+        assert rates is not None
+        units = rates.fma_flops if atom.instruction == "fma" else rates.tensor_flops
+        kind = "tf32" if atom.precision is not None else self.question.dtype.name
+        return units.get(kind, rates.fma_flops["f32"]) * rates.boards[0].clock_mhz
+
+    # ------------------------------------------------------------ bytes
+
+    @property
+    def sides(self) -> tuple[TileSide, TileSide]:
+        """The operands along the rows and along the columns of a tile."""
+        m, n, k = self.question.shape
+        form = self.question.form.arranged(self.schedule.swap_ab)
+        extents = (n, m) if self.schedule.swap_ab else (m, n)
+        depth = self.schedule.block_k
+        rows, columns = (
+            TileSide(tile, min(tile, most), depth * factor.dtype.bytes, k * most * factor.dtype.bytes)
+            for tile, most, factor in zip(self.schedule.tile, extents, (form.a, form.b), strict=False)
+        )
+        return rows, columns
+
+    @property
+    def lines(self) -> int:
+        """Lines of `ROW_BYTES` along K in a step, in the multiplied dtype."""
+        return self.schedule.block_k * self.question.dtype.bytes // ROW_BYTES
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that a step brings from the arrays."""
+        return sum(side.inside * side.row_bytes for side in self.sides)
+
+    @property
+    def fetched_bytes(self) -> float:
+        """Bytes that the second-level cache delivers to a block in a step; the blocks of a cluster share."""
+        across, beside = self.schedule.cluster
+        shares = zip(self.sides, (beside, across), strict=True)
+        return sum(side.inside * side.row_bytes / blocks for side, blocks in shares)
+
+    @property
+    def outside(self) -> int:
+        """Lines of a step that lie outside the arrays."""
+        return sum((side.extent - side.inside) * side.row_bytes for side in self.sides) // ROW_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """Shared memory of a block, about: the ring and the results."""
+        rows, columns, _ = self.schedule.tile
+        ring = self.schedule.stages * sum(side.extent * side.row_bytes for side in self.sides)
+        stored = sum(store.operand.dtype.bytes for store in self.question.form.stores)
+        return ring + rows * columns * stored
+
+    @property
+    def streamed(self) -> float:
+        """Share of the operands' bytes that one block or cluster reads, which leaves the cache first."""
+        form = self.question.form
+        if form.batch or any(factor.part.operand.transforms for factor in form.factors):
+            return 0.0
+        beside = zip(self.tiles_along, self.schedule.cluster, strict=True)
+        across, along = (-(-tiles // blocks) for tiles, blocks in beside)
+        readers = zip(self.sides, (along, across), strict=True)
+        sizes = [(side.array_bytes, count) for side, count in readers]
+        once = sum(size for size, count in sizes if count == 1 and size <= MOST_STREAMED)
+        return once / max(sum(size for size, _ in sizes), 1)
+
+    # ------------------------------------------------------------ occupancy
+
+    @cached_property
+    def case(self) -> Case:
+        """The schedule on the machine, for the classes of the arrays."""
+        return Case(self.schedule, self.question.form, self.question.classes, self.question.arch)
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, about, for a schedule that splits K without bulk copies."""
+        schedule, mma = self.schedule, self.schedule.mma
+        sums = mma.c().size_values * (2 if schedule.promote else 1)
+        if schedule.atom.instruction == "fma":
+            found = sums + mma.a(VECTOR).size_values + mma.b(VECTOR).size_values + FMA_REGISTERS
+        else:
+            found = SUM_REGISTERS * sums + TENSOR_REGISTERS
+        return min(int(found), self.question.arch.thread_registers)
+
+    @cached_property
+    def resident(self) -> int:
+        """Resident blocks of a multiprocessor, for a schedule without bulk copies."""
+        rows, columns, depth = self.schedule.tile
+        held = self.schedule.stages * (rows + columns) * depth * self.question.dtype.bytes
+        return resident_blocks(
+            self.question.arch, held, threads=self.schedule.mma.threads, registers=self.registers
+        )
+
+    @property
+    def spills(self) -> bool:
+        """Whether the next tile, which waits in registers, certainly does not fit there with the sums.
+
+        An operand that does not begin at a multiple of 4 bytes is loaded in pieces of a register each.
+        """
+        arch = self.question.arch
+        if self.schedule.staging != "registers" or not arch.thread_registers:
+            return False
+        case, held = self.case, 0
+        for side in case.sides:
+            loaded = side.rows * case.tile[2] * side.dtype.bytes / case.mma.threads
+            held += ceil(loaded / min(width(side.spec), REGISTER_BYTES))
+        return case.accumulators + held + LOOP_REGISTERS > arch.thread_registers
+
+
+def resident_blocks(
+    arch: Arch,
+    shared_bytes: int,
+    *,
+    threads: int = 0,
+    registers: int = 0,
+    most: int = MOST_BLOCKS,
+    reserved: int = SYSTEM_BYTES,
+) -> int:
+    """Blocks that a multiprocessor runs at once, at least 1: the occupancy.
+
+    Args:
+        arch: the machine.
+        shared_bytes: shared memory of a block.
+        threads: of a block.
+        registers: of a thread; 0: they do not limit the blocks.
+        most: blocks at most.
+        reserved: shared memory that the system takes for each block.
+
+    Example:
+        >>> from tilewright.targets.target import CUDA
+        >>> arch = CUDA.architecture("sm_90a")
+        >>> resident_blocks(arch, 60_000), resident_blocks(arch, 60_000, threads=256, registers=200)
+        (3, 1)
+    """
+    limits = [most, (arch.shared_bytes + reserved) // max(shared_bytes + reserved, 1)]
+    if registers:
+        unit = arch.register_unit
+        limits.append(arch.registers // (threads * (-(-registers // unit) * unit)))
+    return max(min(limits), 1)
+
+
+def memory_us(question: Question) -> float:
+    """The bytes of A, B and C once, at the rate at which the memory copies; 0 if that is not known."""
+    (m, n, k), rates = question.shape, question.arch.rates
+    if rates is None:
+        return 0.0
+    board = rates.boards[0]
+    a, b = (sum(one.dtype.bytes for one in side) for side in (question.form.rows_m, question.form.rows_n))
+    moved = (m * k * a + k * n * b + m * n * question.dtype.bytes) * question.items
+    return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3

@@ -1,0 +1,396 @@
+"""Proposals for ``wgmma`` on Hopper with any number of rows: a few forms of one kernel.
+
+Operands are multiplied as they lie in memory, or one of them is decoded in registers, from which it is
+multiplied.  A decoded operand lies along the rows of ``wgmma``; if that is B, the transposed product is
+computed.  The forms for it have deeper stages along K, and fewer of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.dataflow.nodes import SUMMED
+from tilewright.schedule.bulk_decoding import SETS, part_depth
+from tilewright.schedule.estimate import BULK
+from tilewright.schedule.estimate_forms import FormEstimate
+from tilewright.schedule.factors import Factor
+from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.proposals_streams import has_few_rows, without_waiting
+from tilewright.schedule.question import BAND, Candidate, Question
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
+from tilewright.targets.atoms import wgmma
+
+FP8 = ("f8e4m3", "f8e5m2")
+PROMOTED_EVERY, SUMMED_EVERY = 512, 128
+"""Elements along K after which sums are promoted: of 8-bit floats, whose sums keep 13 bits; and if sums must
+lose no more than those of f32."""
+
+PROMOTED_ELEMENTS = 64 * 192
+"""Elements of a group's tile that fit into the registers twice."""
+
+SLICES = 2
+"""Slices of a group's columns that share registers to be promoted, if a tile does not fit there twice."""
+
+PROMOTION = {False: 0.2, True: 0.1}
+"""How much longer 128 bytes along K take that end with a promotion of all sums, and of slice after slice."""
+
+ROW_US, CUT_ROW_US = 0.95e-5, 2.4e-5
+"""Time of 128 bytes of a row from the second-level cache, shared by all multiprocessors; if they lie in two
+lines."""
+
+GROUPED_BAND = 4
+"""Rows of tiles that follow each other, for groups of rows, if a block takes tile after tile."""
+
+SCALED_STAGES, SCALED_BUFFERS, SCALED_COPIES = 3, 4, 4
+"""Stages, buffers and copies of the main loop's body if slices of sums are multiplied by scales.
+
+On an H200 2 to 5 per cent faster than four stages, two buffers and one copy.
+"""
+
+GROUPS_M = (4, 8, 16)
+"""Heights of the bands in which tiles follow each other."""
+
+NEIGHBOURS = 3
+"""Number of the fastest forms whose neighbours are proposed too."""
+
+DECODED_DTYPES = ("f16", "bf16")
+"""Dtypes into which operands are decoded in registers."""
+
+DECODED_STAGES = 6
+
+DECODED_COPIES = 2
+"""Copies of the main loop's body if a block decodes and takes tile after tile: 1 per cent faster than one."""
+
+MOST_WITH_INTEGERS = 128 * 96
+"""Sums of a group that decodes integers in many registers: into bf16, or if they lie along its rows."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A form of the Hopper kernel, and what was measured of it on an H200.
+
+    Args:
+        rows: of one group's tile.
+        columns: of a tile.
+        groups: that multiply.
+        stages: of the ring.
+        buffers: of each group's epilogue, of 128 bytes a row.
+        roles: how the groups share the work.
+        persistent: whether a block takes tile after tile.
+        cluster: blocks that share operands.
+        depth: of a tile along K, in units of 128 bytes; more than 1 for sums that each tile promotes.
+        fixed_us: time of a launch besides its steps.
+        tile_us: time of a tile besides its steps.
+        latency_us: time of a step of a block that has a multiprocessor to itself.
+        busy_us: time of a step if several blocks share a multiprocessor.
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    stages: int
+    buffers: int
+    roles: str = "cooperative"
+    persistent: bool = True
+    cluster: tuple[int, int] = (1, 1)
+    depth: int = 1
+    fixed_us: float = 5.0
+    tile_us: float = 1.0
+    latency_us: float = 0.0
+    busy_us: float = 0.0
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns that are computed at once."""
+        return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
+
+    def against(self, question: Question) -> str:
+        """Reason why it cannot compute the problem; empty if it can."""
+        rows, columns = question.covered
+        if self.depth > 1 and not self.promotes_slices(question):
+            return "its tiles are deep for sums of 8-bit floats, which it promotes and stores slice by slice"
+        elements = self.rows * self.columns
+        held = elements + self.rows * self.promoted_columns(question)
+        if promoted_every(question) and held > 2 * PROMOTED_ELEMENTS:
+            return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
+        whole = self.roles == "ping-pong" or self.groups == 1
+        if columns > self.columns:
+            return f"{columns} columns are reduced together, and its tile has {self.columns}"
+        if rows and not (whole and rows <= self.rows):
+            return f"{rows} rows are reduced together, and a group has fewer of them"
+        if not self.persistent and question.exceeds_grid:
+            return f"{question.items} batch items, and an axis of a grid has {question.arch.grid[-1]} blocks"
+        return ""
+
+    def promotes_slices(self, question: Question) -> bool:
+        """Whether each tile along K promotes one slice of its columns after the other, in the same registers.
+
+        It does if not all sums fit there twice and blocks take one tile after the other: if 128 bytes along K
+        have their own scales, and for other sums of 8-bit floats if tiles are deep.
+        """
+        is_wide = self.rows * self.columns > PROMOTED_ELEMENTS
+        if not (is_wide and self.persistent and self.roles == "cooperative"):
+            return False
+        if self.depth == 1:
+            return is_scaled_by_tile(question)
+        form = question.form
+        is_plain = question.dtype.name in FP8 and not form.scaled_every and form.flow.grouped is None
+        # Results of one byte fill a buffer with a whole slice at once, and both slices' sums spill.
+        is_small = any(store.operand.dtype.bytes == 1 for store in form.stores)
+        return is_plain and not is_small and not question.reads_result_sized
+
+    def promoted_columns(self, question: Question) -> int:
+        """Columns of a tile whose sums are promoted together."""
+        return self.columns // (SLICES if self.promotes_slices(question) else 1)
+
+    def time_us(self, question: Question, schedule: Schedule, row_us: tuple[float, float]) -> float:
+        """Estimated time of a problem under the form's schedule.
+
+        Args:
+            question: the problem as it is multiplied.
+            schedule: of the form.
+            row_us: time of 128 bytes of a row of A, and of B, of all that are loaded.
+        """
+        in_slices = self.promotes_slices(question)
+        is_promoted = in_slices or is_scaled_by_tile(question)
+        model = FormEstimate(
+            self.fixed_us,
+            BULK.overlap,
+            self.tile_us,
+            self.latency_us,
+            self.busy_us,
+            self.depth,
+            row_us,
+            promotion=PROMOTION[in_slices] / self.depth if is_promoted else 0.0,
+            memory=1.2 if self.persistent else 1.12,
+        )
+        return model.time_us(Load(question, schedule))
+
+
+SHAPES = (
+    Shape(64, 256, 2, 4, 2),
+    Shape(64, 256, 2, 4, 2, cluster=(2, 1), tile_us=1.2),
+    Shape(128, 192, 2, 4, 2, "ping-pong", tile_us=0.3),
+    Shape(64, 192, 2, 4, 3),
+    Shape(64, 128, 2, 6, 2, busy_us=0.37),
+    Shape(64, 128, 2, 6, 2, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
+    Shape(64, 128, 1, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.25),
+    Shape(64, 64, 2, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.28),
+    Shape(64, 64, 1, 8, 1, persistent=False, fixed_us=1.8, tile_us=2.5, latency_us=0.235, busy_us=0.21),
+    Shape(64, 256, 2, 2, 2, depth=2),
+)
+"""Few, so that few kernels are compiled; the first of equals is taken."""
+
+DECODED_SHAPES = (
+    Shape(128, 128, 2, DECODED_STAGES, 1),
+    Shape(128, 96, 2, DECODED_STAGES, 1),
+    Shape(64, 256, 2, DECODED_STAGES, 1, tile_us=2.0),
+    Shape(64, 192, 2, DECODED_STAGES, 1, tile_us=1.5),
+    Shape(64, 192, 2, DECODED_STAGES, 1, "ping-pong", tile_us=0.5),
+    Shape(64, 128, 2, DECODED_STAGES, 1, busy_us=0.37),
+    Shape(64, 128, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
+    Shape(64, 64, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=2.5, busy_us=0.28),
+    Shape(64, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.21),
+    Shape(128, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.42),
+)
+"""Forms for a decoded operand. Their times are taken from `SHAPES` and were not measured.
+
+Those of 128 rows of a group also take operands that are contiguous along their rows, not along K.  They have
+the most stages for their size, since the narrow operand is the long one; the others are taken to lose more at
+the beginning of a tile.
+"""
+
+
+def promoted_every(question: Question) -> int:
+    """Elements along K after which sums are promoted; 0: never."""
+    if question.form.scaled_every:
+        return question.form.scaled_every
+    if question.dtype.name in FP8:
+        return PROMOTED_EVERY
+    return SUMMED_EVERY if question.form.precision == SUMMED else 0
+
+
+def is_scaled_by_tile(question: Question) -> bool:
+    """Whether each 128 bytes along K have their own scales, by which their sums are multiplied."""
+    return question.form.scaled_every * question.dtype.bytes == ROW_BYTES
+
+
+def cached_row_us(question: Question, factor: Factor) -> float:
+    """Time of 128 bytes of an operand from the cache; rows that do not begin at a line lie in two."""
+    spec = question.form.spec(factor.part.operand, question.specs)
+    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
+    # Divisors of strides are known up to 16 elements only; extents up to 256.
+    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
+    whole = all(step * spec.dtype.bytes % ROW_BYTES == 0 for step in steps) or unit % ROW_BYTES == 0
+    return ROW_US if whole else CUT_ROW_US
+
+
+# ---------------------------------------------------------------- operands as they lie in memory
+
+
+def takes_wgmma(question: Question) -> bool:
+    """Whether Hopper's multiply takes the operands as they lie in memory."""
+    if "wgmma" not in question.arch.features:
+        return False
+    dtype, form = question.dtype, question.form
+    is_mixed = dtype != question.b_dtype and {dtype.name, question.b_dtype.name} - {*FP8}
+    if is_mixed or "" in question.majors or question.decodes:
+        return False
+    if dtype.name in ("f16", "bf16"):
+        return True
+    known = dtype.name in (*FP8, "i8", "u8") or (dtype.name == "f32" and form.precision == "tf32")
+    return known and question.majors == ("k", "k")
+
+
+def whole_forms(question: Question) -> tuple[Iterator[Candidate], Iterator[Candidate]]:
+    """The forms that can compute a problem, the fastest first, and those that cannot, with the reason."""
+    reasons = {shape: _against(question, shape) for shape in SHAPES}
+    refused = (
+        replace(_of_form(question, shape), against=(reason,)) for shape, reason in reasons.items() if reason
+    )
+    return _ranked(question, [shape for shape in SHAPES if not reasons[shape]]), refused
+
+
+def _against(question: Question, shape: Shape) -> str:
+    """Reason to skip a form, or "". Slice promotion needs groups of warps and bulk copies."""
+    reason = shape.against(question)
+    if not reason and shape.depth > 1 and not is_carried(question, hopper_schedule(question, shape)):
+        return "bulk copies do not carry all arrays, or sums are not stored slice by slice"
+    return reason
+
+
+def _ranked(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
+    """Forms that can compute the problem, the fastest first; then, for many rows, their neighbours."""
+    ranked = sorted(shapes, key=lambda shape: _time_us(question, shape))
+    whole = [_of_form(question, shape) for shape in ranked]
+    yield from without_waiting(question, whole, promoted_every(question))
+    for shape in () if has_few_rows(question) else ranked[:NEIGHBOURS]:
+        for near, difference in _neighbours(shape):
+            yield replace(_of_form(question, near), rule=f"{_name(shape)} {difference}")
+        found = _of_form(question, shape)
+        for rows in GROUPS_M:
+            bands = f"{found.rule} in bands of {rows} rows of tiles"
+            yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
+
+
+def _of_form(question: Question, shape: Shape) -> Candidate:
+    made = hopper_schedule(question, shape)
+    few = has_few_rows(question)
+    time = BULK.time_us(Load(question, made)) if few else _time_us(question, shape)
+    return Candidate(made, time, _name(shape))
+
+
+def _name(shape: Shape) -> str:
+    number = f" {SHAPES.index(shape) + 1}" if shape in SHAPES else ""
+    return f"form{number} of the Hopper kernel"
+
+
+def _time_us(question: Question, shape: Shape) -> float:
+    a, b = (cached_row_us(question, factor) for factor in (question.form.a, question.form.b))
+    return shape.time_us(question, hopper_schedule(question, shape), (a, b))
+
+
+def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
+    """Forms that differ from one in a single respect, and the difference in words."""
+    for cluster in ((1, 1), (2, 1), (1, 2)):
+        if cluster != shape.cluster:
+            yield replace(shape, cluster=cluster), f"in clusters of {cluster}"
+    for stages in (shape.stages - 1, shape.stages + 1):
+        yield replace(shape, stages=stages), f"with {stages} stages"
+
+
+def hopper_schedule(question: Question, shape: Shape) -> Schedule:
+    """The schedule of a form."""
+    dtype, rows, columns = question.dtype, shape.tile[0], shape.columns
+    # If a residual is read, warps that load it and store are worth their registers: if groups load it
+    # themselves, they hold its registers and all sums at once, and spill.
+    apart = shape.persistent and question.reads_result_sized
+    made = Schedule(
+        wgmma(dtype, shape.promoted_columns(question), question.b_dtype),
+        (rows, columns, shape.depth * ROW_BYTES // dtype.bytes),
+        stages=shape.stages,
+        staging="tma",
+        roles=shape.roles,
+        groups=shape.groups,
+        blocks=question.processors if shape.persistent else 0,
+        cluster=shape.cluster,
+        group_m=GROUPED_BAND if shape.persistent and question.form.flow.grouped is not None else BAND,
+        epilogue="overlapped" if apart else "staged",
+        buffers=shape.buffers,
+        registers=232 if shape.persistent else 0,
+    )
+    if not shape.promotes_slices(question):
+        return replace(made, promote=promoted_every(question) // made.block_k)
+    if not is_scaled_by_tile(question):
+        return replace(made, promote=1)
+    return replace(
+        made, promote=1, stages=min(made.stages, SCALED_STAGES), buffers=SCALED_BUFFERS, unroll=SCALED_COPIES
+    )
+
+
+# ---------------------------------------------------------------- an operand decoded in registers
+
+
+def decoded_forms(question: Question) -> Iterator[Candidate]:
+    """Legal forms that decode one operand, in the order of their estimates; none if none can decode it.
+
+    Args:
+        question: a problem with an operand that is decoded inside the main loop.
+    """
+    form = question.form
+    kinds = {form.a.view.dtype.name, form.b.view.dtype.name}
+    if form.a.is_plain == form.b.is_plain or len(kinds) > 1 or not kinds <= {*DECODED_DTYPES}:
+        return
+    asked = question.transposed() if form.a.is_plain else question
+    found: list[Candidate] = []
+    for shape in DECODED_SHAPES:
+        elements = shape.rows * shape.columns
+        # Seen with NVRTC 13.0: decoded integers do not fit into registers together with more sums, and spill.
+        is_large = asked.majors[0] == "mn" or asked.dtype.name == "bf16"
+        spills = is_large and not asked.form.a.dtype.is_float and elements > MOST_WITH_INTEGERS
+        if spills or shape.against(asked):
+            continue
+        made = _decoding_schedule(asked, shape, swap=form.a.is_plain)
+        narrow = asked.form.a.dtype.bytes / asked.dtype.bytes
+        row_us = cached_row_us(asked, asked.form.a) * narrow, cached_row_us(asked, asked.form.b)
+        how = f"{shape.rows} x {shape.columns} for each of {shape.groups} groups"
+        rule = f"decoded in registers, {how}, {shape.roles}"
+        if is_carried(question, made):
+            found.append(Candidate(made, shape.time_us(asked, made, row_us), rule))
+    found.sort(key=lambda one: one.estimate)
+    yield from without_waiting(question, found, 0)
+
+
+def _decoding_schedule(asked: Question, shape: Shape, *, swap: bool) -> Schedule:
+    """The schedule of a form that decodes operand A of the problem as it is multiplied."""
+    a, b = asked.form.a.dtype, asked.form.b.dtype
+    (rows, columns), kind = shape.tile, asked.dtype
+    block_k = max(SETS * part_depth(kind), ROW_BYTES // a.bytes)
+    stored = sum(store.operand.dtype.bytes for store in asked.form.stores)
+    # A group's buffers hold rows of 128 bytes each, or narrow slices, of which two take as much.
+    buffers = shape.groups * shape.buffers * min(shape.rows * ROW_BYTES, shape.rows * columns * stored)
+    room = asked.arch.shared_bytes - BARRIERS_BYTES - buffers * max(len(asked.form.stores), 1)
+    stages = min(room // (block_k * (rows * a.bytes + columns * b.bytes)), shape.stages)
+    results = [(store, asked.form.spec(store.operand, asked.specs).unit_dim) for store in asked.form.stores]
+    lie_along_rows = all(
+        unit is not None and store.at[unit] == asked.form.m and store.operand.dtype.bytes == kind.bytes
+        for store, unit in results
+    )
+    return Schedule(
+        wgmma(kind, columns),
+        (rows, columns, block_k),
+        stages=max(stages, 1),
+        staging="tma",
+        roles=shape.roles,
+        groups=shape.groups,
+        blocks=asked.processors if shape.persistent else 0,
+        group_m=BAND,
+        epilogue="staged",
+        buffers=shape.buffers * (2 if shape.persistent and lie_along_rows else 1),
+        registers=232 if shape.persistent else 0,
+        swap_ab=swap,
+        unroll=DECODED_COPIES if shape.persistent else 1,
+    )

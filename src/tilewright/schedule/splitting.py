@@ -1,0 +1,264 @@
+"""Splitting K: the schedules that split it like a schedule that does not, and their estimated times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from tilewright.schedule.estimate import BULK, FMA, RING, estimate_of
+from tilewright.schedule.fallback import with_fallback
+from tilewright.schedule.fixup import FAN, WAITING, is_clustered
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.load import Load
+from tilewright.schedule.partition import MOST_SPLITS
+from tilewright.schedule.question import Candidate, Question, Splitting
+from tilewright.schedule.schedule import SPLITS, Schedule
+
+CLUSTERS = (2, 4, 8)
+"""Parts of K that are tried if the blocks that compute them are a cluster."""
+
+MORE_PAYS = 0.9
+"""Time with more blocks for each multiprocessor, relative to one block, that is worth proposing."""
+
+MOST_SPLIT_SUMS = 64 * 128
+"""Sums of a group of warps whose blocks compute a part each, if registers are not dealt out to roles."""
+
+CLUSTERS_THAT_SHARE = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+"""Blocks along M and N of clusters that are tried if all of them have the same part of K."""
+
+PARTITIONS = 8
+"""Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""
+
+PERIODS = 8
+"""Parts of K, at most, whose order of addition is the same for all numbers of rows."""
+
+SHORTEST_PERIOD = 512
+"""Elements along K of such a part, at least."""
+
+
+# ---------------------------------------------------------------- a schedule that splits K
+
+
+def split_schedule(
+    plain: Schedule, split_k: int | str, processors: int, reduction: str = "workspace"
+) -> Schedule | None:
+    """A schedule that splits K, and is otherwise like one that does not; None if it cannot.
+
+    Args:
+        plain: the schedule that does not.
+        split_k: as in a schedule.
+        processors: blocks that run at once.
+        reduction: as in a schedule.
+    """
+    if split_k == 1:
+        return replace(plain, reduction=reduction)
+    if plain.roles == "ping-pong" or plain.cluster != (1, 1):
+        return None
+    rows, columns, _ = plain.mma.tile
+    if split_k != "stream" and plain.registers and plain.blocks and rows * columns > MOST_SPLIT_SUMS:
+        return None
+    # Shares of a tile are narrow, and leave their threads directly.
+    epilogue = "staged" if plain.epilogue == "overlapped" else plain.epilogue
+    return replace(
+        plain,
+        split_k=split_k,
+        reduction=reduction,
+        batches=1,
+        blocks=processors if isinstance(split_k, str) else 0,
+        balanced=plain.balanced and split_k != "stream",
+        epilogue="direct" if reduction == "reduce-scatter" else epilogue,
+        buffers=1 if reduction == "reduce-scatter" and plain.roles != "none" else plain.buffers,
+        registers=plain.registers if split_k == "stream" or plain.staging != "tma" else 0,
+    )
+
+
+def period_of(depth: int) -> int:
+    """Elements along K after which sums are promoted, if that must not depend on other extents.
+
+    A power of 2, of which K has at most `PERIODS`.
+
+    Example:
+        >>> period_of(4096), period_of(4097), period_of(100), period_of(28672)
+        (512, 1024, 512, 4096)
+    """
+    period = SHORTEST_PERIOD
+    while period * PERIODS < depth:
+        period *= 2
+    return period
+
+
+def rule_of(load: Load) -> str:
+    """How a schedule splits K, in words."""
+    schedule, parts, tiles = load.schedule, load.parts, load.tiles
+    count = f"{parts} part{'s' if parts != 1 else ''}"
+    if schedule.split_k == "auto":
+        across, beside = schedule.cluster
+        shared = "" if across * beside == 1 else f", in clusters of {across} x {beside} that share operands"
+        return f"K in {count}: {schedule.blocks} blocks for {tiles} tiles{shared}"
+    if schedule.split_k == "stream":
+        return f"steps of {tiles} tiles dealt out to {schedule.blocks} blocks"
+    return f"K in {count}" + (" among the blocks of a cluster" if is_clustered(schedule) else "")
+
+
+def sharing(load: Load) -> Iterator[Schedule]:
+    """A schedule whose blocks have parts of K, with clusters that its tiles fill, which share operands.
+
+    None if an operand is decoded: threads that have read a stage release it to the other blocks of a cluster
+    with the memory's order, which took twice the time of the product.
+    """
+    question, schedule = load.question, load.schedule
+    if question.decodes or not schedule.blocks:
+        return
+    for cluster in CLUSTERS_THAT_SHARE:
+        blocks = in_clusters(question.processors, prod(cluster))
+        if blocks and not any(count % of for count, of in zip(load.tiles_along, cluster, strict=True)):
+            yield replace(schedule, cluster=cluster, blocks=blocks)
+
+
+def in_clusters(processors: int, size: int) -> int:
+    """Blocks that certainly run at once, each alone on a multiprocessor, in clusters of 2 or more.
+
+    A cluster lies in one of the at most `PARTITIONS` partitions of a GPU, each an even number of
+    multiprocessors, so that each may leave ``size - 2`` of them idle.
+
+    Example:
+        >>> in_clusters(132, 2), in_clusters(132, 4), in_clusters(132, 8)
+        (132, 116, 80)
+    """
+    return max(processors - PARTITIONS * (size - 2), 0) // size * size
+
+
+def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
+    """A schedule that deals K out to blocks: to one for each multiprocessor, and to more of them.
+
+    There are no more blocks than run at once, about, and no additional ones if all must certainly run at
+    once.
+
+    Args:
+        question: the problem.
+        schedule: with a block for each multiprocessor, or for each tile and part.
+    """
+    yield schedule
+    load = Load(question, schedule)
+    if not schedule.blocks or schedule.reduction in WAITING or not RING.applies(load):
+        return
+    is_fitted, alone = FMA.applies(load), RING.time_us(load)
+    for beside in range(2, load.resident + 1):
+        made = replace(schedule, blocks=beside * schedule.blocks)
+        if is_fitted or RING.time_us(Load(question, made)) < MORE_PAYS * alone:
+            yield made
+
+
+# ---------------------------------------------------------------- schedules for a request
+
+
+def split_ways(question: Question, plain: Candidate, wanted: Splitting) -> Iterator[Candidate]:
+    """The candidates that split K under a schedule; their legality is not checked yet.
+
+    Args:
+        question: the problem.
+        plain: the schedule that does not, with its estimate.
+        wanted: the request.
+    """
+    for asked in () if plain.against else schedules_of(question, plain.schedule, wanted):
+        load = Load(question, asked)
+        if runs_at_once(load):
+            yield Candidate(asked, estimated(load, plain), f"{plain.rule}, {rule_of(load)}")
+
+
+def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate | None:
+    """A candidate that splits K in its legal form, perhaps with a shorter ring; None if it has none.
+
+    Args:
+        question: the problem.
+        plain: the schedule that does not split K.
+        way: the candidate that does.
+    """
+    tried = [way.schedule]
+    if is_clustered(way.schedule):  # whose blocks hold sums besides the ring
+        tried += [replace(way.schedule, stages=stages) for stages in range(way.schedule.stages - 1, 1, -1)]
+    asked = question.form, question.classes, question.arch
+    schedule = next((one for one in tried if not reasons(one, *asked)), None)
+    if schedule is None or schedule == way.schedule:
+        return None if schedule is None else way
+    return replace(way, schedule=schedule, estimate=estimated(Load(question, schedule), plain))
+
+
+def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
+    """The schedules that split K like one that does not; their legality is not checked yet.
+
+    Args:
+        question: the problem.
+        plain: the schedule that does not.
+        wanted: the request.
+    """
+    for reduction in wanted.reductions:
+        for made in _added_up(question, plain, replace(wanted, reduction=reduction)):
+            yield from with_more_blocks(question, made)
+            if wanted.reduction is None and made.staging == "tma" and not wanted.batch_invariant:
+                yield from sharing(Load(question, made))
+
+
+def _added_up(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
+    """The schedules that split K with the requested reduction."""
+    reduction, is_fixed = wanted.reductions[0], isinstance(wanted.split_k, int)
+    if wanted.batch_invariant:
+        depth = question.shape[2]
+        # The instruction must not depend on how rows of A are aligned.
+        plain, _ = with_fallback(plain, question.form, question.classes, question.arch)
+        if not plain.promote:  # sums of few bits are promoted more often, and always as often
+            plain = replace(plain, promote=period_of(depth) // plain.block_k)
+        if wanted.split_k is None:
+            yield plain
+        wanted = replace(wanted, split_k=_parts_of_periods(plain, depth, wanted))
+    tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
+    if reduction == "cluster" and wanted.split_k in (None, "auto"):
+        tried = CLUSTERS
+    if reduction == "reduce-scatter" and wanted.split_k is None:
+        tried = ("auto",)  # whose blocks run at once
+    for split_k in tried:
+        made = split_schedule(plain, split_k, question.processors, reduction)
+        if made is not None and not is_fixed and not runs_at_once(Load(question, made)):
+            made = replace(plain, reduction=reduction)  # periods are added in the same order in one part
+        if made is not None:
+            yield made
+
+
+def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | str:
+    """A part for each period, so that sums are added in the order in which one block adds them."""
+    if isinstance(wanted.split_k, int):
+        return wanted.split_k
+    if wanted.reduction == "cluster":
+        return CLUSTERS[-1]
+    periods = -(-depth // (plain.promote * plain.block_k))
+    return MOST_SPLITS if periods <= FAN else 1
+
+
+def runs_at_once(load: Load) -> bool:
+    """Whether a GPU certainly runs all blocks at once, if they wait for each other."""
+    schedule, processors = load.schedule, load.question.processors
+    if schedule.reduction not in WAITING or schedule.blocks or processors <= 1:
+        return True
+    return load.parts == 1 or load.tiles * load.parts <= processors
+
+
+def estimated(load: Load, plain: Candidate) -> float:
+    """Estimated time of a schedule that splits K, or does not.
+
+    Args:
+        load: the schedule for the problem.
+        plain: the schedule that it is made of, with its estimate.
+    """
+    schedule, blocks = load.schedule, load.question.processors
+    model = estimate_of(load) if load.question.form.is_single else None  # made for single products
+    if schedule.split_k == 1 and model in (BULK, None):
+        return plain.estimate
+    if model is not None:
+        return model.time_us(load)
+    rounds = max(-(-load.tiles // blocks), 1)
+    if load.is_stream:
+        shared = max(load.tiles / blocks, 1 / load.parts) / rounds
+    else:
+        shared = -(-load.tiles * load.parts // blocks) / load.parts / rounds
+    return plain.estimate * shared + BULK.meeting_us(load)
