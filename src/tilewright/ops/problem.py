@@ -123,8 +123,8 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
 
     Args:
         arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
-            column; all others, such as ``c``, are broadcast to the result. Of complex numbers also ``a_im``
-            and so on, of the shapes of the real parts.
+            column; all others, such as ``c``, are broadcast to the result. An array ``a_...`` or ``b_...``,
+            such as the imaginary parts ``a_im``, has the shape of that operand.
         alone: ``"m"`` or ``"n"`` if no batches are joined with rows, or with columns.
 
     Raises:
@@ -161,13 +161,13 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
 
 
 def is_part_of(name: str, *wholes: str) -> bool:
-    """Whether an array is one of some, or the imaginary parts or the scales of one of them.
+    """Whether an array is one of some, or has the dimensions of one: its name begins with it and an underscore.
 
     Example:
         >>> is_part_of("a", "a"), is_part_of("c_im", "c", "out"), is_part_of("out_im", "a")
         (True, True, False)
     """
-    return name.removesuffix(IMAGINARY).removesuffix(OF_BLOCKS) in wholes
+    return name.partition("_")[0] in wholes
 
 
 def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:

@@ -58,7 +58,7 @@ def number_of(op: str, name: str, given: Any) -> float | None:
         >>> number_of("scaled_mm", "scale_a", np.float32(2)), number_of("scaled_mm", "zero_b", 2)
         (2.0, None)
     """
-    if name not in SCALES or not isinstance(given, int | float | np.integer | np.floating):
+    if not name.startswith("scale_") or not isinstance(given, int | float | np.integer | np.floating):
         return None
     try:
         return float(given)
@@ -69,12 +69,13 @@ def number_of(op: str, name: str, given: Any) -> float | None:
         ) from None
 
 
-def multiplied_as(a: DType, b: DType) -> DType:
+def multiplied_as(a: DType, b: DType, op: str = "scaled_mm") -> DType:
     """The dtype in which two operands are multiplied: one that holds the numbers of both.
 
     Args:
         a: dtype of the operand on the left.
         b: dtype of that on the right.
+        op: the operation, as errors name it.
 
     Raises:
         DTypeError: one that is not multiplied, or f16 with bf16, or with f32.
@@ -85,16 +86,16 @@ def multiplied_as(a: DType, b: DType) -> DType:
         (bf16, f16, i8)
     """
     if a in PACKED:
-        raise DTypeError(f"scaled_mm: a is packed {a}, which b alone may be; nearest legal choice: b.T @ a.T")
+        raise DTypeError(f"{op}: a is packed {a}, which b alone may be; nearest legal choice: b.T @ a.T")
     for dtype, known in ((a, OPERANDS), (b, (*OPERANDS, *PACKED))):
         if dtype not in known:
             held = "; bytes that hold two numbers each are tw.packed(b, 'i4')" if dtype == dtypes.u8 else ""
-            raise DTypeError(f"scaled_mm of {dtype}; nearest: {', '.join(map(str, known))}{held}")
+            raise DTypeError(f"{op} of {dtype}; nearest: {', '.join(map(str, known))}{held}")
     if a == b:
         return a
     wide = [dtype for dtype in (a, b) if dtype in WIDE]
     if len(wide) > 1:
-        raise DTypeError(f"scaled_mm of {a} and {b}: convert one of them first")
+        raise DTypeError(f"{op} of {a} and {b}: convert one of them first")
     return wide[0] if wide else dtypes.f16
 
 
@@ -137,23 +138,24 @@ def natural_dtype(multiplied: DType) -> DType:
     return dtypes.f16 if multiplied.bits == 8 else multiplied
 
 
-def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
+def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "scaled_mm") -> DType:
     """The dtype of the result.
 
     Args:
         infos: the arrays, by the names of the arguments.
         wanted: what is asked for.
+        op: the operation, as errors name it.
 
     Raises:
         DTypeError: a dtype that an array of its name cannot have.
     """
-    multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype)
-    check_dtypes("scaled_mm", infos)
+    multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype, op)
+    check_dtypes(op, infos)
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = agreed(asked, infos["out"].dtype if "out" in infos else None, natural_dtype(multiplied))
     if made not in OPERANDS:
         what = "out" if "out" in infos else "out_dtype"
-        raise DTypeError(f"scaled_mm: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")
+        raise DTypeError(f"{op}: {what} is {made}; nearest: {', '.join(map(str, OPERANDS))}")
     return made
 
 
@@ -167,10 +169,12 @@ def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
     Raises:
         DTypeError: one has it.
     """
-    for name, kinds in (*((name, WIDE) for name in (*SCALES, "bias")), ("zero_b", ZEROS)):
-        if name in infos and infos[name].dtype not in kinds:
+    for name, info in infos.items():
+        is_added = name.startswith(("scale_", "bias"))
+        kinds = ZEROS if name == "zero_b" else WIDE if is_added else (info.dtype,)
+        if info.dtype not in kinds:
             near = ", ".join(map(str, kinds))
-            raise DTypeError(f"{op}: {name} is {infos[name].dtype}; nearest legal choice: {near}")
+            raise DTypeError(f"{op}: {name} is {info.dtype}; nearest legal choice: {near}")
 
 
 def along_k(name: str, shape: tuple[int, ...]) -> int:
@@ -202,7 +206,7 @@ def broadcast_scales(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
 
 
 def broadcast_scale(
-    op: str, name: str, info: ArrayInfo, operand: tuple[int, ...], *, whole: bool
+    op: str, name: str, info: ArrayInfo, operand: tuple[int, ...], *, whole: bool, blocks: bool = True
 ) -> ArrayInfo:
     """A scale with the dimensions that it has in the result.
 
@@ -212,6 +216,7 @@ def broadcast_scale(
         info: what it is.
         operand: the shape of what it scales.
         whole: whether the result has the dimension of the other operand where that has K.
+        blocks: whether the operation takes scales of blocks too.
 
     Raises:
         LaunchError: its shape does not say what it scales.
@@ -225,9 +230,15 @@ def broadcast_scale(
         del shape[place], strides[place]
     fits = len(shape) == len(own) and all(n in (1, extent) for n, extent in zip(shape, own, strict=True))
     if not fits or not own:
-        each = f", or one for each {'row of a' if name == SCALES[0] else 'column of b'}, of shape {own} or "
+        each = (
+            f", or one for each {'row' if name == SCALES[0] else 'column'} of {name[-1]}, of shape {own} or "
+        )
         near = "a number" + (each + str((*own[:place], 1, *own[place:])) if own else "")
-        near += ", or one for each 128 places along K besides, and perhaps each 128 of those" if own else ""
+        near += (
+            ", or one for each 128 places along K besides, and perhaps each 128 of those"
+            if own and blocks
+            else ""
+        )
         raise LaunchError(f"{op}: {name} has shape {info.shape}; nearest legal choice: {near}")
     if whole:
         shape.insert(place, 1)
