@@ -1,11 +1,12 @@
-"""What is done with the sums in one kernel, dropout and reductions, beside steps of PyTorch, in turns.
+"""What is done with the sums in one kernel, dropout, reductions and gates, beside steps of PyTorch, in turns.
 
     python benchmarks/epilogues.py [--target cuda|cpu] [--quick] [--json results/NAME.json]
 
 A layer with bias, dropout and residual, beside the same without dropout and PyTorch's steps; the maxima and
 the logarithms of sums of exponentials of a product's rows, beside PyTorch's product and `logsumexp`, and
-beside the product alone.  With ``--target cpu`` NumPy stands for PyTorch.  Every result is compared with
-steps in float64 before it is timed.
+beside the product alone; a gated layer, ``silu(x @ gate) * (x @ up)``, beside PyTorch's two products with the
+steps after them, and beside the two products alone.  With ``--target cpu`` NumPy stands for PyTorch.  Every
+result is compared with steps in float64 before it is timed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from tilewright.tune.trial import OURS
 STEPS, PRODUCT, WITHOUT = "steps", "the product alone", "ours without dropout"
 SHARE, SEED = 0.1, 11
 
-DROPOUT, LOGITS = "dropout", "logsumexp"
+DROPOUT, LOGITS, GATED, GATED_BF16 = "dropout", "logsumexp", "gated", "gated bf16"
+PRODUCTS = "the two products alone"
 ON_GPU = [
     (DROPOUT, (4096, 4096, 4096)),
     (DROPOUT, (8192, 8192, 1024)),
@@ -33,9 +35,11 @@ ON_GPU = [
     (LOGITS, (4096, 32768, 4096)),
     (LOGITS, (4096, 32768, 1024)),
     (LOGITS, (16, 32768, 4096)),
+    *((what, shape) for what in (GATED, GATED_BF16) for shape in ((4096,) * 3, (16, 14336, 4096))),
+    (GATED_BF16, (2048, 14336, 4096)),
 ]
-ON_CPU = [(DROPOUT, (512, 512, 512)), (LOGITS, (256, 4096, 256))]
-QUICK = [(DROPOUT, (64, 96, 64)), (LOGITS, (40, 600, 64))]
+ON_CPU = [(DROPOUT, (512, 512, 512)), (LOGITS, (256, 4096, 256)), (GATED, (512, 512, 512))]
+QUICK = [(DROPOUT, (64, 96, 64)), (LOGITS, (40, 600, 64)), (GATED, (64, 96, 64))]
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -55,6 +59,8 @@ def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
     import torch
 
     functional = torch.nn.functional
+    if what in (GATED, GATED_BF16):
+        return gated_on_gpu(shape, torch.bfloat16 if what == GATED_BF16 else torch.float16)
     x, w, bias, residual = (torch.from_numpy(one).cuda().half() for one in drawn(shape).values())
     wide = x.double() @ w.double().T
     if what == LOGITS:
@@ -82,8 +88,49 @@ def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
     return calls
 
 
+def gated_on_gpu(shape: tuple[int, int, int], dtype: Any) -> Calls:
+    """A gated layer; weights lie as those of `torch.nn.Linear`, (N, K)."""
+    import torch
+
+    functional = torch.nn.functional
+    x, gate, up = (torch.from_numpy(one).cuda().to(dtype) for one in gated_drawn(shape))
+    ours = functools.partial(tw.gated_matmul, x, gate.T, up.T)
+
+    def steps() -> Any:
+        return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+
+    rows = slice(None, None, max(shape[0] // 64, 1))
+    wide = x[rows].double()
+    want = functional.silu(wide @ gate.double().T) * (wide @ up.double().T)
+    near = 2.0 ** (-7 if dtype == torch.bfloat16 else -10) * (1 + want.abs())
+    assert bool(((ours()[rows].double() - want).abs() < near).all()), "an element is wrong"
+
+    def alone() -> Any:
+        return functional.linear(x, gate), functional.linear(x, up)
+
+    return {OURS: ours, STEPS: steps, PRODUCTS: alone}
+
+
+def gated_drawn(shape: tuple[int, int, int]) -> list[np.ndarray[Any, Any]]:
+    """x (M, K), and two weights (N, K), in f32."""
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal((n, k), np.float32) / np.float32(np.sqrt(k)) for _ in range(2))
+    return [rng.standard_normal((m, k), np.float32), *weights]
+
+
 def on_cpu(what: str, shape: tuple[int, int, int]) -> Calls:
     """The same with NumPy in f32."""
+    if what == GATED:
+        x, gate, up = gated_drawn(shape)
+        ours = functools.partial(tw.gated_matmul, x, gate.T, up.T, target="cpu")
+
+        def steps() -> Any:
+            before = x @ gate.T
+            return before / (1 + np.exp(-before)) * (x @ up.T)
+
+        assert np.abs(ours() - steps()).max() < 1e-4, "an element is wrong"
+        return {OURS: ours, STEPS: steps, PRODUCTS: lambda: (x @ gate.T, x @ up.T)}
     x, w, bias, residual = drawn(shape).values()
     wide = x.astype(np.float64) @ w.T
     if what == LOGITS:

@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from tilewright.ops.attention import attention
     from tilewright.ops.col2im import col2im
     from tilewright.ops.einsum import einsum
+    from tilewright.ops.gated_matmul import gated_matmul
     from tilewright.ops.gemm_chain import gemm_chain
     from tilewright.ops.reduced_matmul import reduced_matmul
     from tilewright.runtime.cuda import device_count
@@ -210,6 +211,7 @@ __all__ = [
     "fill",
     "fragment",
     "full",
+    "gated_matmul",
     "gemm_chain",
     "grouped_matmul",
     "i4",
@@ -275,6 +277,7 @@ _LATE = {
     "dropout": "tilewright.lang.random",
     "draw": "tilewright.inspect.draw",
     "einsum": "tilewright.ops.einsum",
+    "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
     "positions": "tilewright.lang.dataflow.positions",
     "random_bits": "tilewright.lang.random",

@@ -18,6 +18,7 @@ from tilewright.ops.complex_products import four_products, products_of_halves, t
 from tilewright.ops.contraction import posed
 from tilewright.ops.contractions import IN_KERNEL
 from tilewright.ops.einsum import Dropout, bound_for
+from tilewright.ops.gated_matmul import BIASES, gated
 from tilewright.ops.planning import Wanted
 from tilewright.ops.products import (
     BLOCK,
@@ -126,6 +127,22 @@ def _scaled() -> Member:
     return Member(
         ways, like, lambda x: {"D": x["A"] @ x["B"] * x["scale_a"][:, None] * x["scale_b"] + x["bias"]}
     )
+
+
+def _gated() -> Member:
+    like: dict[str, Any] = {"A": spec("f16", M, K), "D": spec("f32", M, N)}
+    like |= {name: spec("f16", K, N, turned=True) for name in "BC"}
+    like |= {name: spec("f32", M if name == "scale_a" else N) for name in ("scale_a", "scale_b", "scale_c")}
+    like |= {**{name: spec("f32", N) for name in BIASES}, "alpha_b": 1.0, "alpha_c": 1.0}
+    terms = frozenset(["scale_a", "scale_b", "scale_c", *BIASES])
+    ways = under(gated(0, tw.f32, tw.f16), PARTITIONS, precision="exact", terms=terms, activation=None)
+
+    def want(x: dict[str, Exact]) -> dict[str, Exact]:
+        rows = x["scale_a"][:, None]
+        first = x["A"] @ x["B"] * rows * x["scale_b"] + x["bias_b"]
+        return {"D": first * (x["A"] @ x["C"] * rows * x["scale_c"] + x["bias_c"])}
+
+    return Member(ways, like, want)
 
 
 def _scaled_in_groups() -> Member:
@@ -308,6 +325,7 @@ MEMBERS: dict[str, Callable[[], Member]] = {
     "combined": _combined,
     "grouped": _grouped,
     "scaled": _scaled,
+    "gated": _gated,
     "scaled in groups": _scaled_in_groups,
     "scaled by blocks": _scaled_by_blocks,
     "grade f32": _in_halves,

@@ -60,6 +60,7 @@ WRITTEN: dict[str, Callable[[str], Any]] = {
     "complex_matmul": lambda target: tw.complex_matmul(
         (X, X), (Y, Y), out=(four_bits(4, 4), four_bits(4, 4)), target=target
     ),
+    "gated_matmul": lambda target: tw.gated_matmul(X, Y, Y, out=four_bits(4, 4), target=target),
     "gemm_chain": lambda target: tw.gemm_chain(H, H, H, out=four_bits(4, 4), target=target),
     "attention": lambda target: tw.attention(H, H, H, out=four_bits(4, 4), target=target),
     "reduced_matmul": lambda target: tw.reduced_matmul(X, Y, "sum", out=four_bits(4), target=target),

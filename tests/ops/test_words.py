@@ -92,6 +92,13 @@ CASES = {
         "reduced_matmul",
         given={"reduce": "sum"},
     ),
+    "gated_matmul": Case(
+        tw.gated_matmul,
+        (HALF, HALF, HALF),
+        {"out": HALF.copy(), "activation": "relu", "scale_a": 2.0, "scale_b": ROW, "scale_c": 0.5}
+        | {"bias_b": ROW, "bias_c": ROW, **HOW, "out_dtype": "f32", **SPLIT, "batch_invariant": True},
+        "gated_matmul",
+    ),
     "grouped_matmul": Case(
         tw.grouped_matmul,
         (SQUARE, BATCH),

@@ -16,6 +16,7 @@ from . import (
     attention_problems,
     complex_problems,
     einsum_problems,
+    gated_problems,
     grade_problems,
     reduced_problems,
     scaled_problems,
@@ -32,6 +33,7 @@ MEMBERS: dict[str, Callable[[int, str], str]] = {
     "complex_matmul": complex_problems.carried_out,
     "matmul by grades": grade_problems.carried_out,
     "einsum": einsum_problems.carried_out,
+    "gated_matmul": gated_problems.carried_out,
     "reduced_matmul": reduced_problems.carried_out,
 }
 """What carries out a problem of each, given its number and a target, and says what is wrong with it."""

@@ -18,6 +18,7 @@ from tilewright.ops import (
     col2im,
     complex_planning,
     einsum,
+    gated_matmul,
     gemm_chain,
     grouped,
     matmul,
@@ -42,6 +43,7 @@ OPERATIONS = (
     col2im,
     complex_planning,
     einsum,
+    gated_matmul,
     gemm_chain,
     grouped,
     matmul,
@@ -122,6 +124,7 @@ CASES = {
         lambda y, out, **how: tw.col2im(y, out=out, spatial=(1, 2), filter=(2, 2), **how),
         ((32, 24), (2, 5, 5, 6)),
     ),
+    "gated": Case(lambda a, b, c, out, **how: tw.gated_matmul(a, b, c, out, **how), ((40, 40),) * 4),
     "reduction": Case(
         lambda a, b, out, **how: tw.reduced_matmul(a, b, "max", out=out, **how), (*SQUARES[:2], (40,))
     ),

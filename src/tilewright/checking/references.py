@@ -1,9 +1,9 @@
-"""Float64 references for attention, chained products and reductions, with bounds for correct kernels."""
+"""Float64 references for attention, chained and gated products and reductions, with bounds for kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tilewright.calls import launches
 from tilewright.checking.compare import SPREAD, Array
-from tilewright.dtypes import dtype, f32
+from tilewright.dtypes import DType, dtype, f32, f64, limits
 from tilewright.errors import LaunchError
 from tilewright.functions.table import FUNCTIONS
 
@@ -201,6 +201,69 @@ def chained(a: Array, b: Array, c: Array, activation: str | None) -> Chained:
     added = 2 * (terms + 1) * u * ((np.abs(h) + off + rounded) @ size)
     wanted = h @ wide_c
     return Chained(wanted, off @ size + noise + added + w * np.abs(wanted) + tiny)
+
+
+# ---------------------------------------------------------------- gated products
+
+
+def gated(
+    a: Array,
+    b: Array,
+    c: Array,
+    activation: str | None,
+    out: DType,
+    scaling: Mapping[str, Any] | None = None,
+    unit: float = 0.0,
+) -> Chained:
+    """``activation(a @ b) * (a @ c)`` with scales and biases, and how far off each element may be.
+
+    Args:
+        a: (..., M, K).
+        b: (..., K, N).
+        c: of the shape of ``b``.
+        activation: the function of the first product.
+        out: dtype of the result, which saturates if it has 8 bits.
+        scaling: scales and biases, by the names of the arguments; an array has an element for each row or
+            column.
+        unit: unit roundoff of the factors and of the sums; 0: that of f32, or of f64 for operands of f64.
+    """
+    given, scaling = ACTIVATIONS[activation], scaling or {}
+    number = f64 if a.dtype == np.float64 else f32
+    u = number.unit_roundoff
+    scale_a = np.asarray(scaling.get("scale_a", 1.0), np.float64)
+    rows = scale_a[..., None] if scale_a.ndim else scale_a
+    made = list[tuple[Doubles, Doubles]]()
+    for name, other in (("b", b), ("c", c)):
+        scale_n = np.asarray(scaling.get(f"scale_{name}", 1.0), np.float64)
+        scale = rows * (scale_n[..., None, :] if scale_n.ndim else scale_n)
+        bias = np.asarray(scaling.get(f"bias_{name}", 0.0), np.float64)
+        wide = a.astype(np.float64), other.astype(np.float64)
+        sizes = np.abs(scale) * (np.abs(wide[0]) @ np.abs(wide[1]))
+        value = scale * (wide[0] @ wide[1]) + bias
+        made.append((value, 4 * (a.shape[-1] + 4) * max(u, unit) * sizes + 4 * u * np.abs(bias)))
+    (before, off), (factor, off_factor) = made
+    gate = given.meaning(before)
+    off = given.steepest * off + given.error / f32.unit_roundoff * u * np.maximum(
+        np.abs(gate), np.abs(before)
+    )
+    wanted = gate * factor
+    room = off * np.abs(factor) + off_factor * np.abs(gate) + off * off_factor + 2 * u * np.abs(wanted)
+    if out.bits == 8:
+        low, high = limits(out)
+        wanted = np.clip(wanted, low, high)
+    if not out.is_float:
+        return Chained(wanted, room + 0.5)
+    tiny = float(ml_dtypes.finfo(out.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
+    return Chained(wanted, room + out.unit_roundoff * (np.abs(wanted) + room) + tiny)
+
+
+def worst_of(found: Array, exact: Chained) -> float:
+    """The largest error of a result, as a share of what it may be; infinite where a number is none."""
+    most = limits(dtype(found.dtype))[1]
+    off = np.abs(found.astype(np.float64) - exact.wanted) / exact.room
+    overflows = np.isinf(found.astype(np.float64)) & (np.abs(exact.wanted) + exact.room >= most)
+    right = overflows & (np.sign(found.astype(np.float64)) == np.sign(exact.wanted))
+    return float(np.max(np.where(right, 0.0, np.nan_to_num(off, nan=np.inf)), initial=0.0))
 
 
 # ---------------------------------------------------------------- reductions

@@ -161,7 +161,7 @@ def problem_of(arrays: Mapping[str, ArrayInfo], alone: str = "") -> Problem:
 
 
 def is_part_of(name: str, *wholes: str) -> bool:
-    """Whether an array is one of some, or has the dimensions of one: its name begins with it and an underscore.
+    """Whether an array is one of some, or has the dimensions of one, as ``a_im`` has those of ``a``.
 
     Example:
         >>> is_part_of("a", "a"), is_part_of("c_im", "c", "out"), is_part_of("out_im", "a")

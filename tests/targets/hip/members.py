@@ -21,6 +21,7 @@ from tests.ops.test_col2im import attempt as add_windows
 from tests.ops.test_gemm_chain import Chain
 from tests.ops.test_grouped import check as check_groups
 from tests.ops.test_grouped import operands as grouped_operands
+from tests.problems.gated_problems import carried_out as gated
 from tests.problems.reduced_problems import carried_out as reduced
 
 import tilewright as tw
@@ -197,6 +198,16 @@ def reduction(number: int) -> Case:
     return run
 
 
+def gating(number: int) -> Case:
+    """`tw.gated_matmul`, of the sizes, dtypes and functions that belong to a number."""
+
+    def run(target: str) -> None:
+        wrong = gated(number, target, "reference")
+        assert not wrong, wrong
+
+    return run
+
+
 def attended(element: str, columns: tuple[int, int], rows: tuple[int, int] = (140, 70), **words: Any) -> Case:
     """`tw.attention`, with logarithms of sums."""
 
@@ -276,6 +287,7 @@ MEMBERS: dict[str, dict[str, Case]] = {
         ),
         "f32": contraction("mk,nk->nm", (70, 40), (33, 40), kind="f32"),
     },
+    "gated_matmul": {str(number): gating(number) for number in (1, 2, 3)},
     "reduced_matmul": {str(number): reduction(number) for number in (1, 2)},
     "attention": {
         "f16, causal": attended("f16", (64, 40), diagonal=-60),

@@ -1,0 +1,338 @@
+"""`gated_matmul`: two products of the same rows in one kernel, one of which gates the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.calls import launches
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.ops.call import Call, launch
+from tilewright.ops.ending import Addend, Conversion, Nonlinearity, Output, RowScales, Saturation
+from tilewright.ops.planning import (
+    Wanted,
+    check_apart,
+    check_numbers,
+    check_splitting,
+    check_words,
+    of_sums,
+    seen_as,
+)
+from tilewright.ops.problem import Problem, problem_of, result_shape
+from tilewright.ops.products import batches
+from tilewright.ops.recalled import Done, called
+from tilewright.ops.results import agreed, check_whole_bytes
+from tilewright.ops.scales import (
+    OPERANDS,
+    broadcast_scale,
+    multiplied_as,
+    multiplied_on,
+    number_of,
+    scaled_dtype,
+)
+from tilewright.ops.tiled_product import (
+    Algebra,
+    EndingTerm,
+    KernelArrays,
+    Operand,
+    TiledProduct,
+    Tiles,
+    kernel_of,
+)
+from tilewright.runtime.aliases import is_same
+from tilewright.runtime.arrays import ArrayInfo, sharing
+from tilewright.runtime.backends import arch_of
+from tilewright.runtime.executable import Backend
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.plans import Plans
+from tilewright.runtime.strided import Strided
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.targets.target import TARGETS
+
+OP = "gated_matmul"
+"""The operation's name in messages."""
+
+SCALES = ("scale_a", "scale_b", "scale_c")
+BIASES = ("bias_b", "bias_c")
+
+ARRAYS = ("a", "b", "out", "c", *SCALES, *BIASES)
+"""The arrays of a call."""
+
+IN_KERNEL = ("a", "b", "c", *SCALES, *BIASES, "out")
+"""The arrays of the kernel, in its order. ``out`` stands for an absent array, which is not read."""
+
+GATED = Algebra(((0, 0, 0, 1), (0, 1, 1, 1)), (((0, 1),), ((1, 1),)))
+"""A by the two parts of the second operand, B and C."""
+
+_PLANS = Plans()
+
+
+@dataclass(frozen=True)
+class Gate(EndingTerm):
+    """Multiplies two results, each after terms of its own."""
+
+    first: tuple[EndingTerm, ...]
+    second: tuple[EndingTerm, ...]
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        made = list[Any]()
+        for value, terms in zip(values, (self.first, self.second), strict=True):
+            own: Tiles = [value]
+            for term in terms:
+                own = term.emit(own, arrays)
+            made += own
+        return [made[0] * made[1]]
+
+
+@lru_cache(maxsize=64)
+def gated(rank: int, number: DType, multiplied: DType | None) -> Kernel:
+    """``D = activation(scale (A @ B) + bias_b) * (scale (A @ C) + bias_c)``.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        number: the dtype in which all but the sums is computed.
+        multiplied: the dtype in which operands are multiplied.
+    """
+    lead = batches(rank)
+    arrays = {"A": f"{lead}m k", "B": f"{lead}k n", "C": f"{lead}k n", "scale_a": f"{lead}m"}
+    arrays |= {**dict.fromkeys(("scale_b", "scale_c"), f"{lead}n"), **dict.fromkeys(BIASES, "n")}
+
+    @kernel_of(**arrays, D=f"{lead}m n", alpha_b=dtypes.f32, alpha_c=dtypes.f32)
+    def gemm_gated(*, precision: str, terms: frozenset[str], activation: str | None) -> TiledProduct:
+        found = list[tuple[EndingTerm, ...]]()
+        for own in "bc":
+            given = (f"alpha_{own}", "scale_a", f"scale_{own}")
+            scales = RowScales(*(name if name in terms else "" for name in given))
+            bias = [Addend((f"bias_{own}",))] if f"bias_{own}" in terms else []
+            found.append((Conversion(number), scales, *bias))
+        if activation is not None:
+            found[0] = (*found[0], Nonlinearity(activation))
+        a, b = Operand(("A",), multiplied), Operand(("B", "C"), multiplied)
+        ending = [Gate(*found), Saturation("D"), Output(("D",))]
+        return TiledProduct(a, b, ending, replace(GATED, precision=precision))
+
+    return gemm_gated
+
+
+@launches
+def gated_matmul(
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any = None,
+    *,
+    activation: str | None = "silu",
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_c: Any = None,
+    bias_b: Any = None,
+    bias_c: Any = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    schedule: Schedule | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction | None = None,
+    batch_invariant: bool = False,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out = activation(a @ b) * (a @ c)``, element by element: a gated layer, as SwiGLU, in one kernel.
+
+    With scales and biases it is ``out = activation(scale_a * (a @ b) * scale_b + bias_b) * (scale_a * (a @ c)
+    * scale_c + bias_c)``.  The kernel loads each tile of ``a`` once for both products, and stores neither of
+    them.  Sums are in f32 (f64 of f64, i32 of i8); the rest is computed in f32 (f64 of f64) and rounded once.
+
+    A result of 8 bits saturates, as that of `scaled_mm`.
+
+    Args:
+        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e4m3fnuz, f8e5m2fnuz or i8, or a vector
+            (K,); of any strides.
+        b: array (..., K, N) of the same dtype, or of another that `scaled_mm` multiplies by that of ``a``:
+            weights of 8 bits by f16, bf16 or f32. Leading dimensions are batches, which are broadcast
+            against those of ``a``.
+        c: array of the shape and dtype of ``b``; of any strides.
+        out: array (..., M, N) to write, of any strides by which no two elements overlap; default: a new array
+            of the framework of ``a``.
+        activation: the function of ``a @ b``: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``,
+            ``"sigmoid"`` or ``"tanh"``; None: the two products are multiplied as they are.
+        scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
+            ``a``. Operands of f64 take no scales.
+        scale_b: a number, or an array with one element, or with one for each column of ``b``.
+        scale_c: the same for ``c``.
+        bias_b: array (N,), of f32, f16 or bf16 (of f64 operands: f64), added to each row of ``a @ b``.
+        bias_c: the same for ``a @ c``.
+        precision: ``"exact"``, or ``"tf32"`` for f32 on tensor cores, as in `matmul`. f32 is not split in
+            halves: ``"f32"`` and ``"f16"`` are computed as ``"exact"``, which is at least as accurate.
+        out_dtype: dtype of a new result; default: the dtype in which operands are multiplied, f16 for fp8,
+            and f32 for two i8.
+        schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        split_k: into how many parts K is split, as in `matmul`: a number, ``"auto"`` or ``"stream"``.
+        reduction: how the partial sums are added: ``"workspace"``, ``"turnstile"`` or ``"atomic"``. The two
+            products have separate partial sums, which the other reductions of `matmul` do not divide among
+            blocks.
+        batch_invariant: whether the bits of a row must not depend on how many rows there are, as in `matmul`.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or an argument is
+            none of those above.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> x = np.float32([[1, 2], [-3, 1]])
+        >>> gate, up = np.float32([[1, 0], [0, 1]]), np.float32([[1, 1], [1, -1]])
+        >>> tw.gated_matmul(x, gate, up, activation="relu", target="reference")
+        array([[ 3., -2.],
+               [ 0., -4.]], dtype=float32)
+        >>> words = {"activation": "relu", "scale_c": 0.5, "bias_b": np.float32([4, 0])}
+        >>> tw.gated_matmul(x, gate, up, **words, target="cpu")
+        array([[ 7.5, -1. ],
+               [-1. , -2. ]], dtype=float32)
+    """
+    numbers = dict[str, float]()
+    scales = dict[str, Any](scale_a=scale_a, scale_b=scale_b, scale_c=scale_c)
+    for name, scale in scales.items():
+        number = None if scale is None else number_of(OP, name, scale)
+        if number is not None:
+            numbers[name], scales[name] = number, None
+    of_a = numbers.get("scale_a", 1.0)
+    factors = of_a * numbers.get("scale_b", 1.0), of_a * numbers.get("scale_c", 1.0)
+    if numbers:
+        both = {f"scale_a times {name}": one for name, one in zip(SCALES[1:], factors, strict=True)}
+        check_numbers(OP, dtypes.f32, **numbers, **both)
+    arrays = (a, b, out, c, *scales.values(), bias_b, bias_c)
+    wanted = Wanted(1.0, None, activation, precision, out_dtype, schedule, target)
+    wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
+    return called(
+        _PLANS,
+        arrays,
+        (factors[0] == 1, factors[1] == 1, *wanted.words) if schedule is None else None,
+        factors,
+        stream,
+        # Which says what is wrong with which.
+        lambda: _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, factors, stream),
+    )
+
+
+def _checked(given: Mapping[str, Any], wanted: Wanted, factors: tuple[float, ...], stream: Any) -> Done:
+    """`gated_matmul` with everything looked at."""
+    check_words(wanted)
+    check_splitting(wanted, OP)
+    call = Call.of(OP, given, ("a", "b", "c"))
+    infos = call.infos
+    terms = {name for name in (*SCALES, *BIASES) if name in infos}
+    terms |= {f"alpha_{own}" for own, factor in zip("bc", factors, strict=True) if factor != 1}
+    multiplied, kind = _dtypes(infos, wanted, terms)
+    shape = _shape(infos)
+    backend = call.backend(wanted.target)
+    call.make("out", shape, kind)
+    if infos["out"].shape != shape:
+        raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
+    check_apart(infos)
+    if is_same(infos["c"], infos["out"]):
+        raise sharing("out and c", "elements of c would be overwritten before they are read", "out")
+    if wanted.schedule is None:  # which says itself what is multiplied
+        multiplied = _multiplied_on(infos, multiplied, backend)
+    problem = _problem(infos)
+    number = dtypes.f64 if multiplied == dtypes.f64 else dtypes.f32
+    kernel = gated(len(problem.batch), number, multiplied).bind(
+        precision=of_sums(wanted.precision, multiplied),
+        terms=frozenset(terms),
+        activation=wanted.activation,
+        schedule=wanted.how,
+    )
+    seen = [_seen(name, call, problem) for name in IN_KERNEL]
+    plan = launch(kernel, seen, factors, backend.name, stream, warns=wanted.schedule is None)
+    return call.done(plan, call.order(IN_KERNEL))
+
+
+def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> tuple[DType, DType]:
+    """The dtype in which operands are multiplied on any machine, and that of the result."""
+    kinds = [infos[name].dtype for name in "abc"]
+    if kinds[1] != kinds[2]:
+        raise DTypeError(f"{OP}: b is {kinds[1]}, and c is {kinds[2]}; nearest legal choice: {kinds[1]} both")
+    for name, info in infos.items():
+        check_whole_bytes(OP, name, info.dtype, "one number in each byte")
+    if dtypes.f64 not in kinds:
+        return multiplied_as(kinds[0], kinds[1], OP), scaled_dtype(infos, wanted, OP)
+    if kinds[0] != kinds[1]:
+        raise DTypeError(f"{OP} of {kinds[0]} and {kinds[1]}; nearest legal choice: f64 both")
+    if scales := sorted(terms - {*BIASES}):
+        raise DTypeError(
+            f"{OP}: {', '.join(scales)} of f64 operands, and scales are of f32; nearest legal choice: "
+            "operands that are scaled before"
+        )
+    for name in BIASES:
+        if name in infos and infos[name].dtype not in (*OPERANDS[:3], dtypes.f64):
+            raise DTypeError(f"{OP}: {name} is {infos[name].dtype}; nearest legal choice: f64")
+    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
+    made = agreed(asked, infos["out"].dtype if "out" in infos else None, dtypes.f64)
+    if made not in (dtypes.f64, *OPERANDS):
+        raise DTypeError(f"{OP}: the result is {made}; nearest legal choice: f64")
+    return dtypes.f64, made
+
+
+def _shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
+    """The shape of the result.
+
+    Raises:
+        LaunchError: shapes that do not fit.
+    """
+    a, b, c = (infos[name].shape for name in "abc")
+    if len(b) < 2:
+        raise LaunchError(f"{OP}: b has shape {b}; nearest legal choice: a matrix, b[:, None]")
+    if b != c:
+        raise LaunchError(
+            f"{OP}: b has shape {b}, and c has shape {c}; nearest legal choice: one shape of both"
+        )
+    shape = result_shape(a, b, OP)
+    for name in BIASES:
+        if name in infos and infos[name].shape != shape[-1:]:
+            raise LaunchError(
+                f"{OP}: {name} has shape {infos[name].shape}; nearest legal choice: {shape[-1:]}, one number "
+                "for each column"
+            )
+    return shape
+
+
+def _multiplied_on(infos: Mapping[str, ArrayInfo], multiplied: DType, backend: Backend) -> DType:
+    """The dtype in which operands are multiplied on a machine, which is one for both products."""
+    if multiplied == dtypes.f64:
+        return multiplied
+    machine = TARGETS[backend.name], arch_of(backend, None)
+    first, second = (multiplied_on(infos["a"], infos[own], *machine) for own in "bc")
+    return first if first == second else dtypes.f16
+
+
+def _problem(infos: Mapping[str, ArrayInfo]) -> Problem:
+    """What the arrays pose, with ``c`` as another array of the dimensions of ``b``."""
+    whole = {name: info for name, info in infos.items() if name != "c"}
+    for name in (name for name in SCALES if name in infos):
+        operand = infos["a" if name == "scale_a" else "b"].shape
+        is_whole = name == "scale_a" or len(infos["a"].shape) > 1
+        whole[name] = broadcast_scale(OP, name, infos[name], operand, whole=is_whole, blocks=False)
+    return problem_of({**whole, "b_c": infos["c"]})
+
+
+def _seen(name: str, call: Call, problem: Problem) -> Strided:
+    """An array of the kernel, with the dimensions that it has there."""
+    there = name if name in call.arrays else "out"
+    found = seen_as(call.arrays[there], call.infos[there], problem.operands["b_c" if name == "c" else there])
+    dims = [*range(len(found.info.shape))]
+    if name in SCALES:
+        del dims[-1 if name == "scale_a" else -2]
+    elif name in BIASES:
+        del dims[:-1]
+    shape, strides = (tuple(of[dim] for dim in dims) for of in (found.info.shape, found.info.strides))
+    return Strided(found.array, replace(found.info, shape=shape, strides=strides))
