@@ -11,7 +11,7 @@ import pytest
 from tests.programs import CliRunner
 from typer.testing import Result
 
-from tilewright.checking.compare import Comparison
+from tilewright.checking.compare import GemmComparison
 from tilewright.cli.verbs import app
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.tune.trial import Trial
@@ -238,7 +238,7 @@ def test_doctor_fails_where_no_compiled_target_works(monkeypatch: pytest.MonkeyP
 
 
 def test_doctor_fails_where_a_target_computes_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Comparison(False, (1, 2), 3.0, 4.0, 1.0, 0.5, "1 of 9 elements are beyond their bound", 0.0)
+    wrong = GemmComparison(False, (1, 2), 3.0, 4.0, 1.0, 0.5, "1 of 9 elements are beyond their bound", 0.0)
     monkeypatch.setattr(Trial, "verify", lambda self: wrong)
     result = run("doctor")
     assert result.exit_code == 2

@@ -7,7 +7,14 @@ import pytest
 
 from tilewright.targets.reference import Kind, machine, run, standstill
 from tilewright.targets.reference.checker import Checker
-from tilewright.targets.reference.schedules import MOST_STATES, SEEDS, Fault, Skeleton, Step, try_schedules
+from tilewright.targets.reference.schedules import (
+    MOST_STATES,
+    SEEDS,
+    Fault,
+    Skeleton,
+    SyncStep,
+    try_schedules,
+)
 
 from . import hopper
 from .interleavings import Search, Small, random_program
@@ -57,13 +64,13 @@ def long_program(turns: int) -> Skeleton:
     op = build(Small(((1, 1),), 1, ())).body.ops[0]
     skeleton = Skeleton(arrivals={"m": 1, "q": 1})
     for turn in range(turns):
-        skeleton.note("one", Step("arrive", "m", 0, turn, op))
-        skeleton.note("one", Step("wait", "q", turn % 2, turn + 1, op))
-        skeleton.note("two", Step("wait", "m", turn % 2, turn + 1, op))
-        skeleton.note("two", Step("arrive", "q", 0, turn, op))
-    skeleton.note("one", Step("arrive", "m", 0, turns, op))
-    skeleton.note("one", Step("arrive", "m", 0, turns + 1, op))
-    skeleton.note("two", Step("wait", "m", turns % 2, turns + 1, op))
+        skeleton.note("one", SyncStep("arrive", "m", 0, turn, op))
+        skeleton.note("one", SyncStep("wait", "q", turn % 2, turn + 1, op))
+        skeleton.note("two", SyncStep("wait", "m", turn % 2, turn + 1, op))
+        skeleton.note("two", SyncStep("arrive", "q", 0, turn, op))
+    skeleton.note("one", SyncStep("arrive", "m", 0, turns, op))
+    skeleton.note("one", SyncStep("arrive", "m", 0, turns + 1, op))
+    skeleton.note("two", SyncStep("wait", "m", turns % 2, turns + 1, op))
     return skeleton
 
 

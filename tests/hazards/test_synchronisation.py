@@ -11,7 +11,7 @@ from tilewright.ir import ops
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Op
 from tilewright.targets.reference import REFERENCE, Kind, run
-from tilewright.targets.reference.state import Wait
+from tilewright.targets.reference.state import Pause
 from tilewright.targets.rules import RuleTable
 
 
@@ -42,7 +42,7 @@ def _on_warps(machine, warp, op):
 
 @ROLES.rule(Hang)
 def _hang(machine, warp, op):
-    yield Wait(op, lambda: False)
+    yield Pause(op, lambda: False)
 
 
 def report(*body, threads=96):

@@ -22,7 +22,7 @@ from tilewright.ir import async_ops, ops
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Op
 from tilewright.targets.reference.asynchronous import REFERENCE
-from tilewright.targets.reference.recorder import Recorder
+from tilewright.targets.reference.recorder import ExecutionRecorder
 from tilewright.targets.reference.run import run
 
 pytestmark = pytest.mark.in_turns(3)
@@ -42,7 +42,7 @@ def executed(kernel: Kernel, subject: Subject) -> Counter[int]:
         if parameter.kind == "tensor":
             shape = [subject.extents[dim] for dim in parameter.dims]
             arrays[parameter.name] = np.ones(shape, subject.dtypes[parameter.name].numpy)
-    recorder = Recorder(REFERENCE)
+    recorder = ExecutionRecorder(REFERENCE)
     numbers = {name: number for name, number in subject.numbers.items() if isinstance(number, float)}
     run(kernel, arrays, subject.binding(kernel).sizes, numbers, check=False, rules=recorder)
     return Counter(id(e.op) for e in recorder.executions if e.rank == 0 and is_counted(e.op))

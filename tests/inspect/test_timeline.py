@@ -17,7 +17,7 @@ from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.inspect.timeline import Event, Lengths, Timeline, timeline
 from tilewright.targets.reference.asynchronous import REFERENCE
-from tilewright.targets.reference.recorder import Recorder
+from tilewright.targets.reference.recorder import ExecutionRecorder
 from tilewright.targets.reference.run import run
 
 from .pictures import check_picture
@@ -186,8 +186,8 @@ def late(X, Y):
     tw.copy(s, Y.tile((128,), (0,)), threads=128)
 
 
-def record(kernel: tw.Kernel, **arrays: np.ndarray) -> tuple[Recorder, Timeline]:
-    recorder = Recorder(REFERENCE)
+def record(kernel: tw.Kernel, **arrays: np.ndarray) -> tuple[ExecutionRecorder, Timeline]:
+    recorder = ExecutionRecorder(REFERENCE)
     traced = kernel.trace(*arrays.values())
     run(traced, arrays, rules=recorder).raise_if_any()
     return recorder, timeline(traced.name, recorder.executions, traced.lanes)
@@ -218,7 +218,7 @@ def test_recording_changes_nothing() -> None:
     plain, recorded = np.zeros(128, np.float32), np.zeros(128, np.float32)
     traced = late.trace(x, plain)
     alone = run(traced, {"X": x, "Y": plain})
-    recorder = Recorder(REFERENCE)
+    recorder = ExecutionRecorder(REFERENCE)
     noted = run(traced, {"X": x, "Y": recorded}, rules=recorder)
     assert plain.tobytes() == recorded.tobytes()
     assert str(alone) == str(noted)

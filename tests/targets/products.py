@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.checking.compare import Accumulation, Comparison, compare_gemm
+from tilewright.checking.compare import Accumulation, GemmComparison, compare_gemm
 from tilewright.checking.sample import normal
 from tilewright.ir.mma import MmaAtom
 from tilewright.runtime.kernel import Bound
@@ -125,7 +125,7 @@ class Product:
         rounded = 1 + last if self.atom.rounding == "nearest" else 1.0
         return [a, b, c], np.broadcast_to(np.tile([1.0, rounded], 32)[:, None], c.shape)
 
-    def compare(self, a: Any, b: Any, c: Any) -> Comparison:
+    def compare(self, a: Any, b: Any, c: Any) -> GemmComparison:
         """Under the bound that the atom's record states."""
         return compare_gemm(a, b.T, c, Accumulation.of(self.atom))
 

@@ -117,7 +117,7 @@ class Accumulation:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GemmComparison:
     """The outcome of a comparison.
 
     Args:
@@ -161,7 +161,7 @@ class Comparison:
 
 
 @launches
-def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) -> Comparison:
+def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) -> GemmComparison:
     """Compare ``c`` with ``a @ b``, element by element, under a derived bound.
 
     Args:
@@ -187,14 +187,14 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
     element = dtype((a if dtype(a.dtype).is_float else b).dtype)
     how = how or Accumulation.default(element)
     if c.size == 0:
-        return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+        return GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
     if not element.is_float:
         return _compare_integers(a, b, c, how)
     return _compare_floats(inputs(a, how), inputs(b, how), c, how)
 
 
 @np.errstate(all="ignore")
-def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparison:
+def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> GemmComparison:
     panel = max(1, _PANEL // c.shape[1])
     sampled = np.linspace(0, len(c) - 1, min(len(c), _SAMPLE)).astype(int)
     worst: tuple[float, tuple[int, int], tuple[float, ...]] | None = None
@@ -220,7 +220,7 @@ def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparis
         residual, product, bound = (np.concatenate(parts) for parts in zip(*samples, strict=True))
         reason, resolved = lost_terms(a[sampled], b, residual, product, bound)
     value, reference, off, limit = worst[2]
-    return Comparison(not reason, worst[1], value, reference, off, limit, reason, resolved)
+    return GemmComparison(not reason, worst[1], value, reference, off, limit, reason, resolved)
 
 
 def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> tuple[Array, Array]:
@@ -414,7 +414,7 @@ def _centred(values: Array, axis: int) -> Array:
     return values - values.mean(axis=axis, keepdims=True) if values.shape[axis] >= 4 else values
 
 
-def _compare_integers(a: Array, b: Array, c: Array, how: Accumulation) -> Comparison:
+def _compare_integers(a: Array, b: Array, c: Array, how: Accumulation) -> GemmComparison:
     """Exact, modulo the accumulator's width, as wrapping sums are."""
     narrow = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[1] < 1 << 20
     exact: Any = np.float64 if narrow else np.int64
@@ -424,4 +424,4 @@ def _compare_integers(a: Array, b: Array, c: Array, how: Accumulation) -> Compar
     row, column = (int(i) for i in np.unravel_index(int(np.argmax(differ)), c.shape))
     value, expected = float(c[row, column]), float(reference[row, column])
     reason = f"{int(differ.sum())} of {c.size} elements differ" if differ.any() else ""
-    return Comparison(not reason, (row, column), value, expected, abs(value - expected), 0.0, reason, 1.0)
+    return GemmComparison(not reason, (row, column), value, expected, abs(value - expected), 0.0, reason, 1.0)

@@ -31,7 +31,7 @@ from tilewright.checking.compare import (
     SPREAD,
     Accumulation,
     Array,
-    Comparison,
+    GemmComparison,
     gemm_bound,
     inputs,
     lost_terms,
@@ -76,7 +76,7 @@ def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Arra
 
 
 @launches
-def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int = 2) -> Comparison:
+def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int = 2) -> GemmComparison:
     """Whether ``c = a @ b``, computed by products of halves.
 
     Args:
@@ -101,7 +101,7 @@ def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int 
     if a.ndim != 2 or b.ndim != 2 or c.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:
         raise LaunchError(f"compare_halves: a {a.shape} @ b {b.shape} and c {c.shape} do not fit")
     if c.size == 0:
-        return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+        return GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
     product = a.astype(np.float64) @ b.astype(np.float64)
     bound = halves_bound(a, b, how, halves)
     residual = c.astype(np.float64) - product
@@ -112,7 +112,7 @@ def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int 
     if not wrong:
         reason, resolved = lost_terms(a, b, residual, product, bound)
     numbers = (float(c[m, n]), float(product[m, n]), float(abs(residual[m, n])), float(bound[m, n]))
-    return Comparison(not reason, (int(m), int(n)), *numbers, reason, resolved)
+    return GemmComparison(not reason, (int(m), int(n)), *numbers, reason, resolved)
 
 
 # ---------------------------------------------------------------- complex products
@@ -130,7 +130,7 @@ def compare_complex(
     how: Accumulation | None = None,
     method: str = "4m",
     halves: int = 0,
-) -> Comparison:
+) -> GemmComparison:
     """Whether ``d = alpha * a @ b + beta * c``.
 
     Args:
@@ -163,7 +163,7 @@ def compare_complex(
     how = how or Accumulation.default(dtype(a_re.dtype))
     kind = dtype(given[0].dtype)
     if given[0].size == 0:
-        return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+        return GemmComparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
     a_re, a_im, b_re, b_im = (inputs(part, how) for part in (a_re, a_im, b_re, b_im))
     pairs = (
         (_alternating(a_re, -a_im, 1), _alternating(b_re, b_im, 0)),
@@ -212,7 +212,7 @@ def _of_three(
 
 def _compared(
     pair: tuple[Array, Array], which: str, residual: Array, product: Array, bound: Array
-) -> Comparison:
+) -> GemmComparison:
     """One of both parts."""
     with np.errstate(all="ignore"):
         ratio = np.where(np.isfinite(residual), np.abs(residual) / bound, np.inf)
@@ -222,7 +222,7 @@ def _compared(
         reason, resolved = lost_terms(*pair, residual, product, bound)
     expected, off, limit = (float(x[m, n]) for x in (product, residual, bound))
     at = (int(m), int(n))
-    return Comparison(not reason, at, expected + off, expected, abs(off), limit, reason, resolved)
+    return GemmComparison(not reason, at, expected + off, expected, abs(off), limit, reason, resolved)
 
 
 def _epilogue_bound(

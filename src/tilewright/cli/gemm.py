@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.checking.compare import Comparison
+from tilewright.checking.compare import GemmComparison
 from tilewright.checking.sample import Array, Operands
 from tilewright.cli.console import choose, choose_precision, duration, reports, say, working
 from tilewright.cli.matrices import gather
@@ -171,7 +171,7 @@ def _compiled(executable: Executable) -> str:
     return f"{how} {duration(executable.seconds)} for {executable.arch}{'; ' * bool(resources)}{resources}"
 
 
-def _verified(found: Comparison, trial: Trial) -> str:
+def _verified(found: GemmComparison, trial: Trial) -> str:
     m, n, _ = trial.operands.shape
     if trial.out_dtype.kind != "float":
         return f"all {m * n} elements equal the exact product"

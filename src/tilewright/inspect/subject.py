@@ -39,7 +39,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.listing import Listing
 from tilewright.targets.reference.asynchronous import REFERENCE
-from tilewright.targets.reference.recorder import Recorder
+from tilewright.targets.reference.recorder import ExecutionRecorder
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import bind_sizes, run
 from tilewright.targets.target import CUDA, target_named
@@ -219,7 +219,7 @@ class Subject:
         if list(place) != nearest:
             legal = ",".join(map(str, nearest[: len(grid)]))
             raise LaunchError(f"block {place} is outside of the grid; nearest legal choice: {legal}")
-        recorder = Recorder(REFERENCE)
+        recorder = ExecutionRecorder(REFERENCE)
         report = run(kernel, arrays, prepared.binding.sizes, self.numbers, rules=recorder, blocks=[place])
         report.raise_if_any()
         return timeline(kernel.name, recorder.executions, kernel.lanes)

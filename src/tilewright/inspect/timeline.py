@@ -17,7 +17,7 @@ from tilewright.errors import LaunchError
 from tilewright.ir import async_ops, ops
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.op import Op
-from tilewright.targets.reference.recorder import Execution, Touch
+from tilewright.targets.reference.recorder import RecordedExecution, Touch
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,16 @@ class Timeline:
 
 
 def timeline(
-    kernel: str, executions: Sequence[Execution], lanes: int = REFERENCE.lanes, lengths: Lengths | None = None
+    kernel: str,
+    executions: Sequence[RecordedExecution],
+    lanes: int = REFERENCE.lanes,
+    lengths: Lengths | None = None,
 ) -> Timeline:
     """The timeline of the block that was recorded first, with all of its cluster.
 
     Args:
         kernel: the kernel's name.
-        executions: what a `Recorder` noted.
+        executions: what an `ExecutionRecorder` noted.
         lanes: threads per warp.
         lengths: how long operations take.
 
@@ -171,17 +174,17 @@ class _Clock:
         self.warps = warps
         self.events: list[Event] = []
         self._free: dict[_Who, int] = defaultdict(int)
-        self._starts: dict[Execution, int] = {}
+        self._starts: dict[RecordedExecution, int] = {}
         self._phases: dict[tuple[int, str, int, int], int] = defaultdict(int)
         self._copies: dict[_Who, _Groups] = defaultdict(_Groups)
         self._stores: dict[_Who, _Groups] = defaultdict(_Groups)
         self._multiplies: dict[_Who, _Groups] = defaultdict(_Groups)
         self._units: dict[_Who, _Unit] = defaultdict(_Unit)
         self._meetings: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        self._met: dict[Execution, tuple[object, ...]] = {}
+        self._met: dict[RecordedExecution, tuple[object, ...]] = {}
         self._passed: dict[tuple[object, ...], int] = defaultdict(int)
 
-    def begin(self, execution: Execution) -> None:
+    def begin(self, execution: RecordedExecution) -> None:
         """Note when a warp comes to an operation, and at a barrier, whom it meets there."""
         who, block = _who(execution), execution.block
         start = self._free[who]
@@ -202,7 +205,7 @@ class _Clock:
         self._meetings[key].append(start)
         self._met[execution] = key
 
-    def end(self, execution: Execution) -> None:
+    def end(self, execution: RecordedExecution) -> None:
         """Note how long the operation took the warp, and what goes on in the background."""
         start, who, lengths = self._starts[execution], _who(execution), self.lengths
         end, kind = start, "issue"
@@ -254,7 +257,7 @@ class _Clock:
             case _:
                 return self._copies[who]
 
-    def _issue_mma(self, execution: Execution, op: async_ops.MmaAsync, issued: int) -> None:
+    def _issue_mma(self, execution: RecordedExecution, op: async_ops.MmaAsync, issued: int) -> None:
         """The last of a warpgroup's warps to issue lets the multiply begin, after those before it."""
         size = max(op.mma.atom.lanes // self.lanes, 1)
         leader = execution.warp - execution.rank % size
@@ -270,17 +273,23 @@ class _Clock:
         for warp, (_, group) in parts.items():
             self._multiplies[execution.block, warp].ends.append((group, unit.free))
 
-    def _go_on(self, execution: Execution, agent: str, kind: str, start: int, length: int) -> int:
+    def _go_on(self, execution: RecordedExecution, agent: str, kind: str, start: int, length: int) -> int:
         self._add(execution, agent, kind, start, start + length, execution.touches)
         return start + length
 
-    def _reach(self, execution: Execution, time: int) -> None:
+    def _reach(self, execution: RecordedExecution, time: int) -> None:
         for block, phase in execution.reached:
             place = (block, execution.barrier, execution.stage, phase)
             self._phases[place] = max(self._phases[place], time)
 
     def _add(
-        self, execution: Execution, agent: str, kind: str, start: int, end: int, touches: tuple[Touch, ...]
+        self,
+        execution: RecordedExecution,
+        agent: str,
+        kind: str,
+        start: int,
+        end: int,
+        touches: tuple[Touch, ...],
     ) -> None:
         op, has_barrier = execution.op, bool(execution.barrier)
         line = str(op.location.frame) if op.location else ""
@@ -289,5 +298,5 @@ class _Clock:
         self.events.append(Event(agent, op.verb, kind, start, end, *place, touches, *who))
 
 
-def _who(execution: Execution) -> _Who:
+def _who(execution: RecordedExecution) -> _Who:
     return execution.block, execution.warp

@@ -39,7 +39,7 @@ from tilewright.views.view import View
 
 
 @dataclass(frozen=True)
-class _State:
+class _PathCounts:
     """Minimum numbers of started accesses over all paths to a point.
 
     Args:
@@ -50,9 +50,9 @@ class _State:
     open: int
     groups: tuple[int, ...]
 
-    def or_(self, other: _State) -> _State:
+    def or_(self, other: _PathCounts) -> _PathCounts:
         """Return the minimum over two paths."""
-        return _State(min(self.open, other.open), tuple(map(min, self.groups, other.groups)))
+        return _PathCounts(min(self.open, other.open), tuple(map(min, self.groups, other.groups)))
 
 
 class _Count:
@@ -66,33 +66,33 @@ class _Count:
         self.threads = threads
         self.found: dict[int, int] = {}
 
-    def block(self, block: Block, state: _State) -> _State:
+    def block(self, block: Block, state: _PathCounts) -> _PathCounts:
         """Return the state after a block."""
         for op in block.ops:
             state = self.op(op, state)
         return state
 
-    def op(self, op: Op, state: _State) -> _State:
+    def op(self, op: Op, state: _PathCounts) -> _PathCounts:
         """Return the state after one operation."""
         match op:
             case AsyncWait():
                 left = state.open + sum(state.groups[: op.pending])
                 self.found[id(op)] = min(left, self.found.get(id(op), left))
             case AsyncCommit():
-                return _State(0, (state.open, *state.groups)[: len(state.groups)])
+                return _PathCounts(0, (state.open, *state.groups)[: len(state.groups)])
             case For():
                 return self.loop(op, state)
             case If():
                 return self.block(op.then, state).or_(self.block(op.otherwise, state))
             case _ if is_in_background(op) and op.spread.size_threads >= self.threads:
                 each = op.spread.size_values // (op.vector or 1)
-                return _State(state.open + each, state.groups)
+                return _PathCounts(state.open + each, state.groups)
             case _:
                 for region in op.regions:
                     state = state.or_(self.block(region, state))
         return state
 
-    def loop(self, op: For, state: _State) -> _State:
+    def loop(self, op: For, state: _PathCounts) -> _PathCounts:
         """Return the state after a loop with any number of iterations, including none."""
         while (again := state.or_(self.block(op.body, state))) != state:
             state = again
@@ -107,7 +107,7 @@ def accesses_under_way(kernel: Kernel) -> list[int]:
     """
     waits = [op for op in kernel.walk() if isinstance(op, AsyncWait)]
     count = _Count(kernel.threads)
-    count.block(kernel.body, _State(0, (0,) * max((op.pending for op in waits), default=0)))
+    count.block(kernel.body, _PathCounts(0, (0,) * max((op.pending for op in waits), default=0)))
     return [count.found[id(op)] for op in waits]
 
 

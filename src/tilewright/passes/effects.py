@@ -23,7 +23,7 @@ from tilewright.threads.distribution import Distribution
 
 
 @dataclass(frozen=True, eq=False)
-class Access:
+class MemoryAccess:
     """One operation's access to one tensor in memory.
 
     Args:
@@ -46,7 +46,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """One level of nesting on the path to an operation.
 
     Args:
@@ -61,7 +61,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class AccessingOp:
     """An operation that accesses memory.
 
     Args:
@@ -72,9 +72,9 @@ class Site:
     """
 
     op: Op
-    way: tuple[Step, ...]
+    way: tuple[PathStep, ...]
     order: int
-    accesses: tuple[Access, ...]
+    accesses: tuple[MemoryAccess, ...]
 
     @property
     def is_in_background(self) -> bool:
@@ -91,7 +91,7 @@ class Site:
         )
 
 
-def accesses(op: Op, lanes: int) -> Iterator[Access]:
+def accesses(op: Op, lanes: int) -> Iterator[MemoryAccess]:
     """Yield the memory accesses that an operation declares by its roles and its type."""
     for writes, values in ((False, op.read), (True, op.written)):
         for value in values:
@@ -99,7 +99,7 @@ def accesses(op: Op, lanes: int) -> Iterator[Access]:
                 spread = _spread(op, value)
                 by_warp = spread is not None and may_be_by_matrices(op, value, spread, lanes)
                 reduction = op.reduction if isinstance(op, Copy) and writes else None
-                yield Access(op, value, writes, spread, by_warp, is_in_background(op), reduction)
+                yield MemoryAccess(op, value, writes, spread, by_warp, is_in_background(op), reduction)
 
 
 def _spread(op: Op, value: Value) -> Distribution | None:
@@ -113,19 +113,19 @@ def _spread(op: Op, value: Value) -> Distribution | None:
     return None
 
 
-def sites(kernel: Kernel) -> list[Site]:
+def sites(kernel: Kernel) -> list[AccessingOp]:
     """Return every operation of a kernel that accesses memory, in program order."""
     return list(_sites(kernel.body, None, (), kernel.lanes, iter(range(10**9))))
 
 
 def _sites(
-    block: Block, owner: Op | None, way: tuple[Step, ...], lanes: int, count: Iterator[int]
-) -> Iterator[Site]:
+    block: Block, owner: Op | None, way: tuple[PathStep, ...], lanes: int, count: Iterator[int]
+) -> Iterator[AccessingOp]:
     for at, op in enumerate(block.ops):
-        here = (*way, Step(owner, block, at))
+        here = (*way, PathStep(owner, block, at))
         order = next(count)
         if found := tuple(accesses(op, lanes)):
-            yield Site(op, here, order, found)
+            yield AccessingOp(op, here, order, found)
         for region in op.regions:
             yield from _sites(region, op, here, lanes, count)
 

@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Barrier, Op, WarpBarrier
 from tilewright.ir.types import Memory, Value
-from tilewright.passes.effects import Access, Integers, Site, sites
+from tilewright.passes.effects import AccessingOp, Integers, MemoryAccess, sites
 from tilewright.passes.routes import Event, Meeting, Point, Route, meetings, passed
 from tilewright.symbolic.expr import add, equal, expand, floordiv, mul, prove
 from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym
@@ -72,7 +72,7 @@ class Overlaps:
         self.threads, self.lanes = threads, lanes
         self._known: dict[tuple[Any, ...], Touched] = {}
 
-    def reach(self, one: Access, other: Access, at_one: Places, at_other: Places) -> Reach:
+    def reach(self, one: MemoryAccess, other: MemoryAccess, at_one: Places, at_other: Places) -> Reach:
         """Return the set of threads among which elements pass between two accesses to one buffer.
 
         Args:
@@ -83,7 +83,7 @@ class Overlaps:
         """
         if one.reduction is not None and one.reduction == other.reduction:
             return Reach.NOBODY
-        pair = _Pair(one, other, at_one, at_other)
+        pair = _AccessPair(one, other, at_one, at_other)
         if pair.is_apart():
             return Reach.NOBODY
         most = Reach.THREAD if self.threads == 1 else Reach.BLOCK if self.threads > self.lanes else Reach.WARP
@@ -96,7 +96,7 @@ class Overlaps:
                 break
         return found
 
-    def _compare(self, pair: _Pair, env: Mapping[Sym, int]) -> Reach:
+    def _compare(self, pair: _AccessPair, env: Mapping[Sym, int]) -> Reach:
         one, other = (self._touched(side, env) for side in pair.sides)
         if not len(one.elements) or not len(other.elements):
             return Reach.NOBODY
@@ -113,14 +113,14 @@ class Overlaps:
             return Reach.THREAD
         return Reach.WARP if (first // self.lanes == last // self.lanes).all() else Reach.BLOCK
 
-    def _touched(self, side: _Side, env: Mapping[Sym, int]) -> Touched:
+    def _touched(self, side: _AccessSide, env: Mapping[Sym, int]) -> Touched:
         own = {sym: value for sym, value in env.items() if sym in side.free}
         key = (id(side.access), side.places, side.valid, tuple(sorted(own.items(), key=str)))
         if key not in self._known:
             self._known[key] = self._compute(side, own)
         return self._known[key]
 
-    def _compute(self, side: _Side, env: Mapping[Sym, int]) -> Touched:
+    def _compute(self, side: _AccessSide, env: Mapping[Sym, int]) -> Touched:
         spread = side.access.spread
         assert spread is not None
         table = spread.table[: self.threads]
@@ -158,10 +158,10 @@ def _first_copies(spread: Distribution, threads: int) -> np.ndarray[Any, np.dtyp
     return first
 
 
-class _Side:
+class _AccessSide:
     """One of two accesses: its element positions, written in its coordinates and the symbols of the pair."""
 
-    def __init__(self, access: Access, at: Places) -> None:
+    def __init__(self, access: MemoryAccess, at: Places) -> None:
         self.access = access
         kind = access.value.tensor
         view = kind.view
@@ -198,11 +198,11 @@ class _Side:
         return tuple(expand(add(place, mul(base, -1))) for place, base in pairs)
 
 
-class _Pair:
+class _AccessPair:
     """Two accesses to one buffer, and the possible values of their symbols."""
 
-    def __init__(self, one: Access, other: Access, at_one: Places, at_other: Places) -> None:
-        self.sides = _Side(one, at_one), _Side(other, at_other)
+    def __init__(self, one: MemoryAccess, other: MemoryAccess, at_one: Places, at_other: Places) -> None:
+        self.sides = _AccessSide(one, at_one), _AccessSide(other, at_other)
         self.is_known = all(side.is_known for side in self.sides)
         self.spans: dict[Sym, Sequence[int]] = {}
         if self.is_known:
@@ -303,8 +303,8 @@ class Hazard:
     """
 
     tensor: Value
-    before: Site
-    after: Site
+    before: AccessingOp
+    after: AccessingOp
     writes: tuple[bool, bool]
     reach: Reach
     in_background: bool
@@ -362,7 +362,9 @@ def hazards(kernel: Kernel, buffers: Collection[str] | None = None) -> list[Haza
     ]
 
 
-def _conflicting(one: Site, other: Site, buffers: Collection[str] | None) -> Iterator[tuple[Access, Access]]:
+def _conflicting(
+    one: AccessingOp, other: AccessingOp, buffers: Collection[str] | None
+) -> Iterator[tuple[MemoryAccess, MemoryAccess]]:
     """Yield pairs of accesses to one buffer, at least one a write."""
     for mine in one.accesses:
         if buffers is not None and mine.value.buffer.name not in buffers:
@@ -373,7 +375,11 @@ def _conflicting(one: Site, other: Site, buffers: Collection[str] | None) -> Ite
 
 
 def _between(
-    one: Site, other: Site, pairs: list[tuple[Access, Access]], known: Integers, overlaps: Overlaps
+    one: AccessingOp,
+    other: AccessingOp,
+    pairs: list[tuple[MemoryAccess, MemoryAccess]],
+    known: Integers,
+    overlaps: Overlaps,
 ) -> Iterator[Hazard]:
     least = Reach.THREAD if one.is_in_background else Reach.WARP
     for family in meetings(one, other, known, one.is_in_background):

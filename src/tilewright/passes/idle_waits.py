@@ -35,7 +35,7 @@ HARMLESS = (Fragment, Fill, Elementwise, Variable, SetVariable, GetVariable)
 
 
 @dataclass(frozen=True)
-class _State:
+class _Pending:
     """Upper bounds on pending work over all paths to a point.
 
     Args:
@@ -48,10 +48,10 @@ class _State:
     stores: int = 0
     is_touched: bool = False
 
-    def or_(self, other: _State) -> _State:
+    def or_(self, other: _Pending) -> _Pending:
         """Return the upper bounds over two paths."""
         copies, stores = max(self.copies, other.copies), max(self.stores, other.stores)
-        return _State(copies, stores, self.is_touched or other.is_touched)
+        return _Pending(copies, stores, self.is_touched or other.is_touched)
 
 
 class _Flow:
@@ -63,15 +63,15 @@ class _Flow:
 
     def __init__(self, most: int) -> None:
         self.needed: set[int] = set()
-        self._unknown = _State(most, most, True)
+        self._unknown = _Pending(most, most, True)
 
-    def block(self, block: Block, state: _State) -> _State:
+    def block(self, block: Block, state: _Pending) -> _Pending:
         """Return the state after a block."""
         for op in block.ops:
             state = self._op(op, state)
         return state
 
-    def _op(self, op: Op, state: _State) -> _State:
+    def _op(self, op: Op, state: _Pending) -> _Pending:
         match op:
             case AsyncWait():
                 left = min(state.copies, op.pending)
@@ -101,7 +101,7 @@ class _Flow:
             state = state.or_(self.block(region, self._unknown))
         return state if is_harmless else replace(state, is_touched=True)
 
-    def _waited(self, op: Op, state: _State, is_needed: bool, **changes: int) -> _State:
+    def _waited(self, op: Op, state: _Pending, is_needed: bool, **changes: int) -> _Pending:
         if not is_needed:
             return state
         self.needed.add(id(op))
@@ -113,7 +113,7 @@ def drop_idle_waits(kernel: Kernel) -> Passed:
     waits = [op for op in kernel.walk() if isinstance(op, AsyncWait | BulkWait | Barrier)]
     pending = [op.pending for op in waits if not isinstance(op, Barrier)]
     flow = _Flow(1 + max(pending, default=0))
-    flow.block(kernel.body, _State())
+    flow.block(kernel.body, _Pending())
     idle = [op for op in waits if id(op) not in flow.needed]
     if not idle:
         return kernel, ()

@@ -14,7 +14,7 @@ from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
 
 from tilewright.ir.ops import Block, For, Op
-from tilewright.passes.effects import Integers, Site
+from tilewright.passes.effects import AccessingOp, Integers
 from tilewright.symbolic.expr import add, all_of, less, mul, negate, prove
 from tilewright.symbolic.nodes import And, Cond, FloorDiv, Int, Mod, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
@@ -50,7 +50,7 @@ Event: TypeAlias = "Point | Op"
 """An element of a route: a point, or the operation after it."""
 
 
-class Turns(NamedTuple):
+class LoopPosition(NamedTuple):
     """Iterations of the loops around one of two operations, on the route out of them or into them.
 
     On the way out, a loop is "at its end" in its last iteration; on the way in, in its first.
@@ -66,7 +66,7 @@ class Turns(NamedTuple):
     away: int = 0
     is_least: bool = False
 
-    def is_within(self, other: Turns) -> bool:
+    def is_within(self, other: LoopPosition) -> bool:
         """Return whether every execution in these iterations passes all that one in the others passes."""
         return other.level < 0 or (self.level == other.level and self.away >= other.away)
 
@@ -84,14 +84,14 @@ class Meeting(NamedTuple):
     route: Route
     before: dict[Sym, Int]
     after: dict[Sym, Int]
-    turns: tuple[Turns, Turns, Turns]
+    turns: tuple[LoopPosition, LoopPosition, LoopPosition]
 
     def is_within(self, other: Meeting) -> bool:
         """Return whether everything that orders the other meeting also orders this one."""
         return all(mine.is_within(its) for mine, its in zip(self.turns, other.turns, strict=True))
 
 
-def meetings(one: Site, other: Site, known: Integers, exact: bool) -> Iterator[list[Meeting]]:
+def meetings(one: AccessingOp, other: AccessingOp, known: Integers, exact: bool) -> Iterator[list[Meeting]]:
     """Yield the ways in which ``other`` can follow ``one``, in families sorted from nearest to farthest.
 
     Args:
@@ -103,13 +103,13 @@ def meetings(one: Site, other: Site, known: Integers, exact: bool) -> Iterator[l
     level = _common(one, other)
     apart = one.way[level].at != other.way[level].at
     if apart and one.way[level].at < other.way[level].at:
-        yield _family(_Pair(one, other, level, None, known), exact)
+        yield _family(_OpPair(one, other, level, None, known), exact)
     for depth in range(1, level + 1):
         if isinstance(one.way[depth].owner, For):
-            yield _family(_Pair(one, other, level, depth, known), exact)
+            yield _family(_OpPair(one, other, level, depth, known), exact)
 
 
-def _common(one: Site, other: Site) -> int:
+def _common(one: AccessingOp, other: AccessingOp) -> int:
     """Return the level of the innermost block that contains both."""
     level = 0
     for (mine, its), (inner, its_inner) in pairwise(zip(one.way, other.way, strict=False)):
@@ -119,14 +119,14 @@ def _common(one: Site, other: Site) -> int:
     return level
 
 
-def _family(pair: _Pair, exact: bool) -> list[Meeting]:
+def _family(pair: _OpPair, exact: bool) -> list[Meeting]:
     outward, around, inward = pair.options(exact)
     made = sorted(product(outward, around, inward), key=lambda turns: sum(turn.away for turn in turns))
     return [meeting for turns in made if (meeting := pair.meeting(*turns)) is not None]
 
 
 @dataclass
-class _Pair:
+class _OpPair:
     """Two operations in the same iteration of all common loops, or in different iterations of one of them.
 
     Args:
@@ -137,8 +137,8 @@ class _Pair:
         known: the integers of the kernel.
     """
 
-    one: Site
-    other: Site
+    one: AccessingOp
+    other: AccessingOp
     level: int
     depth: int | None
     known: Integers
@@ -146,20 +146,20 @@ class _Pair:
     outer: list[For] = field(default_factory=list)
     inner: list[For] = field(default_factory=list)
 
-    def options(self, exact: bool) -> tuple[list[Turns], list[Turns], list[Turns]]:
+    def options(self, exact: bool) -> tuple[list[LoopPosition], list[LoopPosition], list[LoopPosition]]:
         """Return the iterations to distinguish: out of the first, of the common loop, into the second."""
         shared = self.level + 1 if self.depth is None else self.depth + 1
         self.outer = _loops(self.one, shared)
         self.inner = _loops(self.other, shared)
-        around = [Turns()] if self.depth is None else _counts(0, 1, MOST_TURNS if exact else 1)
+        around = [LoopPosition()] if self.depth is None else _counts(0, 1, MOST_TURNS if exact else 1)
         few = MOST_TURNS if exact and self.depth is None else 0
         return (
-            [Turns(), *(turns for at in range(len(self.outer)) for turns in _counts(at, 1, few))],
+            [LoopPosition(), *(turns for at in range(len(self.outer)) for turns in _counts(at, 1, few))],
             around,
-            [Turns(), *(turns for at in range(len(self.inner)) for turns in _counts(at, 1, few))],
+            [LoopPosition(), *(turns for at in range(len(self.inner)) for turns in _counts(at, 1, few))],
         )
 
-    def meeting(self, outward: Turns, around: Turns, inward: Turns) -> Meeting | None:
+    def meeting(self, outward: LoopPosition, around: LoopPosition, inward: LoopPosition) -> Meeting | None:
         """Return the meeting in these iterations; None if a loop is too short or a branch is not taken."""
         shared = self.one.way[: self.level + 1 if self.depth is None else self.depth]
         blocks = {id(step.block) for step in shared}
@@ -198,7 +198,7 @@ class _Pair:
             )
         )
 
-    def _route(self, outward: Turns, around: Turns, inward: Turns) -> Route:
+    def _route(self, outward: LoopPosition, around: LoopPosition, inward: LoopPosition) -> Route:
         one, other = self.one.way, self.other.way
         level = self.level if self.depth is None else self.depth
         legs: list[Leg] = []
@@ -224,18 +224,18 @@ def _rest(block: Block, low: int) -> Leg:
     return Leg(block, low, len(block.ops))
 
 
-def _loops(site: Site, level: int) -> list[For]:
+def _loops(site: AccessingOp, level: int) -> list[For]:
     """Return the loops around an operation, starting at a level, the outermost first."""
     return [step.owner for step in site.way[level:] if isinstance(step.owner, For)]
 
 
-def _counts(level: int, least: int, most: int) -> list[Turns]:
+def _counts(level: int, least: int, most: int) -> list[LoopPosition]:
     """Return the iteration distances of a loop to distinguish, and one for all larger ones."""
-    exact = [Turns(level, count) for count in range(least, most + 1)]
-    return [*exact, Turns(level, most + 1, True)]
+    exact = [LoopPosition(level, count) for count in range(least, most + 1)]
+    return [*exact, LoopPosition(level, most + 1, True)]
 
 
-def _turned(owner: Op | None, loops: Sequence[For], turns: Turns) -> bool:
+def _turned(owner: Op | None, loops: Sequence[For], turns: LoopPosition) -> bool:
     return turns.level >= 0 and owner is loops[turns.level]
 
 
@@ -252,7 +252,7 @@ def _turns_so_often(loop: For, count: int) -> bool:
     return known is None or known >= count
 
 
-def _away(loop: For, turns: Turns, what: str) -> Int:
+def _away(loop: For, turns: LoopPosition, what: str) -> Int:
     return add(turns.away, Sym(f"{loop.index.name}_more_{what}")) if turns.is_least else turns.away
 
 
@@ -260,7 +260,7 @@ def _renamed(sym: Sym, what: str) -> Sym:
     return Sym(f"{sym.name}_{what}", sym.low, sym.high, sym.divisor)
 
 
-def _index(loop: For, start: Int, stop: Int, at: int, turns: Turns, is_outward: bool) -> Int:
+def _index(loop: For, start: Int, stop: Int, at: int, turns: LoopPosition, is_outward: bool) -> Int:
     """Return the loop index: in one of the last iterations on the way out, one of the first on the way in."""
     what = "before" if is_outward else "after"
     if 0 <= turns.level < at:

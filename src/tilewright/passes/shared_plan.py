@@ -44,7 +44,7 @@ from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
 
-Step = tuple[Op | None, Block, int]
+PathStep = tuple[Op | None, Block, int]
 """One level on the path to an operation: the enclosing operation, its block, and the index in that block."""
 
 
@@ -103,7 +103,7 @@ class Life:
     """
 
     tensor: Shared
-    uses: tuple[tuple[Step, ...], ...]
+    uses: tuple[tuple[PathStep, ...], ...]
 
     @staticmethod
     def of(kernel: Kernel, tensor: Shared) -> Life:
@@ -122,7 +122,9 @@ class Life:
         return any(_is_beside_threads(op) for op in self.operations())
 
 
-def _uses(block: Block, value: Value, way: tuple[Step, ...], around: Op | None) -> Iterator[tuple[Step, ...]]:
+def _uses(
+    block: Block, value: Value, way: tuple[PathStep, ...], around: Op | None
+) -> Iterator[tuple[PathStep, ...]]:
     for place, op in enumerate(block.ops):
         here = (*way, (around, block, place))
         # Making a view is not a use. The operations that access its rows read the index.
@@ -178,7 +180,7 @@ def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
     return fresh and _separated(block, other, one, max(second), again, met)
 
 
-def _common(ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+def _common(ways: Sequence[tuple[PathStep, ...]]) -> tuple[PathStep, ...]:
     """Return the common prefix of all paths."""
     shortest = min(len(way) for way in ways) - 1
     count = 0

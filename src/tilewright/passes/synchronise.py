@@ -108,7 +108,7 @@ MOST_PENDING = 1 << 16
 
 
 @dataclass
-class Groups:
+class CopyGroups:
     """Waits and commits for asynchronous copies.
 
     Args:
@@ -309,7 +309,7 @@ class _Plan:
         self.unmet = [h for h in found if h.needs_barrier and not self._is_met(h)]
         sets = [self._candidates(hazard) for hazard in self.unmet]
         self.barriers = set(cheapest_cover(sets, self._cost, self._latest))
-        self.groups = Groups(copied, self._meets)
+        self.groups = CopyGroups(copied, self._meets)
         self.groups.place(kernel.body, self._candidates, self._cost, self._latest)
         self.placed: dict[Point, list[Op]] = {}
         self.notes: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.checking.compare import Comparison
+from tilewright.checking.compare import GemmComparison
 from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
 from tilewright.dtypes import IN_TORCH, DType
@@ -91,11 +91,11 @@ class ComplexTrial:
         """Run it to its end; gives back what ran, and the seconds that the call took."""
         return first_time(self.launch, self.target)
 
-    def verify(self) -> Comparison:
+    def verify(self) -> GemmComparison:
         """Compare elements, of large results those of some rows, under a bound for each."""
         return self._verified(self._there[2])
 
-    def _verified(self, there: Any) -> Comparison:
+    def _verified(self, there: Any) -> GemmComparison:
         made = tuple(map(device_get, there)) if isinstance(there, tuple) else device_get(there)
         rows = np.unique(np.linspace(0, self.shape[0] - 1, min(MOST_ROWS, self.shape[0])).astype(int))
         sides = (

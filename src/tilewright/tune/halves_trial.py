@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.checking.compare import Accumulation, Comparison
+from tilewright.checking.compare import Accumulation, GemmComparison
 from tilewright.checking.composed_products import compare_halves
 from tilewright.checking.sample import Operands
 from tilewright.ops.grades import F32, HALVES_OF, is_split
@@ -64,7 +64,7 @@ class HalvesTrial(Trial):
         prepared.launch(arguments, pointers, None)
         return super().launch()
 
-    def verify(self) -> Comparison:
+    def verify(self) -> GemmComparison:
         """Compare every element of C under the bound of halves."""
         how = Accumulation.of(self.atom, self.period)
         return compare_halves(self.operands.a, self.operands.b, self.result(), how, self.halves)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.calls import launches
-from tilewright.checking.compare import Accumulation, Comparison, compare_gemm
+from tilewright.checking.compare import Accumulation, GemmComparison, compare_gemm
 from tilewright.checking.sample import Operands
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, TilewrightError
@@ -140,7 +140,7 @@ class Trial:
         """C, in host memory."""
         return np.asarray(device_get(self._c))
 
-    def verify(self) -> Comparison:
+    def verify(self) -> GemmComparison:
         """Compare every element of C with a reference of higher precision."""
         made = self.operands
         return compare_gemm(made.a, made.b, self.result(), Accumulation.of(self.atom, self.period))

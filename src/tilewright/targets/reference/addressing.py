@@ -14,11 +14,11 @@ from tilewright.ir.ops import Gather, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Element, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, split_elements
-from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.agents import Actor
 from tilewright.targets.reference.checker import ROW_TWICE, Checker
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.footprint import Footprint
-from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.footprint import WarpFootprint
+from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.state import BlockState, Visit, Warp
 
 
@@ -49,7 +49,7 @@ class Gathers:
         }
         return {**warp.env, **tables}
 
-    def read(self, checker: Checker, warp: Warp, op: Op, value: Value, footprint: Footprint) -> None:
+    def read(self, checker: Checker, warp: Warp, op: Op, value: Value, footprint: WarpFootprint) -> None:
         """Read what places an access: in order with what others write, inside of the index, naming rows."""
         view = value.tensor.view
         if value not in self._elements:
@@ -93,8 +93,8 @@ class Gathers:
     def once(
         self,
         checker: Checker,
-        agent: Agent,
-        access: tuple[int, Value, Buffer],
+        agent: Actor,
+        access: tuple[int, Value, Storage],
         at: Array,
         lanes: Array,
     ) -> tuple[Array, Array]:
@@ -110,7 +110,7 @@ class Gathers:
         return at[first], lanes[first]
 
 
-def _integers(buffer: Buffer, at: Any) -> Any:
+def _integers(buffer: Storage, at: Any) -> Any:
     """Elements of a buffer as integers; -1, which is no row, where it has none."""
     at = np.asarray(at)
     inside = ~buffer.outside(at.ravel()).reshape(at.shape)
@@ -130,7 +130,7 @@ def owning_block(warp: Warp, value: Value) -> BlockState | None:
     return blocks[rank] if 0 <= rank < len(blocks) else None
 
 
-def buffer_of(warp: Warp, value: Value) -> Buffer | None:
+def buffer_of(warp: Warp, value: Value) -> Storage | None:
     """The memory of a tensor; None if the cluster has no block of that rank."""
     block = owning_block(warp, value)
     return None if block is None else block.buffers[value.buffer]
@@ -138,7 +138,7 @@ def buffer_of(warp: Warp, value: Value) -> Buffer | None:
 
 def accessed_buffer(
     checker: Checker, warp: Warp, op: Op, value: Value, action: str, check: bool
-) -> Buffer | None:
+) -> Storage | None:
     """The memory of a tensor that a warp accesses; another block must have begun, and must not have ended.
 
     Args:

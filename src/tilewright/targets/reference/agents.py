@@ -2,12 +2,12 @@
 
 Happens-before is kept with vector clocks.  Every agent has a *time*; an access carries its agent's time, and
 it comes before another access if the other's agent has since learnt of that time.  What an agent has learnt
-depends on how far a completion reaches, its `Scope`: a thread that waited for its own copy knows of it before
-the other lanes of its warp do, and these before the rest of the block.
+depends on how far a completion reaches, its `Visibility`: a thread that waited for its own copy knows of it
+before the other lanes of its warp do, and these before the rest of the block.
 
 Whether a step certainly comes after another one is a weaker question than whether it sees what the other
 wrote: bytes of a bulk copy arrive after the copy was issued, and tell nothing of what its issuer wrote.
-Barriers count by the former; `Agent.order` has it.
+Barriers count by the former; `Actor.order` has it.
 
 An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and those that
 work through another proxy than their issuer come after what the issuer's clocks for that know, one for each
@@ -36,7 +36,7 @@ class Proxy(Enum):
     ASYNC = "async"
 
 
-class Scope(IntEnum):
+class Visibility(IntEnum):
     """How far what an agent has learnt reaches."""
 
     LANE = 0
@@ -61,7 +61,7 @@ class Clocks:
     @staticmethod
     def of(agents: int) -> Clocks:
         """Clocks that know of nothing."""
-        return Clocks(np.zeros((len(Scope), agents), np.int64))
+        return Clocks(np.zeros((len(Visibility), agents), np.int64))
 
     def learn(self, other: Clocks) -> None:
         """Join what other clocks know, at every scope."""
@@ -70,7 +70,7 @@ class Clocks:
 
 
 @dataclass(eq=False)
-class Agent:
+class Actor:
     """One actor: a warp, the asynchronous copies that a warp issued, a bulk copy, the MMAs of a warpgroup.
 
     Args:
@@ -136,7 +136,7 @@ class Agent:
         self.time += 1
         self._know_itself()
 
-    def learn_time(self, scope: Scope, slot: int, time: int) -> None:
+    def learn_time(self, scope: Visibility, slot: int, time: int) -> None:
         """Learn, for all proxies, that another agent's time has passed."""
         learn_time(self.every, scope, slot, time)
 
@@ -146,14 +146,14 @@ class Agent:
 
     def _know_itself(self) -> None:
         if not self.in_background:
-            self.clocks.known[Scope.LANE][self.slot] = self.time
+            self.clocks.known[Visibility.LANE][self.slot] = self.time
         if len(self.order):
             self.order[self.slot] = self.time
 
 
-def learn_time(every: Array, scope: Scope, slot: int, time: int) -> None:
+def learn_time(every: Array, scope: Visibility, slot: int, time: int) -> None:
     """Let clocks, of shape (clocks, scopes, agents), know of one agent's time."""
-    for wider in (scope, Scope.LANE) if scope is Scope.BLOCK else (scope,):
+    for wider in (scope, Visibility.LANE) if scope is Visibility.BLOCK else (scope,):
         np.maximum(every[:, wider, slot], time, out=every[:, wider, slot])
 
 
@@ -179,7 +179,7 @@ class Message:
         others = tuple(dict(known) for known in self.others)
         return Message(self.every.copy(), self.order.copy(), others, self.seen)
 
-    def tell(self, agent: Agent, homes: Array, clocks: slice = slice(None)) -> None:
+    def tell(self, agent: Actor, homes: Array, clocks: slice = slice(None)) -> None:
         """Add what the first lane of a warp knows: of its own accesses, and what all lanes know.
 
         Args:
@@ -188,21 +188,21 @@ class Message:
             clocks: which of its clocks it tells; of signals it tells if it tells all.
         """
         told, known = self.every[clocks], agent.every[clocks]
-        for scope in (Scope.BLOCK, Scope.LANE):
-            np.maximum(told[:, scope], known[:, Scope.BLOCK], out=told[:, scope])
-        first = np.maximum(known[:, Scope.FIRST], known[:, Scope.LANE] * (homes == agent.home))
-        np.maximum(told[:, Scope.FIRST], first, out=told[:, Scope.FIRST])
+        for scope in (Visibility.BLOCK, Visibility.LANE):
+            np.maximum(told[:, scope], known[:, Visibility.BLOCK], out=told[:, scope])
+        first = np.maximum(known[:, Visibility.FIRST], known[:, Visibility.LANE] * (homes == agent.home))
+        np.maximum(told[:, Visibility.FIRST], first, out=told[:, Visibility.FIRST])
         for mine, known_to in zip(self.others[clocks], agent.every_others[clocks], strict=True):
             learn_others(mine, known_to)
         if clocks == slice(None):
             self.seen |= agent.seen
         self.tell_order(agent)
 
-    def tell_order(self, agent: Agent) -> None:
+    def tell_order(self, agent: Actor) -> None:
         """Add that a warp has come here, and nothing of what it wrote."""
         np.maximum(self.order, agent.order, out=self.order)
 
-    def hear(self, agent: Agent) -> None:
+    def hear(self, agent: Actor) -> None:
         """Let all lanes of a warp know."""
         np.maximum(agent.every, self.every, out=agent.every)
         np.maximum(agent.order, self.order, out=agent.order)
@@ -213,13 +213,13 @@ class Message:
 
 def no_clocks(agents: int) -> Array:
     """The clocks of a warp that knows of nothing: its own, and those for each memory."""
-    return np.zeros((1 + len(FENCED), len(Scope), agents), np.int64)
+    return np.zeros((1 + len(FENCED), len(Visibility), agents), np.int64)
 
 
-def join(agents: Sequence[Agent]) -> None:
+def join(agents: Sequence[Actor]) -> None:
     """A barrier of agents: what a lane of one knew, all lanes of all know; then time passes."""
     known = np.max([agent.every for agent in agents], axis=0) if len(agents) > 1 else agents[0].every.copy()
-    known[:, Scope.BLOCK] = known[:, Scope.LANE]
+    known[:, Visibility.BLOCK] = known[:, Visibility.LANE]
     order = np.max([agent.order for agent in agents], axis=0)
     others, seen = agents[0].every_others, 0
     for agent in agents:
@@ -247,7 +247,7 @@ def learn_others(known: dict[int, Array], more: Mapping[int, Array]) -> None:
 class Events:
     """The log of executed accesses: one event per access site, agent and execution; event 0 is "none"."""
 
-    agents: list[Agent | None] = field(default_factory=lambda: [None])
+    agents: list[Actor | None] = field(default_factory=lambda: [None])
     sites: list[int] = field(default_factory=lambda: [-1])
     first: int = 1
     homes: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -266,7 +266,7 @@ class Events:
         self.first = len(self.agents)
         self.homes = np.array(homes, np.int64)
 
-    def append(self, agent: Agent, site: int) -> int:
+    def append(self, agent: Actor, site: int) -> int:
         """Record an access at the agent's present time."""
         number = len(self.agents)
         if number == len(self._time):
@@ -287,17 +287,17 @@ class Events:
         """Accesses that were to be over by their time are not: they are over one later."""
         self._time[events.start : events.stop] += 1
 
-    def is_foreign(self, events: Array, agent: Agent) -> Array:
+    def is_foreign(self, events: Array, agent: Actor) -> Array:
         """Which events belong to other groups than an agent's."""
         return np.asarray((events > 0) & (self._group[events] != agent.group))
 
-    def is_by(self, events: Array, agent: Agent) -> Array:
+    def is_by(self, events: Array, agent: Actor) -> Array:
         """Which events are an agent's own."""
         return np.asarray((self._group[events] == agent.group) & (self._slot[events] == agent.slot))
 
     def unordered(
         self,
-        agent: Agent,
+        agent: Actor,
         lanes: Array,
         events: Array,
         event_lanes: Array,
@@ -321,43 +321,43 @@ class Events:
             return unordered
         at = np.flatnonzero(unordered & ~self.is_foreign(events, agent))
         slot, time = self._slot[events[at]], self._time[events[at]]
-        seen = (event_lanes[at] == 0) & (time <= clocks.known[Scope.FIRST][slot])
+        seen = (event_lanes[at] == 0) & (time <= clocks.known[Visibility.FIRST][slot])
         one = (event_lanes[at] == lanes[at]) & (lanes[at] != WHOLE_WARP)
         mine = one & (self.homes[slot] == agent.home)
-        seen |= mine & (time <= clocks.known[Scope.LANE][slot])
+        seen |= mine & (time <= clocks.known[Visibility.LANE][slot])
         unordered[at[seen]] = False
         return unordered
 
-    def untold(self, agent: Agent, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
+    def untold(self, agent: Actor, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
         """Which of ``events`` (at ``event_lanes``) no barrier told of: who knows at most did them itself."""
         unknown = self._unknown(clocks, events, agent)
         at = np.flatnonzero(unknown & ~self.is_foreign(events, agent) & (event_lanes == 0))
-        unknown[at] = self._time[events[at]] > clocks.known[Scope.FIRST][self._slot[events[at]]]
+        unknown[at] = self._time[events[at]] > clocks.known[Visibility.FIRST][self._slot[events[at]]]
         return unknown
 
     def are_known(self, clocks: Clocks, first: int, newest: int) -> bool:
         """Whether all lanes know of the events of one warp, none older or newer than two events of its."""
-        known = clocks.known[Scope.BLOCK]
+        known = clocks.known[Visibility.BLOCK]
         return first >= self.first and bool(self._time[newest] <= known[self._slot[newest]])
 
-    def unknown(self, agent: Agent, events: Array) -> Array:
+    def unknown(self, agent: Actor, events: Array) -> Array:
         """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""
         return self._unknown(agent.clocks, events, agent)
 
-    def _unknown(self, clocks: Clocks, events: Array, agent: Agent) -> Array:
+    def _unknown(self, clocks: Clocks, events: Array, agent: Actor) -> Array:
         if self.are_together:
             return self._unknown_together(clocks, events, agent)
         count = len(self.agents)
         if len(events) < count - self.first:
-            late = self._time[events] > clocks.known[Scope.BLOCK][self._slot[events]]
+            late = self._time[events] > clocks.known[Visibility.BLOCK][self._slot[events]]
             return np.asarray((events > 0) & (late | (events < self.first)))
         times, slots = self._time[self.first : count], self._slot[self.first : count]
         unknown = np.ones(count, bool)
         unknown[0] = False
-        unknown[self.first :] = times > clocks.known[Scope.BLOCK][slots]
+        unknown[self.first :] = times > clocks.known[Visibility.BLOCK][slots]
         return np.asarray(unknown[events])
 
-    def _unknown_together(self, clocks: Clocks, events: Array, agent: Agent) -> Array:
+    def _unknown_together(self, clocks: Clocks, events: Array, agent: Actor) -> Array:
         """The same where events of several groups mix."""
         # One access wrote them all, as most often.
         if len(events) and not np.count_nonzero(events != events[0]):
@@ -365,11 +365,11 @@ class Events:
         found, at = np.unique(events, return_inverse=True)
         return np.asarray(self._unknown_together_of(clocks, found, agent)[at].reshape(events.shape))
 
-    def _unknown_together_of(self, clocks: Clocks, found: Array, agent: Agent) -> Array:
+    def _unknown_together_of(self, clocks: Clocks, found: Array, agent: Actor) -> Array:
         """The same, of events each of which is asked about once."""
         unknown, groups = found > 0, self._group[found]
         for group in sorted({*groups[unknown].tolist()}):
-            times = clocks.known[Scope.BLOCK] if group == agent.group else clocks.others.get(group)
+            times = clocks.known[Visibility.BLOCK] if group == agent.group else clocks.others.get(group)
             if times is not None:
                 mine = np.flatnonzero(unknown & (groups == group))
                 unknown[mine] = self._time[found[mine]] > times[self._slot[found[mine]]]

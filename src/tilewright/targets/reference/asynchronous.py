@@ -15,12 +15,12 @@ from tilewright.ir.map_ops import AcquireMap, ByMap
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
-from tilewright.targets.reference.agents import Message, Scope, join
+from tilewright.targets.reference.agents import Message, Visibility, join
 from tilewright.targets.reference.barriers import NamedBarrier, PassedWait, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.state import BlockState, Steps, Visit, Wait, Warp
+from tilewright.targets.reference.state import BlockState, Pause, Steps, Visit, Warp
 from tilewright.targets.reference.tensor_cores import covered, is_issued, issue_mma, wait_mma
 from tilewright.targets.reference.tensor_memory import (
     acquire,
@@ -34,7 +34,7 @@ __all__ = ["REFERENCE"]
 
 
 @REFERENCE.rule(ops.Role)
-def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
+def _role(machine: Simulator, warp: Warp, op: ops.Role) -> Steps:
     """Warps of a group of the role count from its first; those of no group go on."""
     if not op.first <= warp.rank < op.first + op.warps:
         return
@@ -48,23 +48,23 @@ def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
 
 
 @REFERENCE.rule(ops.Peer)
-def _peer(machine: Machine, warp: Warp, op: Op) -> None:
+def _peer(machine: Simulator, warp: Warp, op: Op) -> None:
     """A view is no action."""
 
 
 @REFERENCE.rule(ByMap)
-def _by_map(machine: Machine, warp: Warp, op: Op) -> None:
+def _by_map(machine: Simulator, warp: Warp, op: Op) -> None:
     """A view is no action."""
 
 
 @REFERENCE.rule(AcquireMap)
-def _acquire_map(machine: Machine, warp: Warp, op: AcquireMap) -> None:
+def _acquire_map(machine: Simulator, warp: Warp, op: AcquireMap) -> None:
     if not warp.rank:
         acquire(warp, op.source)
 
 
 @REFERENCE.rule(ops.PriorGridWait, ops.LaunchDependents)
-def _other_grids(machine: Machine, warp: Warp, op: Op) -> None:
+def _other_grids(machine: Simulator, warp: Warp, op: Op) -> None:
     """The reference runs one grid: those before it are over, those after it have not begun."""
 
 
@@ -72,7 +72,7 @@ def _other_grids(machine: Machine, warp: Warp, op: Op) -> None:
 
 
 @REFERENCE.rule(ops.MBarrier)
-def _mbarrier(machine: Machine, warp: Warp, op: ops.MBarrier) -> None:
+def _mbarrier(machine: Simulator, warp: Warp, op: ops.MBarrier) -> None:
     if warp.rank:
         return
     site = machine.checker.site(op, op.result, "write")
@@ -82,7 +82,7 @@ def _mbarrier(machine: Machine, warp: Warp, op: ops.MBarrier) -> None:
 
 
 @REFERENCE.rule(ops.Arrive)
-def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
+def _arrive(machine: Simulator, warp: Warp, op: ops.Arrive) -> None:
     if op.each == "warp":
         join([warp.agent])
     elif warp.rank:
@@ -114,13 +114,13 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
         _complete(machine, barrier)
 
 
-def _one_too_many(machine: Machine, warp: Warp, op: ops.Arrive, barrier: TransactionBarrier) -> None:
+def _one_too_many(machine: Simulator, warp: Warp, op: ops.Arrive, barrier: TransactionBarrier) -> None:
     reason = f"{barrier.state()}: one arrival too many, or one without a wait for the end of the phase"
     machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason, barrier.arrivers[-1])
 
 
 @REFERENCE.rule(ops.Wait)
-def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
+def _wait(machine: Simulator, warp: Warp, op: ops.Wait) -> Steps:
     barrier = _use(machine, warp, op, op.barrier, op.stage, lane=machine.lanes - 1)
     if barrier is None:
         return
@@ -143,7 +143,7 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
         barrier.may_pass(warp.agent, op)
         return True
 
-    yield Wait(op, ready, barrier.state)
+    yield Pause(op, ready, barrier.state)
     if machine.check and not barrier.is_over(phase - 1, warp.agent):
         reason = (
             f"passes when phase {phase - 1} is over without knowing that phase {phase - 2} "
@@ -154,7 +154,7 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
     heard.hear(warp.agent)
 
 
-def _block(machine: Machine, warp: Warp, op: ops.Arrive) -> BlockState | None:
+def _block(machine: Simulator, warp: Warp, op: ops.Arrive) -> BlockState | None:
     """The block at whose barrier a warp arrives."""
     if op.block is None:
         return warp.block
@@ -171,7 +171,13 @@ def _of(block: BlockState) -> str:
 
 
 def _use(
-    machine: Machine, warp: Warp, op: Op, value: Value, stage: Int, lane: int, block: BlockState | None = None
+    machine: Simulator,
+    warp: Warp,
+    op: Op,
+    value: Value,
+    stage: Int,
+    lane: int,
+    block: BlockState | None = None,
 ) -> TransactionBarrier | None:
     """The stage of a barrier, which must exist and be known to be initialised; default: of the own block."""
     block = block or warp.block
@@ -196,7 +202,7 @@ def _use(
     return barrier
 
 
-def _complete(machine: Machine, barrier: TransactionBarrier) -> None:
+def _complete(machine: Simulator, barrier: TransactionBarrier) -> None:
     agent, op = barrier.arrivers[-1]
     phase, expected, issued = barrier.phase, barrier.expected, barrier.issued
     for wait in barrier.overtaken() if machine.check else ():
@@ -212,7 +218,7 @@ def _complete(machine: Machine, barrier: TransactionBarrier) -> None:
         machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, (agent, op))
 
 
-def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: PassedWait) -> None:
+def _overtaken(machine: Simulator, barrier: TransactionBarrier, wait: PassedWait) -> None:
     warp, phase = wait.agent.warp, barrier.phase
     seen = "has come to this wait, which is to pass at once"
     if phase:
@@ -229,7 +235,7 @@ def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: PassedWait) 
 
 
 @REFERENCE.rule(Copy, variant="bulk")
-def _bulk_copy(machine: Machine, warp: Warp, op: Copy) -> None:
+def _bulk_copy(machine: Simulator, warp: Warp, op: Copy) -> None:
     if warp.rank:
         return
     if is_bulk_load(op):
@@ -238,7 +244,7 @@ def _bulk_copy(machine: Machine, warp: Warp, op: Copy) -> None:
         store_box(machine, warp, op)
 
 
-def _load_in_bulk(machine: Machine, warp: Warp, op: Copy) -> None:
+def _load_in_bulk(machine: Simulator, warp: Warp, op: Copy) -> None:
     assert op.barrier is not None, "the verifier asks for one"
     cluster = warp.block.cluster.blocks
     mask, shift = sharing(machine.kernel.cluster, op.multicast)
@@ -261,19 +267,19 @@ def _load_in_bulk(machine: Machine, warp: Warp, op: Copy) -> None:
 
 
 @REFERENCE.rule(ops.BulkCommit)
-def _bulk_commit(machine: Machine, warp: Warp, op: ops.BulkCommit) -> None:
+def _bulk_commit(machine: Simulator, warp: Warp, op: ops.BulkCommit) -> None:
     if not warp.rank:
         commit_stores(warp)
 
 
 @REFERENCE.rule(ops.BulkWait)
-def _bulk_wait(machine: Machine, warp: Warp, op: ops.BulkWait) -> None:
+def _bulk_wait(machine: Simulator, warp: Warp, op: ops.BulkWait) -> None:
     if not warp.rank:
         finish_stores(machine, warp, op.pending)
 
 
 @REFERENCE.rule(ops.FenceAsync)
-def _fence_async(machine: Machine, warp: Warp, op: ops.FenceAsync) -> None:
+def _fence_async(machine: Simulator, warp: Warp, op: ops.FenceAsync) -> None:
     """What comes before the fence comes before asynchronous operations after it, whoever did it.
 
     A proxy fence orders the accesses on whose causality path it lies (PTX ISA 8.9.5): those of its own thread
@@ -289,27 +295,27 @@ def _fence_async(machine: Machine, warp: Warp, op: ops.FenceAsync) -> None:
 
 
 @REFERENCE.rule(ops.MmaFence)
-def _mma_fence(machine: Machine, warp: Warp, op: ops.MmaFence) -> None:
+def _mma_fence(machine: Simulator, warp: Warp, op: ops.MmaFence) -> None:
     warp.fenced.update(warp.registers)
 
 
 @REFERENCE.rule(ops.MmaAsync)
-def _mma_async(machine: Machine, warp: Warp, op: ops.MmaAsync) -> None:
+def _mma_async(machine: Simulator, warp: Warp, op: ops.MmaAsync) -> None:
     issue_mma(machine, warp, op)
 
 
 @REFERENCE.rule(ops.MmaCommit)
-def _mma_commit(machine: Machine, warp: Warp, op: ops.MmaCommit) -> None:
+def _mma_commit(machine: Simulator, warp: Warp, op: ops.MmaCommit) -> None:
     warp.mma_group += 1
 
 
 @REFERENCE.rule(ops.MmaWait)
-def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
+def _mma_wait(machine: Simulator, warp: Warp, op: ops.MmaWait) -> Steps:
     for unit, count in covered(warp, op.pending):
         warp.note("issued", (warp.block.rank, unit.slot), count, unit.size, op)
     if not is_issued(warp, op.pending):
         text = "the other warps of its warpgroup to issue the same MMA"
-        yield Wait(op, lambda: is_issued(warp, op.pending), lambda: text)
+        yield Pause(op, lambda: is_issued(warp, op.pending), lambda: text)
     wait_mma(machine, warp, op.pending)
 
 
@@ -317,7 +323,7 @@ def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
 
 
 @REFERENCE.rule(ops.RoleBarrier)
-def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
+def _role_barrier(machine: Simulator, warp: Warp, op: ops.RoleBarrier) -> Steps:
     """The last of the threads that a barrier waits for lets all of them go on."""
     number = warp.int(op.number)
     barrier = warp.block.named.setdefault(number, NamedBarrier())
@@ -342,7 +348,7 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
         came = len(barrier.waiting) * machine.lanes
         return f"barrier {number}: {came} of {op.threads} threads"
 
-    yield Wait(op, lambda: barrier.opened > opened, state)
+    yield Pause(op, lambda: barrier.opened > opened, state)
 
 
 # ---------------------------------------------------------------- barriers of clusters
@@ -351,7 +357,7 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
 
 
 @REFERENCE.rule(ClusterBarrier)
-def _whole(machine: Machine, warp: Warp, op: ClusterBarrier) -> Steps:
+def _whole(machine: Simulator, warp: Warp, op: ClusterBarrier) -> Steps:
     if not machine.kernel.splits_cluster_barriers:
         yield machine.arrive(warp, op, warp.block.cluster.barrier)
         return
@@ -360,12 +366,12 @@ def _whole(machine: Machine, warp: Warp, op: ClusterBarrier) -> Steps:
 
 
 @REFERENCE.rule(ClusterArrive)
-def _cluster_arrive(machine: Machine, warp: Warp, op: ClusterArrive) -> None:
+def _cluster_arrive(machine: Simulator, warp: Warp, op: ClusterArrive) -> None:
     _tell(machine, warp, op)
 
 
 @REFERENCE.rule(ClusterWait)
-def _cluster_wait(machine: Machine, warp: Warp, op: ClusterWait) -> Steps:
+def _cluster_wait(machine: Simulator, warp: Warp, op: ClusterWait) -> Steps:
     if warp in warp.block.cluster.barrier.halves:
         yield from _hear(machine, warp, op)
     elif machine.check:
@@ -375,7 +381,7 @@ def _cluster_wait(machine: Machine, warp: Warp, op: ClusterWait) -> Steps:
         machine.checker.waiting(Kind.PHASE, warp.agent, op, None, reason)
 
 
-def _tell(machine: Machine, warp: Warp, op: Op) -> None:
+def _tell(machine: Simulator, warp: Warp, op: Op) -> None:
     barrier, agent = warp.block.cluster.barrier, warp.agent
     if warp in barrier.halves:
         if machine.check:
@@ -386,7 +392,7 @@ def _tell(machine: Machine, warp: Warp, op: Op) -> None:
     barrier.arrived[warp] = op
     told = barrier.told = barrier.told or Message.of(len(agent.order))
     known = agent.every.copy()
-    known[:, Scope.BLOCK] = known[:, Scope.LANE]
+    known[:, Visibility.BLOCK] = known[:, Visibility.LANE]
     np.maximum(told.every, known, out=told.every)
     told.tell_order(agent)
     agent.advance()
@@ -397,10 +403,10 @@ def _tell(machine: Machine, warp: Warp, op: Op) -> None:
         machine.barriers += 1
 
 
-def _hear(machine: Machine, warp: Warp, op: Op) -> Steps:
+def _hear(machine: Simulator, warp: Warp, op: Op) -> Steps:
     barrier = warp.block.cluster.barrier
     opened, _ = barrier.halves[warp]
-    yield Wait(op, lambda: barrier.opened > opened)
+    yield Pause(op, lambda: barrier.opened > opened)
     del barrier.halves[warp]
     assert barrier.heard is not None, "the next phase needs this warp too"
     barrier.heard.hear(warp.agent)

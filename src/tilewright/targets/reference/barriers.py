@@ -11,15 +11,15 @@ import numpy as np
 from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import FENCED, RoleBarrier
 from tilewright.ir.op import Op
-from tilewright.targets.reference.agents import Agent, Message, Scope, join, learn_others, learn_time
-from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.agents import Actor, Message, Visibility, join, learn_others, learn_time
+from tilewright.targets.reference.memory import Storage
 
 FOR_BULK_COPIES = slice(1 + FENCED.index("shared"), 2 + FENCED.index("shared"))
 """Which of a warp's clocks bulk copies come after that it has overwrite shared memory."""
 
 
 @dataclass(eq=False)
-class Load:
+class PendingLoad:
     """A bulk copy whose bytes count for a transaction barrier; its data lands when its phase completes.
 
     Args:
@@ -31,7 +31,7 @@ class Load:
     """
 
     op: Op
-    agent: Agent
+    agent: Actor
     bytes: int
     land: Callable[[], None]
     events: range
@@ -41,7 +41,7 @@ class Load:
 class PassedWait:
     """A warp that may pass a wait: the operation, the phase that it waits for, and its time."""
 
-    agent: Agent
+    agent: Actor
     op: Op
     phase: int
     time: int
@@ -82,8 +82,8 @@ class TransactionBarrier:
     phase: int = 0
     arrived: int = 0
     expected: int = 0
-    loads: list[Load] = field(default_factory=list)
-    arrivers: list[tuple[Agent, Op]] = field(default_factory=list)
+    loads: list[PendingLoad] = field(default_factory=list)
+    arrivers: list[tuple[Actor, Op]] = field(default_factory=list)
     passed: dict[int, PassedWait] = field(default_factory=dict)
     ends: list[list[tuple[int, int]] | None] = field(default_factory=list)
     came: list[tuple[int, int]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class TransactionBarrier:
         """Whether the present phase waits for bytes."""
         return self.expected > 0
 
-    def complete(self) -> list[Load]:
+    def complete(self) -> list[PendingLoad]:
         """Complete the phase: what it waited for lands; gives the copies that it did not wait for."""
         rest = self.expected
         late = []
@@ -120,12 +120,12 @@ class TransactionBarrier:
         self.ends.append(None if self.expected else self.came)
         self.told.order[self.slot] = self.phase
         self.heard = self.told.copy()
-        learn_time(self.heard.every, Scope.BLOCK, self.slot, self.phase)
+        learn_time(self.heard.every, Visibility.BLOCK, self.slot, self.phase)
         self.arrived = self.expected = 0
         self.arrivers, self.came = [], []
         return late
 
-    def arrive(self, agent: Agent, op: Op, expect_bytes: int, homes: Array, *, relaxed: bool = False) -> None:
+    def arrive(self, agent: Actor, op: Op, expect_bytes: int, homes: Array, *, relaxed: bool = False) -> None:
         """Count an arrival of a warp's first lane, which tells what it knows, or only bulk copies of it."""
         self.told.tell(agent, homes, FOR_BULK_COPIES if relaxed else slice(None))
         self.arrivers.append((agent, op))
@@ -133,7 +133,7 @@ class TransactionBarrier:
         self.arrived += 1
         self.expected += expect_bytes
 
-    def is_over(self, phases: int, agent: Agent) -> bool:
+    def is_over(self, phases: int, agent: Actor) -> bool:
         """Whether ``phases`` phases have certainly completed when a warp comes here.
 
         It has waited for that, or comes after who has; or it comes after every arrival that they took.
@@ -143,7 +143,7 @@ class TransactionBarrier:
         came = self.ends[phases - 1]
         return came is not None and all(agent.comes_after(*arrival) for arrival in came)
 
-    def may_pass(self, agent: Agent, op: Op) -> None:
+    def may_pass(self, agent: Actor, op: Op) -> None:
         """Note that a warp may pass a wait from now on: the phase that it waits for is over.
 
         It may be slow to go on.  If nothing keeps the present phase from ending before it does, another
@@ -160,7 +160,7 @@ class TransactionBarrier:
         late = (wait for wait in self.passed.values() if wait.phase == self.phase - 1)
         return [wait for wait in late if self.told.order[wait.agent.slot] < wait.time]
 
-    def hear(self, agent: Agent) -> None:
+    def hear(self, agent: Actor) -> None:
         """Let a warp know of the completed phases, and of all that was told to them."""
         self.heard.hear(agent)
 
@@ -179,9 +179,9 @@ class TransactionBarrier:
 class NamedBarrier:
     """A numbered barrier: the agents that wait, how often it opened, and for whom last, at what times."""
 
-    waiting: list[tuple[Agent, RoleBarrier]] = field(default_factory=list)
+    waiting: list[tuple[Actor, RoleBarrier]] = field(default_factory=list)
     opened: int = 0
-    last: list[tuple[Agent, RoleBarrier, int]] = field(default_factory=list)
+    last: list[tuple[Actor, RoleBarrier, int]] = field(default_factory=list)
 
     def open(self) -> None:
         """Let those who wait go on, each knowing what all knew."""
@@ -190,7 +190,7 @@ class NamedBarrier:
         self.waiting.clear()
         self.opened += 1
 
-    def is_new(self, agent: Agent) -> bool:
+    def is_new(self, agent: Actor) -> bool:
         """Whether an agent comes that nothing tells that the barrier has opened for others."""
         return bool(self.last) and not any(
             agent is other or agent.comes_after(other.slot, time + 1) for other, _, time in self.last
@@ -212,7 +212,7 @@ class Mark:
     """Something that was done with a counter: its bit among those that are seen, by whom, and where."""
 
     number: int
-    agent: Agent
+    agent: Actor
     op: Op
 
     def is_before(self, seen: int) -> bool:
@@ -247,7 +247,7 @@ class PassedAwait(Mark):
 class Count:
     """One counter: its signals since it was last 0, the waits that passed, and what made it 0."""
 
-    buffer: Buffer
+    buffer: Storage
     at: int
     signals: list[Signalled] = field(default_factory=list)
     passed: list[PassedAwait] = field(default_factory=list)
@@ -282,7 +282,7 @@ class Count:
             after |= one.seen
         return [wait for wait in self.passed if not wait.is_before(after)]
 
-    def unordered(self, agent: Agent, marks: Sequence[Mark]) -> Mark | None:
+    def unordered(self, agent: Actor, marks: Sequence[Mark]) -> Mark | None:
         """The first of some marks that an agent does not come after."""
         return next((mark for mark in marks if not mark.is_before(agent.seen)), None)
 
@@ -318,17 +318,17 @@ class Counts:
         """The waits for which no signal is certain."""
         self._numbers = 0
 
-    def of(self, buffer: Buffer, at: int) -> Count:
+    def of(self, buffer: Storage, at: int) -> Count:
         """The counter at an offset."""
         return self.known.setdefault((id(buffer), at), Count(buffer, at))
 
-    def number(self, agent: Agent) -> int:
+    def number(self, agent: Actor) -> int:
         """A fresh bit, which its agent has seen."""
         self._numbers += 1
         agent.seen |= 1 << self._numbers
         return self._numbers
 
-    def wait(self, count: Count, agent: Agent, op: Op, value: int) -> None:
+    def wait(self, count: Count, agent: Actor, op: Op, value: int) -> None:
         """Note a wait that passes: its warp learns what the signals told that are certain."""
         number = self.number(agent)
         certain = count.certain(value, self.late.get(number, {}).values())
@@ -337,12 +337,12 @@ class Counts:
         learn(agent, certain)
         count.passed.append(PassedAwait(number, agent, op, value, certain))
 
-    def signal(self, count: Count, agent: Agent, op: Op, value: int) -> Signalled:
+    def signal(self, count: Count, agent: Actor, op: Op, value: int) -> Signalled:
         """Note a signal of a warp: it tells what all lanes know."""
         number = self.number(agent)
         told = tuple(dict(known) for known in agent.every_others)
         for clock, mine in enumerate(told):
-            mine[agent.group] = agent.every[clock, Scope.BLOCK].copy()
+            mine[agent.group] = agent.every[clock, Visibility.BLOCK].copy()
         made = Signalled(number, agent, op, value, told, agent.seen)
         count.signals.append(made)
         for wait in count.overtaken(made):
@@ -352,7 +352,7 @@ class Counts:
         return made
 
 
-def learn(agent: Agent, signals: Sequence[Signalled]) -> None:
+def learn(agent: Actor, signals: Sequence[Signalled]) -> None:
     """Let all lanes of a warp know what signals told."""
     for one in signals:
         agent.seen |= one.seen
@@ -360,7 +360,7 @@ def learn(agent: Agent, signals: Sequence[Signalled]) -> None:
             others = dict(one.told[clock])
             own = others.pop(agent.group, None)
             if own is not None:
-                for scope in Scope:
+                for scope in Visibility:
                     known = agent.every[clock, scope]
                     np.maximum(known, own, out=known)
             learn_others(agent.every_others[clock], others)

@@ -9,11 +9,11 @@ import numpy as np
 from tilewright.functions.conversions import Array
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
-from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events
+from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
-from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
+from tilewright.targets.reference.findings import Access, AccessSite, Finding, Findings, Kind
 from tilewright.targets.reference.footprint import Beyond
-from tilewright.targets.reference.memory import Buffer, Crowd, History, Marks
+from tilewright.targets.reference.memory import Crowd, History, Marks, Storage
 from tilewright.targets.reference.reasons import Remedies, explain
 
 _ACTIONS = {"wait": "wait", "arrive": "arrival", "tma_load": "write"}
@@ -47,7 +47,7 @@ class Checker:
     findings: Findings = field(default_factory=lambda: Findings(LIMIT))
     accessed: int = 0
     """How many elements have been compared with the accesses before."""
-    _sites: list[Site] = field(default_factory=list)
+    _sites: list[AccessSite] = field(default_factory=list)
     _numbers: dict[tuple[int, Value, str], int] = field(default_factory=dict)
 
     def site(self, op: Op, value: Value, action: str) -> int:
@@ -55,14 +55,14 @@ class Checker:
         key = (id(op), value, action)
         if key not in self._numbers:
             self._numbers[key] = len(self._sites)
-            self._sites.append(Site(op, value, action))
+            self._sites.append(AccessSite(op, value, action))
         return self._numbers[key]
 
-    def describe(self, site: int) -> Site:
+    def describe(self, site: int) -> AccessSite:
         """The place that `site` numbered."""
         return self._sites[site]
 
-    def reads(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
+    def reads(self, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array) -> None:
         """Lanes read elements: each must come after the element's last write."""
         self.accessed += len(at)
         history = buffer.history
@@ -81,7 +81,7 @@ class Checker:
         history.reads.record(self.events, agent, event, places, lanes, history.writes)
 
     def _unwritten(
-        self, agent: Agent, site: int, buffer: Buffer, history: History, accesses: tuple[Array, Array, Array]
+        self, agent: Actor, site: int, buffer: Storage, history: History, accesses: tuple[Array, Array, Array]
     ) -> None:
         at, places, lanes = accesses
         if not buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
@@ -95,9 +95,9 @@ class Checker:
 
     def reduces(
         self,
-        agent: Agent,
+        agent: Actor,
         site: int,
-        buffer: Buffer,
+        buffer: Storage,
         at: Array,
         lanes: Array,
         kind: str,
@@ -129,7 +129,7 @@ class Checker:
         crowd.record(self.events, agent, self.events.append(agent, site), places, lanes, history.writes)
 
     def _replaced(
-        self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, writes: Array
+        self, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array, writes: Array
     ) -> None:
         """Report elements that were written last as another tensor's, which lies in the same memory."""
         for event in np.unique(writes[writes > 0]):
@@ -143,7 +143,7 @@ class Checker:
             )
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[mine], lanes[mine], reason)
 
-    def leaves_out(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
+    def leaves_out(self, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array) -> None:
         """Lanes would write elements, but for an edge of the view that they write through."""
         if (history := buffer.history) is not None and len(at):
             _, places, lanes = buffer.places(at, lanes)
@@ -152,9 +152,9 @@ class Checker:
 
     def _stale(
         self,
-        agent: Agent,
+        agent: Actor,
         site: int,
-        buffer: Buffer,
+        buffer: Storage,
         accesses: tuple[Array, Array, Array],
         lanes: Array,
         write_lanes: Array,
@@ -177,9 +177,9 @@ class Checker:
 
     def writes(
         self,
-        agent: Agent,
+        agent: Actor,
         site: int,
-        buffer: Buffer,
+        buffer: Storage,
         at: Array,
         lanes: Array,
         by_warp: bool = False,
@@ -222,7 +222,7 @@ class Checker:
         if by_warp:
             history.writes.lane[places] = WHOLE_WARP
 
-    def not_reset(self, agent: Agent, op: Op, buffer: Buffer, offset: int, value: int) -> None:
+    def not_reset(self, agent: Actor, op: Op, buffer: Storage, offset: int, value: int) -> None:
         """Report a counter that holds another value than 0 at the end."""
         key = (Kind.NOT_RESET, buffer.owner)
         if self.findings.is_new(key, 1):
@@ -237,14 +237,14 @@ class Checker:
             )
 
     def defect(
-        self, kind: Kind, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, reason: str
+        self, kind: Kind, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array, reason: str
     ) -> None:
         """Report elements that a single access must not touch in this way."""
         key = (kind, buffer.owner, site, reason)
         if self.findings.is_new(key, len(np.unique(at))):
             self.findings.add(key, self._finding(kind, agent, site, buffer, at, lanes, None, reason))
 
-    def uncovered(self, op: Op, buffer: Buffer, missing: Array) -> None:
+    def uncovered(self, op: Op, buffer: Storage, missing: Array) -> None:
         """Report elements of an array that ``op``, and all other operations, never wrote."""
         key = (Kind.UNCOVERED, buffer.owner)
         if self.findings.is_new(key, len(missing)):
@@ -259,7 +259,9 @@ class Checker:
                 key, Finding(Kind.UNCOVERED, name, "global", where, offset, access, None, reason)
             )
 
-    def beyond(self, agent: Agent, site: int, buffer: Buffer, found: Beyond, at: Array, lanes: Array) -> None:
+    def beyond(
+        self, agent: Actor, site: int, buffer: Storage, found: Beyond, at: Array, lanes: Array
+    ) -> None:
         """Report an access through a view that leaves its tensor."""
         key = (Kind.OUT_OF_BOUNDS, buffer.owner, site, id(found.op), found.dim)
         if self.findings.is_new(key, len(np.unique(at))):
@@ -268,7 +270,7 @@ class Checker:
             self.findings.add(key, made)
 
     def registers(
-        self, agent: Agent, op: Op, value: Value, element: tuple[int, ...], lane: int, count: int
+        self, agent: Actor, op: Op, value: Value, element: tuple[int, ...], lane: int, count: int
     ) -> None:
         """Report that an operation reads registers that nothing wrote."""
         site = self.site(op, value, "read")
@@ -283,11 +285,11 @@ class Checker:
     def fragment(
         self,
         kind: Kind,
-        agent: Agent,
+        agent: Actor,
         op: Op,
         value: Value,
         action: str,
-        other: tuple[Agent, Op] | None,
+        other: tuple[Actor, Op] | None,
         reason: str,
     ) -> None:
         """Report that an operation touches a fragment when it must not."""
@@ -302,9 +304,9 @@ class Checker:
     def waiting(
         self,
         kind: Kind,
-        agent: Agent,
+        agent: Actor,
         op: Op,
-        other: tuple[Agent, Op] | None,
+        other: tuple[Actor, Op] | None,
         reason: str,
         action: str = "wait",
         before: str = "wait",
@@ -318,11 +320,11 @@ class Checker:
     def barrier(
         self,
         kind: Kind,
-        agent: Agent,
+        agent: Actor,
         op: Op,
         barrier: TransactionBarrier,
         reason: str,
-        other: tuple[Agent, Op] | None = None,
+        other: tuple[Actor, Op] | None = None,
     ) -> None:
         """Report that a transaction barrier is used in a wrong way."""
         name = barrier.name.partition("[")[0]
@@ -338,9 +340,9 @@ class Checker:
     def _conflict(
         self,
         kind: Kind,
-        agent: Agent,
+        agent: Actor,
         site: int,
-        buffer: Buffer,
+        buffer: Storage,
         at: Array,
         lanes: Array,
         which: Array,
@@ -373,9 +375,9 @@ class Checker:
     def _finding(
         self,
         kind: Kind,
-        agent: Agent,
+        agent: Actor,
         site: int,
-        buffer: Buffer,
+        buffer: Storage,
         at: Array,
         lanes: Array,
         earlier: Access | None,
@@ -387,5 +389,5 @@ class Checker:
         return Finding(kind, name, memory, buffer.locate(offset), offset, access, earlier, reason)
 
 
-def _at(agent: Agent, op: Op, action: str) -> Access:
+def _at(agent: Actor, op: Op, action: str) -> Access:
     return Access(action, op, agent.name, agent.block, agent.warp, None, agent.rank)

@@ -30,11 +30,11 @@ from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Expr
 from tilewright.symbolic.ranges import bounds
-from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.agents import Actor
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Access, Finding, Kind
-from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.state import Padded, Registers
+from tilewright.targets.reference.memory import Storage
+from tilewright.targets.reference.state import Padded, WarpRegisters
 
 MASKED = 1e4
 """Numbers of this size stand for what a mask leaves out of an extreme, where that is not infinite."""
@@ -137,7 +137,7 @@ def some(marks: Array | None) -> Array | None:
     return marks if marks is not None and np.count_nonzero(marks) else None
 
 
-def of_load(buffer: Buffer, absent: Array | None, touched: Array, at: Array) -> Array | None:
+def of_load(buffer: Storage, absent: Array | None, touched: Array, at: Array) -> Array | None:
     """Which elements that a warp reads lie beyond an edge.
 
     Args:
@@ -153,7 +153,7 @@ def of_load(buffer: Buffer, absent: Array | None, touched: Array, at: Array) -> 
     return some(marks)
 
 
-def mark(buffer: Buffer, at: Array, marks: Array | None) -> None:
+def mark(buffer: Storage, at: Array, marks: Array | None) -> None:
     """Remember which of the elements written to shared memory lie beyond an edge."""
     if not buffer.is_shared or (buffer.beyond is None and some(marks) is None):
         return
@@ -176,7 +176,9 @@ def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]
     return made
 
 
-def of_change(marks: Array | None, old: Registers, old_marks: Array | None, values: Array) -> Array | None:
+def of_change(
+    marks: Array | None, old: WarpRegisters, old_marks: Array | None, values: Array
+) -> Array | None:
     """Which elements of a fragment lie beyond when others are put in their place.
 
     What lies inside and stays as it is, stays inside: ``total += x`` adds 0 beyond the edge of the last tile.
@@ -264,7 +266,7 @@ def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, 
 
 def report(
     checker: Checker,
-    agent: Agent,
+    agent: Actor,
     op: Op,
     value: Value,
     place: tuple[tuple[int, ...], int],
@@ -304,7 +306,7 @@ def report(
 
 def report_products(
     checker: Checker,
-    agent: Agent,
+    agent: Actor,
     op: Mma | MmaAsync,
     dense: Sequence[Array],
     marks: Sequence[Array],

@@ -105,7 +105,7 @@ def masks(kernel: Kernel) -> dict[Value, list[Cond]]:
     return found
 
 
-class Rows:
+class TraitTable:
     """Rows of a body of operations, and what is different in them.
 
     Every loop in the body whose turns can be told without running it is an axis of the numbers, and so are
@@ -345,7 +345,7 @@ def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[in
         return np.zeros((1, 0), np.int64)  # one block
     blocks = all_blocks(extents)
     try:
-        rows = Rows(kernel.body, block_symbols(kernel, blocks), env, named(kernel), masks(kernel))
+        rows = TraitTable(kernel.body, block_symbols(kernel, blocks), env, named(kernel), masks(kernel))
         columns = [*rows.columns(), *(column for places in _places(kernel) for column in rows.apart(places))]
     except ZeroDivisionError:  # which a run finds, and where
         return None
@@ -438,7 +438,7 @@ def gap(alike: Sequence[int] | Array) -> Gap | None:
     return best
 
 
-class Turns:
+class OmittedIterations:
     """Which turns the loops of a kernel leave out.
 
     Args:
@@ -483,7 +483,7 @@ class Turns:
                     if any(isinstance(op, SetVariable) for op in loop.body.walk()):
                         return None
                     own = {loop.index: np.asarray(turns)}
-                    columns += Rows(loop.body, own, env, self._lets, self._masks, roles).columns()
+                    columns += TraitTable(loop.body, own, env, self._lets, self._masks, roles).columns()
         return gap(classes(columns, len(turns))) if columns else None
 
     def _turns(self, loop: For, env: Mapping[Sym, int]) -> range | None:

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.ir.ops import Op
 from tilewright.ir.types import TensorType, Value
 from tilewright.symbolic.rebuilding import evaluate, symbols
-from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Proxy
+from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Proxy
 
 
 class Kind(Enum):
@@ -50,7 +50,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Site:
+class AccessSite:
     """A place in the program that touches a tensor: the operation, its operand, and what it does to it."""
 
     op: Op
@@ -95,7 +95,7 @@ class Access:
     rank: int | None = None
 
     @staticmethod
-    def of(site: Site, agent: Agent, lane: int) -> Access:
+    def of(site: AccessSite, agent: Actor, lane: int) -> Access:
         """The access of a site by an agent; what works through the other proxy has no lanes."""
         of_lanes = agent.proxy is Proxy.GENERIC
         one = int(lane) if of_lanes and lane != WHOLE_WARP else None

@@ -37,7 +37,7 @@ def lanes_of(which: Array) -> Array:
 
 
 @dataclass(eq=False)
-class Footprint:
+class WarpFootprint:
     """The elements that a warp touches.
 
     Args:
@@ -191,8 +191,8 @@ class Footprints:
         self._lanes = lanes
         self._threads = threads
         self._unknowns: dict[Value, tuple[Sym, ...]] = {}
-        self._kept: dict[tuple[Any, ...], Footprint | None] = {}
-        self._lately: dict[tuple[Any, ...], Footprint | None] = {}
+        self._kept: dict[tuple[Any, ...], WarpFootprint | None] = {}
+        self._lately: dict[tuple[Any, ...], WarpFootprint | None] = {}
         self._alike: dict[tuple[Any, ...], Any] = {}
         self._boxes: dict[tuple[Any, ...], Array] = {}
         self._writing: dict[tuple[int, Distribution], Array | None] = {}
@@ -220,7 +220,9 @@ class Footprints:
             self._writing[key] = None if first.all() else first[:, None]
         return self._writing[key]
 
-    def of(self, warp: int, value: Value, spread: Distribution, env: Mapping[Sym, int]) -> Footprint | None:
+    def of(
+        self, warp: int, value: Value, spread: Distribution, env: Mapping[Sym, int]
+    ) -> WarpFootprint | None:
         """What a warp touches of a tensor; None if none of its threads takes part."""
         if value not in self._unknowns:
             view = value.tensor.view
@@ -237,7 +239,7 @@ class Footprints:
         threads = self.threads(warp, spread)
         made = None
         if threads.start != threads.stop:
-            made = Footprint(*_compute(value, spread.table[threads], env), self._alike)
+            made = WarpFootprint(*_compute(value, spread.table[threads], env), self._alike)
         kept[key] = made
         return made
 
@@ -321,7 +323,7 @@ class Leftovers:
                 self._made[op.result] = op.source, None
         self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
 
-    def left_out(self, value: Value, footprint: Footprint, env: Mapping[Sym, int]) -> Array | None:
+    def left_out(self, value: Value, footprint: WarpFootprint, env: Mapping[Sym, int]) -> Array | None:
         """Which elements of a footprint are invalid although the tensor has them; shape (lanes, values).
 
         None: none are.
@@ -447,7 +449,7 @@ class Beyond:
     reason: str
 
 
-class Extents:
+class UnprovenSpans:
     """The spans of each view of a kernel that only a run can show to be inside."""
 
     def __init__(self, kernel: Kernel) -> None:

@@ -17,21 +17,21 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.addressing import Gathers, accessed_buffer
-from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
+from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Visibility, join
 from tilewright.targets.reference.barriers import Counts, Late
 from tilewright.targets.reference.checker import VALUES_TWICE, Checker
-from tilewright.targets.reference.equivalence import Turns
+from tilewright.targets.reference.equivalence import OmittedIterations
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import (
     Engines,
-    Extents,
-    Footprint,
     Footprints,
     Leftovers,
+    UnprovenSpans,
     Vectors,
+    WarpFootprint,
     lanes_of,
 )
-from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
 from tilewright.targets.reference.reasons import Remedies
 from tilewright.targets.reference.report import BankCount, Counters, SectorCount, Trail
@@ -40,9 +40,9 @@ from tilewright.targets.reference.state import (
     ClusterState,
     Delivery,
     Gathering,
+    Pause,
     Population,
     Steps,
-    Wait,
     Warp,
 )
 from tilewright.targets.rules import RuleTable
@@ -52,7 +52,7 @@ Members: TypeAlias = Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]
 """The blocks of a cluster, by rank: the index of each, and the values of its symbols."""
 
 
-class Machine:
+class Simulator:
     """Executes a kernel's clusters one after another; without clusters, its blocks.
 
     The blocks of a cluster run together, and their agents share clocks.
@@ -73,7 +73,7 @@ class Machine:
         kernel: Kernel,
         lanes: int,
         rules: RuleTable,
-        buffers: dict[Value, Buffer],
+        buffers: dict[Value, Storage],
         scalars: dict[Value, Any],
         check: bool,
         numbers: Numbers = NUMBERS,
@@ -85,14 +85,14 @@ class Machine:
         self.check = check
         self.checker = Checker(Remedies(kernel))
         self.footprints = Footprints(lanes, kernel.threads)
-        self.extents = Extents(kernel)
+        self.extents = UnprovenSpans(kernel)
         self.gathers = Gathers(kernel)
         self.engines = Engines(lanes)
         self.vectors = Vectors()
         self.signs = edges.Signs(kernel)
         self.leftovers = Leftovers(kernel)
         self.barriers = 0
-        self.turns: Turns | None = None
+        self.turns: OmittedIterations | None = None
         """What loops leave out; None: nothing."""
         self.trail = Trail()
         self._rules = rules
@@ -167,14 +167,14 @@ class Machine:
             if steps is not None:
                 yield from steps
 
-    def arrive(self, warp: Warp, op: Op, barrier: Gathering) -> Wait:
+    def arrive(self, warp: Warp, op: Op, barrier: Gathering) -> Pause:
         """Arrive at the barrier of the block or the cluster; the last to arrive joins the clocks of all."""
         opened = barrier.opened
         warp.note("meet", barrier, len(barrier.warps), opened, op)
         barrier.arrived[warp] = op
         if len(barrier.arrived) == len(barrier.warps):
             self._release(barrier)
-        return Wait(op, lambda: barrier.opened > opened)
+        return Pause(op, lambda: barrier.opened > opened)
 
     def _release(self, barrier: Gathering) -> None:
         """Open a barrier.
@@ -205,7 +205,7 @@ class Machine:
         threads = self.footprints.threads(warp.rank, spread)
         return threads.stop - threads.start, spread.size_values
 
-    def footprint(self, warp: Warp, op: Op, value: Value, spread: Distribution) -> Footprint | None:
+    def footprint(self, warp: Warp, op: Op, value: Value, spread: Distribution) -> WarpFootprint | None:
         """What a warp touches of a tensor; it reads first what lies in memory of the place."""
         env = self.gathers.environment(warp, value)
         found = self.footprints.of(warp.rank, value, spread, env)
@@ -216,7 +216,7 @@ class Machine:
     def load(
         self,
         warp: Warp,
-        agent: Agent,
+        agent: Actor,
         op: Op,
         value: Value,
         spread: Distribution,
@@ -254,7 +254,7 @@ class Machine:
     def store(
         self,
         warp: Warp,
-        agent: Agent,
+        agent: Actor,
         op: Op,
         value: Value,
         spread: Distribution,
@@ -303,7 +303,7 @@ class Machine:
             buffer.elements[at] = values[touched]
 
     def _find_repeats(
-        self, agent: Agent, access: tuple[int, Value, Buffer], footprint: Footprint, touched: Array
+        self, agent: Actor, access: tuple[int, Value, Storage], footprint: WarpFootprint, touched: Array
     ) -> None:
         """Find elements to which one lane writes several values, through a view that is broadcast."""
         site, value, buffer = access
@@ -315,7 +315,7 @@ class Machine:
             self.checker.defect(Kind.DUPLICATE, agent, site, buffer, at, lanes, VALUES_TWICE)
 
     def keep_within(
-        self, warp: Warp, agent: Agent, site: int, buffer: Buffer, offsets: Array, wanted: Array
+        self, warp: Warp, agent: Actor, site: int, buffer: Storage, offsets: Array, wanted: Array
     ) -> bool:
         """Whether an access keeps to the tensors it is sliced of; if not, it is found.
 
@@ -341,16 +341,16 @@ class Machine:
             delivery.buffer.elements[delivery.at] = delivery.values
             edges.mark(delivery.buffer, delivery.at, delivery.beyond)
         warp.deliveries = [d for d in warp.deliveries if d.group > groups]
-        known = warp.copies.clocks.known[Scope.LANE]
+        known = warp.copies.clocks.known[Visibility.LANE]
         known[warp.copies.slot] = max(known[warp.copies.slot], groups)
 
     def _usable(
         self,
         warp: Warp,
-        agent: Agent,
+        agent: Actor,
         site: int,
-        buffer: Buffer,
-        footprint: Footprint,
+        buffer: Storage,
+        footprint: WarpFootprint,
         wanted: Array,
         vector: int,
     ) -> Array:
@@ -376,7 +376,7 @@ class Machine:
                 self.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at[outside], lanes, reason)
         return usable
 
-    def _count(self, site: int, buffer: Buffer, footprint: Footprint, vector: int) -> None:
+    def _count(self, site: int, buffer: Storage, footprint: WarpFootprint, vector: int) -> None:
         where = self.checker.describe(site)
         if buffer.is_shared:
             counts = footprint.bank_conflicts(vector, buffer.address, buffer.owner.dtype)

@@ -21,11 +21,11 @@ from tilewright.symbolic.nodes import Expr
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.addressing import accessed_buffer, buffer_of
-from tilewright.targets.reference.agents import WHOLE_WARP, Agent, join
+from tilewright.targets.reference.agents import WHOLE_WARP, Actor, join
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.state import Padded, Registers, Steps, Warp
+from tilewright.targets.reference.machine import Simulator
+from tilewright.targets.reference.memory import Storage
+from tilewright.targets.reference.state import Padded, Steps, Warp, WarpRegisters
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.target import REFERENCE as TARGET
 from tilewright.threads.distribution import Distribution
@@ -43,7 +43,7 @@ REASON = (
 )
 
 
-def find_overlap(machine: Machine, warp: Warp, op: Copy, agent: Agent) -> None:
+def find_overlap(machine: Simulator, warp: Warp, op: Copy, agent: Actor) -> None:
     """Report elements that the lanes of a warp read and write in one copy, unless where they already are."""
     source, target = (buffer_of(warp, value) for value in (op.source, op.target))
     if source is None or target is None:
@@ -65,7 +65,7 @@ def find_overlap(machine: Machine, warp: Warp, op: Copy, agent: Agent) -> None:
 
 
 def _accessed_places(
-    machine: Machine, warp: Warp, value: Value, spread: Distribution, buffer: Buffer
+    machine: Simulator, warp: Warp, value: Value, spread: Distribution, buffer: Storage
 ) -> tuple[Array, Array, Array, Array] | None:
     """What a warp touches of a tensor: elements, their places in the history, in the tile, and the lanes."""
     footprint = machine.footprints.of(warp.rank, value, spread, machine.gathers.environment(warp, value))
@@ -82,7 +82,7 @@ def _accessed_places(
 # ---------------------------------------------------------------- integers in memory
 
 
-def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
+def read_index(machine: Simulator, warp: Warp, op: ReadIndex) -> int:
     """The integer that all lanes of a warp read; 0 outside of the array, or where it cannot be read."""
     view = op.source.tensor.view
     buffer, agent = accessed_buffer(machine.checker, warp, op, op.source, "read", machine.check), warp.agent
@@ -107,7 +107,7 @@ def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
     return 0 if is_unwritten else _within(machine, warp, op, found, (site, buffer, at, everyone))
 
 
-def is_poison(buffer: Buffer, at: Array) -> bool:
+def is_poison(buffer: Storage, at: Array) -> bool:
     """Whether an element has no value yet: what it holds would make loops without an end."""
     if buffer.written or buffer.history is None:
         return False
@@ -116,7 +116,7 @@ def is_poison(buffer: Buffer, at: Array) -> bool:
 
 
 def _within(
-    machine: Machine, warp: Warp, op: ReadIndex, found: int, access: tuple[int, Buffer, Array, Array]
+    machine: Simulator, warp: Warp, op: ReadIndex, found: int, access: tuple[int, Storage, Array, Array]
 ) -> int:
     """What was read, or the nearest integer that the author declared possible."""
     low, stop = (None if end is None else warp.int(end) for end in (op.low, op.stop))
@@ -140,7 +140,7 @@ def _within(
 # ---------------------------------------------------------------- registers
 
 
-def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
+def read(machine: Simulator, warp: Warp, op: Op, value: Value) -> Array:
     """The values of a fragment, all of which must have been written; poison while an MMA uses it."""
     registers = held(machine, warp, value)
     _require_written(machine, warp, op, value, registers)
@@ -149,12 +149,12 @@ def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
     return machine.numbers.poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
 
 
-def held(machine: Machine, warp: Warp, value: Value) -> Registers:
+def held(machine: Simulator, warp: Warp, value: Value) -> WarpRegisters:
     """A warp's part of a fragment; what was made in the role of other warps is there, and unwritten."""
     shape = machine.shape(warp, value.fragment.distribution)
     registers = warp.registers.get(value)
     if registers is None:
-        registers = warp.registers[value] = Registers.blank(value.dtype, shape, machine.numbers)
+        registers = warp.registers[value] = WarpRegisters.blank(value.dtype, shape, machine.numbers)
     return registers.of_lanes(value.dtype, shape[0], machine.numbers)
 
 
@@ -166,12 +166,12 @@ def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
         warp.beyond.pop(value, None)
 
 
-def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
+def require_written(machine: Simulator, warp: Warp, op: Op, value: Value) -> None:
     """Report elements of a fragment that nothing has written."""
     _require_written(machine, warp, op, value, held(machine, warp, value))
 
 
-def _require_written(machine: Machine, warp: Warp, op: Op, value: Value, registers: Registers) -> None:
+def _require_written(machine: Simulator, warp: Warp, op: Op, value: Value, registers: WarpRegisters) -> None:
     if machine.check and np.count_nonzero(registers.written) < registers.written.size:
         missing = np.argwhere(~registers.written)
         lane, number = (int(i) for i in missing[0])
@@ -181,7 +181,7 @@ def _require_written(machine: Machine, warp: Warp, op: Op, value: Value, registe
 
 
 def define(
-    machine: Machine,
+    machine: Simulator,
     warp: Warp,
     op: Op,
     value: Value,
@@ -203,10 +203,10 @@ def define(
     """
     touch(machine, warp, op, value, "write")
     set_beyond(warp, value, beyond)
-    warp.registers[value] = Registers(values, np.ones(values.shape, bool), fill=fill)
+    warp.registers[value] = WarpRegisters(values, np.ones(values.shape, bool), fill=fill)
 
 
-def touch(machine: Machine, warp: Warp, op: Op, value: Value, action: str) -> bool:
+def touch(machine: Simulator, warp: Warp, op: Op, value: Value, action: str) -> bool:
     """Note that an operation touches a fragment; whether no asynchronous MMA uses it."""
     warp.fenced.discard(value)
     flight = next((flight for flight in warp.flights if flight.value is value), None)
@@ -231,13 +231,13 @@ REFERENCE = RuleTable(TARGET.name)
 
 
 @REFERENCE.rule(ops.Shared, ops.Reshape, ops.Gather, ops.Partition)
-def _nothing(machine: Machine, warp: Warp, op: ops.Op) -> None:
+def _nothing(machine: Simulator, warp: Warp, op: ops.Op) -> None:
     """Shared memory exists from the block's start, and a view is no action."""
 
 
 @REFERENCE.rule(ops.Fragment)
-def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
-    registers = Registers.blank(op.dtype, machine.shape(warp, op.distribution), machine.numbers)
+def _fragment(machine: Simulator, warp: Warp, op: ops.Fragment) -> None:
+    registers = WarpRegisters.blank(op.dtype, machine.shape(warp, op.distribution), machine.numbers)
     if op.fill is not None:
         registers.fill = machine.numbers.number(op.fill, op.dtype)
         registers.values[...] = registers.fill
@@ -249,16 +249,16 @@ def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
 
 @REFERENCE.rule(ops.Copy, variant="direct")
 @REFERENCE.rule(ops.Copy, variant="matrix")
-def _copy(machine: Machine, warp: Warp, op: ops.Copy) -> None:
+def _copy(machine: Simulator, warp: Warp, op: ops.Copy) -> None:
     _move(machine, warp, op, warp.agent)
 
 
 @REFERENCE.rule(ops.Copy, variant="async")
-def _copy_async(machine: Machine, warp: Warp, op: ops.Copy) -> None:
+def _copy_async(machine: Simulator, warp: Warp, op: ops.Copy) -> None:
     _move(machine, warp, op, warp.copies)
 
 
-def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
+def _move(machine: Simulator, warp: Warp, op: ops.Copy, agent: Actor) -> None:
     spread = op.spread
     vector = machine.vectors.of_copy(op)
     if op.source.is_fragment:
@@ -280,18 +280,18 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
 
 
 @REFERENCE.rule(ops.AsyncCommit)
-def _async_commit(machine: Machine, warp: Warp, op: ops.AsyncCommit) -> None:
+def _async_commit(machine: Simulator, warp: Warp, op: ops.AsyncCommit) -> None:
     warp.copies.advance()
 
 
 @REFERENCE.rule(ops.AsyncWait)
-def _async_wait(machine: Machine, warp: Warp, op: ops.AsyncWait) -> None:
+def _async_wait(machine: Simulator, warp: Warp, op: ops.AsyncWait) -> None:
     committed = warp.copies.time - 1
     machine.deliver(warp, committed - op.pending)
 
 
 @REFERENCE.rule(ops.Fill)
-def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
+def _fill(machine: Simulator, warp: Warp, op: ops.Fill) -> None:
     kind, value = op.target.dtype, op.value
     if isinstance(value, Value):
         made = machine.numbers.convert(np.asarray(warp.scalars[value]), value.dtype, kind)
@@ -305,7 +305,7 @@ def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
 
 
 @REFERENCE.rule(ops.Elementwise)
-def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
+def _elementwise(machine: Simulator, warp: Warp, op: ops.Elementwise) -> None:
     operands: list[Any] = []
     dtypes: list[DType | None] = []
     marks: list[Array | None] = []
@@ -360,7 +360,7 @@ def _held(number: int, op: ops.Elementwise) -> int:
 
 
 @REFERENCE.rule(ops.Mma)
-def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
+def _mma(machine: Simulator, warp: Warp, op: ops.Mma) -> None:
     accumulator = held(machine, warp, op.c)
     depth = _depth(op.a)
     shapes = op.mma.a(depth), op.mma.b(depth)
@@ -395,7 +395,7 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             sums_beyond[part] |= rows[index[0]] | columns[index[1]]
             if wrong.any():
                 edges.report_products(machine.checker, warp.agent, op, dense, marks, wrong)
-    warp.registers[op.c] = Registers(result, accumulator.written)
+    warp.registers[op.c] = WarpRegisters(result, accumulator.written)
     set_beyond(warp, op.c, sums_beyond)
 
 
@@ -407,7 +407,7 @@ def _depth(value: Value) -> int:
 
 
 def _operand(
-    machine: Machine, warp: Warp, op: ops.Mma, value: Value, spread: Distribution
+    machine: Simulator, warp: Warp, op: ops.Mma, value: Value, spread: Distribution
 ) -> tuple[Array, Array | None]:
     """An operand's elements, and which of them lie beyond the edge of an array."""
     if value.is_fragment:
@@ -416,7 +416,7 @@ def _operand(
     return machine.load(warp, warp.agent, op, value, spread, vector), warp.loaded
 
 
-def _parts(machine: Machine, warp: Warp, mma: TiledMma) -> list[slice]:
+def _parts(machine: Simulator, warp: Warp, mma: TiledMma) -> list[slice]:
     """The lanes of a warp, split where one execution of the atom ends and the next begins."""
     lanes = machine.shape(warp, mma.c())[0]
     step = min(mma.atom.lanes, machine.lanes)
@@ -446,12 +446,12 @@ def _scattered(values: Array, index: tuple[Array, Array], shape: tuple[int, ...]
 
 
 @REFERENCE.rule(ops.Barrier)
-def _barrier(machine: Machine, warp: Warp, op: ops.Barrier) -> Steps:
+def _barrier(machine: Simulator, warp: Warp, op: ops.Barrier) -> Steps:
     yield machine.arrive(warp, op, warp.block.barrier)
 
 
 @REFERENCE.rule(ops.WarpBarrier)
-def _warp_barrier(machine: Machine, warp: Warp, op: ops.WarpBarrier) -> None:
+def _warp_barrier(machine: Simulator, warp: Warp, op: ops.WarpBarrier) -> None:
     join([warp.agent])
 
 
@@ -459,32 +459,32 @@ def _warp_barrier(machine: Machine, warp: Warp, op: ops.WarpBarrier) -> None:
 
 
 @REFERENCE.rule(ops.Variable)
-def _variable(machine: Machine, warp: Warp, op: ops.Variable) -> None:
+def _variable(machine: Simulator, warp: Warp, op: ops.Variable) -> None:
     warp.variables[op.result] = warp.int(op.initial)
 
 
 @REFERENCE.rule(ops.SetVariable)
-def _set_variable(machine: Machine, warp: Warp, op: ops.SetVariable) -> None:
+def _set_variable(machine: Simulator, warp: Warp, op: ops.SetVariable) -> None:
     warp.variables[op.variable] = warp.int(op.value)
 
 
 @REFERENCE.rule(ops.Let)
-def _let(machine: Machine, warp: Warp, op: ops.Let) -> None:
+def _let(machine: Simulator, warp: Warp, op: ops.Let) -> None:
     warp.env[op.result] = warp.int(op.value)
 
 
 @REFERENCE.rule(ops.GetVariable)
-def _get_variable(machine: Machine, warp: Warp, op: ops.GetVariable) -> None:
+def _get_variable(machine: Simulator, warp: Warp, op: ops.GetVariable) -> None:
     warp.env[op.result] = warp.variables[op.variable]
 
 
 @REFERENCE.rule(ops.ReadIndex)
-def _read_index(machine: Machine, warp: Warp, op: ops.ReadIndex) -> None:
+def _read_index(machine: Simulator, warp: Warp, op: ops.ReadIndex) -> None:
     warp.env[op.result] = read_index(machine, warp, op)
 
 
 @REFERENCE.rule(ops.For)
-def _for(machine: Machine, warp: Warp, op: ops.For) -> Steps:
+def _for(machine: Simulator, warp: Warp, op: ops.For) -> Steps:
     turns = range(warp.int(op.start), warp.int(op.stop), op.step)
     machine.trail.turned(op, len(turns))
     gap = None if machine.turns is None else machine.turns.gap(warp, op, turns)
@@ -502,7 +502,7 @@ def _for(machine: Machine, warp: Warp, op: ops.For) -> Steps:
 
 
 @REFERENCE.rule(ops.If)
-def _if(machine: Machine, warp: Warp, op: ops.If) -> Steps:
+def _if(machine: Simulator, warp: Warp, op: ops.If) -> Steps:
     holds = warp.cond(op.condition)
     machine.trail.took.setdefault(id(op), set()).add(holds)
     yield from machine.steps(warp, op.then if holds else op.otherwise)
@@ -512,12 +512,12 @@ def _if(machine: Machine, warp: Warp, op: ops.If) -> Steps:
 
 
 @REFERENCE.rule(AsBytes)
-def _as_bytes(machine: Machine, warp: Warp, op: AsBytes) -> None:
+def _as_bytes(machine: Simulator, warp: Warp, op: AsBytes) -> None:
     """A view is no action."""
 
 
 @REFERENCE.rule(Unpack)
-def _unpack(machine: Machine, warp: Warp, op: Unpack) -> None:
+def _unpack(machine: Simulator, warp: Warp, op: Unpack) -> None:
     numbers = numbers_of(read(machine, warp, op, op.source), op.packed)
     beyond = warp.beyond.get(op.source)
     beyond = None if beyond is None else np.repeat(beyond, op.packed.per_byte, axis=1)
@@ -528,7 +528,7 @@ def _unpack(machine: Machine, warp: Warp, op: Unpack) -> None:
 
 
 @REFERENCE.rule(Pack)
-def _pack(machine: Machine, warp: Warp, op: Pack) -> None:
+def _pack(machine: Simulator, warp: Warp, op: Pack) -> None:
     values = read(machine, warp, op, op.source)
     numbers = machine.numbers.convert(values, op.source.dtype, op.packed)
     packed = joined(numbers.view(np.uint8) & np.uint8((1 << op.packed.bits) - 1), op.packed)
@@ -542,7 +542,7 @@ def _pack(machine: Machine, warp: Warp, op: Pack) -> None:
 
 
 @REFERENCE.rule(Reduce)
-def _reduce(machine: Machine, warp: Warp, op: Reduce) -> None:
+def _reduce(machine: Simulator, warp: Warp, op: Reduce) -> None:
     """Registers by their number, then lanes in pairs."""
     plan, numbers = op.plan, machine.numbers
     combine = numbers.combine(op.function, op.source.dtype)
@@ -562,7 +562,7 @@ def _reduce(machine: Machine, warp: Warp, op: Reduce) -> None:
     define(machine, warp, op, op.result, numbers.narrowed(total, op.result.dtype), beyond=beyond)
 
 
-def _beyond(machine: Machine, warp: Warp, op: Reduce, values: Array) -> Array:
+def _beyond(machine: Simulator, warp: Warp, op: Reduce, values: Array) -> Array:
     """Which results lie beyond the edge of an array; those that mix what does with others are found."""
     registers, marks = _registers(op.plan), warp.beyond[op.source]
     neutral = edges.is_neutral(op, values, marks, machine.signs)
@@ -576,7 +576,7 @@ def _beyond(machine: Machine, warp: Warp, op: Reduce, values: Array) -> Array:
     return made
 
 
-def _report(machine: Machine, warp: Warp, op: Reduce, values: Array, wrong: Array) -> None:
+def _report(machine: Simulator, warp: Warp, op: Reduce, values: Array, wrong: Array) -> None:
     registers = _registers(op.plan)
     lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
     number = int(registers[result, part])
@@ -587,7 +587,7 @@ def _report(machine: Machine, warp: Warp, op: Reduce, values: Array, wrong: Arra
     edges.report(machine.checker, warp.agent, op, op.source, place, what, int(wrong.sum()))
 
 
-def _defer(machine: Machine, warp: Warp, op: Reduce, values: Array, wrong: Array, mixed: Array) -> None:
+def _defer(machine: Simulator, warp: Warp, op: Reduce, values: Array, wrong: Array, mixed: Array) -> None:
     """Let the operation that uses a sum take off what elements beyond an edge added to it."""
     parts = np.where(wrong, values[:, _registers(op.plan)].astype(np.float64), 0)
     share, sizes = parts.sum(-1), np.abs(parts).sum(-1)
@@ -609,7 +609,7 @@ def _registers(plan: Reduction) -> Array:
 
 
 @REFERENCE.rule(Redistribute)
-def _redistribute(machine: Machine, warp: Warp, op: Redistribute) -> None:
+def _redistribute(machine: Simulator, warp: Warp, op: Redistribute) -> None:
     values = read(machine, warp, op, op.source)
     chosen = registers_of_part(
         op.source.fragment.distribution, op.distribution, [warp.int(at) for at in op.start]
@@ -622,6 +622,6 @@ def _redistribute(machine: Machine, warp: Warp, op: Redistribute) -> None:
 
 
 @REFERENCE.rule(Coordinates)
-def _coordinates(machine: Machine, warp: Warp, op: Coordinates) -> None:
+def _coordinates(machine: Simulator, warp: Warp, op: Coordinates) -> None:
     threads = machine.footprints.threads(warp.rank, op.distribution)
     define(machine, warp, op, op.result, op.distribution.table[threads][..., op.dim].astype(np.int32))

@@ -18,7 +18,7 @@ from tilewright.ir.types import Memory, Value
 from tilewright.packing import packed_dim
 from tilewright.passes.rewrite import Rewriter
 from tilewright.symbolic.expr import add
-from tilewright.targets.reference.agents import Agent, Clocks, Events
+from tilewright.targets.reference.agents import Actor, Clocks, Events
 from tilewright.targets.reference.findings import element_of, strided_element
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
 
@@ -46,7 +46,7 @@ class Marks:
 
 
 @dataclass
-class Reads:
+class AgentReads:
     """The last reads of every element by one agent: two of different lanes, if both still count.
 
     Whatever lane accesses the element next, one of the two is by another lane.  ``other`` is None as long as
@@ -60,9 +60,9 @@ class Reads:
     newest: int | None = None
 
     @staticmethod
-    def blank(elems: int, first: int = 0) -> Reads:
+    def blank(elems: int, first: int = 0) -> AgentReads:
         """No one read anything."""
-        return Reads(Marks.blank(elems), first=first)
+        return AgentReads(Marks.blank(elems), first=first)
 
     def put_other(self, at: Array, event: Any, lanes: Any) -> None:
         """Mark the elements ``at`` as read by a second lane."""
@@ -84,17 +84,17 @@ class Crowd:
     place of one that its agent comes after, and only those side by side have marks of their own.
     """
 
-    by_agent: dict[int, Reads] = field(default_factory=dict)
-    layers: list[Reads] = field(default_factory=list)
+    by_agent: dict[int, AgentReads] = field(default_factory=dict)
+    layers: list[AgentReads] = field(default_factory=list)
     former: Marks | None = None
     """Of accesses by earlier groups, those that a later one replaced."""
 
     @property
-    def every(self) -> list[Reads]:
+    def every(self) -> list[AgentReads]:
         """All that is kept."""
         return [*self.by_agent.values(), *self.layers]
 
-    def record(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array, marks: Marks) -> None:
+    def record(self, events: Events, agent: Actor, event: int, at: Array, lanes: Array, marks: Marks) -> None:
         """Remember that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]``; ``marks`` has them all."""
         elems = len(marks.event)
         if events.are_together:
@@ -102,7 +102,7 @@ class Crowd:
             return
         reads = self.by_agent.get(agent.slot)
         if reads is None:
-            reads = self.by_agent[agent.slot] = Reads.blank(elems, event)
+            reads = self.by_agent[agent.slot] = AgentReads.blank(elems, event)
         reads.newest = None if agent.in_background else event
         before, before_lanes = reads.last.get(at)
         if np.count_nonzero(before):
@@ -115,7 +115,7 @@ class Crowd:
         _put_last(reads, event, at, lanes)
 
     def _record_beside(
-        self, events: Events, agent: Agent, event: int, at: Array, lanes: Array, elems: int
+        self, events: Events, agent: Actor, event: int, at: Array, lanes: Array, elems: int
     ) -> None:
         for layer in self.layers:
             before, before_lanes = layer.last.get(at)
@@ -130,7 +130,7 @@ class Crowd:
             at, lanes = at[~free], lanes[~free]
             if not len(at):
                 return
-        self.layers.append(Reads.blank(elems))
+        self.layers.append(AgentReads.blank(elems))
         _put_last(self.layers[-1], event, at, lanes)
 
     def earlier(self, at: Array, events: Events, clocks: Clocks) -> list[tuple[Array, Array]]:
@@ -144,7 +144,7 @@ class Crowd:
         return [marks.get(at) for marks in (*every, *([self.former] if self.former is not None else []))]
 
 
-def _put_last(reads: Reads, event: int, at: Array, lanes: Array) -> None:
+def _put_last(reads: AgentReads, event: int, at: Array, lanes: Array) -> None:
     """Mark elements as accessed last, by two lanes if there are two."""
     reads.last.put(at, event, lanes)
     beside = reads.last.lane[at] != lanes
@@ -185,7 +185,7 @@ class History:
 
 
 @dataclass(eq=False)
-class Buffer:
+class Storage:
     """The memory of one tensor.
 
     Args:
@@ -260,16 +260,16 @@ class Buffer:
         return outside
 
 
-def shared_buffer(owner: Value, elems: int, address: int, check: bool, numbers: Numbers = NUMBERS) -> Buffer:
+def shared_buffer(owner: Value, elems: int, address: int, check: bool, numbers: Numbers = NUMBERS) -> Storage:
     """Uninitialised shared memory; of elements of less than a byte, its bytes."""
     count = -(-elems // owner.dtype.per_byte)
     history = History.blank(count) if check else None
     elements = numbers.poison(owner.dtype, count)
     locate = partial(element_of, owner)
-    return Buffer(owner, elements, address, False, locate, None, history, numbers=numbers)
+    return Storage(owner, elements, address, False, locate, None, history, numbers=numbers)
 
 
-def overlay(buffers: Iterable[Buffer]) -> None:
+def overlay(buffers: Iterable[Storage]) -> None:
     """Give tensors in shared memory that a plan lets overlap the same bytes, and one history."""
     known = list(buffers)
     for numbers in overlapping(buffer.bounds for buffer in known):
@@ -288,14 +288,14 @@ def overlay(buffers: Iterable[Buffer]) -> None:
 
 def workspace_buffer(
     owner: Value, elems: int, zeroed: bool, check: bool, numbers: Numbers = NUMBERS
-) -> Buffer:
+) -> Storage:
     """The launcher's own memory; of elements of less than a byte, its bytes."""
     elems = -(-elems // owner.dtype.per_byte)
     kind = owner.dtype
     elements = np.zeros(elems, numbers.storage(kind)) if zeroed else numbers.poison(kind, elems)
     history = History.blank(elems) if check else None
     locate = partial(element_of, owner)
-    return Buffer(owner, elements, 0, zeroed, locate, None, history, numbers=numbers)
+    return Storage(owner, elements, 0, zeroed, locate, None, history, numbers=numbers)
 
 
 def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
@@ -318,12 +318,12 @@ def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
     return groups
 
 
-def share(one: Buffer, other: Buffer) -> bool:
+def share(one: Storage, other: Storage) -> bool:
     """Whether two buffers overlap in memory."""
     return len(overlapping([one.bounds, other.bounds])) == 1 and len(one.elements) * len(other.elements) > 0
 
 
-def share_histories(buffers: Iterable[Buffer], written: Container[Value]) -> None:
+def share_histories(buffers: Iterable[Storage], written: Container[Value]) -> None:
     """Give arrays that overlap in memory one history, if any of them is written; if none is, nothing is kept.
 
     Its entries are as fine as the dtypes and the distances of the arrays are.
@@ -351,7 +351,7 @@ def share_histories(buffers: Iterable[Buffer], written: Container[Value]) -> Non
 
 def array_buffer(
     owner: Value, array: Array, is_written: bool, check: bool, numbers: Numbers = NUMBERS
-) -> Buffer:
+) -> Storage:
     """The memory of a caller's array, in place, in address order.
 
     Raises:
@@ -382,7 +382,7 @@ def array_buffer(
     address = rising.__array_interface__["data"][0]
     locate = partial(_element, array.shape, strides)
     history = History.blank(span) if check else None
-    return Buffer(owner, flat, address, True, locate, exists, history, numbers=numbers)
+    return Storage(owner, flat, address, True, locate, exists, history, numbers=numbers)
 
 
 def _element(shape: Sequence[int], strides: Sequence[int], number: int) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ from tilewright.ir.async_ops import ClusterBarrier, ClusterWait, Role, RoleBarri
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import AsyncWait, Barrier, For, WarpBarrier
-from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events, Proxy, Scope
+from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Events, Proxy, Visibility
 from tilewright.targets.reference.findings import Kind
 
 # ---------------------------------------------------------------- where a barrier belongs
@@ -189,8 +189,8 @@ def _lines(*ops: Op) -> list[str] | None:
 def explain(
     events: Events,
     kind: Kind,
-    agent: Agent,
-    former: Agent,
+    agent: Actor,
+    former: Actor,
     event: int,
     lanes: tuple[Array, Array],
     memory: str,
@@ -229,7 +229,7 @@ def explain(
     return kind, NO_BARRIER
 
 
-def _unfenced(agent: Agent, former: Agent, memory: str) -> str:
+def _unfenced(agent: Actor, former: Actor, memory: str) -> str:
     who, fence = "bulk copies and asynchronous MMA", "fence_async"
     if memory != "shared":
         who, fence = "bulk copies", f'fence_async("{memory}")'
@@ -239,23 +239,23 @@ def _unfenced(agent: Agent, former: Agent, memory: str) -> str:
     return f"the accesses are in order, but {who} see {memory} memory by another path: no {fence} {place}"
 
 
-def _warp(agent: Agent, other: Agent) -> str:
+def _warp(agent: Actor, other: Actor) -> str:
     """A warp, with its block if another agent's is another one."""
     return f"warp {agent.warp}" + (f" of block {agent.block}" if agent.block != other.block else "")
 
 
-def _unordered(events: Events, agent: Agent, lanes: tuple[Array, Array], event: int) -> bool:
+def _unordered(events: Events, agent: Actor, lanes: tuple[Array, Array], event: int) -> bool:
     """Whether the issuer of an operation does not know of an event either."""
     here, there = lanes
     return bool(events.unordered(agent, here, np.array([event]), there, agent.issuer).any())
 
 
-def _was_waited_for(events: Events, former: Agent, event: int) -> bool:
+def _was_waited_for(events: Events, former: Actor, event: int) -> bool:
     clocks = former.issuer or former.clocks
-    return bool(clocks.known[Scope.LANE][former.slot] >= events.time(event))
+    return bool(clocks.known[Visibility.LANE][former.slot] >= events.time(event))
 
 
-def _after_copy(events: Events, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:
+def _after_copy(events: Events, kind: Kind, agent: Actor, former: Actor, event: int) -> tuple[Kind, str]:
     if not _was_waited_for(events, former, event):
         before = "" if former.home == agent.home else ", followed by a barrier,"
         return Kind.IN_FLIGHT, (
@@ -264,7 +264,7 @@ def _after_copy(events: Events, kind: Kind, agent: Agent, former: Agent, event: 
     return kind, NO_BARRIER_AFTER_WAIT
 
 
-def _after_bulk(events: Events, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:
+def _after_bulk(events: Events, kind: Kind, agent: Actor, former: Actor, event: int) -> tuple[Kind, str]:
     warp = _warp(agent, former)
     who = warp if agent.name == "warp" else f"the {agent.name} of {warp}"
     if not former.shown or not _was_waited_for(events, former, event):

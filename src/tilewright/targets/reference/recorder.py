@@ -12,7 +12,7 @@ from tilewright.ir.copies import is_bulk, is_bulk_load
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
-from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.state import Steps, Warp
 from tilewright.targets.rules import RuleTable
 
@@ -54,7 +54,7 @@ class Touch:
 
 
 @dataclass(eq=False)
-class Execution:
+class RecordedExecution:
     """One execution of an operation by one warp.
 
     Args:
@@ -88,7 +88,7 @@ class Execution:
     touches: tuple[Touch, ...] = ()
 
 
-class Recorder(RuleTable):
+class ExecutionRecorder(RuleTable):
     """The rules of another table, which also note each execution.
 
     Args:
@@ -104,7 +104,7 @@ class Recorder(RuleTable):
         ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
         ...     tw.copy(x + x, Y.tile((32,), (0,)))
         >>> x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
-        >>> recorder = Recorder(REFERENCE)
+        >>> recorder = ExecutionRecorder(REFERENCE)
         >>> report = run(double.trace(x, y), {"X": x, "Y": y}, rules=recorder)
         >>> [execution.op.name for execution in recorder.executions]
         ['copy', 'elementwise', 'copy']
@@ -112,7 +112,7 @@ class Recorder(RuleTable):
 
     def __init__(self, rules: RuleTable) -> None:
         super().__init__(rules.target, rules)
-        self.executions: list[Execution] = []
+        self.executions: list[RecordedExecution] = []
         self._moments = 0
 
     def lookup(self, op: Op) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ class Recorder(RuleTable):
         if type(op) not in RECORDED:
             return rule
 
-        def recorded(machine: Machine, warp: Warp, op: Op) -> Steps | None:
+        def recorded(machine: Simulator, warp: Warp, op: Op) -> Steps | None:
             if warp.rank and _is_left_to_the_first(op):
                 return rule(machine, warp, op)  # type: ignore[no-any-return]
             execution = self._begin(machine, warp, op)
@@ -133,13 +133,13 @@ class Recorder(RuleTable):
 
         return recorded
 
-    def _followed(self, steps: Steps, warp: Warp, execution: Execution) -> Steps:
+    def _followed(self, steps: Steps, warp: Warp, execution: RecordedExecution) -> Steps:
         yield from steps
         self._end(warp, execution)
 
-    def _begin(self, machine: Machine, warp: Warp, op: Op) -> Execution:
+    def _begin(self, machine: Simulator, warp: Warp, op: Op) -> RecordedExecution:
         cluster = tuple(block.index for block in warp.block.cluster.blocks)
-        execution = Execution(op, cluster, warp.block.rank, warp.index, warp.rank, self._moment())
+        execution = RecordedExecution(op, cluster, warp.block.rank, warp.index, warp.rank, self._moment())
         self.executions.append(execution)
         ranks = _ranks(machine, warp, op)
         execution.touches = tuple(_touches(machine, warp, op, ranks))
@@ -161,7 +161,7 @@ class Recorder(RuleTable):
             execution.reached = tuple(reached.items())
         return execution
 
-    def _end(self, warp: Warp, execution: Execution) -> None:
+    def _end(self, warp: Warp, execution: RecordedExecution) -> None:
         execution.ended = self._moment()
         if isinstance(execution.op, async_ops.Wait):
             execution.phase = warp.block.mbarriers[execution.op.barrier][execution.stage].phase - 1
@@ -177,7 +177,7 @@ def _is_left_to_the_first(op: Op) -> bool:
     return isinstance(op, async_ops.Arrive) and op.each != "warp"
 
 
-def _ranks(machine: Machine, warp: Warp, op: Op) -> list[int]:
+def _ranks(machine: Simulator, warp: Warp, op: Op) -> list[int]:
     """The blocks at whose barriers a warp arrives, or whose shared memory it loads to."""
     blocks = range(len(warp.block.cluster.blocks))
     match op:
@@ -190,7 +190,7 @@ def _ranks(machine: Machine, warp: Warp, op: Op) -> list[int]:
             return [warp.block.rank]
 
 
-def _touches(machine: Machine, warp: Warp, op: Op, ranks: list[int]) -> list[Touch]:
+def _touches(machine: Simulator, warp: Warp, op: Op, ranks: list[int]) -> list[Touch]:
     found = []
     for values, is_written in ((op.read, False), (op.written, True)):
         for value in values:

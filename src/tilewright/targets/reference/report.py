@@ -16,7 +16,7 @@ from tilewright.ir.ops import Block, For, If, Let, Op
 from tilewright.ir.types import Memory, TensorType
 from tilewright.symbolic.nodes import Int, Mod, Sym
 from tilewright.symbolic.rebuilding import parts, substitute, symbols
-from tilewright.targets.reference.findings import Finding, Site, describe
+from tilewright.targets.reference.findings import AccessSite, Finding, describe
 
 # ---------------------------------------------------------------- coverage
 
@@ -236,7 +236,7 @@ class BankCount:
         worst: the largest number of passes of one request.
     """
 
-    site: Site
+    site: AccessSite
     requests: int = 0
     wavefronts: int = 0
     worst: int = 0
@@ -263,7 +263,7 @@ class SectorCount:
         fewest: sectors that could hold the requested bytes.
     """
 
-    site: Site
+    site: AccessSite
     touched: int = 0
     fewest: int = 0
 

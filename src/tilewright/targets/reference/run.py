@@ -23,10 +23,10 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.barriers import Late
 from tilewright.targets.reference.checker import Checker
-from tilewright.targets.reference.machine import Machine, Members
+from tilewright.targets.reference.machine import Members, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import (
-    Buffer,
+    Storage,
     array_buffer,
     from_lowest,
     in_elements,
@@ -124,7 +124,7 @@ def run(
     while True:
         buffers = _bind_buffers(kernel, arrays, env, check, numbers)
         _forget(kernel, buffers, outputs)
-        machine = Machine(kernel, lanes, rules, buffers, bound, check, numbers, late)
+        machine = Simulator(kernel, lanes, rules, buffers, bound, check, numbers, late)
         selection = Selection(kernel, env, extents, buffers, work, asked is not None, leaves_turns_out)
         wanted = _clusters(kernel, extents, _grid(extents) if asked is None else asked)
         members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
@@ -160,7 +160,7 @@ def run(
     )
 
 
-def _run_apart(machine: Machine, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:
+def _run_apart(machine: Simulator, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:
     """Execute clusters one after another, as selected: how many blocks ended, and whether all did."""
     done = 0
     for members in clusters:
@@ -231,7 +231,7 @@ def _array(arrays: Mapping[str, Array], name: str) -> Array:
 
 def _bind_buffers(
     kernel: Kernel, arrays: Mapping[str, Array], env: Mapping[Sym, int], check: bool, numbers: Numbers
-) -> dict[Value, Buffer]:
+) -> dict[Value, Storage]:
     written = kernel.written_params
     buffers = {
         value: array_buffer(value, _array(arrays, value.name), value.name in written, check, numbers)
@@ -286,7 +286,7 @@ def _block_env(kernel: Kernel, index: Sequence[int]) -> dict[Sym, int]:
     return found | {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
 
 
-def _forget(kernel: Kernel, buffers: Mapping[Value, Buffer], outputs: Collection[str]) -> None:
+def _forget(kernel: Kernel, buffers: Mapping[Value, Storage], outputs: Collection[str]) -> None:
     """Let outputs hold nothing."""
     for value in (value for value in kernel.tensors if value.name in outputs):
         buffer = buffers[value]
@@ -301,7 +301,7 @@ def _forget(kernel: Kernel, buffers: Mapping[Value, Buffer], outputs: Collection
 
 def _uncovered(
     kernel: Kernel,
-    buffers: Mapping[Value, Buffer],
+    buffers: Mapping[Value, Storage],
     checker: Checker,
     whole: Collection[str],
     selection: Selection,

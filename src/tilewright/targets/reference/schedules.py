@@ -28,7 +28,7 @@ MOST_STATES = 1000
 
 
 @dataclass(frozen=True)
-class Step:
+class SyncStep:
     """One step of a warp.
 
     Args:
@@ -51,10 +51,10 @@ class Step:
 class Skeleton:
     """The steps of every warp of a cluster, and the arrivals that a phase of each barrier takes."""
 
-    warps: dict[Hashable, list[Step]] = field(default_factory=dict)
+    warps: dict[Hashable, list[SyncStep]] = field(default_factory=dict)
     arrivals: dict[Hashable, int] = field(default_factory=dict)
 
-    def note(self, warp: Hashable, step: Step) -> None:
+    def note(self, warp: Hashable, step: SyncStep) -> None:
         """Add a step that a warp takes."""
         self.warps.setdefault(warp, []).append(step)
 
@@ -72,7 +72,7 @@ class Fault:
     """
 
     warp: Hashable
-    step: Step
+    step: SyncStep
     what: str
     order: tuple[Hashable | None, ...]
     schedule: str = ""
@@ -218,11 +218,11 @@ class Play:
                 self._fail(stuck[0], "waits for what never happens")
         return self.fault and replace(self.fault, schedule=name)
 
-    def _step(self, warp: int) -> Step | None:
+    def _step(self, warp: int) -> SyncStep | None:
         steps = self._steps[warp]
         return steps[self._at[warp]] if self._at[warp] < len(steps) else None
 
-    def _may(self, warp: int, step: Step) -> bool:
+    def _may(self, warp: int, step: SyncStep) -> bool:
         match step.kind:
             case "wait":
                 return self._barriers[step.place].phase % 2 != step.amount
@@ -233,7 +233,7 @@ class Play:
                 return sum(count >= step.amount for count in warps) >= step.phase
         return True
 
-    def _meet(self, warp: int, step: Step) -> None:
+    def _meet(self, warp: int, step: SyncStep) -> None:
         met = self._met.setdefault(step.place, [])
         met.append(warp)
         if len(met) >= step.amount:
@@ -241,7 +241,7 @@ class Play:
                 self._at[each] += 1
             met.clear()
 
-    def _count(self, warp: int, step: Step, barrier: Counted) -> None:
+    def _count(self, warp: int, step: SyncStep, barrier: Counted) -> None:
         if barrier.phase != step.phase:
             was = f"{_COUNTS[step.kind]} phase {step.phase - (step.kind == 'wait')} as executed"
             now = f"phase {barrier.phase - (step.kind == 'wait')}"
@@ -258,7 +258,7 @@ class Play:
         if barrier.is_complete and not barrier.expected:
             barrier.complete()
 
-    def _fail(self, warp: int, what: str, step: Step | None = None) -> None:
+    def _fail(self, warp: int, what: str, step: SyncStep | None = None) -> None:
         step = step or self._step(warp)
         assert step is not None
         order = tuple(None if choice < 0 else self._names[choice] for choice in self._path)

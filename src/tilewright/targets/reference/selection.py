@@ -18,13 +18,13 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.reference.equivalence import (
-    Turns,
+    OmittedIterations,
     all_blocks,
     block_symbols,
     fixed_symbols,
     representatives,
 )
-from tilewright.targets.reference.memory import Buffer, share
+from tilewright.targets.reference.memory import Storage, share
 
 # ---------------------------------------------------------------- writers of global memory
 # They follow from the places of the writes alone, without running the kernel.
@@ -217,7 +217,7 @@ class Selection:
         kernel: Kernel,
         env: Mapping[Sym, int],
         extents: tuple[int, ...],
-        buffers: Mapping[Value, Buffer],
+        buffers: Mapping[Value, Storage],
         work: int | None,
         asked: bool,
         leaves_turns_out: bool,
@@ -227,7 +227,7 @@ class Selection:
         self._kernel, self._env, self._extents, self._buffers = kernel, env, extents, buffers
         self._work, self._asked = work, asked
         self._done, self._most = 0, 0 if work is None else work_of(kernel, env)
-        self.turns: Turns | None = None
+        self.turns: OmittedIterations | None = None
         """Which turns of loops are left out, once blocks are; None: none."""
         self._chosen: set[tuple[int, ...]] | None = None
         self._is_sampled = False
@@ -266,7 +266,7 @@ class Selection:
         elems = {value: len(self._buffers[value].elements) for value in written}
         self._writers = writers(self._kernel, self._env, self._extents, elems)
         if self._writers is not None and self._leaves_turns_out and not self._writers.meets_in_loops:
-            self.turns = Turns(self._kernel)
+            self.turns = OmittedIterations(self._kernel)
         if self._writers is not None and self._writers.meeting:
             blocks = all_blocks(self._extents)
             self._chosen |= {tuple(blocks[number].tolist()) for number in self._writers.meeting}

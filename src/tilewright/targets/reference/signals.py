@@ -14,14 +14,14 @@ from tilewright.ir.op import Op
 from tilewright.ir.signal_ops import SIGNAL_OPS, Await, Reset, Signal, Ticket
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
-from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.agents import Actor
 from tilewright.targets.reference.barriers import Count, Mark, PassedAwait, learn
 from tilewright.targets.reference.findings import Kind, describe
-from tilewright.targets.reference.machine import Machine, Members
+from tilewright.targets.reference.machine import Members, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.report import place
 from tilewright.targets.reference.standstill import explain_standstill
-from tilewright.targets.reference.state import ClusterState, Steps, Wait, Warp
+from tilewright.targets.reference.state import ClusterState, Pause, Steps, Warp
 
 COUNTED = "counted"
 """The kind of accesses to counters: indivisible, and ordered by what is seen of them."""
@@ -39,13 +39,13 @@ def has_signals(kernel: Kernel) -> bool:
 
 
 @REFERENCE.rule(Signal)
-def _signal(machine: Machine, warp: Warp, op: Signal) -> None:
+def _signal(machine: Simulator, warp: Warp, op: Signal) -> None:
     if not warp.rank:
         _count_up(machine, warp, op, op.counter, warp.int(op.value), op.of)
 
 
 @REFERENCE.rule(Ticket)
-def _ticket(machine: Machine, warp: Warp, op: Ticket) -> None:
+def _ticket(machine: Simulator, warp: Warp, op: Ticket) -> None:
     """The first thread writes what it got; who gets the last ticket learns of all others."""
     if warp.rank:
         return
@@ -58,7 +58,7 @@ def _ticket(machine: Machine, warp: Warp, op: Ticket) -> None:
     target.elements[at] = old
 
 
-def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, of: Int | None) -> int:
+def _count_up(machine: Simulator, warp: Warp, op: Op, counter: Value, value: int, of: Int | None) -> int:
     """Count a counter up by the first thread of a warp; what it was before."""
     count = _counter(machine, warp, op, counter, "signal")
     if count is None:
@@ -81,7 +81,7 @@ def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, 
     return old
 
 
-def _make_zero(machine: Machine, agent: Agent, op: Op, count: Count, before: Sequence[Mark]) -> None:
+def _make_zero(machine: Simulator, agent: Actor, op: Op, count: Count, before: Sequence[Mark]) -> None:
     """Set a counter to 0, which comes after what is given."""
     if machine.check and (mark := count.unordered(agent, before)) is not None:
         what = "wait" if isinstance(mark, PassedAwait) else "signal"
@@ -94,7 +94,7 @@ def _make_zero(machine: Machine, agent: Agent, op: Op, count: Count, before: Seq
     count.become_zero(Mark(machine.counts.number(agent), agent, op))
 
 
-def _in_this_round(machine: Machine, agent: Agent, op: Op, count: Count, what: str) -> None:
+def _in_this_round(machine: Simulator, agent: Actor, op: Op, count: Count, what: str) -> None:
     """A signal or wait after the counter became 0 must be ordered after that."""
     if machine.check and count.zeroed is not None and not count.zeroed.is_before(agent.seen):
         reason = (
@@ -106,7 +106,7 @@ def _in_this_round(machine: Machine, agent: Agent, op: Op, count: Count, what: s
 
 
 @REFERENCE.rule(Await)
-def _await(machine: Machine, warp: Warp, op: Await) -> Steps:
+def _await(machine: Simulator, warp: Warp, op: Await) -> Steps:
     value = warp.int(op.value)
     if warp.rank or value <= 0:
         return
@@ -118,14 +118,14 @@ def _await(machine: Machine, warp: Warp, op: Await) -> Steps:
         why = "" if count.zeroed is None else f", since block {count.zeroed.agent.block} reset it"
         return f"{count.buffer.owner}[{count.at}] to be {value}; it is {count.value}{why}"
 
-    yield Wait(op, lambda: count.value >= value, state, is_last=True)
+    yield Pause(op, lambda: count.value >= value, state, is_last=True)
     machine.counts.wait(count, warp.agent, op, value)
     _in_this_round(machine, warp.agent, op, count, "wait")
     warp.agent.advance()
 
 
 @REFERENCE.rule(Reset)
-def _reset(machine: Machine, warp: Warp, op: Reset) -> None:
+def _reset(machine: Simulator, warp: Warp, op: Reset) -> None:
     if warp.rank:
         return
     count = _counter(machine, warp, op, op.counter, "reset")
@@ -133,7 +133,7 @@ def _reset(machine: Machine, warp: Warp, op: Reset) -> None:
         _make_zero(machine, warp.agent, op, count, [*count.signals, *count.passed])
 
 
-def _counter(machine: Machine, warp: Warp, op: Op, counter: Value, action: str) -> Count | None:
+def _counter(machine: Simulator, warp: Warp, op: Op, counter: Value, action: str) -> Count | None:
     """The counter that the first thread of a warp accesses; None if it does not exist."""
     buffer, agent = warp.block.buffers[counter.buffer], warp.agent
     at, lane = np.array([warp.int(counter.tensor.view.offset)], np.int64), np.zeros(1, np.int16)
@@ -152,7 +152,7 @@ def _counter(machine: Machine, warp: Warp, op: Op, counter: Value, action: str) 
 # ---------------------------------------------------------------- blocks beside each other
 
 
-def run_together(machine: Machine, clusters: Iterable[Members], resident: int) -> tuple[int, bool]:
+def run_together(machine: Simulator, clusters: Iterable[Members], resident: int) -> tuple[int, bool]:
     """Execute clusters beside each other: each begins when those before it have ended, or can go on no more.
 
     Args:
@@ -201,7 +201,7 @@ def _may_go_on(warp: Warp, *, last: bool) -> bool:
 
 
 def _note_residents(
-    machine: Machine, open_: dict[ClusterState, set[Warp]], members: Members, resident: int
+    machine: Simulator, open_: dict[ClusterState, set[Warp]], members: Members, resident: int
 ) -> None:
     """Note that blocks begin while others wait for them: all of these must be resident at once."""
     waiting = sum(len(cluster.blocks) for cluster in open_)
@@ -226,7 +226,7 @@ def orderless(op: Op) -> str:
     )
 
 
-def report_counters(machine: Machine) -> None:
+def report_counters(machine: Simulator) -> None:
     """Report counters that the next launch would not find at 0."""
     kept = {space.value for space in machine.kernel.workspaces if space.resets}
     for count in machine.counts.known.values():

@@ -18,15 +18,15 @@ from tilewright.ir.ops import Copy, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
-from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy, no_clocks
+from tilewright.targets.reference.agents import Actor, Clocks, Message, Proxy, no_clocks
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
-from tilewright.targets.reference.memory import Buffer, overlay, shared_buffer
+from tilewright.targets.reference.memory import Storage, overlay, shared_buffer
 from tilewright.targets.reference.numbers import NUMBERS, Numbers
-from tilewright.targets.reference.schedules import Skeleton, Step
+from tilewright.targets.reference.schedules import Skeleton, SyncStep
 
 
 @dataclass(frozen=True)
-class Wait:
+class Pause:
     """What a warp yields at a synchronisation.
 
     Args:
@@ -42,7 +42,7 @@ class Wait:
     is_last: bool = False
 
 
-Steps: TypeAlias = Iterator[Wait]
+Steps: TypeAlias = Iterator[Pause]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Slots:
 
 
 @dataclass
-class Registers:
+class WarpRegisters:
     """A fragment's values in the lanes of one warp: arrays of shape (lanes, values).
 
     ``ahead`` are the values that asynchronous MMAs have computed, which the warp has not waited for.
@@ -105,11 +105,11 @@ class Registers:
     fill: Any = None
 
     @staticmethod
-    def blank(dtype: DType, shape: tuple[int, int], numbers: Numbers) -> Registers:
+    def blank(dtype: DType, shape: tuple[int, int], numbers: Numbers) -> WarpRegisters:
         """Registers that nothing has written."""
-        return Registers(numbers.poison(dtype, shape), np.zeros(shape, bool))
+        return WarpRegisters(numbers.poison(dtype, shape), np.zeros(shape, bool))
 
-    def of_lanes(self, dtype: DType, lanes: int, numbers: Numbers) -> Registers:
+    def of_lanes(self, dtype: DType, lanes: int, numbers: Numbers) -> WarpRegisters:
         """The registers of the first ``lanes`` lanes, of which those that are not here hold the fill, if any.
 
         A role counts its threads anew: its warps may hold parts of a fragment that they did not hold before.
@@ -117,7 +117,7 @@ class Registers:
         had = self.values.shape[0]
         if had == lanes:
             return self
-        made = Registers.blank(dtype, (lanes, self.values.shape[1]), numbers)
+        made = WarpRegisters.blank(dtype, (lanes, self.values.shape[1]), numbers)
         made.values[:had], made.written[:had] = self.values[:lanes], self.written[:lanes]
         if self.fill is not None:
             made.values[had:], made.written[had:] = self.fill, True
@@ -148,20 +148,20 @@ class Delivery:
     """What an asynchronous copy will write when its group completes, and what of it lies beyond an edge."""
 
     group: int
-    buffer: Buffer
+    buffer: Storage
     at: Array
     values: Array
     beyond: Array | None = None
 
 
 @dataclass(frozen=True)
-class Flight:
+class RegisterUse:
     """Registers that an asynchronous MMA uses until its group has been waited for."""
 
     value: Value
     group: int
     op: Op
-    agent: Agent
+    agent: Actor
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +170,9 @@ class BulkStore:
 
     group: int
     op: Copy
-    source: Buffer
+    source: Storage
     at: Array
-    target: Buffer
+    target: Storage
     to: Array
 
 
@@ -205,22 +205,22 @@ class Warp:
 
     index: int
     block: BlockState
-    agent: Agent
-    copies: Agent
-    stores: Agent
-    landings: Agent
+    agent: Actor
+    copies: Actor
+    stores: Actor
+    landings: Actor
     env: dict[Sym, int]
     rank: int = 0
     mates: int = 1
-    registers: dict[Value, Registers] = field(default_factory=dict)
+    registers: dict[Value, WarpRegisters] = field(default_factory=dict)
     scalars: dict[Value, Any] = field(default_factory=dict)
     variables: dict[Value, int] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     bulk: list[BulkStore] = field(default_factory=list)
     fenced: set[Value] = field(default_factory=set)
-    flights: list[Flight] = field(default_factory=list)
+    flights: list[RegisterUse] = field(default_factory=list)
     mma_group: int = 1
-    waiting: Wait | None = None
+    waiting: Pause | None = None
     executes: Op | None = None
     beyond: dict[Value, Array] = field(default_factory=dict)
     padded: dict[Value, Padded] = field(default_factory=dict)
@@ -230,11 +230,11 @@ class Warp:
     left_out: Counter[tuple[str, Hashable]] = field(default_factory=Counter)
 
     def note(self, kind: str, place: Hashable, amount: int, phase: int, op: Op) -> None:
-        """Remember a step for other schedules, see `Step`."""
+        """Remember a step for other schedules, see `SyncStep`."""
         self.steps[kind, place] += 1
         skeleton = self.block.cluster.skeleton
         if skeleton is not None:
-            skeleton.note(self, Step(kind, place, amount, phase, op))
+            skeleton.note(self, SyncStep(kind, place, amount, phase, op))
 
     def int(self, value: Int) -> int:
         """The present value of an integer."""
@@ -264,12 +264,12 @@ class Issue:
 
     op: MmaAsync
     group: int
-    agent: Agent
+    agent: Actor
     origin: tuple[int, int]
     is_fresh: bool
-    a: tuple[Buffer, Array] | None
-    b: tuple[Buffer, Array]
-    parts: dict[Warp, Registers] = field(default_factory=dict)
+    a: tuple[Storage, Array] | None
+    b: tuple[Storage, Array]
+    parts: dict[Warp, WarpRegisters] = field(default_factory=dict)
     waited: set[Warp] = field(default_factory=set)
     is_done: bool = False
 
@@ -364,10 +364,10 @@ class BlockState:
     rank: int
     cluster: ClusterState
     slots: Slots
-    buffers: dict[Value, Buffer]
+    buffers: dict[Value, Storage]
     warps: list[Warp] = field(default_factory=list)
     barrier: Gathering = field(default_factory=lambda: Gathering("block"))
-    visits: dict[tuple[Agent, TransactionBarrier | Buffer], Visit] = field(default_factory=dict)
+    visits: dict[tuple[Actor, TransactionBarrier | Storage], Visit] = field(default_factory=dict)
     mbarriers: dict[Value, list[TransactionBarrier]] = field(default_factory=dict)
     named: dict[int, NamedBarrier] = field(default_factory=dict)
     units: dict[int, MmaUnit] = field(default_factory=dict)
@@ -420,7 +420,7 @@ class Population:
     def cluster(
         self,
         members: Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]],
-        buffers: Mapping[Value, Buffer],
+        buffers: Mapping[Value, Storage],
         scalars: Mapping[Value, Any],
     ) -> ClusterState:
         """A cluster that has not begun.
@@ -449,7 +449,7 @@ class Population:
             cluster.skeleton = Skeleton(arrivals={stage.slot: stage.arrivals for stage in stages})
         return cluster
 
-    def _shared_buffer(self, op: Shared) -> Buffer:
+    def _shared_buffer(self, op: Shared) -> Storage:
         address = self._addresses[op.result]
         return shared_buffer(op.result, op.elems, address, self._check, self._numbers)
 
@@ -464,11 +464,11 @@ class Population:
         slot = slots.first + number
         own = (slot, block.index, number)
         rank, group = block.rank if self._in_cluster else None, self._clusters
-        agent = Agent(slot, *own, "warp", clocks, issues=issues, every=every, order=order)
-        copies = Agent(slots.copies + number, *own, "asynchronous copy", clocks)
+        agent = Actor(slot, *own, "warp", clocks, issues=issues, every=every, order=order)
+        copies = Actor(slots.copies + number, *own, "asynchronous copy", clocks)
         bulk = ("TMA store", clocks, Proxy.ASYNC)
         stores, landings = (
-            Agent(
+            Actor(
                 first + number,
                 *own,
                 *bulk,

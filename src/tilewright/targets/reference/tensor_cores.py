@@ -15,18 +15,18 @@ from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
 from tilewright.targets.reference import edges
-from tilewright.targets.reference.agents import Agent, Clocks, Proxy, Scope
+from tilewright.targets.reference.agents import Actor, Clocks, Proxy, Visibility
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import held, require_written, set_beyond
-from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.state import Flight, Issue, MmaUnit, Warp
+from tilewright.targets.reference.memory import Storage
+from tilewright.targets.reference.state import Issue, MmaUnit, RegisterUse, Warp
 
 MISSING = "no mma_wait covers its group"
 SHOWN = "no arrive after the mma_wait and wait at that mbarrier, and no role_barrier, comes before"
 
 
-def issue_mma(machine: Machine, warp: Warp, op: MmaAsync) -> None:
+def issue_mma(machine: Simulator, warp: Warp, op: MmaAsync) -> None:
     """Begin ``c += a @ b.T`` as one of the warps of a warpgroup; the last to come lets it begin."""
     unit = _unit(machine, warp, op.mma)
     number = unit.issued.get(warp, 0)
@@ -46,20 +46,20 @@ def issue_mma(machine: Machine, warp: Warp, op: MmaAsync) -> None:
         _read_shared(machine, warp, op, issue)
 
 
-def _unit(machine: Machine, warp: Warp, mma: TiledMma) -> MmaUnit:
+def _unit(machine: Simulator, warp: Warp, mma: TiledMma) -> MmaUnit:
     size = max(mma.atom.lanes // machine.lanes, 1)
     leader = warp.index - warp.rank % size
     slot = warp.block.slots.units + leader
     return warp.block.units.setdefault(leader, MmaUnit(slot, size))
 
 
-def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
+def _issue(machine: Simulator, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
     """A new MMA: where its operands lie, by the warpgroup's place among those of the tiled MMA."""
     mma = op.mma
     group = warp.rank // unit.size
     along_m, along_n = group % mma.warps[0], group // mma.warps[0]
-    everything = np.full((len(Scope), machine.agents), np.iinfo(np.int64).max)
-    agent = Agent(
+    everything = np.full((len(Visibility), machine.agents), np.iinfo(np.int64).max)
+    agent = Actor(
         unit.slot,
         unit.slot,
         warp.block.index,
@@ -78,7 +78,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
     rows, columns = (extent * repeat for extent, repeat in zip(mma.atom.shape, mma.repeats, strict=False))
     origin = (along_m * rows, along_n * columns)
 
-    def operand(value: Value, start: int, count: int) -> tuple[Buffer, Array]:
+    def operand(value: Value, start: int, count: int) -> tuple[Storage, Array]:
         box = machine.footprints.box(value, warp.env)
         return warp.block.buffers[value.buffer], box[start : start + count]
 
@@ -87,7 +87,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
     return Issue(op, warp.mma_group, agent, origin, fresh, a, operand(op.b, origin[1], columns))
 
 
-def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> None:
+def _use_registers(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -> None:
     fragments = [op.c, *([op.a] if op.a.is_fragment else [])]
     for value in fragments:
         warp.registers[value] = held(machine, warp, value)
@@ -101,10 +101,10 @@ def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> 
                     "which may use its registers before that access is over"
                 )
                 machine.checker.fragment(Kind.UNFENCED, warp.agent, op, value, "use", None, reason)
-        warp.flights.append(Flight(value, warp.mma_group, op, issue.agent))
+        warp.flights.append(RegisterUse(value, warp.mma_group, op, issue.agent))
 
 
-def _read_shared(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> None:
+def _read_shared(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -> None:
     for value, place in ((op.a, issue.a), (op.b, issue.b)):
         if place is None:
             continue
@@ -143,7 +143,7 @@ def is_issued(warp: Warp, pending: int) -> bool:
     )
 
 
-def wait_mma(machine: Machine, warp: Warp, pending: int) -> None:
+def wait_mma(machine: Simulator, warp: Warp, pending: int) -> None:
     """Carry out the MMAs of a warp until at most ``pending`` groups are left, and show it their sums."""
     done = warp.mma_group - 1 - pending
     for unit in warp.block.units.values():
@@ -160,11 +160,11 @@ def wait_mma(machine: Machine, warp: Warp, pending: int) -> None:
             issue.waited.add(warp)
             if len(issue.waited) == unit.size:
                 del unit.issues[number]
-        warp.agent.learn_time(Scope.BLOCK, unit.slot, done)
+        warp.agent.learn_time(Visibility.BLOCK, unit.slot, done)
     warp.flights = [flight for flight in warp.flights if flight.group > done]
 
 
-def _carry_out(machine: Machine, issue: Issue) -> None:
+def _carry_out(machine: Simulator, issue: Issue) -> None:
     issue.is_done = True
     op = issue.op
     b, b_marks = _sampled(*issue.b)
@@ -193,7 +193,7 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
 
 
 def _beyond(
-    machine: Machine, issue: Issue, dense: tuple[Array, Array], marks: tuple[Array, Array]
+    machine: Simulator, issue: Issue, dense: tuple[Array, Array], marks: tuple[Array, Array]
 ) -> tuple[Array, Array] | None:
     """The rows and columns of the sums that lie beyond an edge; what goes into others from there is found."""
     if not machine.check or not (marks[0].any() or marks[1].any()):
@@ -204,7 +204,7 @@ def _beyond(
     return rows, columns
 
 
-def _sampled(buffer: Buffer, box: Array) -> tuple[Array, Array]:
+def _sampled(buffer: Storage, box: Array) -> tuple[Array, Array]:
     """What lies in a box now, poison outside of the allocation; and what of it lies beyond an edge."""
     outside = buffer.outside(box.ravel()).reshape(box.shape)
     at = np.where(outside, 0, box)
@@ -214,7 +214,7 @@ def _sampled(buffer: Buffer, box: Array) -> tuple[Array, Array]:
     return values, np.zeros(box.shape, bool) if buffer.beyond is None else buffer.beyond[at] & ~outside
 
 
-def _from_registers(machine: Machine, issue: Issue, depth: int) -> tuple[Array, Array]:
+def _from_registers(machine: Simulator, issue: Issue, depth: int) -> tuple[Array, Array]:
     """A as the warps of the group hold it now, and what of it lies beyond an edge."""
     mma = issue.op.mma
     table = mma.a(depth).table

@@ -19,12 +19,12 @@ from tilewright.ir.op import Op
 from tilewright.ir.types import MapInMemory, Value
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference import edges
-from tilewright.targets.reference.agents import Agent, Proxy, Scope
-from tilewright.targets.reference.barriers import Load, TransactionBarrier
+from tilewright.targets.reference.agents import Actor, Proxy, Visibility
+from tilewright.targets.reference.barriers import PendingLoad, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import box_at, whole
-from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.machine import Simulator
+from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 from tilewright.views.boxes import Box
 from tilewright.views.questions import strides
@@ -39,7 +39,7 @@ def acquire(warp: Warp, source: Value) -> None:
         warp.acquired.add(_place(warp, held))
 
 
-def look_at_map(machine: Machine, warp: Warp, op: Copy) -> None:
+def look_at_map(machine: Simulator, warp: Warp, op: Copy) -> None:
     """Find a copy by a map that its warp has not acquired, or that is of another array or of other boxes."""
     tensor = op.ends[0]
     held, box = tensor.tensor.map, box_of(op)
@@ -87,7 +87,7 @@ STORE_BYTES = 16
 
 
 def load_box(
-    machine: Machine, warp: Warp, op: Copy, targets: Sequence[tuple[BlockState, TransactionBarrier]]
+    machine: Simulator, warp: Warp, op: Copy, targets: Sequence[tuple[BlockState, TransactionBarrier]]
 ) -> None:
     """Begin ``target = source``, whose bytes count for the barrier's present phase.
 
@@ -109,17 +109,17 @@ def load_box(
 
 
 def _load_into(
-    machine: Machine,
+    machine: Simulator,
     warp: Warp,
     op: Copy,
-    into: tuple[Buffer, Array, str],
-    box: tuple[Buffer, Array, Array],
+    into: tuple[Storage, Array, str],
+    box: tuple[Storage, Array, Array],
     barrier: TransactionBarrier,
 ) -> None:
     """The copy into the shared memory of one block."""
     target, tile, name = into
     source, at, exists = box
-    agent = Agent(
+    agent = Actor(
         barrier.slot,
         warp.agent.slot,
         warp.block.index,
@@ -152,11 +152,11 @@ def _load_into(
     events = range(first, len(machine.checker.events.agents))
     barrier.told.tell_order(warp.agent)
     size = tile.size * op.target.dtype.bytes
-    barrier.loads.append(Load(op, agent, size, land, events))
+    barrier.loads.append(PendingLoad(op, agent, size, land, events))
     warp.note("load", barrier.slot, size, barrier.phase, op)
 
 
-def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
+def store_box(machine: Simulator, warp: Warp, op: Copy) -> None:
     """Begin ``target = source`` where the target has elements."""
     if machine.check:
         look_at_map(machine, warp, op)
@@ -184,7 +184,7 @@ def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
     warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
 
 
-def _find_row_ends(machine: Machine, warp: Warp, op: Copy, target: Buffer, box: Box) -> None:
+def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, box: Box) -> None:
     """Find what a store would overwrite behind the rows of its target: it writes whole units, as on an H200.
 
     Legality refuses such a target; a kernel that runs without it is found here.  Nothing is written there.
@@ -214,7 +214,7 @@ def commit_stores(warp: Warp) -> None:
     warp.landings.advance()
 
 
-def finish_stores(machine: Machine, warp: Warp, pending: int) -> None:
+def finish_stores(machine: Simulator, warp: Warp, pending: int) -> None:
     """Complete bulk stores until at most ``pending`` groups are left; the first lane knows."""
     done = warp.stores.time - 1 - pending
     for store in (store for store in warp.bulk if store.group <= done):
@@ -225,10 +225,10 @@ def finish_stores(machine: Machine, warp: Warp, pending: int) -> None:
             kind = store.op.target.dtype
             machine.numbers.reduce_into(kind, store.target.elements, store.to, moved, store.op.reduction)
     warp.bulk = [store for store in warp.bulk if store.group > done]
-    warp.agent.learn_time(Scope.LANE, warp.stores.slot, done)
+    warp.agent.learn_time(Visibility.LANE, warp.stores.slot, done)
 
 
-def _usable(machine: Machine, agent: Agent, op: Copy, value: Value, buffer: Buffer, tile: Array) -> Array:
+def _usable(machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: Storage, tile: Array) -> Array:
     """Which elements of a box lie in the allocation; the others are found."""
     outside = buffer.outside(tile.ravel()).reshape(tile.shape)
     if not machine.check:
@@ -249,7 +249,7 @@ def _usable(machine: Machine, agent: Agent, op: Copy, value: Value, buffer: Buff
 
 
 def _keep_within(
-    machine: Machine, warp: Warp, agent: Agent, op: Op, *boxes: tuple[Value, Buffer, Array]
+    machine: Simulator, warp: Warp, agent: Actor, op: Op, *boxes: tuple[Value, Storage, Array]
 ) -> None:
     """Report boxes that are taken of slices that leave their tensors; all by the first lane."""
     for (value, buffer, at), action in zip(boxes, ("read", "write"), strict=True):
@@ -259,7 +259,7 @@ def _keep_within(
 
 
 def _check(
-    machine: Machine, agent: Agent, op: Copy, value: Value, buffer: Buffer, at: Array, action: str
+    machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: Storage, at: Array, action: str
 ) -> None:
     site = machine.checker.site(op, value, action)
     if action == "write" and op.reduction is not None:

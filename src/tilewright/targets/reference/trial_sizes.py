@@ -44,7 +44,7 @@ CONDITIONS = 8
 
 
 @dataclass(frozen=True)
-class Trial:
+class SizeTrial:
     """Sizes to run a kernel at.
 
     Args:
@@ -83,7 +83,7 @@ class Turning:
 
 def trial_sizes(
     kernel: Kernel, given: Mapping[str, int], asked: Mapping[str, Sequence[int]], resident: int
-) -> list[Trial]:
+) -> list[SizeTrial]:
     """Sizes to run a kernel at, one dimension varied at a time, and all ragged together.
 
     Args:
@@ -105,23 +105,23 @@ def trial_sizes(
             varied[sym.name] = _by_turns(kernel, turnings, sym, given, sym in integers)
     base = {name: next(iter(sizes)) for name, sizes in varied.items()}
     known = {**given, **base}
-    found = [Trial(base, "whole tiles")]
-    found += [Trial({**base, name: n}, why) for name, sizes in varied.items() for n, why in sizes.items()]
+    found = [SizeTrial(base, "whole tiles")]
+    found += [SizeTrial({**base, name: n}, why) for name, sizes in varied.items() for n, why in sizes.items()]
     ragged = {
         sym.name: next((n for n in list(varied[sym.name])[1:] if n and sym not in integers), base[sym.name])
         for sym in (*extents(kernel), *integers)
     }
-    found.append(Trial(ragged, "all dimensions ragged"))
+    found.append(SizeTrial(ragged, "all dimensions ragged"))
     least = {name: min((n for n in sizes if n), default=0) for name, sizes in varied.items()}
     for sym in (*extents(kernel), *integers):
         if sym.name in asked:
             continue
         others = {**base, sym.name: 0}
         for n, why in _at_conditions(kernel, turnings, sym, known).items():
-            found.append(Trial({**(others if n <= LARGEST else least), sym.name: n}, why))
+            found.append(SizeTrial({**(others if n <= LARGEST else least), sym.name: n}, why))
         if sym not in integers:
             found += _beyond_residents(kernel, sym, {**given, **least}, least, resident)
-    unique: dict[tuple[tuple[str, int], ...], Trial] = {}
+    unique: dict[tuple[tuple[str, int], ...], SizeTrial] = {}
     for trial in found:
         unique.setdefault(tuple(trial.sizes.items()), trial)
     return list(unique.values())
@@ -321,7 +321,7 @@ def _turns_of_change(
 
 def _beyond_residents(
     kernel: Kernel, sym: Sym, known: Mapping[str, int], least: Mapping[str, int], resident: int
-) -> list[Trial]:
+) -> list[SizeTrial]:
     """One block more than is resident, of a kernel whose blocks wait for each other."""
     if not any(isinstance(op, Await) for op in kernel.walk()):
         return []
@@ -335,4 +335,4 @@ def _beyond_residents(
     if not len(enough) or not enough[0]:
         return []
     why = f"more blocks than the {resident} that are certain to be resident"
-    return [Trial({**least, sym.name: int(enough[0])}, why)]
+    return [SizeTrial({**least, sym.name: int(enough[0])}, why)]
