@@ -20,10 +20,9 @@ from tilewright.dataflow.printer import VERSION as FLOW_VERSION
 from tilewright.dtypes import ALL
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ir import types
-from tilewright.ir.op import Block, Op
+from tilewright.ir.op import ENGINES, SCOPES, Block, Op
 from tilewright.ir.ops import OPS, For, If
 from tilewright.ir.printer import VERSION
-from tilewright.ir.traits import ENGINES, SCOPES
 from tilewright.views.transforms import TRANSFORMS
 
 PAGE = Path(__file__).parents[1] / "docs" / "grammar.md"

@@ -1,6 +1,5 @@
 """Verbs that NVIDIA's GPUs execute from Hopper on: transaction barriers, bulk copies, `wgmma`, clusters."""
 
-from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
 from tilewright.lang.asynchrony import (
     acquire_map,
     bulk_commit,
@@ -8,13 +7,26 @@ from tilewright.lang.asynchrony import (
     by_map,
     fence_async,
     launch_dependents,
+    mma_async,
+    mma_commit,
+    mma_fence,
+    mma_wait,
     prior_grid_wait,
     tma_load,
     tma_store,
 )
-from tilewright.lang.clusters import cluster_arrive, cluster_barrier, cluster_wait, peer
 from tilewright.lang.operations import cluster_index
-from tilewright.lang.transaction_barriers import Barriers, BarrierStage, arrive, mbarrier, wait
+from tilewright.lang.transaction_barriers import (
+    Barriers,
+    BarrierStage,
+    arrive,
+    cluster_arrive,
+    cluster_barrier,
+    cluster_wait,
+    mbarrier,
+    peer,
+    wait,
+)
 from tilewright.namespaces import namespace
 
 __all__ = [

@@ -54,7 +54,6 @@ from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import *  # noqa: F403
 from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import *  # noqa: F403
-from tilewright.lang.memory_integers import index
 from tilewright.lang.operations import (
     accumulator,
     async_commit,
@@ -67,6 +66,7 @@ from tilewright.lang.operations import (
     derived,
     fill,
     fragment,
+    index,
     load,
     mma,
     operand_a,
@@ -77,14 +77,15 @@ from tilewright.lang.operations import (
     workspace,
 )
 from tilewright.lang.roles import role, role_barrier
-from tilewright.lang.rows import argmax, prefix_sum
 from tilewright.lang.scalars import Condition, Scalar, ceil_div
 from tilewright.lang.signals import await_, counter, reset, signal, ticket
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import (
+    argmax,
     causal_mask,
     coordinates,
+    prefix_sum,
     redistribute,
     reduce_max,
     reduce_min,
@@ -115,9 +116,8 @@ from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw
-    from tilewright.lang.dataflow.positions import positions
-    from tilewright.lang.derivatives import derivative
-    from tilewright.lang.random import dropout, random_bits
+    from tilewright.lang.dataflow.indexing import positions
+    from tilewright.lang.functions import derivative, dropout, random_bits
     from tilewright.ops.attention import attention
     from tilewright.ops.col2im import col2im
     from tilewright.ops.einsum import einsum
@@ -272,15 +272,15 @@ __all__ += exact_functions.__all__ + functions.__all__
 _LATE = {
     "attention": "tilewright.ops.attention",
     "col2im": "tilewright.ops.col2im",
-    "derivative": "tilewright.lang.derivatives",
+    "derivative": "tilewright.lang.functions",
     "device_count": "tilewright.runtime.cuda",
-    "dropout": "tilewright.lang.random",
+    "dropout": "tilewright.lang.functions",
     "draw": "tilewright.inspect.draw",
     "einsum": "tilewright.ops.einsum",
     "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
-    "positions": "tilewright.lang.dataflow.positions",
-    "random_bits": "tilewright.lang.random",
+    "positions": "tilewright.lang.dataflow.indexing",
+    "random_bits": "tilewright.lang.functions",
     "reduced_matmul": "tilewright.ops.reduced_matmul",
     "Report": "tilewright.targets.reference.report",
 }

@@ -9,9 +9,8 @@ import pytest
 from tests.ir import asynchronous
 from tests.ir.kernels import EACH, trace
 
-from tilewright.ir.op import Op
+from tilewright.ir.op import ANYWHERE, ENGINES, REGISTERS, SCOPES, Op
 from tilewright.ir.ops import OPS
-from tilewright.ir.traits import ANYWHERE, ENGINES, REGISTERS, SCOPES
 from tilewright.ir.types import TensorType, Value
 
 ROOT = Path(__file__).parents[2]

@@ -10,9 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
-from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import Copy
-from tilewright.ir.verify import violations
+from tilewright.ir.verify import broken_rules, violations
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 

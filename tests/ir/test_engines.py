@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.ir.copies import ENGINES, Copy, Matrices
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.legality_table import broken_rules
+from tilewright.ir.verify import broken_rules
 from tilewright.targets import cuda
 
 

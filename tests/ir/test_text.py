@@ -19,11 +19,10 @@ import tilewright as tw
 from tilewright.errors import ParseError
 from tilewright.ir.copies import BULK_VERBS
 from tilewright.ir.kernel import Guard, Kernel
-from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import OPS
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import VERSION, print_kernel
-from tilewright.ir.verify import violations
+from tilewright.ir.verify import broken_rules, violations
 from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.expr import less
 

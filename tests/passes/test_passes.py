@@ -12,7 +12,6 @@ import pytest
 from tilewright.arch import REFERENCE
 from tilewright.errors import Frame, Location
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import (
     Barrier,
     Block,
@@ -27,6 +26,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
+from tilewright.ir.verify import broken_rules
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.memory_instructions import resolve_vectors, settle_async
 from tilewright.passes.relayout import relayout_shared

@@ -15,10 +15,10 @@ import tilewright as tw
 from tilewright.errors import LegalityError
 from tilewright.ir.async_ops import FenceAsync
 from tilewright.ir.kernel import Kernel, layout_shared
-from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import AsyncWait, Barrier, Shared
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
+from tilewright.ir.verify import broken_rules
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.passes.shared_plan import plan_shared
 from tilewright.targets import cuda

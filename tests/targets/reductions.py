@@ -8,7 +8,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.dtypes import dtype as dtype_of
-from tilewright.ir.reductions import REDUCTIONS
+from tilewright.ir.copies import REDUCTIONS
 
 EVERY = [(kind, name) for kind, names in REDUCTIONS.items() for name in names]
 """Every kind of reduction with every element type that it takes."""

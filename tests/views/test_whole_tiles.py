@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.integer_ops import grid_index, loop_index
 from tilewright.symbolic.nodes import TRUE, Sym
 from tilewright.views.transforms import Tile
 from tilewright.views.view import View

@@ -22,8 +22,7 @@ from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import library_gemm
 from tilewright.inspect.typed import whole
 from tilewright.ir.types import Memory, TensorType
-from tilewright.lang.sharing import by_number
-from tilewright.lang.threads import thread_map
+from tilewright.lang.sharing import by_number, thread_map
 from tilewright.layout.layout import Layout
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.targets.target import CUDA

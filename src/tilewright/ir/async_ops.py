@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 
 from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
-from tilewright.ir.map_ops import AcquireMap, ByMap
+from tilewright.ir.copies import AcquireMap, ByMap
 from tilewright.ir.mma import TiledMma
-from tilewright.ir.op import Block, Op
-from tilewright.ir.traits import (
+from tilewright.ir.op import (
     ADDRESSED,
     BULK,
     CONTROL,
@@ -28,6 +27,8 @@ from tilewright.ir.traits import (
     REGISTERS,
     SHARED,
     THREADS,
+    Block,
+    Op,
     Order,
     Traits,
 )

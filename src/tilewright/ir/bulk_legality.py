@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tilewright.arch import BULK
 from tilewright.errors import Violation
-from tilewright.ir.copies import Copy, is_bulk
+from tilewright.ir.copies import MAP_WORDS, Copy, is_bulk
+from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.ranges import bounds, divisor
@@ -227,3 +229,50 @@ def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
         if set(box.steps) != {1}:
             text = f"a box that takes one of {max(box.steps)} elements, by a tensor map in memory"
             yield op.violation("tensor map", text, "neighbouring elements")
+
+
+# Tensor maps in memory: the maps that the launcher writes, and their encoding for the reference.
+
+
+class WantedMap(NamedTuple):
+    """A map in every row of a table, for bulk copies.
+
+    Args:
+        table: the kernel's parameter.
+        column: the first column of the map.
+        form: the form of the boxes; its tensor is the buffer that contains the array.
+    """
+
+    table: str
+    column: int
+    form: TensorMap
+
+
+def wanted_maps(kernel: Kernel) -> tuple[WantedMap, ...]:
+    """Return the maps that the launcher writes into tables before it launches a legal kernel."""
+    found: dict[tuple[str, int], WantedMap] = {}
+    for op in by_maps(kernel.walk()):
+        source = op.ends[0]
+        assert source.tensor.map is not None, "by_maps gives no other copies"
+        name, column = source.tensor.map.table.buffer.name, source.tensor.map.column
+        box = known_box(op)
+        of = source.buffer.name
+        form = TensorMap(f"{of}_map", of, box.spans, source.dtype, box.order, box.steps, box.is_swizzled)
+        found.setdefault((name, column), WantedMap(name, column, form))
+    return tuple(found.values())
+
+
+def in_plain_numbers(
+    start: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the map of an array in the encoding of the reference, which has no driver to encode it.
+
+    The map holds the offset of the array in its buffer, its extents, its strides and the spans of the box, in
+    elements and in the order of the dimensions, followed by zeros.
+
+    Example:
+        >>> in_plain_numbers(3, (8, 40), (64, 1), (8, 32))
+        (3, 8, 40, 64, 1, 8, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    """
+    words = (start, *extents, *strides, *box)
+    return words + (0,) * (MAP_WORDS - len(words))

@@ -9,16 +9,62 @@ copies that each engine supports.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias, TypeGuard
 
-from tilewright.errors import Violation
-from tilewright.ir.op import Op
-from tilewright.ir.reductions import REDUCTIONS
-from tilewright.ir.traits import ANYWHERE, ASYNC, BULK, THREADS, Traits
-from tilewright.ir.types import BarrierType, FragmentType, TensorType, Value
-from tilewright.symbolic.nodes import Int
+from tilewright.dtypes import i64, limits, u64
+from tilewright.errors import LayoutError, Violation
+from tilewright.ir.op import ANYWHERE, ASYNC, BULK, CONTROL, NAMES, THREADS, Op, Traits
+from tilewright.ir.types import BarrierType, FragmentType, MapInMemory, Memory, TensorType, Type, Value
+from tilewright.symbolic.expr import all_of, less
+from tilewright.symbolic.nodes import Element, Int, Sym
+from tilewright.symbolic.ranges import divisor
 from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.view import coordinates
+
+# ----------------------------------------------------------------
+#
+# Reductions into memory: ``target = combine(target, source)``, atomic for each element.
+#
+# One table lists the kinds for each element type.  Threads and blocks may reduce into one element at the same
+# time: no update is lost, and their order is unknown.
+
+
+_INTEGERS = ("i64", "u64", "i32", "u32")
+
+REDUCTIONS: dict[str, tuple[str, ...]] = {
+    "add": ("f64", "f32", "f16", "bf16", *_INTEGERS),
+    "min": ("f64", "f32", *_INTEGERS),
+    "max": ("f64", "f32", *_INTEGERS),
+    "and": _INTEGERS,
+    "or": _INTEGERS,
+}
+"""Element types of each kind of reduction.
+
+Minima and maxima of floats are exact in any order, and NaN if any operand is NaN.  For zeros of different
+sign, either may be the result.  Sums of floats depend on the order.
+"""
+
+
+def verify_reduction(op: Op, kind: str | None, target: Value) -> Iterator[Violation]:
+    """Yield the rules that an operation's reduction into a tensor breaks; nothing if it does not reduce."""
+    if kind is None:
+        return
+    if kind not in REDUCTIONS:
+        known = ", ".join(map(repr, REDUCTIONS))
+        yield op.violation("reduction", f"reduction={kind!r} is none of {known}", "reduction='add'")
+    elif target.dtype.name not in REDUCTIONS[kind]:
+        names = REDUCTIONS[kind]
+        same = [name for name in names if name[0] == target.dtype.name[0]]
+        yield op.violation(
+            "reduction",
+            f"no {kind!r} of {target.dtype} in memory; there is one of {', '.join(names)}",
+            f"a target of {(same or list(names))[-1]}",
+        )
+
+
+# ----------------------------------------------------------------
+
 
 BULK_VERBS = ("tma_load", "tma_store")
 """Authors' names of bulk copies into and out of shared memory."""
@@ -196,3 +242,132 @@ ENGINES: Mapping[str, Engine] = {
     ),
 }
 """The engines by name."""
+
+
+# ----------------------------------------------------------------
+#
+# Views with an index tensor along one dimension: gathered or scattered rows.
+
+
+@dataclass(frozen=True)
+class Gather(Op):
+    """A view of chosen rows: ``result[..., i, ...] = source[..., index[i], ...]`` along dimension ``dim``.
+
+    Elements of rows outside of ``[0, extent)`` are invalid, and so are those past the edge of ``index``.  The
+    operation that accesses the view reads the index.
+
+    Args:
+        source: a tensor in memory.
+        index: a tensor of integers of one dimension, in memory.
+        dim: the dimension of the source.
+        padded: whether rows outside are allowed; otherwise the reference reports them.
+    """
+
+    name = "gather"
+    traits = NAMES
+    roles: ClassVar = {"result": "defines", "source": "uses", "index": "uses"}
+    result: Value
+    source: Value
+    index: Value
+    dim: int = 0
+    padded: bool = False
+
+    @staticmethod
+    def infer(source: Value, index: Value, dim: int = 0, padded: bool = False) -> Type:
+        """Type of the result."""
+        old, numbers = source.tensor, index.tensor
+        if not 0 <= dim < old.view.rank:
+            raise LayoutError(
+                f"dimension {dim} of {source}, of rank {old.view.rank}; nearest legal choice: "
+                f"{min(max(dim, 0), old.view.rank - 1)}"
+            )
+        if numbers.view.rank != 1 or numbers.dtype.kind not in ("int", "uint") or numbers.dtype.bits < 8:
+            raise LayoutError(
+                f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}; "
+                "nearest legal choice: integers of 8 bits or more, of one dimension"
+            )
+        if numbers.indices or any(index.buffer is known.buffer for known in old.indices):
+            raise LayoutError(
+                f"rows of {source} are chosen by {index}, whose own elements are chosen, or choose others of "
+                "it; nearest legal choice: a copy of it in shared memory"
+            )
+        shape = (*old.shape[:dim], numbers.shape[0], *old.shape[dim + 1 :])
+        at = coordinates(shape)
+        # Generated code has signed integers, so it sees rows of 2**63 and more as negative.
+        least, most = (int(end) for end in limits(i64 if numbers.dtype == u64 else numbers.dtype))
+        row = Element(Sym(index.buffer.name), numbers.view.at((at[dim],)), least, most)
+        exists = numbers.view.valid_at((at[dim],))
+        inside = all_of(exists, less(-1, row), less(row, old.shape[dim]))
+        view = old.view.map(shape, [*at[:dim], row, *at[dim + 1 :]], inside)
+        return replace(old, view=view, distribution=None, indices=(*old.indices, index))
+
+
+# ----------------------------------------------------------------
+#
+# Arrays with tensor maps in memory: bulk copies use a map in a row of a table.
+
+
+MAP_WORDS, MAP_UNIT = 16, 8
+"""Size and alignment of a tensor map, in 64-bit integers."""
+
+
+@dataclass(frozen=True)
+class ByMap(Op):
+    """The same tensor, for bulk copies that use the tensor map in ``table[row, column:]``.
+
+    Args:
+        source: a view of a buffer in global memory.
+        table: an i64 tensor of two dimensions; the launcher has written the map there.
+        row: the row of the table.
+        column: the first column of the map.
+    """
+
+    name = "by_map"
+    traits = NAMES
+    roles: ClassVar = {"result": "defines", "source": "uses", "table": "uses"}
+    result: Value
+    source: Value
+    table: Value
+    row: Int
+    column: int
+
+    @staticmethod
+    def infer(source: Value, table: Value, row: Int, column: int) -> Type:
+        """Type of the result."""
+        array = replace(source.tensor.view, index=None)
+        return replace(source.tensor, view=array, map=MapInMemory(table, row, column, array))
+
+    def verify(self) -> Iterator[Violation]:
+        """Require a whole array, and a legal position of the tensor map."""
+        kind, source = self.table.tensor, self.source.tensor
+        if kind.dtype.name != "i64" or kind.view.rank != 2 or kind.memory is not Memory.GLOBAL:
+            text = f"tensor maps lie in rows of {self.table}, of rank {kind.view.rank} and {kind.dtype}"
+            yield self.violation("tensor map", text, "i64 in global memory, of two dimensions")
+        elif divisor(kind.view.at((self.row, self.column))) % MAP_UNIT:
+            text = (
+                f"the tensor map at [{self.row}, {self.column}] of {self.table} begins at no known multiple"
+            )
+            nearest = f"columns, and rows of the table, that are multiples of {MAP_UNIT}"
+            yield self.violation("tensor map", f"{text} of {MAP_UNIT} integers, 64 bytes", nearest)
+        if source.memory is not Memory.GLOBAL or source.indices or source.distribution is not None:
+            text = f"{self.source} is no array in global memory, of which there are tensor maps"
+            yield self.violation("tensor map", text, str(self.source.buffer))
+
+
+@dataclass(frozen=True)
+class AcquireMap(Op):
+    """Let the role's first thread see the tensor map of ``source`` as it was when the kernel was launched.
+
+    It must come before the role's first bulk copy with that map.
+    """
+
+    name = "acquire_map"
+    traits = CONTROL
+    roles: ClassVar = {"source": "uses"}
+    source: Value
+
+    def verify(self) -> Iterator[Violation]:
+        """Require a tensor with a map in memory."""
+        if self.source.tensor.map is None:
+            text = f"the launch itself passes the tensor maps of {self.source.buffer}"
+            yield self.violation("tensor map", text, "a view of what tw.hopper.by_map has made")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tilewright.dtypes import DType, limits, nearest_held
 from tilewright.errors import Violation
 from tilewright.functions.table import CONVERSION, FUNCTIONS
-from tilewright.ir.elementwise import choice_dtype, widest_map
+from tilewright.ir.fragment_ops import choice_dtype, widest_map
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import Value

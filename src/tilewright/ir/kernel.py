@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tilewright.arch import REFERENCE
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ClusterArrive, MBarrier, PriorGridWait
-from tilewright.ir.ops import Block, Op, Shared
-from tilewright.ir.types import Value
+from tilewright.ir.copies import is_bulk
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import Shared
+from tilewright.ir.types import TensorType, Value
 from tilewright.symbolic.guards import Guard
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import Cond, Expr, Int, Sym
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.views.view import View
 
 
 @dataclass(frozen=True)
@@ -267,4 +271,83 @@ def defined_symbols(kernel: Kernel) -> set[Sym]:
     found = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
     for op in kernel.walk():
         found |= {result for result in op.results if isinstance(result, Sym)}
+    return found
+
+
+# ----------------------------------------------------------------
+#
+# The parameters that a launch passes to the kernel: all except those that tensor maps already hold.
+
+
+def passed_params(kernel: Kernel) -> tuple[Param, ...]:
+    """Return the parameters in launch order, without arrays used only by TMA and sizes used only by these."""
+    if not kernel.tensor_maps:
+        return kernel.params
+    mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
+    others = _accessed_otherwise(kernel)
+    kept = tuple(
+        param
+        for param in kernel.params
+        if not isinstance(param, TensorParam) or param.value.name not in mapped or param.value in others
+    )
+    used = used_symbols(replace(kernel, params=kept))
+    return tuple(param for param in kept if not isinstance(param, SizeParam) or param.sym in used)
+
+
+def _accessed_otherwise(kernel: Kernel) -> set[Value]:
+    """Return the buffers that an operation other than TMA names."""
+    found: set[Value] = set()
+    for op in kernel.walk():
+        if not is_bulk(op):
+            found.update(value.buffer for value in (*op.read, *op.written))
+        elif (held := op.ends[0].tensor.map) is not None:
+            found.add(held.table.buffer)
+    return found
+
+
+def op_symbols(op: Op) -> frozenset[Sym]:
+    """Return the symbols in an operation's own attributes, without those in the types of its operands."""
+    return op.kept("symbols", _named)
+
+
+def _named(op: Op) -> frozenset[Sym]:
+    named = (_symbols(getattr(op, f.name)) for f in fields(op) if f.name != "location")
+    return frozenset(sym for syms in named for sym in syms)
+
+
+def _symbols(value: Any) -> set[Sym]:
+    if isinstance(value, Expr | Cond):
+        return symbols(value)
+    if isinstance(value, tuple):
+        return {sym for part in value for sym in _symbols(part)}
+    if isinstance(value, View):
+        inner = _symbols(value.offset) | _symbols(value.valid) | _symbols(value.elems)
+        return (inner - set(value.coords)) | _symbols(value.shape)
+    if isinstance(value, Value) and isinstance(value.type, TensorType):
+        return set()
+    if hasattr(value, "apply"):
+        return {sym for f in fields(value) for sym in _symbols(getattr(value, f.name))}
+    return set()
+
+
+def used_symbols(kernel: Kernel) -> set[Sym]:
+    """Return every symbol that the kernel needs in its arrays, operations, views and launch shape."""
+    found = {sym for array in kernel.tensors for sym in _symbols(array.tensor.view)}
+    mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
+    for op in kernel.walk():
+        found |= op_symbols(op)
+        for value in op.operands:
+            # A tensor map holds the sizes of the array that TMA moves.
+            by_map = is_bulk(op) and value.buffer.name in mapped
+            if isinstance(value.type, TensorType) and op.read + op.written and not by_map:
+                found |= _symbols(value.type.view) | _symbols(value.type.block)
+    for axis in kernel.grid:
+        found |= _symbols(axis.extent)
+    for guard in kernel.guards:
+        found |= symbols(guard.condition).union(*map(_symbols, guard.values))
+    for space in kernel.workspaces:
+        found |= _symbols(space.elems)
+    for size in reversed(kernel.sizes):  # a derived size depends on earlier sizes
+        if isinstance(size.source, Derived) and size.sym in found:
+            found |= _symbols(size.source.value)
     return found

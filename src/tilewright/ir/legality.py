@@ -3,26 +3,128 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+
+import numpy as np
 
 from tilewright.arch import REFERENCE, in_words
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
 from tilewright.ir.async_legality import verify_mma_async, verify_sign
-from tilewright.ir.copies import Copy
+from tilewright.ir.copies import Copy, verify_reduction
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
-from tilewright.ir.k_orders import order_along_k
-from tilewright.ir.nearest_shapes import nearest_shapes
-from tilewright.ir.ops import Mma
-from tilewright.ir.reductions import verify_reduction
+from tilewright.ir.ops import Mma, Shared
 from tilewright.ir.types import FragmentType, Memory, OperandTypeError, TensorType, Value
 from tilewright.layout.counts import dealt
+from tilewright.layout.layout import Layout
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import And, Int, Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.threads.distribution import Distribution
+from tilewright.views.questions import footprint, strides
 from tilewright.views.view import View
+
+# ----------------------------------------------------------------
+#
+# Suggestions for copies whose two sides have different shapes.
+
+
+def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
+    """Return the transform that gives one side in memory the shape of the other; empty if none exists.
+
+    Args:
+        source: the source of the copy.
+        target: the target of the copy.
+        shapes: the shapes of both.
+    """
+    if not all(isinstance(extent, int) for shape in shapes for extent in shape):
+        return _tile_of(source, target, shapes)
+    from_source, from_target = shapes, shapes[::-1]
+    tried = (
+        (source, _permuted(*from_source)),
+        (target, _permuted(*from_target)),
+        (target, _with_one_more(*from_target)),
+        (source, _with_one_more(*from_source)),
+        (source, _repeated(*from_source)),  # the target must not be written several times
+    )
+    return next((f"{value}.{way}" for value, way in tried if way and not value.is_fragment), "")
+
+
+def _tile_of(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
+    """Return a tile of the side that is a whole array, in the shape of the other side."""
+    for value, own, wanted in ((source, *shapes), (target, *shapes[::-1])):
+        known = [all(isinstance(extent, int) for extent in shape) for shape in (own, wanted)]
+        if known == [False, True] and len(own) == len(wanted) <= 3:
+            one = "," * (len(own) == 1)
+            return (
+                f"{value}.tile(({', '.join(map(str, wanted))}{one}), ({', '.join('mnk'[: len(own)])}{one}))"
+            )
+    return ""
+
+
+def _permuted(own: Sequence[Int], wanted: Sequence[Int]) -> str:
+    swapped = len(own) == len(wanted) == 2 and list(own) == [wanted[1], wanted[0]]
+    return "permute(1, 0)" if swapped else ""
+
+
+def _with_one_more(own: Sequence[Int], wanted: Sequence[Int]) -> str:
+    """Return the transform that adds a dimension of extent 1."""
+    for at in range(len(wanted)):
+        if wanted[at] == 1 and [*wanted[:at], *wanted[at + 1 :]] == list(own) and own:
+            dim, parts = (at - 1, (own[at - 1], 1)) if at else (0, (1, own[0]))
+            return f"unmerge({dim}, {parts})"
+    return ""
+
+
+def _repeated(own: Sequence[Int], wanted: Sequence[Int]) -> str:
+    """Return the transform that adds a dimension along which elements repeat."""
+    for at in range(len(wanted)):
+        if [*wanted[:at], *wanted[at + 1 :]] == list(own):
+            return f"broadcast({at}, {wanted[at]})"
+    return ""
+
+
+# ----------------------------------------------------------------
+
+
+# ----------------------------------------------------------------
+#
+# Orders along K: both operands of a multiply must have the same order, but any order is legal.
+
+
+@lru_cache(maxsize=256)
+def order_along_k(held: Distribution, wanted: Distribution) -> tuple[int, ...] | None:
+    """Return, for each k of an instruction's operand, the tile's k in its position.
+
+    Args:
+        held: the map of a fragment.
+        wanted: the map of the operand.
+
+    Returns:
+        None if rows differ, or if lanes disagree on the order.
+
+    Example:
+        >>> from tilewright.threads.distribution import Mode
+        >>> wanted = Distribution((1, 4), (Mode(2, 1, 1),), (Mode(2, 1, 2),))
+        >>> held = Distribution((1, 4), (Mode(2, 1, 2),), (Mode(2, 1, 1),))
+        >>> order_along_k(held, wanted), order_along_k(wanted, wanted)
+        ((0, 2, 1, 3), (0, 1, 2, 3))
+    """
+    if held.shape != wanted.shape or held.table.shape != wanted.table.shape:
+        return None
+    (rows, there), (wanted_rows, counted) = (
+        (spread.table[..., 0], spread.table[..., 1]) for spread in (held, wanted)
+    )
+    order = np.zeros(wanted.shape[1], np.int64)
+    order[counted] = there
+    if (rows != wanted_rows).any() or (order[counted] != there).any() or len({*order.tolist()}) < len(order):
+        return None
+    return tuple(order.tolist())
+
+
+# ----------------------------------------------------------------
+
 
 LARGEST_ACCESS_BYTES = REFERENCE.access_bytes
 
@@ -382,3 +484,74 @@ def _nearest_mma(op: Mma) -> str:
     if fits:
         return f"repeats={tuple(repeats)}"
     return f"{' and '.join(tiles)}, with repeats={tuple(max(count, 1) for count in repeats)}"
+
+
+# ----------------------------------------------------------------
+#
+# Legality rules of shared-memory tensors: elements must be in bounds and have different offsets.
+
+
+def verify_shared(op: Shared) -> Iterator[Violation]:
+    """Yield the rules of `Shared` that an allocation breaks."""
+    shape = op.view.shape
+    if empty := [dim for dim, extent in enumerate(shape) if isinstance(extent, int) and extent < 1]:
+        least = tuple(max(extent, 1) if isinstance(extent, int) else extent for extent in shape)
+        yield op.violation(
+            "shared allocation",
+            f"{op.result} of shape {shape} has the extent {shape[empty[0]]} along dimension {empty[0]}; "
+            "the least is 1",
+            f"tw.shared({least}, tw.{op.dtype})",
+        )
+        return
+    if op.at is not None and (op.at < 0 or op.at % op.align):
+        yield op.violation(
+            "shared allocation",
+            f"{op.result} lies at byte {op.at}; it wants a multiple of its alignment, {op.align} bytes",
+            f"at={max(-(-op.at // op.align), 0) * op.align}",
+        )
+    if isinstance(op.view.elems, int) and op.view.elems > op.elems:
+        yield op.violation(
+            "shared allocation",
+            f"{op.result} reaches {op.view.elems} elements (the cosize of its layout) "
+            f"but allocates {op.elems}",
+            f"elems={op.view.elems}",
+        )
+    reached = footprint(op.view)
+    if reached is None:
+        return
+    nearest = _nearest(op.view)
+    if reached.first < 0:
+        yield op.violation(
+            "shared allocation",
+            f"the layout {_spelled(op.view)} of {op.result} begins at element {reached.first}, not at 0",
+            nearest,
+        )
+    if reached.twice is not None:
+        one, other = (f"[{', '.join(map(str, at))}]" for at in reached.twice)
+        yield op.violation(
+            "shared layout",
+            f"the layout {_spelled(op.view)} of {op.result} puts {one} and {other} into one element",
+            nearest,
+        )
+
+
+def _spelled(view: View) -> str:
+    """Format a view as a layout, if it has a stride along each dimension."""
+    known = _strides(view)
+    return str(view) if known is None else str(Layout(view.shape, known))
+
+
+def _strides(view: View) -> tuple[int, ...] | None:
+    found = strides(view) or ()
+    known = tuple(step for step in found if isinstance(step, int))
+    return known if len(known) == view.rank else None
+
+
+def _nearest(view: View) -> str:
+    """Return the layout with the same order of dimensions and large enough strides."""
+    given = _strides(view) or (0,) * view.rank
+    made, span = list(given), 1
+    for dim in sorted(range(view.rank), key=lambda d: (given[d] == 0, abs(given[d]), -d)):
+        made[dim], extent = max(abs(given[dim]), span), view.shape[dim]
+        span += (extent - 1) * made[dim] if isinstance(extent, int) else 0
+    return f"layout=tw.Layout({view.shape}, {tuple(made)})"

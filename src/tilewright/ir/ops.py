@@ -12,26 +12,26 @@ from typing import ClassVar
 
 from tilewright.dtypes import DType, boolean
 from tilewright.ir.async_ops import ASYNC_OPS
-from tilewright.ir.copies import ENGINES, Copy
-from tilewright.ir.elementwise import result_dtype, widest_map
-from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
-from tilewright.ir.gathers import Gather
+from tilewright.ir.copies import ENGINES, Copy, Gather
+from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute, result_dtype, widest_map
 from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
 from tilewright.ir.mma import TiledMma
-from tilewright.ir.op import EMPTY, Block, Op
-from tilewright.ir.packed_ops import PACKED_OPS
-from tilewright.ir.signal_ops import SIGNAL_OPS
-from tilewright.ir.traits import (
+from tilewright.ir.op import (
     ADDRESSED,
     ASYNC,
     CONTROL,
+    EMPTY,
     IN_REGISTERS,
     NAMES,
     REGISTERS,
     SHARED,
+    Block,
+    Op,
     Order,
     Traits,
 )
+from tilewright.ir.packed_ops import PACKED_OPS
+from tilewright.ir.signal_ops import SIGNAL_OPS
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.threads.distribution import Distribution

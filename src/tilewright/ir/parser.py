@@ -14,7 +14,7 @@ from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
 from tilewright.ir.copies import Matrices
-from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.integer_ops import grid_index, loop_index
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import OPS, Block, Fill, For, If, Op
 from tilewright.ir.printer import VERSION

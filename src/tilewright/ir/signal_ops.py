@@ -14,8 +14,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import i32, u32
 from tilewright.errors import Violation
-from tilewright.ir.op import Op
-from tilewright.ir.traits import ADDRESSED, GLOBAL, SHARED, Order, Traits
+from tilewright.ir.op import ADDRESSED, GLOBAL, SHARED, Op, Order, Traits
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import maximum
 from tilewright.symbolic.nodes import Int

@@ -2,25 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilewright.calls import launches
 from tilewright.errors import Violation
-from tilewright.ir import clusters, meetings, prior_grid_legality
-from tilewright.ir.async_ops import MBarrier, MmaAsync, Role, RoleBarrier
-from tilewright.ir.bulk_legality import verify_maps
-from tilewright.ir.copies import is_bulk
+from tilewright.ir import clusters, deadlocks
+from tilewright.ir.async_legality import verify_mma_async, verify_role
+from tilewright.ir.async_ops import MBarrier, MmaAsync, PriorGridWait, Role, RoleBarrier
+from tilewright.ir.bulk_legality import verify_bulk_copy, verify_maps
+from tilewright.ir.copies import ENGINES, Copy, is_bulk
+from tilewright.ir.elementwise_legality import verify_elementwise, verify_fill, verify_fragment
 from tilewright.ir.fragment_ops import Reduce
-from tilewright.ir.kernel import Derived, Kernel, SizeParam
-from tilewright.ir.legality_table import broken_rules
-from tilewright.ir.ops import Block, For, GetVariable, Let, Mma, Op, ReadIndex, SetVariable, Variable
-from tilewright.ir.packed_legality import verify_packed
+from tilewright.ir.kernel import Kernel, SizeParam, op_symbols
+from tilewright.ir.legality import (
+    verify_async_copy,
+    verify_copy,
+    verify_matrix_copy,
+    verify_mma,
+    verify_shared,
+)
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import (
+    Elementwise,
+    Fill,
+    For,
+    Fragment,
+    GetVariable,
+    Let,
+    Mma,
+    ReadIndex,
+    SetVariable,
+    Shared,
+    Variable,
+)
+from tilewright.ir.packed_ops import verify_packed
 from tilewright.ir.types import Memory, OperandTypeError, TensorType, Value
-from tilewright.symbolic.nodes import And, Cond, Expr, Less, Sym
+from tilewright.symbolic.nodes import And, Less, Sym
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.views.view import View
+
+
+def broken_rules(op: Op) -> Iterator[Violation]:
+    """Return the rules that an operation breaks on any target.
+
+    `Op.verify` checks only an operation's own fields; the rules in `LEGALITY` also check its operands.
+    """
+    yield from op.verify()
+    if (rules := LEGALITY.get(type(op))) is not None:
+        yield from rules(op)
+
+
+def _verify_engine(op: Copy) -> Iterator[Violation]:
+    """Check engine, memories and completion of a copy, then the rules of the engine."""
+    engine = ENGINES.get(op.variant)
+    if engine is None:
+        yield op.violation("engine", f"there is no engine {op.engine!r}", " or ".join(ENGINES))
+        return
+    yield from BY_ENGINE[op.variant](op)
+    if op.way in engine.ways:
+        yield from engine.verify_ends(op)
+    for value in (op.source, op.target):
+        if op.variant != "direct" and value.is_tensor and value.tensor.block is not None:
+            text = f"the {op.variant} engine reaches no other block's memory, where {value} lies"
+            yield op.violation("engine", text, "copy")
+
+
+BY_ENGINE: Mapping[str, Callable[[Copy], Iterator[Violation]]] = {
+    "direct": verify_copy,
+    "matrix": verify_matrix_copy,
+    "async": verify_async_copy,
+    "bulk": verify_bulk_copy,
+}
+"""The rules of copies, by engine."""
+
+LEGALITY: Mapping[type[Op], Callable[[Any], Iterator[Violation]]] = {
+    Copy: _verify_engine,
+    Elementwise: verify_elementwise,
+    Fill: verify_fill,
+    Fragment: verify_fragment,
+    Mma: verify_mma,
+    MmaAsync: verify_mma_async,
+    Role: verify_role,
+    Shared: verify_shared,
+}
+"""The rules of each operation class whose legality depends on its operands."""
 
 
 @launches
@@ -50,9 +115,9 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
     found.extend(_barriers_in_loops(kernel.body))
-    found.extend(prior_grid_legality.violations(kernel))
+    found.extend(_before_prior_grid(kernel))
     found.extend(clusters.violations(kernel))
-    found.extend(meetings.violations(kernel))
+    found.extend(deadlocks.violations(kernel))
     found.extend(verify_maps(kernel.walk()))
     found.extend(_places_from_memory(kernel))
     return found
@@ -213,49 +278,49 @@ def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:
         )
 
 
-def op_symbols(op: Op) -> frozenset[Sym]:
-    """Return the symbols in an operation's own attributes, without those in the types of its operands."""
-    return op.kept("symbols", _named)
+_PRIOR_GRID = "prior_grid_wait"
+"""Name of the rule for grids that start before the previous grid has ended."""
 
 
-def _named(op: Op) -> frozenset[Sym]:
-    named = (_symbols(getattr(op, f.name)) for f in fields(op) if f.name != "location")
-    return frozenset(sym for syms in named for sym in syms)
+def _before_prior_grid(kernel: Kernel) -> Iterator[Violation]:
+    """Yield accesses to global memory that may precede the wait, and waits that a block may skip.
+
+    The launcher starts a kernel with `PriorGridWait` early.  Two rules make this correct:
+
+    - No block accesses global memory before the wait: the previous grid may not have written the data yet,
+      or may still read it.
+    - Every block waits.  A block without a wait could end before the previous grid.  The next grid waits only
+      for this grid, so its wait could end too early.
+    """
+    if kernel.waits_for_prior_grid:
+        yield from _prior_grid_block(kernel.body, False, True)
 
 
-def _symbols(value: Any) -> set[Sym]:
-    if isinstance(value, Expr | Cond):
-        return symbols(value)
-    if isinstance(value, tuple):
-        return {sym for part in value for sym in _symbols(part)}
-    if isinstance(value, View):
-        inner = _symbols(value.offset) | _symbols(value.valid) | _symbols(value.elems)
-        return (inner - set(value.coords)) | _symbols(value.shape)
-    if isinstance(value, Value) and isinstance(value.type, TensorType):
-        return set()
-    if hasattr(value, "apply"):
-        return {sym for f in fields(value) for sym in _symbols(getattr(value, f.name))}
-    return set()
+def _prior_grid_block(block: Block, waited: bool, always: bool) -> Iterator[Violation]:
+    """Check a block; ``waited`` on entry, ``always`` executed."""
+    for op in block.ops:
+        if isinstance(op, PriorGridWait):
+            if not (waited or always):
+                yield op.violation(
+                    _PRIOR_GRID,
+                    "a block may pass this wait by and end before the grid before it; "
+                    "the next grid would not wait for that one",
+                    "outside of the loop or branch",
+                )
+            waited = True
+        elif not waited:
+            yield from _access_too_early(op)
+        for region in op.regions:
+            yield from _prior_grid_block(region, waited, always and isinstance(op, Role))
 
 
-def used_symbols(kernel: Kernel) -> set[Sym]:
-    """Return every symbol that the kernel needs in its arrays, operations, views and launch shape."""
-    found = {sym for array in kernel.tensors for sym in _symbols(array.tensor.view)}
-    mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
-    for op in kernel.walk():
-        found |= op_symbols(op)
-        for value in op.operands:
-            # A tensor map holds the sizes of the array that TMA moves.
-            by_map = is_bulk(op) and value.buffer.name in mapped
-            if isinstance(value.type, TensorType) and op.read + op.written and not by_map:
-                found |= _symbols(value.type.view) | _symbols(value.type.block)
-    for axis in kernel.grid:
-        found |= _symbols(axis.extent)
-    for guard in kernel.guards:
-        found |= symbols(guard.condition).union(*map(_symbols, guard.values))
-    for space in kernel.workspaces:
-        found |= _symbols(space.elems)
-    for size in reversed(kernel.sizes):  # a derived size depends on earlier sizes
-        if isinstance(size.source, Derived) and size.sym in found:
-            found |= _symbols(size.source.value)
-    return found
+def _access_too_early(op: Op) -> Iterator[Violation]:
+    for verb, values in (("reads", op.read), ("writes", op.written)):
+        for value in values:
+            if value.is_tensor and value.tensor.memory is Memory.GLOBAL:
+                yield op.violation(
+                    _PRIOR_GRID,
+                    f"{op.verb} {verb} {value.buffer} before the wait for the grid before, which may not "
+                    f"have {'written' if verb == 'reads' else 'read'} it yet",
+                    "after tw.hopper.prior_grid_wait()",
+                )

@@ -8,13 +8,12 @@ from typing import Any
 from tilewright.errors import LayoutError, TraceError
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.ir.types import TensorType, Value
-from tilewright.lang.constants import constant
 from tilewright.lang.fragments import number
+from tilewright.lang.scalars import constant
 from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.lang.tracer import current
-from tilewright.lang.verbs import verb
+from tilewright.lang.tracer import current, verb
 from tilewright.layout.layout import Layout
 from tilewright.threads.distribution import Distribution
 

@@ -20,7 +20,7 @@ from tilewright.lang.fragments import (
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
-from tilewright.lang.verbs import inline, verb
+from tilewright.lang.tracer import inline, verb
 
 __all__ = [
     "absolute",

@@ -13,7 +13,7 @@ from tilewright.errors import TraceError, shown
 from tilewright.functions.activations import ACTIVATIONS
 from tilewright.functions.circle import CIRCLE
 from tilewright.functions.floats import FLOATING
-from tilewright.ir.elementwise import choice_dtype
+from tilewright.ir.fragment_ops import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
@@ -31,8 +31,7 @@ from tilewright.lang.scalars import (
     unwrap,
 )
 from tilewright.lang.source import here
-from tilewright.lang.tracer import current, located, open_region
-from tilewright.lang.verbs import inline, verb
+from tilewright.lang.tracer import current, inline, located, open_region, verb
 from tilewright.symbolic.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
 from tilewright.threads.distribution import Distribution
 

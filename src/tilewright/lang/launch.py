@@ -7,16 +7,14 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
-from tilewright.ir.indices import grid_index
+from tilewright.ir.integer_ops import grid_index
 from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, SizeParam, Workspace
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.lang.constants import static
 from tilewright.lang.fragments import element_type
-from tilewright.lang.scalars import Condition, Index, Scalar, as_tuple, unwrap, unwrap_condition
+from tilewright.lang.scalars import Condition, Index, Scalar, as_tuple, static, unwrap, unwrap_condition
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tracer import current
-from tilewright.lang.verbs import verb
+from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Cond, Constant, Int, Sym

@@ -34,15 +34,15 @@ from tilewright.ir.kernel import (
     SizeParam,
     Stride,
     TensorParam,
+    used_symbols,
 )
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
-from tilewright.ir.verify import used_symbols, violations
-from tilewright.lang.block_threads import threads_of
+from tilewright.ir.verify import violations
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import author_names, raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Number, Tensor
-from tilewright.lang.tracer import Tracer, tracing
+from tilewright.lang.tracer import Tracer, threads_of, tracing
 from tilewright.passes.synchronise import synchronise
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.tracebacks import mark

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tilewright.ir.types import Value
-from tilewright.lang.constants import constant, ints, static
-from tilewright.lang.scalars import Index, InMemory, unwrap
-from tilewright.lang.tracer import current, located
-from tilewright.lang.verbs import verb
+from tilewright.lang.scalars import Index, InMemory, constant, ints, static, unwrap
+from tilewright.lang.tracer import current, located, verb
 from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.views import transforms as t

@@ -7,15 +7,13 @@ from contextlib import AbstractContextManager
 
 from tilewright.errors import Location, TraceError
 from tilewright.ir import async_ops as ops
-from tilewright.ir.indices import loop_index
+from tilewright.ir.integer_ops import loop_index
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Barrier, WarpBarrier
-from tilewright.lang.constants import constant
 from tilewright.lang.control import Region
-from tilewright.lang.scalars import Index, Scalar, unwrap
+from tilewright.lang.scalars import Index, Scalar, constant, unwrap
 from tilewright.lang.source import author_frame, here, stored_names
-from tilewright.lang.tracer import current
-from tilewright.lang.verbs import verb
+from tilewright.lang.tracer import current, verb
 from tilewright.layout.limits import WARPS
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.ranges import bounds

@@ -7,20 +7,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 
 import numpy as np
 
 from tilewright.errors import TraceError, shown
 from tilewright.kinds import is_integer, legal
-from tilewright.lang import exact
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
-from tilewright.lang.tracer import located, open_region
-from tilewright.lang.verbs import inline
+from tilewright.lang.tracer import current, inline, located, open_region
 from tilewright.symbolic import expr
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Cond, Constant, Expr, Int
+from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.rebuilding import symbols
 
 Index: TypeAlias = Union[int, "Scalar"]
 legal(
@@ -68,34 +69,34 @@ class Scalar:
         raise no_numpy_function(function.__name__, self)
 
     def __add__(self, other: Index) -> Any:
-        return _of_two(exact.total, operator.add, self, other)
+        return _of_two(_sum, operator.add, self, other)
 
     def __radd__(self, other: Index) -> Any:
-        return _of_two(exact.total, operator.add, other, self)
+        return _of_two(_sum, operator.add, other, self)
 
     def __sub__(self, other: Index) -> Any:
-        return _of_two(exact.difference, operator.sub, self, other)
+        return _of_two(_difference, operator.sub, self, other)
 
     def __rsub__(self, other: Index) -> Any:
-        return _of_two(exact.difference, operator.sub, other, self)
+        return _of_two(_difference, operator.sub, other, self)
 
     def __mul__(self, other: Index) -> Any:
-        return _of_two(exact.product, operator.mul, self, other)
+        return _of_two(_product, operator.mul, self, other)
 
     def __rmul__(self, other: Index) -> Any:
-        return _of_two(exact.product, operator.mul, other, self)
+        return _of_two(_product, operator.mul, other, self)
 
     def __floordiv__(self, other: Index) -> Any:
-        return _of_two(exact.quotient, operator.floordiv, self, other)
+        return _of_two(_quotient, operator.floordiv, self, other)
 
     def __rfloordiv__(self, other: Index) -> Any:
-        return _of_two(exact.quotient, operator.floordiv, other, self)
+        return _of_two(_quotient, operator.floordiv, other, self)
 
     def __mod__(self, other: Index) -> Any:
-        return _of_two(exact.rest, operator.mod, self, other)
+        return _of_two(_remainder, operator.mod, self, other)
 
     def __rmod__(self, other: Index) -> Any:
-        return _of_two(exact.rest, operator.mod, other, self)
+        return _of_two(_remainder, operator.mod, other, self)
 
     def __divmod__(self, other: Index) -> tuple[Any, Any]:
         return self // other, self % other
@@ -146,10 +147,10 @@ class Scalar:
         return _of_two(expr.xor, operator.xor, other, self)
 
     def __lshift__(self, other: int) -> Any:
-        return NotImplemented if isinstance(other, Collective) else self * (1 << exact.shift_count(other))
+        return NotImplemented if isinstance(other, Collective) else self * (1 << _shift_count(other))
 
     def __rshift__(self, other: int) -> Any:
-        return NotImplemented if isinstance(other, Collective) else self // (1 << exact.shift_count(other))
+        return NotImplemented if isinstance(other, Collective) else self // (1 << _shift_count(other))
 
     def __and__(self, other: object) -> Any:
         if isinstance(other, Collective):
@@ -362,7 +363,7 @@ def ceil_div(extents: Any, tiles: Any) -> Any:
 
 def _ceil_div(extent: Any, tile: Any) -> Index:
     with located():
-        return wrap(exact.ceiling(unwrap(extent), unwrap(tile)))
+        return wrap(_ceiling(unwrap(extent), unwrap(tile)))
 
 
 def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
@@ -398,3 +399,151 @@ def minimum(left: Index, right: Index) -> Index:
 def maximum(left: Index, right: Index) -> Index:
     """Return the larger of two integers."""
     return wrap(expr.maximum(unwrap(left), unwrap(right)))
+
+
+# ----------------------------------------------------------------
+#
+# Arithmetic of a kernel's integers with Python's semantics, and the checks on divisors and shifts.
+
+
+FOUND = -(2**62)
+"""A symbol with a lower bound below this comes from a variable; sizes and indices have tighter bounds."""
+
+
+def _sum(left: Int, right: Int) -> Int:
+    """``left + right``."""
+    return expr.add(left, right)
+
+
+def _difference(left: Int, right: Int) -> Int:
+    """``left - right``."""
+    return expr.add(left, expr.mul(right, -1))
+
+
+def _product(left: Int, right: Int) -> Int:
+    """``left * right``."""
+    return expr.mul(left, right)
+
+
+def _quotient(left: Int, right: Int) -> Int:
+    """``left // right`` as in Python: rounded down."""
+    if isinstance(right, int) and right < 0:
+        return expr.floordiv(expr.mul(left, -1), -right)
+    if _is_positive(left, right, "//"):
+        return expr.floordiv(left, right)
+    above, below = _divisors(right)
+    return expr.select(
+        expr.less(0, right), expr.floordiv(left, above), expr.floordiv(expr.mul(left, -1), below)
+    )
+
+
+def _remainder(left: Int, right: Int) -> Int:
+    """``left % right`` as in Python: with the sign of the divisor."""
+    if isinstance(right, int) and right < 0:
+        return expr.mul(expr.mod(expr.mul(left, -1), -right), -1)
+    if _is_positive(left, right, "%"):
+        return expr.mod(left, right)
+    above, below = _divisors(right)
+    negative = expr.mul(expr.mod(expr.mul(left, -1), below), -1)
+    return expr.select(expr.less(0, right), expr.mod(left, above), negative)
+
+
+def _ceiling(left: Int, right: Int) -> Int:
+    """``ceil(left / right)``."""
+    if not _is_of_variables(right):
+        return expr.ceil_div(left, right)
+    return expr.mul(_quotient(expr.mul(left, -1), right), -1)
+
+
+def _is_positive(left: Int, right: Int, sign: str) -> bool:
+    """Return whether a divisor is assumed positive.
+
+    A divisor that depends on a variable is not.  If it depends only on the launch's sizes, the launcher
+    checks it.  If it also depends on indices, for example the _remainder of a span at its last tile, the reference
+    reports a divisor that is not positive.
+
+    Raises:
+        TraceError: the divisor is never positive.
+    """
+    low, high = bounds(right)
+    if high <= 0 and not _is_of_variables(right):
+        raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
+    if low >= 0:
+        return True
+    if _is_of_variables(right):
+        return False
+    tracer = current()
+    if symbols(right) <= tracer.sizes and len(tracer.region_ids) == 1:
+        tracer.guards.append(
+            Guard(expr.less(0, right), f"`{left} {sign} ({right})`: the divisor must be positive")
+        )
+    return True
+
+
+def _is_of_variables(divisor: Int) -> bool:
+    """Return whether a divisor may be negative and depends on variables."""
+    return bounds(divisor)[0] < 0 and any(sym.low < FOUND for sym in symbols(divisor))
+
+
+def _divisors(right: Int) -> tuple[Int, Int]:
+    """Return two positive divisors: one for a positive divisor, one for a negative divisor.
+
+    Range analysis of quotients assumes positive divisors, so the caller moves the sign to the dividend.  The
+    second is 0 if the divisor is 0, which the reference reports.
+    """
+    return expr.maximum(right, 1), expr.select(expr.less(0, right), 1, expr.mul(right, -1))
+
+
+def _shift_count(count: object) -> int:
+    """Return the number of bits by which an integer is shifted.
+
+    Raises:
+        TraceError: the number is not a constant, or is negative.
+    """
+    if not isinstance(count, int) or not 0 <= count < 64:
+        raise TraceError(f"shift by {shown(count)}; the count is a constant, from 0 to 63", here())
+    return count
+
+
+# ----------------------------------------------------------------
+#
+# Integers that must be known while the kernel is traced.
+
+
+def ints(values: Index | Sequence[Index]) -> tuple[Int, ...]:
+    """Unwrap one or several integers that the author wrote."""
+    return tuple(unwrap(value) for value in as_tuple(values))
+
+
+def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
+    """Return integers that must be known while the kernel is traced.
+
+    Raises:
+        TraceError: one of them is symbolic.
+    """
+    found = ints(values)
+    if not all(isinstance(value, int) for value in found):
+        raise TraceError(
+            f"{what} {found} must be known while the kernel is traced; "
+            "make what varies a keyword-only constant of the kernel",
+            here(),
+        )
+    return tuple(value for value in found if isinstance(value, int))
+
+
+def constant(what: str, value: int) -> int:
+    """Return an integer that must be known while the kernel is traced; see `static`."""
+    return static(what, value)[0]
+
+
+def kept(what: str, values: Sequence[Any], projection: Sequence[int | None] | None) -> Sequence[Any]:
+    """Return the values whose entry in a projection is not None; all values without a projection.
+
+    Raises:
+        TraceError: the projection has a different length.
+    """
+    if projection is None:
+        return values
+    if len(projection) != len(values):
+        raise TraceError(f"projection {tuple(projection)} for a {what} of {len(values)} entries", here())
+    return [value for value, keep in zip(values, projection, strict=True) if keep is not None]

@@ -13,14 +13,11 @@ from tilewright.lang.roles import meeting
 from tilewright.lang.scalars import Index, Scalar, unwrap, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tracer import current
-from tilewright.lang.verbs import verb
+from tilewright.lang.tracer import current, verb
 from tilewright.views.view import View
 
 TOGETHER = "the warps of a role signal and wait together, and"
 """Start of the error message for a role without a barrier."""
-
-__all__ = ["await_", "counter", "reset", "signal", "ticket"]
 
 
 @verb

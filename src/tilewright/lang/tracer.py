@@ -8,19 +8,54 @@ from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from tilewright.arch import REFERENCE, Arch
+from tilewright.calls import Calls
 from tilewright.dataflow.nodes import Flow
 from tilewright.dtypes import DType
-from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
+from tilewright.errors import LocatedError, Location, SignatureError, TilewrightError, TraceError, Violation
+from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, Param, SizeParam, Workspace
-from tilewright.ir.ops import Block, Elementwise, Op, Reshape
-from tilewright.ir.types import Value
-from tilewright.lang.block_threads import UNSAID_WARPS, threads_of
-from tilewright.lang.source import author_frame, here, is_authors
-from tilewright.lang.syntax import result_names
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import Copy, Elementwise, Mma, Reshape
+from tilewright.ir.types import FragmentType, TensorType, Value
+from tilewright.lang.source import author_frame, here, is_authors, result_names
 from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import elements, symbols
+
+# ----------------------------------------------------------------
+#
+# Number of threads of a block: the maximum over its operations.
+
+
+UNSAID_WARPS = 4
+"""Warps of a block if no operation determines the number of threads."""
+
+
+def threads_of(body: Block, lanes: int) -> int:
+    """Return the largest number of threads of any operation, rounded up to whole warps; 1 if none has any.
+
+    Args:
+        body: the operations of a block.
+        lanes: threads of a warp.
+    """
+    threads = 1
+    for op in body.walk():
+        if isinstance(op, Mma):
+            threads = max(threads, op.mma.threads)
+        elif isinstance(op, Role):
+            threads = max(threads, (op.first + op.warps) * lanes)
+        elif isinstance(op, Copy) and op.distribution is not None:
+            threads = max(threads, op.distribution.size_threads)
+        for value in (*op.operands, *op.results):
+            kind = value.type if isinstance(value, Value) else None
+            spread = kind.distribution if isinstance(kind, TensorType | FragmentType) else None
+            threads = max(threads, spread.size_threads if spread is not None else 1)
+    return threads if threads < lanes else -(-threads // lanes) * lanes
+
+
+# ----------------------------------------------------------------
+
 
 OpType = TypeVar("OpType", bound=Op)
 _current: ContextVar[Tracer] = ContextVar("tracer")
@@ -275,3 +310,27 @@ class located:  # noqa: N801
         if isinstance(error, LocatedError) or not isinstance(error, TilewrightError | TypeError | ValueError):
             return
         raise TraceError(str(error), here()) from error
+
+
+# ----------------------------------------------------------------
+#
+# Decorators of the language's functions: errors in a call are raised at the author's line.
+
+
+def _refusal(message: str) -> TraceError:
+    return TraceError(message, here())
+
+
+class _MisfitError(TraceError, SignatureError):
+    """The error of a call with unknown arguments, with the author's line."""
+
+
+def _misfit(message: str) -> _MisfitError:
+    return _MisfitError(message, here())
+
+
+verb = Calls(_refusal, before=current, misfit=_misfit)
+"""Decorator of functions that record operations, and so are legal only inside a kernel."""
+
+inline = Calls(_refusal, misfit=_misfit)
+"""Decorator of functions on integers and maps, which are also legal outside of kernels."""

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, f32, u32, u64
-from tilewright.lang.dataflow.positions import positions
-from tilewright.lang.derivatives import derivative as slope
-from tilewright.lang.random import dropout
+from tilewright.lang.dataflow.indexing import positions
+from tilewright.lang.functions import derivative as slope
+from tilewright.lang.functions import dropout
 from tilewright.ops.contraction import Contraction
 from tilewright.ops.ending import Conversion, Output, Saturation, Units
 from tilewright.ops.tiled_product import (

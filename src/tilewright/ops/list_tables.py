@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.errors import LaunchError
+from tilewright.ir.bulk_legality import wanted_maps
+from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
-from tilewright.ir.map_ops import MAP_WORDS
-from tilewright.ir.maps_in_memory import wanted_maps
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.listed import ArrayList, Integers, ListShape

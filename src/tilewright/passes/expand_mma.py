@@ -10,7 +10,7 @@ from typing import TypeGuard
 from tilewright.dtypes import DType
 from tilewright.ir.async_ops import MmaAsync, MmaCommit, MmaFence, MmaWait
 from tilewright.ir.fragment_ops import Redistribute
-from tilewright.ir.indices import loop_index
+from tilewright.ir.integer_ops import loop_index
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Block, Copy, Elementwise, For, Fragment, Mma, Op, Reshape

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.async_ops import BulkCommit, BulkWait, Role
 from tilewright.ir.integer_ops import GetVariable, SetVariable, Variable
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import NAMES
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -26,7 +27,6 @@ from tilewright.ir.ops import (
     If,
     Op,
 )
-from tilewright.ir.traits import NAMES
 from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import rewrite_kernel
 

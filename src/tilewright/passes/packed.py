@@ -13,8 +13,7 @@ from typing import TypeGuard
 from tilewright.dtypes import DType, u8
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Fragment, Op
-from tilewright.ir.packed_legality import is_packed
-from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, in_memory_order, map_in_bytes
+from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, in_memory_order, is_packed, map_in_bytes
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.threads.distribution import Distribution

@@ -9,8 +9,8 @@ from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.builder import make
 from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import Gather, Op, Reshape, Shared
+from tilewright.ir.verify import broken_rules
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.views.questions import strides
 from tilewright.views.transforms import Swizzle

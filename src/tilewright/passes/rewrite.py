@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tilewright.errors import Location
 from tilewright.ir.builder import Names, make
-from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.integer_ops import grid_index, loop_index
 from tilewright.ir.kernel import (
     Derived,
     GridAxis,

@@ -5,7 +5,7 @@ The conditions, in the innermost block of operations that contains all uses of b
 
 - A barrier of all threads of the block is between the last use of the first and the first use of the second.
   Within a role, all threads must be at this barrier at the same time, as counted in
-  `tilewright.ir.meetings`.  In a cluster nothing is shared: a block barrier does not hold back other blocks.
+  `tilewright.ir.deadlocks`.  In a cluster nothing is shared: a block barrier does not hold back other blocks.
 - Group copies into the first tensor are committed and waited for before that barrier.
 - Asynchronous engines (bulk copies, asynchronous multiplies) do not use the first tensor, because a barrier
   does not wait for them.  If they use the second tensor, a fence is before the barrier.
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tilewright.ir import meetings
+from tilewright.ir import deadlocks
 from tilewright.ir.async_ops import FenceAsync, MmaAsync, Role
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.ops import (
@@ -59,7 +59,7 @@ def plan_shared(kernel: Kernel) -> Passed:
     if len(tensors) < 2 or kernel.cluster or any(op.at is not None for op in tensors):
         return kernel, ()
     lives = [Life.of(kernel, op) for op in tensors]
-    met = meetings.at_once(kernel).union(map(id, _barriers(kernel.body)))
+    met = deadlocks.at_once(kernel).union(map(id, _barriers(kernel.body)))
     apart = {
         frozenset((one.tensor.result, other.tensor.result))
         for one, other in combinations(lives, 2)

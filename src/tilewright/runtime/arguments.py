@@ -14,8 +14,7 @@ import numpy as np
 
 from tilewright.dtypes import DType, has_infinity, limits, nearest_held
 from tilewright.errors import LaunchError, shown
-from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
-from tilewright.ir.passed import passed_params
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, passed_params
 
 SMALLEST = 2.0**-149
 """The least positive number of f32: smaller ones may be rounded to 0."""

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import Violation
-from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
-from tilewright.ir.passed import passed_params
+from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam, passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, Violation
-from tilewright.ir.kernel import Kernel, SizeParam, Workspace
-from tilewright.ir.passed import passed_params
-from tilewright.ir.residency import first_wait
+from tilewright.ir.deadlocks import first_wait
+from tilewright.ir.kernel import Kernel, SizeParam, Workspace, passed_params
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arguments import NumberWriter

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.arch import BULK
+from tilewright.ir.bulk_legality import in_plain_numbers
+from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
-from tilewright.ir.map_ops import MAP_WORDS
-from tilewright.ir.maps_in_memory import in_plain_numbers
 from tilewright.namespaces import part
 from tilewright.runtime.listed import ArrayList, Integers, ListShape
 from tilewright.runtime.recent import Recent

@@ -7,13 +7,12 @@ from contextlib import contextmanager, nullcontext
 
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import acquire_map, tma_load
-from tilewright.lang.clusters import cluster_barrier
 from tilewright.lang.control import let, unroll, when
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
-from tilewright.lang.transaction_barriers import Barriers, arrive, mbarrier, wait
+from tilewright.lang.transaction_barriers import Barriers, arrive, cluster_barrier, mbarrier, wait
 from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.lang import operations as tw
-from tilewright.lang.clusters import cluster_barrier, peer
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
+from tilewright.lang.transaction_barriers import cluster_barrier, peer
 from tilewright.schedule.adding import add_slices
 from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.partition import Work

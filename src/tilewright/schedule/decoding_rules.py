@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.dataflow.nodes import Node, Store
-from tilewright.ir.traits import REGISTERS
+from tilewright.ir.op import REGISTERS
 from tilewright.schedule.bulk_decoding import SETS, part_depth
 from tilewright.schedule.machine_rules import Reasons
 from tilewright.schedule.resources import Case

@@ -29,7 +29,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.functions.conversions import Array
 from tilewright.functions.table import CONVERSION
-from tilewright.lang.dataflow.promotion import holds_all
+from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.shared_elements import run_along, same

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tilewright.lang.control import let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import derived
-from tilewright.lang.memory_integers import index
+from tilewright.lang.operations import index
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
 

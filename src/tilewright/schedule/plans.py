@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tilewright.errors import TraceError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.lang import operations as tw
-from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
+from tilewright.lang.asynchrony import mma_async, mma_commit, mma_fence, mma_wait
 from tilewright.lang.control import when
 from tilewright.lang.scalars import Index
 from tilewright.lang.source import here

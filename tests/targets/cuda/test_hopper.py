@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir import verify
-from tilewright.ir.passed import passed_params
+from tilewright.ir.kernel import passed_params
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 

@@ -8,7 +8,7 @@ import pytest
 from tests.targets.reductions import over_rows
 
 import tilewright as tw
-from tilewright.ir.reductions import REDUCTIONS
+from tilewright.ir.copies import REDUCTIONS
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 

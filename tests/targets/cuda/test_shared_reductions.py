@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilewright as tw
-from tilewright.ir.reductions import REDUCTIONS
+from tilewright.ir.copies import REDUCTIONS
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 

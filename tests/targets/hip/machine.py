@@ -22,8 +22,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from tilewright.amdgcn import Listing, execute, read_listing
-from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace
-from tilewright.ir.passed import passed_params
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace, passed_params
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn, backends
 from tilewright.runtime.amdgcn import Toolchain

@@ -12,8 +12,7 @@ from tilewright.amdgcn import Execution, execute
 from tilewright.amdgcn.lds import Watch
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
-from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam
-from tilewright.ir.passed import passed_params
+from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam, passed_params
 from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import bind

@@ -22,11 +22,8 @@ from tilewright.ir.async_ops import PriorGridWait
 from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.ops import Elementwise, Op, Reshape
 from tilewright.lang.dataflow import folds, indexing
-from tilewright.lang.dataflow.axes import product_axes, scale_axes
-from tilewright.lang.dataflow.promotion import sum_dtype
-from tilewright.lang.dataflow.recorder import Recorder
-from tilewright.lang.dataflow.spans import SpanLoop
-from tilewright.lang.dataflow.tiles import Accumulator, Tile, called, no_tile
+from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
+from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, called, no_tile
 from tilewright.lang.source import here
 from tilewright.lang.tracer import located
 from tilewright.symbolic.nodes import Sym

@@ -10,8 +10,7 @@ from tilewright.dataflow.nodes import EXACT, TF32, Cell, Fold, Folded, Literal, 
 from tilewright.dtypes import f32
 from tilewright.errors import Location, TraceError
 from tilewright.lang.dataflow.recorder import Recorder
-from tilewright.lang.dataflow.spans import SpanLoop
-from tilewright.lang.dataflow.tiles import Accumulator, Tile, called, no_tile, spelled
+from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, called, no_tile, spelled
 from tilewright.lang.source import here
 
 

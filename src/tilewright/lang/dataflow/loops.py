@@ -8,19 +8,25 @@ from typing import Any
 from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Groups, Literal, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
+from tilewright.lang.control import Watch
 from tilewright.lang.dataflow.flow import FlowRecorder, mixed
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
-from tilewright.lang.dataflow.spans import SpanIndex, SpanLoop
-from tilewright.lang.dataflow.tiles import Accumulator
+from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, as_tuple, unwrap
-from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, loop_targets
-from tilewright.lang.syntax import code_here, leaving, result_names
+from tilewright.lang.source import (
+    author_frame,
+    code_here,
+    here,
+    instruction_at,
+    is_statement_loop,
+    leaving,
+    loop_targets,
+    result_names,
+)
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tracer import current
-from tilewright.lang.verbs import verb
-from tilewright.lang.watch import Watch
+from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.nodes import Int
 
 

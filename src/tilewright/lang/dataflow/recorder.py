@@ -7,26 +7,215 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.dataflow.nodes import Axis, Integer, Literal, Map, Node, Number, Span, Store
-from tilewright.dtypes import DType, boolean, i64
-from tilewright.errors import TraceError
+from tilewright.dataflow.nodes import STEPS, Axis, Integer, Literal, Map, Node, Number, Span, Store
+from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
+from tilewright.errors import DTypeError, TraceError
 from tilewright.functions.table import CONVERSION
-from tilewright.ir.elementwise import choice_dtype, result_dtype
 from tilewright.ir.elementwise_legality import literal_obstacle
+from tilewright.ir.fragment_ops import choice_dtype, result_dtype
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
-from tilewright.lang.dataflow.axes import broadcast
-from tilewright.lang.dataflow.promotion import promoted
-from tilewright.lang.dataflow.spans import SpanIndex, SpanLoop
-from tilewright.lang.dataflow.tiles import Recording, Tile, no_tile
+from tilewright.lang.dataflow.tiles import Recording, SpanIndex, SpanLoop, Tile, no_tile, spelled
 from tilewright.lang.fragments import LOGICAL, number
 from tilewright.lang.fragments import Number as LangNumber
 from tilewright.lang.scalars import Condition, Scalar
-from tilewright.lang.source import here
-from tilewright.lang.syntax import result_names
+from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import Tracer, located
 from tilewright.symbolic.nodes import Expr
+
+# ----------------------------------------------------------------
+#
+# Dtypes of what tiles of different dtypes make: the narrowest that holds the numbers of all.
+
+
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+
+
+def promoted(function: str, kinds: Sequence[DType]) -> DType:
+    """The dtype that tiles of different dtypes are converted to, exactly, before they are combined.
+
+    Raises:
+        DTypeError: none holds the numbers of all.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f16, i8
+        >>> promoted("add", [f32, f16]), promoted("add", [f16, bf16]), promoted("mul", [i8, f16])
+        (f32, f32, f16)
+    """
+    floats = [kind.bits for kind in kinds if kind.is_float]
+    mixed = len(floats) not in (0, len(kinds))  # whose floats no integer makes wider
+    for name in (*_INTEGERS, *_FLOATS):
+        candidate = ALL[name]
+        if mixed and candidate.bits > max(floats):
+            continue
+        if holds_all(candidate, kinds):
+            return candidate
+    named = " and ".join(dict.fromkeys(map(str, kinds)))
+    raise DTypeError(f"{function} of {named}: no dtype holds both; convert one first, e.g. with .to(tw.f32)")
+
+
+def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
+    """Whether a dtype holds all numbers of others.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f16
+        >>> holds_all(f32, [f16, bf16]), holds_all(f16, [f16, bf16])
+        (True, False)
+    """
+    return all(_holds(wide, kind) for kind in kinds)
+
+
+def _holds(wide: DType, kind: DType) -> bool:
+    """Whether a dtype holds all numbers of another."""
+    if wide == kind:
+        return True
+    if kind.components > 1 or kind.kind == "bool":
+        return False
+    if wide.is_float:
+        if not kind.is_float:
+            return kind.bits - (kind.kind == "int") <= wide.mantissa + 1
+        return kind.bits < wide.bits and kind.mantissa <= wide.mantissa
+    signed = wide.kind == "int"
+    return (
+        not kind.is_float
+        and (kind.bits < wide.bits if kind.kind != wide.kind else kind.bits <= wide.bits)
+        and (signed or kind.kind == "uint")
+    )
+
+
+def sum_dtype(a: DType, b: DType) -> DType:
+    """The dtype in which products are summed, if the author does not choose one: that of `atoms.fma`.
+
+    Raises:
+        DTypeError: operands of kinds that have no product.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f16, i8, u8
+        >>> sum_dtype(f16, bf16), sum_dtype(f64, f64), sum_dtype(i8, u8)
+        (f32, f64, i32)
+    """
+    if "bool" in (a.kind, b.kind):
+        raise DTypeError(f"product of {a} and {b}: needs numbers; convert truth values with .to(tw.i8)")
+    if a.components != b.components:
+        raise DTypeError(f"product of {a} and {b}: both are complex, or none is")
+    if a.is_float != b.is_float:
+        raise DTypeError(f"product of {a} and {b}: convert one of them first, e.g. with .to(tw.f16)")
+    wide = max(a.component.bits, b.component.bits)
+    if a.is_float:
+        kind = f64 if wide > 32 else f32
+        return kind if a.components == 1 else ALL[f"c{2 * kind.bits}"]
+    if a == b == u64:
+        return u64
+    return i64 if wide > 32 else i32
+
+
+# ----------------------------------------------------------------
+
+
+# ----------------------------------------------------------------
+#
+# Axes of results of tiles: NumPy's broadcasting rules, with spans instead of extents.
+
+
+def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
+    """Return the axes of a function's result: aligned at the last axis, equal spans or one span broadcast.
+
+    Raises:
+        TraceError: two different spans meet.
+    """
+    rank = max((len(node.axes) for node in nodes), default=0)
+    made: list[Axis] = []
+    for place in range(-rank, 0):
+        found = dict.fromkeys(
+            axis for node in nodes if len(node.axes) >= -place and (axis := node.axes[place]) is not None
+        )
+        if len(found) > 1:
+            raise _no_broadcast(function, nodes, [axis.name for axis in found])
+        made.append(next(iter(found), None))
+    spans = [axis for axis in made if axis is not None]
+    if len(set(spans)) < len(spans):
+        raise _no_broadcast(function, nodes, [])
+    return tuple(made)
+
+
+def _no_broadcast(function: str, nodes: Sequence[Node], met: Sequence[str]) -> TraceError:
+    shapes = " and ".join(_shown(node) for node in nodes if node.axes)
+    full = max(nodes, key=lambda node: len(node.axes))
+    nearest = f"axes of one order, e.g. {met[0]} for both" if met else "each span along one axis alone"
+    for node in nodes:
+        if set(node.axes) <= set(full.axes) and node is not full:
+            text = ", ".join(":" if axis in node.axes else "None" for axis in full.axes)
+            name = node.variable or "x"
+            nearest = f"{name}[{text}]" if len(node.axes) < len(full.axes) else f"{name}.T"
+            break
+    return TraceError(
+        f"{function} of {shapes}: axes are aligned from the last on, and these do not fit; nearest legal "
+        f"choice: {nearest}",
+        here(),
+    )
+
+
+def _shown(node: Node) -> str:
+    return f"{node.variable or ''}{spelled(node)}"
+
+
+def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
+    """Return the axes of an operand, with None for each axis along which its scale does not vary.
+
+    Raises:
+        TraceError: the scale varies along another axis.
+    """
+    if any(axis is not None and axis not in of.axes for axis in scale.axes):
+        raise TraceError(
+            f"a scale {_shown(scale)} of {_shown(of)}: it varies along another axis than what it scales; "
+            f"nearest legal choice: a scale along {spelled(of)}, or the other operand's",
+            here(),
+        )
+    return tuple(axis if axis in scale.axes else None for axis in of.axes)
+
+
+def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
+    """Return the span that ``a @ b`` sums over, and the axes of the sum.
+
+    Raises:
+        TraceError: the last axis of a is not the first axis of b, or is not a span of `steps`.
+    """
+    what = f"{_shown(a)} @ {_shown(b)}"
+    for node in (a, b):
+        if len(node.axes) not in (1, 2):
+            raise TraceError(
+                f"{what}: operands of @ have one axis or two; nearest legal choice: the leading dimensions "
+                "as batches of tw.tiles, one index each",
+                here(),
+            )
+    inner, outer = a.axes[-1], b.axes[0]
+    if inner != outer or inner is None:
+        turned = a.axes[-1] == b.axes[-1]
+        nearest = "b.T" if turned else "a and b whose last and first axes are the same span of tw.steps"
+        raise TraceError(
+            f"{what}: the last axis of the first is not the first axis of the second; nearest legal choice: "
+            + (f"{_shown(a)} @ {_shown(b)}.T" if turned else nearest),
+            here(),
+        )
+    if inner.kind != STEPS:
+        raise TraceError(
+            f"{what} sums along {inner.name}, which the results are cut along; nearest legal choice: "
+            f"for k in tw.steps({inner.extent}), and k in the place of {inner.name}",
+            here(),
+        )
+    made = (*a.axes[:-1], *b.axes[1:])
+    if len(set(made)) < len(made):
+        raise TraceError(
+            f"{what} has one axis twice; nearest legal choice: two spans of the same extent",
+            here(),
+        )
+    return inner, made
+
+
+# ----------------------------------------------------------------
+
 
 NodeType = TypeVar("NodeType", bound=Node)
 

@@ -12,8 +12,17 @@ from typing import Any
 
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
-from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
-from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async, tma_load, tma_store
+from tilewright.lang.asynchrony import (
+    bulk_commit,
+    bulk_wait,
+    fence_async,
+    mma_async,
+    mma_commit,
+    mma_fence,
+    mma_wait,
+    tma_load,
+    tma_store,
+)
 from tilewright.lang.control import MutableIndex, let, unroll, var, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.roles import role, role_barrier

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.arch import Arch
 from tilewright.errors import Violation
-from tilewright.ir import async_ops, map_ops
+from tilewright.ir import async_ops, copies
 from tilewright.ir.copies import BULK_VERBS, is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
@@ -26,8 +26,8 @@ INSTEAD: dict[str, str] = {
     async_ops.FenceAsync.name: "tw.copy, without a fence",
     async_ops.ClusterArrive.name: "nothing here, and tw.barrier instead of the wait",
     async_ops.Peer.name: "a tw.workspace, which all blocks reach",
-    map_ops.ByMap.name: "the view itself; tw.copy moves its tiles",
-    map_ops.AcquireMap.name: "tw.copy, without a tensor map",
+    copies.ByMap.name: "the view itself; tw.copy moves its tiles",
+    copies.AcquireMap.name: "tw.copy, without a tensor map",
     async_ops.PriorGridWait.name: "two launches in order, without a wait",
     async_ops.LaunchDependents.name: "two launches in order, without a signal",
 }

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.errors import Violation
+from tilewright.ir.deadlocks import first_wait
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Op
-from tilewright.ir.residency import first_wait
 from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int

@@ -8,8 +8,7 @@ from __future__ import annotations
 from tilewright.ir import async_ops as ops
 from tilewright.ir.bulk_legality import known_box
 from tilewright.ir.clusters import sharing
-from tilewright.ir.copies import Copy, is_bulk_load
-from tilewright.ir.map_ops import AcquireMap, ByMap
+from tilewright.ir.copies import AcquireMap, ByMap, Copy, is_bulk_load
 from tilewright.ir.types import MapInMemory
 from tilewright.targets.cuda.places import address_of, barrier_of, by_first_thread
 from tilewright.targets.cuda.spelling import CUDA_RULES

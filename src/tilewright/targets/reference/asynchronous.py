@@ -10,8 +10,7 @@ import numpy as np
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_ops import ClusterArrive, ClusterBarrier, ClusterWait
 from tilewright.ir.clusters import sharing
-from tilewright.ir.copies import Copy, is_bulk_load
-from tilewright.ir.map_ops import AcquireMap, ByMap
+from tilewright.ir.copies import AcquireMap, ByMap, Copy, is_bulk_load
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int

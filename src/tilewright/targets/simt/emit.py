@@ -6,9 +6,8 @@ import math
 
 from tilewright.arch import Arch
 from tilewright.ir.async_ops import Role
-from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, passed_params
 from tilewright.ir.ops import Shared
-from tilewright.ir.passed import passed_params
 from tilewright.passes.pipeline import Passed
 from tilewright.targets.listing import Listing
 from tilewright.targets.rules import RuleTable
