@@ -5,7 +5,7 @@
 
 A kernel of one step for each atom adds few addends, chosen for a question: large ones that cancel, and a
 small one that is left or lost. The large ones are products, or one of them is the accumulator. Then models of
-a step (`tilewright.functions.aligned_sums`) are compared with the instruction on random numbers, bit by bit.
+a step (`tilewright.functions.conversions`) are compared with the instruction on random numbers, bit by bit.
 The table names the model that agrees, or else the nearest one; `--raw` keeps the results for other models.
 """
 
@@ -22,8 +22,7 @@ import numpy as np
 from reporting import arguments, keep, table
 
 import tilewright as tw
-from tilewright.functions.aligned_sums import AlignedSum
-from tilewright.functions.conversions import keep_fraction
+from tilewright.functions.conversions import AlignedSum, keep_fraction
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.atoms import MMA_SYNC, WGMMA, wgmma
 

@@ -20,8 +20,7 @@ from tilewright.layout.algebra import (
     zipped_divide,
 )
 from tilewright.namespaces import namespace
-from tilewright.views.strided import AsStrided
-from tilewright.views.transforms import Broadcast, Embed, Merge, Pad, PadTo, Permute, Unmerge
+from tilewright.views.transforms import AsStrided, Broadcast, Embed, Merge, Pad, PadTo, Permute, Unmerge
 
 __all__ = [
     "AsStrided",

@@ -91,8 +91,7 @@ from tilewright.lang.tile_arithmetic import (
     reduce_min,
     reduce_sum,
 )
-from tilewright.layout.layout import Layout, column_major, row_major
-from tilewright.layout.shown import shows
+from tilewright.layout.layout import Layout, column_major, row_major, shows
 from tilewright.namespaces import import_whole
 from tilewright.ops.complex_matmul import complex_matmul
 from tilewright.ops.grouped import grouped_matmul

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.functions.aligned_sums import AlignedSum
+from tilewright.functions.conversions import AlignedSum
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.atoms import wgmma
 

@@ -10,8 +10,7 @@ import tilewright as tw
 from tilewright.ir.kernel import Argument, Derived, Extent, SizeParam, Stride
 from tilewright.ir.ops import If
 from tilewright.lang.scalars import Scalar
-from tilewright.symbolic.nodes import Sym
-from tilewright.symbolic.ranges import bits, bounds, divisor
+from tilewright.symbolic.nodes import Sym, bits, bounds, divisor
 
 from .kernels import DIMS, broken, names, ops, spec, trace, traced_gemm
 

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.arch import REFERENCE
 from tilewright.ir.verify import violations
 from tilewright.runtime.specialise import specs_of
-from tilewright.threads.coalesced import coalesced
+from tilewright.threads.banks import coalesced
 
 WAVE64 = replace(REFERENCE, name="wave64", lanes=64, other_lanes=())
 WIDE = tw.TiledMma(tw.atoms.fma(tw.f32, lanes=(8, 8)), (1, 1), (1, 1))

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.threads.banks import coalescing
-from tilewright.threads.coalesced import coalesced
+from tilewright.threads.banks import coalesced, coalescing
 from tilewright.views.view import View
 
 

@@ -13,8 +13,7 @@ from tilewright.errors import LayoutError
 from tilewright.layout.layout import Layout
 from tilewright.passes.by_address import order_of_addresses
 from tilewright.symbolic.nodes import Sym
-from tilewright.views.bits import Bits
-from tilewright.views.transforms import Slice, Swizzle
+from tilewright.views.transforms import Bits, Slice, Swizzle
 from tilewright.views.view import View
 
 

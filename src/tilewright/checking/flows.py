@@ -19,8 +19,7 @@ import numpy as np
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
-from tilewright.dataflow.arguments import Arguments
-from tilewright.dataflow.evaluate import Evaluation
+from tilewright.dataflow.evaluate import Arguments, Evaluation
 from tilewright.dataflow.nodes import Flow, Map, Node, Rearrange, Reduce, Store, Sum
 from tilewright.dtypes import DType, f64
 from tilewright.errors import WrongResultError

@@ -14,7 +14,7 @@ from tilewright.cli.perf import first_call, timed
 from tilewright.dtypes import PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
-from tilewright.layout.counts import divisor_at_most
+from tilewright.layout.limits import divisor_at_most
 from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import OPERANDS
 from tilewright.targets.target import CPU, TARGETS

@@ -13,8 +13,8 @@ from typing import Any
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.errors import Location
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.views.transforms import Transform
 
 BATCH, TILE, STEPS = "batch", "tile", "steps"

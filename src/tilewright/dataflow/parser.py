@@ -35,8 +35,8 @@ from tilewright.dataflow.printer import HEAD, beside_literals
 from tilewright.dtypes import DType, i64
 from tilewright.errors import ParseError
 from tilewright.functions.table import FUNCTIONS
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Expr, Sym
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.views.reading import Reader, statements
 
 Record = TypeVar("Record")

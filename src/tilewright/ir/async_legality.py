@@ -13,8 +13,7 @@ from tilewright.ir.async_ops import MmaAsync, Role
 from tilewright.ir.mma import REGISTERS
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.symbolic.nodes import Sym
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.nodes import Sym, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
 from tilewright.views.boxes import ROW_BYTES
 from tilewright.views.view import View

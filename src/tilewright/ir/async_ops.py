@@ -33,8 +33,7 @@ from tilewright.ir.op import (
     Traits,
 )
 from tilewright.ir.types import BarrierType, Memory, Type, Value
-from tilewright.symbolic.nodes import Cond, Int, Sym
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Cond, Int, Sym, bounds
 
 FENCED = ("shared", "global")
 """Memories for which a fence between ordinary and asynchronous accesses exists."""

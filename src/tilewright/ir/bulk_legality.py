@@ -1,4 +1,4 @@
-"""The legality rules of bulk copies: a box of a tensor, and a tile in shared memory."""
+"""Bulk copies: the legality of a box and its tile in shared memory, and tensor maps in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.ir.copies import MAP_WORDS, Copy, is_bulk
 from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import bounds, divisor
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_order
 from tilewright.views.questions import stride

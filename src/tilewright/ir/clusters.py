@@ -13,8 +13,7 @@ from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory
 from tilewright.symbolic.expr import add, mul
-from tilewright.symbolic.nodes import Int
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Int, bounds
 
 if TYPE_CHECKING:
     from tilewright.ir.kernel import ClusterAxis, Kernel

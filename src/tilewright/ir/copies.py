@@ -17,17 +17,15 @@ from tilewright.errors import LayoutError, Violation
 from tilewright.ir.op import ANYWHERE, ASYNC, BULK, CONTROL, NAMES, THREADS, Op, Traits
 from tilewright.ir.types import BarrierType, FragmentType, MapInMemory, Memory, TensorType, Type, Value
 from tilewright.symbolic.expr import all_of, less
-from tilewright.symbolic.nodes import Element, Int, Sym
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.nodes import Element, Int, Sym, divisor
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.view import coordinates
 
-# ----------------------------------------------------------------
+# ---------------------------------------------------------------- reductions into memory
+# ``target = combine(target, source)``, atomic for each element.
 #
-# Reductions into memory: ``target = combine(target, source)``, atomic for each element.
-#
-# One table lists the kinds for each element type.  Threads and blocks may reduce into one element at the same
-# time: no update is lost, and their order is unknown.
+# One table lists the kinds for each element type. Threads and blocks may reduce into one element at the
+# same time: no update is lost, and their order is unknown.
 
 
 _INTEGERS = ("i64", "u64", "i32", "u32")
@@ -61,9 +59,6 @@ def verify_reduction(op: Op, kind: str | None, target: Value) -> Iterator[Violat
             f"no {kind!r} of {target.dtype} in memory; there is one of {', '.join(names)}",
             f"a target of {(same or list(names))[-1]}",
         )
-
-
-# ----------------------------------------------------------------
 
 
 BULK_VERBS = ("tma_load", "tma_store")
@@ -244,9 +239,7 @@ ENGINES: Mapping[str, Engine] = {
 """The engines by name."""
 
 
-# ----------------------------------------------------------------
-#
-# Views with an index tensor along one dimension: gathered or scattered rows.
+# ---------------------------------------------------------------- gathered and scattered rows
 
 
 @dataclass(frozen=True)
@@ -302,9 +295,7 @@ class Gather(Op):
         return replace(old, view=view, distribution=None, indices=(*old.indices, index))
 
 
-# ----------------------------------------------------------------
-#
-# Arrays with tensor maps in memory: bulk copies use a map in a row of a table.
+# ---------------------------------------------------------------- tensor maps in memory
 
 
 MAP_WORDS, MAP_UNIT = 16, 8

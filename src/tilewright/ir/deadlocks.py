@@ -1,4 +1,4 @@
-"""Barrier counts: how often each warp reaches the barriers of all threads of a block."""
+"""Deadlocks: unequal barrier counts of warps, and blocks that wait for blocks that are not resident."""
 
 from __future__ import annotations
 
@@ -133,9 +133,8 @@ class _Warp:
         return then if then == otherwise else None
 
 
-# ----------------------------------------------------------------
-#
-# Residency check: whether blocks wait for blocks with higher numbers, which must then be resident, too.
+# ---------------------------------------------------------------- residency check
+# Whether blocks wait for blocks with higher numbers, which must then be resident, too.
 
 
 def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await | None:

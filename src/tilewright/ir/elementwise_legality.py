@@ -12,8 +12,7 @@ from tilewright.ir.fragment_ops import choice_dtype, widest_map
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import Value
-from tilewright.symbolic.nodes import Expr, Int
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Expr, Int, bounds
 from tilewright.threads.distribution import Distribution, registers
 from tilewright.threads.registers import broadcast
 

@@ -1,4 +1,4 @@
-"""Operations on fragments as wholes: reductions, parts and other maps, coordinates."""
+"""Operations on whole fragments: reductions, parts, other maps, coordinates; and the dtypes of results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from tilewright.errors import DTypeError, LayoutError, Violation
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.ir.op import IN_REGISTERS, REGISTERS, SHARED, Op, Traits
 from tilewright.ir.types import FragmentType, Type, Value
-from tilewright.symbolic.nodes import Expr, Int
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Expr, Int, bounds
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import Keep, Reduction, is_local, reduction
 
@@ -168,9 +167,7 @@ class Coordinates(Op):
 FRAGMENT_OPS: tuple[type[Op], ...] = (Reduce, Redistribute, Coordinates)
 
 
-# ----------------------------------------------------------------
-#
-# The dtype of an elementwise function's result, and where a saturating conversion clamps.
+# ---------------------------------------------------------------- dtypes of results
 
 
 def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) -> DType:

@@ -1,4 +1,4 @@
-"""Integers of the kernel: variables, named integers, and integers in memory (group sizes, offsets).
+"""Integers of the kernel: index symbols, variables, named integers, and integers in memory.
 
 An operation with an integer result has a function ``symbol``, which returns its known range and divisor.
 """
@@ -15,13 +15,10 @@ from tilewright.errors import Violation
 from tilewright.ir.op import ADDRESSED, CONTROL, NAMES, Op, Traits
 from tilewright.ir.types import Type, Value, VariableType
 from tilewright.symbolic.expr import add, less, prove
-from tilewright.symbolic.nodes import Int, Mul, Sym
-from tilewright.symbolic.ranges import bits, bounds, divisor
+from tilewright.symbolic.nodes import Int, Mul, Sym, bits, bounds, divisor
 from tilewright.symbolic.rebuilding import parts
 
-# ----------------------------------------------------------------
-#
-# Index symbols: ranges and divisors of the indices of loops and grid axes.
+# ---------------------------------------------------------------- index symbols
 
 
 VARIABLE = -(2**63), 2**63 - 1
@@ -70,9 +67,6 @@ def named_integer(name: str, value: Int) -> Sym:
         int(high) if high < float("inf") else None,
         max(divisor(value), 1),
     )
-
-
-# ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from tilewright.ir.copies import is_bulk
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Shared
 from tilewright.ir.types import TensorType, Value
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Cond, Expr, Int, Sym
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.rebuilding import Guard, symbols
 from tilewright.views.view import View
 
 
@@ -274,9 +273,7 @@ def defined_symbols(kernel: Kernel) -> set[Sym]:
     return found
 
 
-# ----------------------------------------------------------------
-#
-# The parameters that a launch passes to the kernel: all except those that tensor maps already hold.
+# ---------------------------------------------------------------- parameters of a launch
 
 
 def passed_params(kernel: Kernel) -> tuple[Param, ...]:

@@ -1,4 +1,4 @@
-"""Legality rules of copies and matrix multiplies that hold on every target."""
+"""Legality rules of copies, matrix multiplies and shared-memory tensors that hold on every target."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tilewright.ir.copies import Copy, verify_reduction
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.ops import Mma, Shared
 from tilewright.ir.types import FragmentType, Memory, OperandTypeError, TensorType, Value
-from tilewright.layout.counts import dealt
 from tilewright.layout.layout import Layout
+from tilewright.layout.limits import dealt
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import And, Int, Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
@@ -25,9 +25,7 @@ from tilewright.threads.distribution import Distribution
 from tilewright.views.questions import footprint, strides
 from tilewright.views.view import View
 
-# ----------------------------------------------------------------
-#
-# Suggestions for copies whose two sides have different shapes.
+# ---------------------------------------------------------------- nearest shapes of a copy
 
 
 def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
@@ -85,12 +83,8 @@ def _repeated(own: Sequence[Int], wanted: Sequence[Int]) -> str:
     return ""
 
 
-# ----------------------------------------------------------------
-
-
-# ----------------------------------------------------------------
-#
-# Orders along K: both operands of a multiply must have the same order, but any order is legal.
+# ---------------------------------------------------------------- orders along K
+# Both operands of a multiply must have the same order, but any order is legal.
 
 
 @lru_cache(maxsize=256)
@@ -121,9 +115,6 @@ def order_along_k(held: Distribution, wanted: Distribution) -> tuple[int, ...] |
     if (rows != wanted_rows).any() or (order[counted] != there).any() or len({*order.tolist()}) < len(order):
         return None
     return tuple(order.tolist())
-
-
-# ----------------------------------------------------------------
 
 
 LARGEST_ACCESS_BYTES = REFERENCE.access_bytes
@@ -486,9 +477,7 @@ def _nearest_mma(op: Mma) -> str:
     return f"{' and '.join(tiles)}, with repeats={tuple(max(count, 1) for count in repeats)}"
 
 
-# ----------------------------------------------------------------
-#
-# Legality rules of shared-memory tensors: elements must be in bounds and have different offsets.
+# ---------------------------------------------------------------- shared-memory tensors
 
 
 def verify_shared(op: Shared) -> Iterator[Violation]:

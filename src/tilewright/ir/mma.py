@@ -14,7 +14,7 @@ from functools import lru_cache
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
-from tilewright.functions.aligned_sums import AlignedSum
+from tilewright.functions.conversions import AlignedSum
 from tilewright.kinds import is_sequence
 from tilewright.layout.limits import REPEATS, WARPS
 from tilewright.layout.tuples import integer, integers

@@ -1,4 +1,4 @@
-"""The base class of operations: fields, roles, regions, a location.
+"""The base class of operations: traits, fields, roles, regions, a location.
 
 `Op.roles` gives the role of each field: an operand whose contents the operation ``"reads"``, ``"writes"`` or
 ``"updates"``, an operand that it only ``"uses"``, or a result that it ``"defines"``.  All other fields are
@@ -17,11 +17,8 @@ from tilewright.calls import layouts
 from tilewright.errors import Location, Violation
 from tilewright.ir.types import TensorType, Value
 
-# ----------------------------------------------------------------
-#
-# Traits of operations: the memories that each touches, the engines that execute it, and its orderings.
-#
-# Traits hold for every target.  Passes, checkers and the generated grammar page read them.
+# ---------------------------------------------------------------- traits of operations
+# Traits hold for every target. Passes, checkers and the generated grammar page read them.
 
 
 REGISTERS, SHARED, GLOBAL = "registers", "shared", "global"
@@ -77,9 +74,6 @@ NAMES = Traits((), ())
 IN_REGISTERS = Traits((REGISTERS,))
 CONTROL = Traits()
 """Traits of operations that only control the flow, count or wait."""
-
-
-# ----------------------------------------------------------------
 
 
 Kept = TypeVar("Kept")

@@ -1,4 +1,4 @@
-"""Elements narrower than a byte: byte views of tensors, and conversions of byte fragments.
+"""Elements narrower than a byte: byte views of tensors, conversions of byte fragments, and legality.
 
 Authors copy tensors of packed elements.  The pass `tilewright.passes.packed` makes these operations and is
 the only code that addresses anything below a byte.  All other code then sees bytes.
@@ -17,8 +17,7 @@ from tilewright.ir.op import ANYWHERE, NAMES, Op, Traits
 from tilewright.ir.types import BarrierType, Type, Value, VariableType
 from tilewright.symbolic.arithmetic import parts_of
 from tilewright.symbolic.expr import add, all_of, expand, floordiv, less, mul, product
-from tilewright.symbolic.nodes import And, Cond, Int, Less, Mul
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.nodes import And, Cond, Int, Less, Mul, divisor
 from tilewright.threads.distribution import Distribution, Mode, merge
 from tilewright.threads.registers import Digit, register_digits
 from tilewright.views.view import View, coordinates
@@ -202,9 +201,8 @@ def _verify(op: Unpack | Pack, held: Value, numbers: Value, packed: DType) -> It
 PACKED_OPS: tuple[type[Op], ...] = (AsBytes, Unpack, Pack)
 
 
-# ----------------------------------------------------------------
-#
-# Legality of elements narrower than a byte: they can only be stored in memory and copied.
+# ---------------------------------------------------------------- legality of packed elements
+# They can only be stored in memory and copied.
 
 
 KEEPS = ("shared", "view", "gather", "peer", "partition", "as_bytes", "copy")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from tilewright.calls import Calls, misfit_of_fields
 from tilewright.errors import ParseError
-from tilewright.functions.aligned_sums import AlignedSum
+from tilewright.functions.conversions import AlignedSum
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
@@ -19,8 +19,8 @@ from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import OPS, Block, Fill, For, If, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import TRUE, Sym
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.reading import Reader, statements
 from tilewright.views.view import View, coordinates

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
-from tilewright.functions.aligned_sums import AlignedSum
+from tilewright.functions.conversions import AlignedSum
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Matrices
 from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam

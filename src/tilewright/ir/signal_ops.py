@@ -17,8 +17,7 @@ from tilewright.errors import Violation
 from tilewright.ir.op import ADDRESSED, GLOBAL, SHARED, Op, Order, Traits
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import maximum
-from tilewright.symbolic.nodes import Int
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Int, bounds
 
 
 @dataclass(frozen=True)

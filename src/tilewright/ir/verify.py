@@ -1,4 +1,7 @@
-"""Verifier of whole kernels: rules of operations, scopes of values and symbols, agreement of threads."""
+"""Verifier of whole kernels: rules of operations, scopes of values and symbols, agreement of threads.
+
+`LEGALITY` lists the rules of each class of operations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous work: bulk tensor copies, their tensor maps, and overlap with the previous and next grid."""
+"""Asynchronous work: bulk copies and their tensor maps, asynchronous MMA, and overlap with other grids."""
 
 from __future__ import annotations
 
@@ -380,9 +380,8 @@ _BESIDE = "dependent_launch"
 """Feature name of machines on which a grid can start before the previous one ends."""
 
 
-# ----------------------------------------------------------------
-#
-# Asynchronous MMA: the accumulator is complete after a wait.
+# ---------------------------------------------------------------- asynchronous MMA
+# The accumulator is complete after a wait.
 
 
 @verb

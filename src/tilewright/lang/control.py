@@ -1,4 +1,4 @@
-"""Recorded control flow: loops, branches, mutable integers."""
+"""Recorded control flow: loops, branches, mutable integers; and a check for rebound variables."""
 
 from __future__ import annotations
 
@@ -34,16 +34,12 @@ from tilewright.lang.tensors import Fragment, Number, Tensor
 from tilewright.lang.tracer import current, inline, verb
 from tilewright.layout.limits import COPIES, UNROLLED
 from tilewright.symbolic.expr import less
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.rebuilding import Guard, symbols
 
-# ----------------------------------------------------------------
-#
-# Checks that the body of a traced loop, branch or role does not rebind variables.
-#
-# The body is traced once.  A variable that the author rebinds inside would keep that value afterwards, for any
-# loop count or condition at run time, and an iteration would never see the value of the previous one.
+# ---------------------------------------------------------------- rebound variables
+# The body is traced once. A variable that the author rebinds inside would keep that value afterwards, for
+# any loop count or condition at run time, and an iteration would never see the value of the previous one.
 
 
 SYMBOLIC = (Scalar, Condition, Tensor, Fragment, Tile, Number)
@@ -183,9 +179,6 @@ def _same(old: Any, new: Any) -> bool:
     if isinstance(old, tuple) and isinstance(new, tuple):
         return len(old) == len(new) and all(map(_same, old, new))
     return _is_plain(old) and type(old) is type(new) and bool(old == new)
-
-
-# ----------------------------------------------------------------
 
 
 @verb(unroll=COPIES)

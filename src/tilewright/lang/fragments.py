@@ -10,9 +10,7 @@ import numpy as np
 
 from tilewright.dtypes import DType, dtype, f64, i64
 from tilewright.errors import TraceError, shown
-from tilewright.functions.activations import ACTIVATIONS
-from tilewright.functions.circle import CIRCLE
-from tilewright.functions.floats import FLOATING
+from tilewright.functions.table import ACTIVATIONS, CIRCLE, FLOATING
 from tilewright.ir.fragment_ops import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute

@@ -1,4 +1,4 @@
-"""Functions of fragments, element by element: exponentials, logarithms, roots, and those of circles."""
+"""Elementwise functions: exponentials, roots, circular functions, activations and derivatives, random."""
 
 from __future__ import annotations
 
@@ -321,9 +321,7 @@ def _made(function: str, x: object) -> Any:
     return elementwise(function, x)
 
 
-# ----------------------------------------------------------------
-#
-# Derivatives of activations, element by element.
+# ---------------------------------------------------------------- derivatives of activations
 
 
 @verb
@@ -362,9 +360,7 @@ def derivative(activation: str, x: Fragment | Tile) -> Any:
     return made.to(x.dtype) if is_narrow else made
 
 
-# ----------------------------------------------------------------
-#
-# Random numbers as a function of a key and a counter: Philox 4x32-10, element by element.
+# ---------------------------------------------------------------- random numbers
 
 
 @verb

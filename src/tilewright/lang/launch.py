@@ -16,10 +16,8 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.expr import mul
-from tilewright.symbolic.guards import Guard
-from tilewright.symbolic.nodes import Cond, Constant, Int, Sym
-from tilewright.symbolic.ranges import bits, bounds, divisor
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.nodes import Cond, Constant, Int, Sym, bits, bounds, divisor
+from tilewright.symbolic.rebuilding import Guard, symbols
 from tilewright.views.view import View
 
 

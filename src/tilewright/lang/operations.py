@@ -1,4 +1,4 @@
-"""Operations of kernel authors: allocation, copies, arithmetic, synchronisation; launch indices."""
+"""Operations of kernel authors: allocation, copies, arithmetic, synchronisation, indices."""
 
 from __future__ import annotations
 
@@ -401,9 +401,7 @@ def warp_barrier() -> None:
     current().emit(WarpBarrier)
 
 
-# ----------------------------------------------------------------
-#
-# Integers that the kernel reads from memory.
+# ---------------------------------------------------------------- integers in memory
 
 
 @verb

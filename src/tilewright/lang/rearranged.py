@@ -9,8 +9,7 @@ from typing import Any, Self
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Index, InMemory, constant, ints, static, unwrap
 from tilewright.lang.tracer import current, located, verb
-from tilewright.symbolic.guards import Guard
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.rebuilding import Guard, symbols
 from tilewright.views import transforms as t
 from tilewright.views.im2col import im2col_requirements, im2col_transforms
 from tilewright.views.transforms import Transform

@@ -15,8 +15,7 @@ from tilewright.lang.scalars import Index, Scalar, constant, unwrap
 from tilewright.lang.source import author_frame, here, stored_names
 from tilewright.lang.tracer import current, verb
 from tilewright.layout.limits import WARPS
-from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Int, Sym, bounds
 
 
 @verb(warps=WARPS, groups=WARPS)

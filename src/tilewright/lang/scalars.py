@@ -18,10 +18,8 @@ from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import current, inline, located, open_region
 from tilewright.symbolic import expr
-from tilewright.symbolic.guards import Guard
-from tilewright.symbolic.nodes import Cond, Constant, Expr, Int
-from tilewright.symbolic.ranges import bounds
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.nodes import Cond, Constant, Expr, Int, bounds
+from tilewright.symbolic.rebuilding import Guard, symbols
 
 Index: TypeAlias = Union[int, "Scalar"]
 legal(
@@ -401,9 +399,7 @@ def maximum(left: Index, right: Index) -> Index:
     return wrap(expr.maximum(unwrap(left), unwrap(right)))
 
 
-# ----------------------------------------------------------------
-#
-# Arithmetic of a kernel's integers with Python's semantics, and the checks on divisors and shifts.
+# ---------------------------------------------------------------- arithmetic with Python's semantics
 
 
 FOUND = -(2**62)
@@ -459,7 +455,7 @@ def _is_positive(left: Int, right: Int, sign: str) -> bool:
     """Return whether a divisor is assumed positive.
 
     A divisor that depends on a variable is not.  If it depends only on the launch's sizes, the launcher
-    checks it.  If it also depends on indices, for example the _remainder of a span at its last tile, the reference
+    checks it.  If it also depends on indices, for example the rest of a span at its last tile, the reference
     reports a divisor that is not positive.
 
     Raises:
@@ -505,9 +501,7 @@ def _shift_count(count: object) -> int:
     return count
 
 
-# ----------------------------------------------------------------
-#
-# Integers that must be known while the kernel is traced.
+# ---------------------------------------------------------------- integers that are known while tracing
 
 
 def ints(values: Index | Sequence[Index]) -> tuple[Int, ...]:

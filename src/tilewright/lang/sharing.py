@@ -9,17 +9,15 @@ from tilewright.errors import LayoutError
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.lang.scalars import as_tuple, unwrap
 from tilewright.lang.tracer import current, lanes_recorded_for, recorded_for
-from tilewright.layout.counts import divisor_at_most
 from tilewright.layout.layout import Layout
+from tilewright.layout.limits import divisor_at_most
 from tilewright.symbolic.nodes import Int
-from tilewright.threads.coalesced import coalesced
+from tilewright.threads.banks import coalesced
 from tilewright.threads.distribution import Distribution, Mode, blocked
 from tilewright.views.questions import contiguous_run, stride
 from tilewright.views.view import View
 
-# ----------------------------------------------------------------
-#
-# Conversion of the author's thread layouts to distributions of a tile.
+# ---------------------------------------------------------------- thread layouts
 
 
 def thread_map(
@@ -137,9 +135,6 @@ def _positive(counts: tuple[Int, ...]) -> tuple[int, ...]:
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise LayoutError(f"threads {counts}: thread counts are positive integer constants")
     return tuple(count for count in counts if isinstance(count, int))
-
-
-# ----------------------------------------------------------------
 
 
 def share_out(

@@ -1,4 +1,4 @@
-"""Source locations in the author's code: columns, call stack, and the variables that take a result."""
+"""The author's source: locations, call stack, variables that take a result, statements that leave a block."""
 
 from __future__ import annotations
 
@@ -361,9 +361,7 @@ def _leading_stores(following: list[dis.Instruction]) -> list[str]:
     return names
 
 
-# ----------------------------------------------------------------
-#
-# Syntax of the author's source: statements that leave a block early, and unpacked tuples.
+# ---------------------------------------------------------------- syntax of the author's source
 
 
 _LEAVING = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}

@@ -1,4 +1,4 @@
-"""Tensors in memory: the class of kernel authors."""
+"""Tensors in memory and their tiles: the classes of kernel authors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ from tilewright.layout.layout import Layout
 from tilewright.symbolic.expr import ceil_div, less_equal, prove
 from tilewright.symbolic.nodes import Int
 from tilewright.views import transforms as t
-from tilewright.views.spelling import as_written
-from tilewright.views.transforms import Transform
+from tilewright.views.transforms import Transform, as_written
 
-# ----------------------------------------------------------------
-#
-# The tiles of a tensor, indexed by their position in its partition: all, or one row or column of them.
+# ---------------------------------------------------------------- tiles of a tensor
 
 
 class Tileable(Protocol):
@@ -113,9 +110,6 @@ class Tiles:
 
     def __repr__(self) -> str:
         return f"tiles {self.extents} at {self.at} of {self.source!r}"
-
-
-# ----------------------------------------------------------------
 
 
 __all__ = ["Fragment", "Number", "Operand", "Tensor", "elementwise", "thread_map"]

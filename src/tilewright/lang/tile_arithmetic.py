@@ -1,4 +1,4 @@
-"""Functions of whole tiles in registers: reductions, changes of the map, coordinates, masks."""
+"""Functions of whole tiles in registers: reductions, prefix sums, changes of the map, coordinates, masks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilewright.lang.scalars import Index, constant, maximum, minimum, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, located, verb
-from tilewright.layout.counts import divisor_at_most
-from tilewright.symbolic.ranges import bounds
+from tilewright.layout.limits import divisor_at_most
+from tilewright.symbolic.nodes import bounds
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.threads.registers import Keep, reduction, thread_digits
 
@@ -344,9 +344,7 @@ def _dimension(spread: Distribution, dim: int) -> int:
     return asked % spread.rank
 
 
-# ----------------------------------------------------------------
-#
-# Functions of the rows of a tile in registers: the index of the maximum, and prefix sums.
+# ---------------------------------------------------------------- functions of rows
 
 
 NOWHERE = 2**31 - 1

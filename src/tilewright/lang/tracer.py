@@ -1,4 +1,4 @@
-"""The tracer: the kernel that is being recorded, and its open regions."""
+"""The tracer: the kernel that is being recorded, its open regions, and decorators of recording functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Copy, Elementwise, Mma, Reshape
 from tilewright.ir.types import FragmentType, TensorType, Value
 from tilewright.lang.source import author_frame, here, is_authors, result_names
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import elements, symbols
+from tilewright.symbolic.rebuilding import Guard, elements, symbols
 
-# ----------------------------------------------------------------
-#
-# Number of threads of a block: the maximum over its operations.
+# ---------------------------------------------------------------- threads of a block
 
 
 UNSAID_WARPS = 4
@@ -52,9 +49,6 @@ def threads_of(body: Block, lanes: int) -> int:
             spread = kind.distribution if isinstance(kind, TensorType | FragmentType) else None
             threads = max(threads, spread.size_threads if spread is not None else 1)
     return threads if threads < lanes else -(-threads // lanes) * lanes
-
-
-# ----------------------------------------------------------------
 
 
 OpType = TypeVar("OpType", bound=Op)
@@ -312,9 +306,7 @@ class located:  # noqa: N801
         raise TraceError(str(error), here()) from error
 
 
-# ----------------------------------------------------------------
-#
-# Decorators of the language's functions: errors in a call are raised at the author's line.
+# ---------------------------------------------------------------- decorators of the language's functions
 
 
 def _refusal(message: str) -> TraceError:

@@ -1,4 +1,4 @@
-"""Transaction barriers: they count arrivals and the bytes of bulk copies."""
+"""Blocks of a cluster, and transaction barriers, which count arrivals and the bytes of bulk copies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, inline, verb
 from tilewright.layout.limits import ARRIVALS, BARRIERS
-from tilewright.symbolic.nodes import Int
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Int, bounds
 
-# ----------------------------------------------------------------
-#
-# Operations that reach other blocks of a cluster: its barrier, multicast, peer shared memory, ranks.
+# ---------------------------------------------------------------- clusters
 
 
 @verb
@@ -187,9 +184,6 @@ def _shape(what: str) -> tuple[int, ...]:
     if not shape:
         raise TraceError(f"{what} in a kernel without clusters; nearest legal choice: {DECLARED}", here())
     return shape
-
-
-# ----------------------------------------------------------------
 
 
 @inline.made("tw.hopper.mbarrier(stages) in a kernel makes them")

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import builtins
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError, shown
-from tilewright.layout.shown import Shown
 from tilewright.layout.tuples import (
     IntTuple,
     canonical,
@@ -29,8 +29,32 @@ from tilewright.layout.tuples import (
     unflatten,
 )
 from tilewright.symbolic.expr import add, expand, less, maximum, mul, prove
-from tilewright.symbolic.nodes import Expr, Int
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Expr, Int, bounds
+
+# ---------------------------------------------------------------- pictures in notebooks
+# A higher-level package registers the drawing function.
+
+
+Draw = Callable[[object], str | None]
+DrawType = TypeVar("DrawType", bound=Draw)
+
+_draw: list[Draw] = []
+
+
+def shows(draw: DrawType) -> DrawType:
+    """Register the function that draws an object as SVG; it returns None if there is nothing to draw."""
+    _draw[:] = [draw]
+    return draw
+
+
+class Shown:
+    """Base class of objects that notebooks show as a picture."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str | None:
+        """Return SVG for a notebook, or None to show the text."""
+        return _draw[0](self) if _draw else None
 
 
 @layouts

@@ -18,7 +18,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import FP8, PACKED, DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, shown
-from tilewright.layout.counts import divisor_at_most
+from tilewright.layout.limits import divisor_at_most
 from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import OF_BLOCKS, Matrices
 from tilewright.ops.products import BLOCK

@@ -29,7 +29,7 @@ from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import TRUE, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.threads.distribution import Distribution, Mode
-from tilewright.views.bits import Bits
+from tilewright.views.transforms import Bits
 from tilewright.views.view import View
 
 # ---------------------------------------------------------------- access counts

@@ -21,8 +21,7 @@ from tilewright.ir.ops import AsyncCommit, AsyncWait, Mma, Op
 from tilewright.ir.types import Memory, Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
-from tilewright.threads.distribution import Distribution, Mode, merge
-from tilewright.threads.map_modes import take
+from tilewright.threads.distribution import Distribution, Mode, merge, take
 from tilewright.views.view import View
 
 

@@ -21,8 +21,7 @@ from tilewright.ir.copies import is_by_threads
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.passes.rewrite import names_of
 from tilewright.symbolic.expr import floordiv, maximum
-from tilewright.symbolic.nodes import FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import FloorDiv, Int, Mod, Sym, bounds
 from tilewright.symbolic.rebuilding import parts, symbols
 
 LARGEST = 2**63 - 1

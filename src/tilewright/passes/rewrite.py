@@ -26,9 +26,8 @@ from tilewright.ir.kernel import (
 )
 from tilewright.ir.ops import Block, For, Op
 from tilewright.ir.types import Type, Value
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Cond, Expr, Int, Sym
-from tilewright.symbolic.rebuilding import substitute
+from tilewright.symbolic.rebuilding import Guard, substitute
 from tilewright.views.transforms import TRANSFORMS
 from tilewright.views.view import View, coordinates
 

@@ -10,8 +10,7 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
-from tilewright.threads.distribution import Distribution
-from tilewright.threads.map_modes import Mode
+from tilewright.threads.distribution import Distribution, Mode
 
 IN_FLIGHT = 64
 """Registers of each thread that hold values of other parts before the first of them is added."""

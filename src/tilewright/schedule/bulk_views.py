@@ -12,8 +12,7 @@ from tilewright.schedule.bulk_arrays import against_array, against_store
 from tilewright.schedule.form import Form
 from tilewright.schedule.groups import MOST
 from tilewright.schedule.stages import ROW_BYTES
-from tilewright.symbolic.nodes import Sym
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.nodes import Sym, divisor
 from tilewright.views.boxes import NoBox, find_box
 from tilewright.views.transforms import Permute, Slice, Tile, Transform
 from tilewright.views.view import View

@@ -12,7 +12,7 @@ from tilewright.dtypes import DType
 from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
-from tilewright.layout.counts import divisor_at_most
+from tilewright.layout.limits import divisor_at_most
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.epilogue.buffers import spare

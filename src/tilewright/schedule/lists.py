@@ -30,7 +30,7 @@ from tilewright.schedule.groups import MOST, last_not_after, natural
 from tilewright.schedule.partition import Order, Work
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Int
-from tilewright.views.strided import AsStrided
+from tilewright.views.transforms import AsStrided
 
 TABLE = "table"
 """The kernel's parameter for the table: i64, a row for each item; more rows are not read."""

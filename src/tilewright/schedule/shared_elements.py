@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.dataflow.nodes import Node, Part, Span
-from tilewright.views.repeated import Repeat
+from tilewright.views.transforms import Repeat
 
 
 def same(one: Node, other: Node) -> bool:

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.lang.tensors import Tensor
-from tilewright.threads.distribution import Distribution
-from tilewright.threads.map_modes import Mode
+from tilewright.threads.distribution import Distribution, Mode
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,22 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from tilewright.errors import LayoutError
-from tilewright.symbolic.nodes import INFINITY, Add, Expr, FloorDiv, Int, Max, Min, Mod, Mul, Sym, Xor, builds
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import (
+    INFINITY,
+    Add,
+    Expr,
+    FloorDiv,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Sym,
+    Xor,
+    bounds,
+    builds,
+    divisor,
+)
 from tilewright.symbolic.spelling import format_int
 
 

@@ -54,8 +54,10 @@ from tilewright.symbolic.nodes import (
     Select,
     Sym,
     Xor,
+    bits,
+    bounds,
+    divisor,
 )
-from tilewright.symbolic.ranges import bits, bounds, divisor
 
 __all__ = [
     "FALSE",

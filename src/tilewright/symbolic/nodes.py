@@ -1,4 +1,7 @@
-"""The nodes of symbolic integers and conditions; `tilewright.symbolic.expr` builds them in canonical form."""
+"""The nodes of symbolic integers and conditions, with range, divisor and width of each.
+
+`tilewright.symbolic.expr` builds nodes in canonical form.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, Union, cast
 
 import numpy as np
@@ -26,7 +30,7 @@ def _of_integers(operator: OperatorType) -> OperatorType:
         known = isinstance(other, Expr) or is_integer(other)
         return operator(self, other) if known else NotImplemented
 
-    return cast(OperatorType, operate)
+    return cast("OperatorType", operate)
 
 
 _BUILT: dict[str, Callable[..., Int]] = {}
@@ -39,7 +43,7 @@ def builds(function: OperatorType) -> OperatorType:
     It remembers what it built: passes and copies ask for the same sums and products again and again.
     `tilewright.symbolic` loads what the operators need, whichever of its modules is asked for.
     """
-    remembered = cast(OperatorType, functools.lru_cache(maxsize=16384)(function))
+    remembered = cast("OperatorType", functools.lru_cache(maxsize=16384)(function))
     _BUILT[function.__name__] = remembered
     return remembered
 
@@ -324,3 +328,104 @@ legal("Cond", "a condition", "conditions", lambda value: isinstance(value, Cond)
 
 TRUE = Constant(True)
 FALSE = Constant(False)
+
+
+# ---------------------------------------------------------------- range, divisor and width
+
+
+@lru_cache(maxsize=16384)
+def bounds(value: Int) -> tuple[float, float]:
+    """Smallest and largest possible value; infinite where nothing is known.  Finite bounds are exact ints."""
+    match value:
+        case Sym():
+            unit = max(value.divisor, 1)
+            most = INFINITY if value.high is None else value.high // unit * unit
+            return -(-value.low // unit) * unit, most
+        case Add():
+            low: float = value.constant
+            high: float = value.constant
+            for term, factor in value.terms:
+                a, b = (_times(end, factor) for end in bounds(term))
+                low, high = low + min(a, b), high + max(a, b)
+            return low, high
+        case Mul():
+            low = high = 1
+            for factor_expr in value.factors:
+                ends = [_times(x, y) for x in (low, high) for y in bounds(factor_expr)]
+                low, high = min(ends), max(ends)
+            return low, high
+        case FloorDiv():
+            low, high = bounds(value.left)
+            a, b = bounds(value.right)
+            a = max(a, 1)
+            ends = [_floor(x, y) for x in (low, high) for y in (a, b)]
+            return min(ends), max(ends)
+        case Mod():
+            _, high = bounds(value.right)
+            low_left, high_left = bounds(value.left)
+            return 0, min(high - 1, high_left if low_left >= 0 else high - 1)
+        case Xor():
+            return _xor(*bounds(value.left), *bounds(value.right))
+        case Min() | Max():
+            pick = min if isinstance(value, Min) else max
+            (a, b), (c, d) = bounds(value.left), bounds(value.right)
+            return pick(a, c), pick(b, d)
+        case Select():
+            (a, b), (c, d) = bounds(value.left), bounds(value.right)
+            return min(a, c), max(b, d)
+        case Element():
+            return value.low, value.high
+        case _:
+            return value, value  # type: ignore[return-value]
+
+
+def _times(a: float, b: float) -> float:
+    return 0 if a == 0 or b == 0 else a * b
+
+
+def _floor(a: float, b: float) -> float:
+    if abs(a) == INFINITY:
+        return a
+    if b == INFINITY:
+        return 0 if a >= 0 else -1
+    return a // b
+
+
+def _xor(*ends: float) -> tuple[float, float]:
+    """Exclusive or stays within the bits of its operands; it is negative only if just one of them is."""
+    if max(map(abs, ends)) == INFINITY:
+        return (0 if min(ends) >= 0 else -INFINITY), INFINITY
+    span = 1 << max(int(max(end, -1 - end)).bit_length() for end in ends)
+    return (0 if min(ends) >= 0 else -span), span - 1
+
+
+@lru_cache(maxsize=16384)
+def divisor(value: Int) -> int:
+    """The largest known integer that divides every value; 0 for the constant 0."""
+    match value:
+        case Sym():
+            return value.low if value.low == value.high and value.low >= 0 else value.divisor
+        case Add():
+            return math.gcd(value.constant, *(factor * divisor(term) for term, factor in value.terms))
+        case Mul():
+            return math.prod(divisor(factor) for factor in value.factors)
+        case FloorDiv():
+            known = divisor(value.left)
+            return known // value.right if isinstance(value.right, int) and known % value.right == 0 else 1
+        case Mod():
+            return math.gcd(divisor(value.left), divisor(value.right))
+        case Xor():
+            both = math.gcd(divisor(value.left), divisor(value.right))
+            return both & -both
+        case Min() | Max() | Select():
+            return math.gcd(divisor(value.left), divisor(value.right))
+        case Element():
+            return 1
+        case _:
+            return abs(int(value))  # type: ignore[arg-type]
+
+
+def bits(value: Int) -> int:
+    """Width of the signed integer that holds every value: 32, or 64 where 32 cannot be proved."""
+    low, high = bounds(value)
+    return 32 if low >= -(2**31) and high < 2**31 else 64

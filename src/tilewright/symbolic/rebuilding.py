@@ -1,10 +1,10 @@
-"""Rebuilding and evaluating symbolic integers and conditions."""
+"""Rebuilding and evaluating symbolic integers and conditions; guards on the sizes of a launch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -305,3 +305,33 @@ def slope(value: Int, sym: Sym) -> Int | None:
     """
     step = expand(add(substitute(value, {sym: add(sym, 1)}), mul(value, -1)))
     return None if sym in symbols(step) else step
+
+
+# ---------------------------------------------------------------- conditions on the sizes of a launch
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on the sizes that the launcher checks.
+
+    Args:
+        condition: over the sizes.
+        message: what it means to the caller, with a place ``{}`` for each value if there are any.
+        values: integers over the sizes that the message names.
+    """
+
+    condition: Cond
+    message: str
+    values: tuple[Int, ...] = ()
+
+    def broken(self, env: Mapping[Sym, int]) -> str | None:
+        """The message, if these sizes are known to break the condition.
+
+        Args:
+            env: the value of each size that is known.
+        """
+        if not symbols(self.condition) <= env.keys() or evaluate(self.condition, env):
+            return None
+        if not self.values:
+            return self.message  # an author's own words, in which braces are braces
+        return self.message.format(*(evaluate(value, env) for value in self.values))

@@ -14,7 +14,7 @@ from tilewright.calls import layouts
 from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
-from tilewright.functions.aligned_sums import AlignedSum
+from tilewright.functions.conversions import AlignedSum
 from tilewright.ir.mma import REGISTERS, SHARED, MmaAtom
 from tilewright.layout.tuples import integer, integers
 from tilewright.namespaces import namespace

@@ -31,8 +31,7 @@ from tilewright.ir.types import Value
 from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
 from tilewright.symbolic.arithmetic import maximum, minimum
-from tilewright.symbolic.nodes import TRUE, Add, Cond, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.ranges import bits, bounds
+from tilewright.symbolic.nodes import TRUE, Add, Cond, FloorDiv, Int, Mod, Sym, bits, bounds
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.symbolic.spelling import Speller
 from tilewright.targets.c_names import KEYWORDS, not_reserved

@@ -20,8 +20,19 @@ import numpy as np
 from tilewright.arch import BULK
 from tilewright.symbolic.arithmetic import parts_of
 from tilewright.symbolic.expr import add, expand, floordiv, less, less_equal, mul, prove
-from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, FloorDiv, Int, Less, Mod, Sym
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import (
+    TRUE,
+    And,
+    Cond,
+    Constant,
+    FloorDiv,
+    Int,
+    Less,
+    Mod,
+    Sym,
+    bounds,
+    divisor,
+)
 from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
 from tilewright.views.view import View
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
-from tilewright.layout.counts import divisor_at_most
+from tilewright.layout.limits import divisor_at_most
 from tilewright.symbolic.expr import add, floordiv, less, mul, prove
-from tilewright.symbolic.nodes import Cond, Int
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.nodes import Cond, Int, divisor
 from tilewright.views.transforms import Embed, Merge, Permute, Transform, Unmerge
 from tilewright.views.view import View
 

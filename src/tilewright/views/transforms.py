@@ -6,8 +6,8 @@ To add a transform, list its class in `TRANSFORMS`.  Printing, parsing, targets 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Protocol
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
@@ -27,12 +27,136 @@ from tilewright.symbolic.expr import (
     within,
     xor,
 )
-from tilewright.symbolic.nodes import Cond, Int
-from tilewright.symbolic.ranges import divisor
-from tilewright.views.bits import Bits
-from tilewright.views.repeated import Repeat
-from tilewright.views.strided import AsStrided
+from tilewright.symbolic.nodes import Cond, Expr, Int, divisor
+from tilewright.symbolic.spelling import format_int
 from tilewright.views.view import View, coordinates
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Index a tensor by one linear index, whose bits form the old coordinates.
+
+    Bit ``b`` of coordinate ``d`` is the exclusive or of the bits of the new index listed in ``bits[d][b]``.
+    Every extent is a power of two, and every old coordinate appears once.  With this transform a swizzled
+    tile can be traversed in the order of its addresses.
+
+    Example:
+        Rows of 8 whose halves change places in every other row:
+
+        >>> view = Bits((((3,),), ((0,), (1,), (2, 3)))).apply(View.strided((2, 8), (100, 1)))
+        >>> [view.at((i,)) for i in (0, 3, 4, 8, 12)]
+        [0, 3, 4, 104, 100]
+    """
+
+    bits: tuple[tuple[tuple[int, ...], ...], ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        shape = tuple(1 << len(of) for of in self.bits)
+        if shape != view.shape:
+            raise LayoutError(f"bits of a tile of {shape}; the tensor has the extents {view.shape}")
+        count = sum(map(len, self.bits))
+        if not self._is_bijective(count):
+            raise LayoutError(f"{self.bits} do not name every element once by the {count} bits of one index")
+        index = coordinates((1 << count,))[0]
+        return view.map((1 << count,), [_coordinate(index, of) for of in self.bits])
+
+    def _is_bijective(self, count: int) -> bool:
+        """Return whether the rows, as vectors of bits, are linearly independent."""
+        rows = [sum(1 << bit for bit in set(of)) for dim in self.bits for of in dim]
+        for at in range(count):
+            pivot = next((row for row in rows if row >> at & 1), None)
+            if pivot is None:
+                return False
+            rows.remove(pivot)
+            rows = [row ^ pivot if row >> at & 1 else row for row in rows]
+        return not rows
+
+
+def _coordinate(index: Int, of: Sequence[tuple[int, ...]]) -> Int:
+    """Return one coordinate as an expression; a run of bits that comes from a run is extracted at once."""
+    total: Int = 0
+    first = 0
+    while first < len(of):
+        last = first + 1
+        while last < len(of) and of[last] == tuple(bit + last - first for bit in of[first]):
+            last += 1
+        part: Int = 0
+        for bit in of[first]:
+            part = xor(part, mod(floordiv(index, 1 << bit), 1 << (last - first)))
+        total = add(total, mul(part, 1 << first))
+        first = last
+    return total
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """``new[i] = old[i // count]`` along ``dim``: each element appears ``count`` times.
+
+    The last element may appear fewer times.  The new ``extent`` must not reach past the old elements.
+
+    Example:
+        >>> print(Repeat(1, 128, 300).apply(View.strided((4, 3), (3, 1))))
+        (4, 300) -> 3*i0 + (i1 // 128)
+    """
+
+    dim: int
+    count: int
+    extent: Int
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        if not 0 <= self.dim < view.rank:
+            raise LayoutError(
+                f"repeat along dimension {self.dim} of a tensor of rank {view.rank}; dimensions are 0 to "
+                f"{view.rank - 1}"
+            )
+        if self.count < 1:
+            raise LayoutError(f"repeat of each element {self.count} times; the least is 1")
+        reached = ceil_div(self.extent, self.count)
+        if prove(less_equal(reached, view.shape[self.dim])) is False:
+            raise LayoutError(
+                f"repeat of {view.shape[self.dim]} elements, {self.count} times each, to {self.extent}; "
+                f"nearest legal extent: {mul(view.shape[self.dim], self.count)}"
+            )
+        shape = (*view.shape[: self.dim], self.extent, *view.shape[self.dim + 1 :])
+        index = coordinates(shape)
+        old = floordiv(index[self.dim], self.count)
+        return view.map(shape, [*index[: self.dim], old, *index[self.dim + 1 :]])
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class AsStrided:
+    """Replace one dimension by ``lengths`` and ``strides``: ``old = start + sum(n_i * strides_i)``.
+
+    As with `Slice`, the new elements must be elements of the old view.  If the numbers are known only to the
+    running kernel, the author must ensure this.
+
+    Example:
+        >>> print(AsStrided((4, 8), (16, 1), 3).apply(View.strided((100,), (1,))))
+        (4, 8) -> 16*i0 + i1 + 3
+    """
+
+    lengths: tuple[Int, ...]
+    strides: tuple[Int, ...]
+    start: Int = 0
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        if view.rank != 1:
+            raise LayoutError(f"as_strided of a tensor of rank {view.rank}; nearest: a view of rank 1 first")
+        if len(self.lengths) != len(self.strides):
+            raise LayoutError(
+                f"as_strided: lengths {self.lengths} and strides {self.strides} differ in number"
+            )
+        steps = zip(coordinates(self.lengths), self.strides, strict=True)
+        return view.map(self.lengths, [add(self.start, *(mul(i, stride) for i, stride in steps))])
 
 
 class Transform(Protocol):
@@ -413,3 +537,48 @@ class Swizzle:
 TRANSFORMS: tuple[type, ...] = (
     *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Repeat, Swizzle, AsStrided, Bits),
 )
+
+
+# ---------------------------------------------------------------- transforms as text
+
+
+def as_written(transform: Transform, shape: Sequence[Int]) -> str:
+    """Return the source text that applies a transform to a tensor of this shape.
+
+    Example:
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> as_written(Slice((Sym("stage", 0, 3), (0, 64), (0, 8))), (4, 64, 64))
+        '[stage, :, :8]'
+        >>> as_written(Merge(0, 2), (4, 64))
+        '.merge(0)'
+    """
+    if isinstance(transform, Slice):
+        parts = [":" if part == (0, n) else _part(part) for part, n in zip(transform.at, shape, strict=True)]
+        while len(parts) > 1 and parts[-1] == ":":
+            parts.pop()
+        return f"[{', '.join(parts)}]"
+    record: Any = transform
+    given = [(f, getattr(record, f.name)) for f in fields(record)]
+    if isinstance(transform, Merge) and transform.count == 2:
+        given = given[:1]
+    shown = [_argument(value) for f, value in given if f.default is MISSING or value != f.default]
+    if isinstance(transform, Permute):
+        shown = [_argument(dim) for dim in transform.order]
+    letters = (f"_{letter.lower()}" if letter.isupper() else letter for letter in type(transform).__name__)
+    return f".{''.join(letters).lstrip('_')}({', '.join(shown)})"
+
+
+def _part(part: Any) -> str:
+    if part is None:
+        return ":"
+    if isinstance(part, tuple):
+        start, stop = (None if end is None else _argument(end) for end in part)
+        return f"{'' if start in (None, '0') else start}:{stop or ''}"
+    return _argument(part)
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_argument, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return format_int(value) if isinstance(value, int | Expr) else str(value)

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
+from tilewright.layout.layout import Shown
 from tilewright.layout.limits import check_rank
-from tilewright.layout.shown import Shown
 from tilewright.symbolic.expr import add, all_of, expand, floordiv, mod, mul
-from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Not, Or, Place, Sym
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Not, Or, Place, Sym, bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.functions import conversions
-from tilewright.functions.arithmetic import fma
+from tilewright.functions.table import fma
 from tilewright.runtime import native
 from tilewright.targets.listing import Listing
 from tilewright.targets.reference import numbers

@@ -10,8 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.dtypes import ALL, dtype
-from tilewright.functions.arithmetic import fma
-from tilewright.functions.table import COMPARISON, FUNCTIONS
+from tilewright.functions.table import COMPARISON, FUNCTIONS, fma
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.ops import KINDS, Block, Copy, Elementwise, Fragment

@@ -12,8 +12,8 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, SizeParam, Stride, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import less
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.targets.reference import Kind, bind_sizes, run
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.transforms import Slice, Tile

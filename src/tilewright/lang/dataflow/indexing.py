@@ -1,4 +1,4 @@
-"""Arrays indexed with spans: loads and stores."""
+"""Arrays indexed with spans: loads, stores, and positions of elements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, verb
 from tilewright.symbolic.expr import ceil_div, equal, prove
 from tilewright.symbolic.nodes import Int
-from tilewright.views.repeated import Repeat
+from tilewright.views.transforms import Repeat
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
@@ -257,9 +257,7 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
     return (*made, *left)
 
 
-# ----------------------------------------------------------------
-#
-# Where the elements of a tile stand, as a value of a dataflow kernel.
+# ---------------------------------------------------------------- positions of elements
 
 
 @verb

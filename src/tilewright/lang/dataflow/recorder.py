@@ -24,9 +24,8 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import Tracer, located
 from tilewright.symbolic.nodes import Expr
 
-# ----------------------------------------------------------------
-#
-# Dtypes of what tiles of different dtypes make: the narrowest that holds the numbers of all.
+# ---------------------------------------------------------------- promotion of dtypes
+# The narrowest that holds the numbers of all.
 
 
 _FLOATS = ("f16", "bf16", "f32", "f64")
@@ -111,12 +110,8 @@ def sum_dtype(a: DType, b: DType) -> DType:
     return i64 if wide > 32 else i32
 
 
-# ----------------------------------------------------------------
-
-
-# ----------------------------------------------------------------
-#
-# Axes of results of tiles: NumPy's broadcasting rules, with spans instead of extents.
+# ---------------------------------------------------------------- axes of results of tiles
+# NumPy's broadcasting rules, with spans instead of extents.
 
 
 def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
@@ -212,9 +207,6 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
             here(),
         )
     return inner, made
-
-
-# ----------------------------------------------------------------
 
 
 NodeType = TypeVar("NodeType", bound=Node)

@@ -1,4 +1,4 @@
-"""The values of a dataflow kernel as authors see them: tiles, and accumulators that carry them."""
+"""The values of a dataflow kernel as authors see them: spans, tiles, and accumulators that carry them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from tilewright.lang.scalars import InMemory, as_tuple, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import inline, open_region, verb
 
-# ----------------------------------------------------------------
-#
-# Spans for authors: the loop variables of `tiles` and `steps`, which index arrays.
+# ---------------------------------------------------------------- spans: variables of `tiles` and `steps`
 
 
 class SpanIndex:
@@ -97,9 +95,6 @@ def ended(what: str, home: SpanLoop) -> TraceError:
         "legal choice: use it inside, or carry its sum out in an accumulator of tw.zeros",
         here(),
     )
-
-
-# ----------------------------------------------------------------
 
 
 class Recording(Protocol):

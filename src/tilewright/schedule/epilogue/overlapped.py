@@ -26,7 +26,7 @@ from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
-from tilewright.layout.counts import divisor_at_most
+from tilewright.layout.limits import divisor_at_most
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, why_no_bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.staged import Staged

@@ -16,8 +16,8 @@ from tilewright.lang.tracer import current
 from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
-from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Constant
+from tilewright.symbolic.rebuilding import Guard
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import reduction, thread_digits
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.dtypes import f32, f64
-from tilewright.functions.activations import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 from tilewright.functions.function import horner
+from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 
 Snippet = tuple[tuple[str, ...], str]
 

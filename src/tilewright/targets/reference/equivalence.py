@@ -44,8 +44,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, expand, less, mul
-from tilewright.symbolic.nodes import Add, And, Cond, Expr, Int, Less, Not, Or, Sym
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Add, And, Cond, Expr, Int, Less, Not, Or, Sym, bounds
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.targets.reference.footprint import own_spans
 from tilewright.targets.reference.state import ClusterState, Warp

@@ -7,7 +7,7 @@ results below the least normal number.
 from __future__ import annotations
 
 from tilewright.dtypes import f32, f64
-from tilewright.functions.activations import GELU, GELU_TANH, LOWEST, SILU_SLOPE
+from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 
 _FINITE_BELOW = f"fmaxf(x, {LOWEST[f32]!r}f)"
 """x, or the lowest finite number for -inf and for NaN, whose share is NaN."""

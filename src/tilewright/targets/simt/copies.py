@@ -18,8 +18,7 @@ from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import add, mul, xor
-from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym
-from tilewright.symbolic.ranges import divisor
+from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym, divisor
 from tilewright.symbolic.rebuilding import substitute, symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted

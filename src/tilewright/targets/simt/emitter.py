@@ -17,8 +17,7 @@ from tilewright.ir.op import Block
 from tilewright.ir.ops import Mma, Op
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import all_of, less
-from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
-from tilewright.symbolic.ranges import bits, bounds, divisor
+from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor, bits, bounds, divisor
 from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.cfamily import C_RULES, Emitter
 from tilewright.targets.rules import RuleTable

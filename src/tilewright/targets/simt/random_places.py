@@ -17,8 +17,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, expand, floordiv, mod, mul
-from tilewright.symbolic.nodes import Expr, Int, Sym
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import Expr, Int, Sym, bounds, divisor
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.threads.distribution import merge
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import all_of
-from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
-from tilewright.symbolic.ranges import bits
+from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym, bits
 from tilewright.symbolic.rebuilding import elements, split_elements, symbols
 from tilewright.targets.simt.emitter import Scope
 from tilewright.targets.simt.thread_values import extent, turn

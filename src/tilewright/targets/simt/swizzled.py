@@ -11,8 +11,7 @@ from collections.abc import Collection
 
 from tilewright.symbolic.arithmetic import parts_of
 from tilewright.symbolic.expr import add, expand, mul, xor
-from tilewright.symbolic.nodes import Int, Sym, Xor
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import Int, Sym, Xor, bounds, divisor
 from tilewright.symbolic.rebuilding import symbols
 
 

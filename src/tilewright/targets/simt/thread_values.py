@@ -10,8 +10,7 @@ from tilewright.symbolic.arithmetic import parts_of, product
 from tilewright.symbolic.expr import add, all_of, equal, expand, floordiv, mod, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Mul, Sym
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.threads.distribution import Distribution, Mode, merge
-from tilewright.threads.map_modes import take
+from tilewright.threads.distribution import Distribution, Mode, merge, take
 
 
 def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Int) -> tuple[Int, ...]:
