@@ -27,7 +27,12 @@ from tilewright.functions.philox import RANDOM
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-# ---------------------------------------------------------------- arithmetic, bits, comparisons and conversions
+def _through_f64(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
+    """Compute f32 in f64 too, because NumPy's f32 versions are less exact."""
+    return lambda x: np.asarray(function(np.asarray(x, np.result_type(x, np.float64))), x.dtype)
+
+
+# ---------------------------------------------------------------- arithmetic, bits, comparisons
 
 
 def _shift(function: Callable[..., Any], left: Array, count: Array) -> Array:
@@ -200,7 +205,7 @@ FLOATING = (
     Function("tanh", 1, FLOATS, np.tanh, c="tanh", ulp=2.5),
     Function("erf", 1, FLOATS, erf, c="erf", ulp=2.0, text=_ERF_TEXT, needs=("exp_f64",)),
     Function(
-        *("log2", 1, FLOATS, lambda x: np.log2(x.astype(np.float64)).astype(x.dtype)),
+        *("log2", 1, FLOATS, _through_f64(np.log2)),
         c="log2",
         ulp=2.0,
         text=_LOG2_TEXT,
@@ -305,15 +310,10 @@ static inline double sine_after(double x, int ahead) {{
 static inline double sin_f64(double x) {{ return x == 0 ? x : sine_after(x, 0); }}"""
 
 
-def _in_f64(function: Any) -> Any:
-    """Of f32 too in f64, where NumPy's versions for f32 are less exact."""
-    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
-
-
 CIRCLE = (
-    Function("sin", 1, FLOATS, _in_f64(np.sin), c="sin", ulp=2.0, text=_REDUCE, needs=("f64_bits",)),
+    Function("sin", 1, FLOATS, _through_f64(np.sin), c="sin", ulp=2.0, text=_REDUCE, needs=("f64_bits",)),
     Function(
-        *("cos", 1, FLOATS, _in_f64(np.cos)),
+        *("cos", 1, FLOATS, _through_f64(np.cos)),
         c="cos",
         ulp=2.0,
         text="static inline double cos_f64(double x) { return sine_after(x, 1); }",
@@ -322,10 +322,10 @@ CIRCLE = (
 )
 
 
-# ---------------------------------------------------------------- activations of neural networks
-# Silu and gelu multiply x by a share between 0 and 1. They are computed as ``x / (1 + 2**t)``, which subtracts
-# no nearly equal numbers; if ``2**t`` overflows, the result is 0. For x = -inf the share is 0 and the product
-# would be NaN, so x is clamped to `LOWEST`. NaN stays NaN, because its share is NaN too.
+# ---------------------------------------------------------------- activations
+# Silu and gelu multiply x by a share between 0 and 1. They are computed as ``x / (1 + 2**t)``, which
+# subtracts no nearly equal numbers; if ``2**t`` overflows, the result is 0. For x = -inf the share is 0 and
+# the product would be NaN, so x is clamped to `LOWEST`. NaN stays NaN, because its share is NaN too.
 
 
 LOWEST: dict[DType, float] = {kind: limits(kind)[0] for kind in (f32, f64)}
@@ -346,11 +346,6 @@ GELU = (
 ``t`` is near log2 of the quotient of what a normal distribution has above x and below.  The largest error of
 ``1 / (1 + 2**t)`` is 2**-25, the least that a polynomial of this degree has.  The last coefficient is
 negative, so that large numbers need no care."""
-
-
-def _through_f64(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
-    """Of f32 too in f64."""
-    return lambda x: np.asarray(function(np.asarray(x, np.result_type(x, np.float64))), x.dtype)
 
 
 @np.errstate(over="ignore")
