@@ -23,8 +23,7 @@ from tilewright.ir.types import Memory, Value
 from tilewright.passes.effects import AccessingOp, Integers, MemoryAccess, sites
 from tilewright.passes.routes import Event, Meeting, Point, Route, meetings, passed
 from tilewright.symbolic.expr import add, equal, expand, floordiv, mul, prove
-from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym, bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, parts, substitute, symbols
 from tilewright.threads.distribution import Distribution
 

@@ -20,7 +20,7 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
-from tilewright.views.spans import Span, unproven_spans
+from tilewright.views.questions import Span, unproven_spans
 from tilewright.views.transforms import Slice, Swizzle, Tile, Transform
 from tilewright.views.view import View
 

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.functions.conversions import Array
-from tilewright.ir.bulk_legality import box_of
-from tilewright.ir.copies import Copy, is_bulk_store
-from tilewright.ir.map_ops import MAP_WORDS
-from tilewright.ir.maps_in_memory import in_plain_numbers
+from tilewright.ir.bulk_legality import box_of, in_plain_numbers
+from tilewright.ir.copies import MAP_WORDS, Copy, is_bulk_store
 from tilewright.ir.op import Op
 from tilewright.ir.types import MapInMemory, Value
 from tilewright.symbolic.rebuilding import evaluate
