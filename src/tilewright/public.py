@@ -48,7 +48,8 @@ from tilewright.errors import (
 )
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.lang import exact_functions, functions
-from tilewright.lang.control import MutableIndex, let, otherwise, range, unroll, var, when  # noqa: A004
+from tilewright.lang.control import MutableIndex, index, let, otherwise, range, unroll, var, when  # noqa: A004
+from tilewright.lang.dataflow.indexing import positions
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import *  # noqa: F403
@@ -66,7 +67,6 @@ from tilewright.lang.operations import (
     derived,
     fill,
     fragment,
-    index,
     load,
     mma,
     operand_a,
@@ -115,8 +115,6 @@ from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw
-    from tilewright.lang.dataflow.indexing import positions
-    from tilewright.lang.functions import derivative, dropout, random_bits
     from tilewright.ops.attention import attention
     from tilewright.ops.col2im import col2im
     from tilewright.ops.einsum import einsum
@@ -192,11 +190,9 @@ __all__ = [
     "copy",
     "copy_async",
     "counter",
-    "derivative",
     "derived",
     "device_count",
     "draw",
-    "dropout",
     "dtype",
     "einsum",
     "f4e2m1",
@@ -235,7 +231,6 @@ __all__ = [
     "positions",
     "prefix_sum",
     "raked",
-    "random_bits",
     "range",
     "redistribute",
     "reduce_max",
@@ -271,20 +266,15 @@ __all__ += exact_functions.__all__ + functions.__all__
 _LATE = {
     "attention": "tilewright.ops.attention",
     "col2im": "tilewright.ops.col2im",
-    "derivative": "tilewright.lang.functions",
     "device_count": "tilewright.runtime.cuda",
-    "dropout": "tilewright.lang.functions",
     "draw": "tilewright.inspect.draw",
     "einsum": "tilewright.ops.einsum",
     "gated_matmul": "tilewright.ops.gated_matmul",
     "gemm_chain": "tilewright.ops.gemm_chain",
-    "positions": "tilewright.lang.dataflow.indexing",
-    "random_bits": "tilewright.lang.functions",
     "reduced_matmul": "tilewright.ops.reduced_matmul",
     "Report": "tilewright.targets.reference.report",
 }
-"""What few programs need, and would take a tenth of the time of all imports or load a target: it comes when
-it is asked for."""
+"""Rarely used names, imported on first use: they would take a tenth of the import time, or load a target."""
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from tests.schedule.small import CASES
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
-from tilewright.lang.operations import index
+from tilewright.lang.control import index
 from tilewright.lang.scalars import maximum, minimum
 from tilewright.ops.products import grouped
 from tilewright.schedule.groups import RowGroups

@@ -1,4 +1,4 @@
-"""Recorded control flow: loops, branches, mutable integers; and a check for rebound variables."""
+"""Recorded control flow: loops, branches, integers that change or lie in memory, and rebound variables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 from tilewright.errors import Location, TraceError
 from tilewright.ir.integer_ops import COUNTED, VARIABLE, is_product, loop_index, named_integer
-from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, SetVariable, Variable
+from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, ReadIndex, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.kinds import Count
 from tilewright.lang.dataflow.tiles import Tile
-from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
+from tilewright.lang.scalars import Condition, Index, Scalar, constant, undecided, unwrap, unwrap_condition
 from tilewright.lang.source import (
     Span,
     author_frame,
@@ -31,7 +31,7 @@ from tilewright.lang.source import (
     stored_names,
 )
 from tilewright.lang.tensors import Fragment, Number, Tensor
-from tilewright.lang.tracer import current, inline, verb
+from tilewright.lang.tracer import current, inline, located, verb
 from tilewright.layout.limits import COPIES, UNROLLED
 from tilewright.symbolic.expr import less
 from tilewright.symbolic.nodes import Int, Sym
@@ -489,3 +489,49 @@ def var(initial: Index = 0) -> MutableIndex:
         ('reference', 37.0)
     """
     return MutableIndex(current().define(Variable, "variable", initial=unwrap(initial)))
+
+
+# ---------------------------------------------------------------- integers in memory
+
+
+@verb
+def index(source: Tensor, low: Index | None = None, stop: Index | None = None, *, multiple: int = 1) -> Index:
+    """``n = source``: load an integer from memory, as an index, a loop bound or a condition.
+
+    All threads read the same element at the place of the call, after the barriers and waits before it.  The
+    declared range and divisor are known wherever the integer is used (``X.tile((64, 64), (n, 0))`` needs no
+    check for n < 0).  The reference reports a value that violates them.
+
+    Args:
+        source: one element of a tensor of integers, in global or shared memory: ``sizes[g]``.
+        low: smallest legal value; default: the smallest of its dtype.
+        stop: one more than the largest legal value; default: as large as its dtype allows.
+        multiple: a divisor of the value.
+
+    Raises:
+        TraceError: the source has dimensions, or is not of integers.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", sizes="M", Y="M")
+        ... def sums(X, sizes, Y):
+        ...     row = tw.block_index(X.shape[0])
+        ...     one = tw.blocked((1,), (1,))
+        ...     total = tw.fragment(one, tw.f32, 0)
+        ...     for column in tw.range(tw.index(sizes[row], 0, X.shape[1] + 1)):
+        ...         total += tw.load(X[row, column:column + 1], one)
+        ...     tw.copy(total, Y[row:row + 1])
+        >>> x, y = np.ones((3, 8), np.float32), np.zeros(3, np.float32)
+        >>> sums(x, np.array([2, 0, 7], np.int32), y, target="reference").target, y.tolist()
+        ('reference', [2.0, 0.0, 7.0])
+    """
+    tracer = current()
+    name = tracer.names(("index",))[0]
+    least, end = (None if value is None else unwrap(value) for value in (low, stop))
+    divisor = constant("multiple", multiple)
+    with located():
+        sym = ReadIndex.symbol(name, source.value, least, end, divisor)
+    tracer.data.add(sym)
+    tracer.builder.append(ReadIndex(sym, source.value, least, end, divisor, location=here()))
+    return Scalar(sym)

@@ -16,12 +16,15 @@ from tilewright.lang.tracer import verb
 
 __all__ = [
     "cos",
+    "derivative",
+    "dropout",
     "erf",
     "exp",
     "exp2",
     "gelu",
     "log",
     "log2",
+    "random_bits",
     "relu",
     "rsqrt",
     "sigmoid",

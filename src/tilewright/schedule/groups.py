@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.lang.control import let, var
+from tilewright.lang.control import index, let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import derived
-from tilewright.lang.operations import index
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
 

@@ -17,10 +17,9 @@ from tilewright.dataflow.nodes import Operand
 from tilewright.dtypes import DType
 from tilewright.ir.copies import MAP_WORDS
 from tilewright.lang.asynchrony import by_map
-from tilewright.lang.control import let, var, when
+from tilewright.lang.control import index, let, var, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import block_index
-from tilewright.lang.operations import index
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum, unwrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
