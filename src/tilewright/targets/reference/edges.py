@@ -28,8 +28,7 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import Value
-from tilewright.symbolic.nodes import Expr
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import Expr, bounds
 from tilewright.targets.reference.agents import Actor
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Access, Finding, Kind
