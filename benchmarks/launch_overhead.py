@@ -1,4 +1,4 @@
-"""Host time per call of a bound kernel and of each operation with PyTorch's CUDA tensors, in turns with PyTorch's.
+"""Host time per call of a bound kernel and of each operation on PyTorch's CUDA tensors, beside PyTorch's.
 
     python benchmarks/launch_overhead.py [--quick] [--json results/launch_overhead.json]
 
