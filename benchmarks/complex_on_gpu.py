@@ -23,9 +23,8 @@ from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
 from tilewright.ops.grades import HALVES_OF
-from tilewright.tune.complex_trial import SIX
+from tilewright.tune.complex_trial import LAUNCHES, SIX, SixLaunches, bytes_moved
 from tilewright.tune.measure import measure, measure_calls
-from tilewright.tune.six_launches import LAUNCHES, SixLaunches, bytes_moved
 from tilewright.tune.trial import OURS
 
 CUBLAS = "cuBLAS"

@@ -15,9 +15,8 @@ from typing import Any
 from reporting import ROOT, arguments, keep
 
 from tilewright.errors import TilewrightError
-from tilewright.inspect.comparison import Comparison, compare, predict
+from tilewright.inspect.comparison import Comparison, compare, predict, require_gpu
 from tilewright.inspect.from_files import from_file
-from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.subject import Subject
 from tilewright.runtime.cuda import CUDA_DRIVER
 

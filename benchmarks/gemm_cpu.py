@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright import dtypes
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.tune.statistics import Measurement
+from tilewright.tune.measure import Measurement
 from tilewright.tune.trial import OURS, Trial, gemm_trial
 
 AGAIN = f"{OURS} again"

@@ -34,9 +34,9 @@ from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import bind
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.driver import LoadedFunction
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import atoms, cuda
 

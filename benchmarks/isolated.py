@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from reporting import arguments
 
 from tilewright.runtime.environment import usable_processors
+from tilewright.tune.contest import Readings, watched
 from tilewright.tune.machine import machine
-from tilewright.tune.readings import Readings, watched
 
 MOST_PROCESSES = 8
 LOST = 3

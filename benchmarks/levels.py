@@ -23,8 +23,7 @@ from tilewright import dtypes
 from tilewright.checking.sample import operands
 from tilewright.runtime.cuda import device_count
 from tilewright.runtime.kernel import Bound
-from tilewright.tune.measure import measure
-from tilewright.tune.statistics import Measurement
+from tilewright.tune.measure import Measurement, measure
 from tilewright.tune.trial import Trial
 
 SHAPES = {"cuda": [(2048, 2048, 2048), (4096, 4096, 4096)], "cpu": [(1024, 1024, 1024), (1000, 1000, 1000)]}

@@ -99,7 +99,6 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "scaled": (of_problems, of_published),
     "int4": (of_problems,),
     "permuted": (of_problems,),
-    "epilogues": (of_problems,),
     "complex": (of_complex,),
     "accurate": (of_grades,),
     "attention_cuda": (of_attention,),
@@ -180,9 +179,6 @@ ASKED = (
     Work("fp32-accurate real", "cuBLAS SGEMM", 2.5, 4.0, "h200_accurate.json", r"^f32 ", "cuBLAS"),
     Work("fp64", "cuBLAS DGEMM", 0.9, 1.1, "h200_f64.json", r"^f64 ", "cuBLAS"),
     Work("complex128", "cuBLAS ZGEMM", 0.9, 1.1, COMPLEX, r"^f64 ", "cuBLAS"),
-    Work(
-        "act(A B) ∘ (A C), 4096³", "steps", 1.1, 1.2, "h200_epilogues.json", "gated.* 4096x4096x4096", "steps"
-    ),
     Work("GEMM + bias + permute, 4096³", "two steps", 1.2, 1.35, PERMUTED, CUBE, "two steps"),
     Work("the same, other extents", "two steps", 1.2, 1.35, PERMUTED, f"^(?!.*{CUBE})", "two steps"),
     Work(

@@ -12,8 +12,7 @@ from typing import Any
 from tilewright.runtime.outputs import output
 from tilewright.tune.clocks import BusyClock
 from tilewright.tune.machine import machine
-from tilewright.tune.measure import Effort, measure
-from tilewright.tune.statistics import Measurement
+from tilewright.tune.measure import Effort, Measurement, measure
 
 ROOT = Path(__file__).parents[1]
 

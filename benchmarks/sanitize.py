@@ -33,7 +33,7 @@ import tilewright as tw
 from tilewright.checking.sample import Operands, operands
 from tilewright.ir.kernel import Kernel
 from tilewright.ops.products import output_dtype, plain
-from tilewright.runtime.device_array import DeviceArray, device_put
+from tilewright.runtime.gpu_memory import DeviceArray, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.schedule.fixup import FAN

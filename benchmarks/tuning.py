@@ -27,11 +27,9 @@ from tilewright.schedule.tables import Table, Version, chosen
 from tilewright.tune.contest import Contest, rounded
 from tilewright.tune.figures import draw_intervals
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
-from tilewright.tune.journal import Journal
-from tilewright.tune.keeping import Kept
-from tilewright.tune.measure import Effort
+from tilewright.tune.journal import Journal, Kept
+from tilewright.tune.measure import Effort, Interval
 from tilewright.tune.rivals import rivals
-from tilewright.tune.statistics import Interval
 from tilewright.tune.tuner import Tuner
 
 RULES, NEAREST, BEST = "rules", "table", "best"

@@ -22,13 +22,12 @@ import pytest
 from tests.movers.random_movers import POISON, Array, Placed
 
 from tilewright.dtypes import dtype
-from tilewright.runtime import scratch
+from tilewright.runtime import gpu_memory
 from tilewright.runtime.arrays import ArrayInfo, describe, reach
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
-from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.driver import Driver
-from tilewright.runtime.scratch import ALIGNMENT
+from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray
 
 GAP = 16
 """Elements of poison behind a row."""
@@ -36,7 +35,7 @@ GAP = 16
 plain = DeviceArray.of
 """An array in GPU memory without canaries, for tests that launch nothing."""
 
-plain_scratch = scratch._taken
+plain_scratch = gpu_memory._taken
 """What gives memory between kernels without canaries, for tests of that memory itself."""
 
 
@@ -217,8 +216,8 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         address = -(-given.memory.address // ALIGNMENT) * ALIGNMENT
         return SimpleNamespace(address=address, size_bytes=0, keeps=given)
 
-    monkeypatch.setattr(scratch, "_taken", taken)
-    monkeypatch.setattr(scratch._process, "idle", {})  # what is put back there goes with the test
+    monkeypatch.setattr(gpu_memory, "_taken", taken)
+    monkeypatch.setattr(gpu_memory._process, "idle", {})  # what is put back there goes with the test
     monkeypatch.setattr(DeviceArray, "of", made.of)
     monkeypatch.setattr(Guarded, "current", made, raising=False)
     monkeypatch.setattr(PreparedCuda, "launch", guarded)

@@ -9,12 +9,10 @@
 256
 """
 
-from tilewright.instances.checks import Check, Checks
+from tilewright.instances.gemms import DeviceGemmWmma, DeviceGemmXdl, tiled_mma
 from tilewright.instances.problem import GemmProblem, Matrix
-from tilewright.instances.traits import tiled_mma
 from tilewright.instances.transfers import BlockTransfer, CShuffle
-from tilewright.instances.wmma import DeviceGemmWmma
-from tilewright.instances.xdl import DeviceGemmXdl
+from tilewright.instances.words import Check, Checks
 from tilewright.namespaces import namespace
 
 __all__ = [

@@ -99,9 +99,8 @@ from tilewright.ops.matmul import matmul
 from tilewright.ops.packed_weights import PackedWeights, pack_weights
 from tilewright.ops.scaled import scaled_mm
 from tilewright.packing import pack, unpack
-from tilewright.runtime.decorator import kernel
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like
@@ -286,5 +285,5 @@ def __getattr__(name: str) -> Any:
 
 @shows
 def _svg(what: object) -> str | None:
-    found: str | None = import_whole("tilewright.inspect.draw.notebooks").svg_of(what)
+    found: str | None = import_whole("tilewright.inspect.draw.layouts").svg_of(what)
     return found

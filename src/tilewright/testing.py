@@ -12,7 +12,7 @@ from tilewright.checking.sample import operands
 from tilewright.functions.philox import philox
 from tilewright.namespaces import namespace
 from tilewright.runtime.algebra import compare_algebra, residues
-from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.tune.measure import do_bench
 from tilewright.tune.programs import parse_args, run_attention, run_gemm
 from tilewright.tune.trial import Trial

@@ -14,7 +14,7 @@ from tilewright.ops.einsum import Dropout, bound_for
 from tilewright.ops.planning import Wanted
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.choice import choose
 
 from .test_benchmarks import HERE, run

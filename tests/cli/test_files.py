@@ -15,7 +15,7 @@ from typer.testing import Result
 
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
-from tilewright.cli.npy import read
+from tilewright.cli.matrices import read
 from tilewright.cli.verbs import app
 
 

@@ -17,10 +17,9 @@ from typer.testing import Result
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.cli.npy import write
+from tilewright.cli.matrices import write
 from tilewright.cli.verbs import app
-from tilewright.tune.halves_trial import HalvesTrial, graded_trial
-from tilewright.tune.trial import Trial
+from tilewright.tune.trial import HalvesTrial, Trial, graded_trial
 
 pytestmark = pytest.mark.in_turns(3)
 

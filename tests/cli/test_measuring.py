@@ -15,7 +15,7 @@ from tests.programs import CliRunner
 from typer.testing import Result
 
 import tilewright as tw
-from tilewright.cli import measuring
+from tilewright.cli import tune
 from tilewright.cli.verbs import app
 from tilewright.ops.products import plain
 from tilewright.runtime import tables
@@ -24,10 +24,10 @@ from tilewright.schedule.load import Load
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.text import read_schedule
 from tilewright.tune import clocks
+from tilewright.tune.figures import Roofs
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
 from tilewright.tune.measure import Effort
 from tilewright.tune.profiling import Row, profile
-from tilewright.tune.roofline import Roofs
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -229,7 +229,7 @@ def test_a_file_that_lists_no_products_is_refused(directory: Path, text: str) ->
 
 
 def test_a_bar_without_a_terminal_is_none() -> None:
-    bar = measuring.Bar()
+    bar = tune.Bar()
     with bar.drawn():
         bar("measuring", 1, 2)
 

@@ -17,7 +17,7 @@ from tests.targets.hip.standin import StandIn, standing_in
 from typer.testing import Result
 
 from tilewright.cli.verbs import app
-from tilewright.runtime import shared_objects
+from tilewright.runtime import comgr
 from tilewright.tune.self_test import COLUMNS, ROWS, STEPS, Fenced, Outcome, cases, tried
 
 pytestmark = pytest.mark.in_turns(3)
@@ -115,7 +115,7 @@ def test_a_wrong_byte_is_found(amd: StandIn, step: str, said: str) -> None:
 
 def test_where_there_is_no_amd_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr(shared_objects, "MAPPED", tmp_path / "nothing")
+    monkeypatch.setattr(comgr, "MAPPED", tmp_path / "nothing")
     result = self_test("--target", "hip")
     assert result.exit_code == 2
     assert "missing  target hip: nothing was tried: target hip launches through libamdhip64" in result.output

@@ -78,7 +78,7 @@ def test_what_a_user_would_call_instead_is_timed_too(words: str, peer: str) -> N
 
 def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that nobody computed is found, with its exit status."""
-    monkeypatch.setattr(import_module("tilewright.cli.attention"), "attend", lambda *arrays, **words: None)
+    monkeypatch.setattr(import_module("tilewright.cli.fused"), "attend", lambda *arrays, **words: None)
     result = run("attention", *["1", "1", "8", "8", "16", "--target", "reference"])
     assert result.exit_code == 1
     assert "an element is off by inf of its bound" in result.output
@@ -115,7 +115,7 @@ def test_a_chain_of_two_products(way: str) -> None:
 
 
 def test_a_chain_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("tilewright.cli.chain")
+    module = import_module("tilewright.cli.fused")
     monkeypatch.setattr(module, "gemm_chain", lambda *arrays, **words: None)
     result = run("chain", *["8", "8", "8", "16", "--target", "reference"])
     assert result.exit_code == 1
@@ -153,7 +153,7 @@ def test_reductions_of_a_product(axis: str) -> None:
 
 
 def test_a_reduction_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("tilewright.cli.reduce")
+    module = import_module("tilewright.cli.fused")
     monkeypatch.setattr(module, "reduced_matmul", lambda *arrays, **words: None)
     result = run("reduce", *["8", "8", "16", "--target", "reference"])
     assert result.exit_code == 1

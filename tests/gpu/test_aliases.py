@@ -7,7 +7,7 @@ import pytest
 from tests.hazards.test_aliases import matrix, scaled, transposed
 from tests.hazards.test_engines import MAP, there_and_back
 
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

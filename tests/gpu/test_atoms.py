@@ -10,7 +10,7 @@ from tests.targets.products import DEPTH_BYTES, OF_FEWER_BITS, PRODUCTS, Product
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -21,7 +21,7 @@ from tests.ops.test_attention import (
 from tests.ops.test_attention import LARGE as LARGE_SCORES
 
 import tilewright as tw
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import laid_out, normal
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 from .schedules import Form, hopper, product, residual
 

@@ -9,7 +9,7 @@ import pytest
 from tests.ops.test_col2im import PROBLEMS, Problem, check, poisoned
 
 import tilewright as tw
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

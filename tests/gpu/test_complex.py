@@ -15,10 +15,9 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.ops import complex_ways
 from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
-from tilewright.runtime import scratch as scratches
+from tilewright.runtime import gpu_memory as scratches
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.runtime.scratch import ALIGNMENT, scratch
+from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray, scratch
 from tilewright.schedule.question import Splitting
 
 pytestmark = pytest.mark.gpu

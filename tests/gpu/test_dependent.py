@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

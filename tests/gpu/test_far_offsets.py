@@ -15,8 +15,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.runtime.memory import Memory
+from tilewright.runtime.gpu_memory import DeviceArray, Memory
 
 pytestmark = pytest.mark.gpu
 SHAPE = (200, 136, 264)

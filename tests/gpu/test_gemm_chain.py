@@ -10,7 +10,7 @@ from tests.canaries import Canaries
 from tests.ops.test_gemm_chain import CHAINS, FUNCTIONS, Chain
 
 import tilewright as tw
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import laid_out, normal
 from tilewright.dtypes import dtype
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

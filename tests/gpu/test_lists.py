@@ -14,7 +14,7 @@ from tests.ops.test_lists import ALIGNED, MIXED, check, operands
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.kernel import Bound
 
 pytestmark = pytest.mark.gpu

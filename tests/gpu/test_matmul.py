@@ -12,7 +12,7 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
 from tilewright.ops import slow
 from tilewright.ops.products import output_dtype
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.targets.atoms import MMA_F16
 from tilewright.tune.trial import gemm_trial
 

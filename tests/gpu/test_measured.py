@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.inspect.comparison import compare
-from tilewright.inspect.measured import (
+from tilewright.inspect.comparison import (
     ASYNC_PASSES,
     CONFLICTS,
     DURATION,
@@ -23,6 +22,7 @@ from tilewright.inspect.measured import (
     REGISTERS,
     STORE_PASSES,
     STORES,
+    compare,
     require_gpu,
 )
 

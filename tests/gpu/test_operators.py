@@ -12,7 +12,7 @@ from tests.targets.test_outside import OTHERS, WAYS, numbers, padded, same, want
 from tests.targets.test_wide_integers import accumulated
 
 import tilewright as tw
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

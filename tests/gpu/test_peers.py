@@ -10,7 +10,7 @@ from tests.hazards.peers import MMA, WAYS, arguments, check, exchange, operands,
 from tests.hazards.test_peers import histogram, led, operands_of_peers, two_steps
 
 from tilewright.checking.compare import Accumulation, compare_gemm
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

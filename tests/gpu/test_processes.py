@@ -12,10 +12,10 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
-from tilewright.runtime import loaded
+from tilewright.runtime import recent
 from tilewright.runtime.cuda import CUDA_DRIVER
+from tilewright.runtime.driver import UnwantedCode
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.unwanted import UnwantedCode
 
 pytestmark = pytest.mark.gpu
 
@@ -88,8 +88,8 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(canaries: Canaries) ->
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The machine code that is unloaded; 8 executables are remembered, and no code waits to be unloaded."""
     gc.collect()
-    before, made = loaded._entered, []
-    monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
+    before, made = recent._entered, []
+    monkeypatch.setattr(recent, "_entered", Recent(8, before._used, before._dropped))
     monkeypatch.setattr(CUDA_DRIVER, "unwanted", UnwantedCode())
     real = CUDA_DRIVER.bindings().cuModuleUnload
     monkeypatch.setattr(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.targets.reductions import COMBINED, EVERY, expected, into_one_row, over_rows, values
 
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ from tests.targets.test_memory_integers import boxes, case, first_element, segme
 from tests.targets.test_slices_from_data import COLUMNS, ROWS, WAYS, arguments, at_rows, expected
 from tests.targets.test_slices_from_data import numbers as any_rows
 
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

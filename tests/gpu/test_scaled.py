@@ -10,7 +10,7 @@ from tests.schedule.small import CASES
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
 
 pytestmark = pytest.mark.gpu

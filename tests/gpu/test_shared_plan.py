@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.passes.test_shared_plan import BYTES, COLUMNS, ROWS, SHARING
 
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

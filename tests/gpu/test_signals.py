@@ -13,7 +13,7 @@ from tests.targets import signals
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

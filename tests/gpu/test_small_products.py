@@ -9,7 +9,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

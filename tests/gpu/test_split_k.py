@@ -22,7 +22,7 @@ from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.products import combined
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.question import IN_ORDER as IN_ONE_ORDER
 from tilewright.schedule.schedule import Schedule

@@ -13,7 +13,7 @@ from tests.canaries import Canaries
 
 import tilewright as tw
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 pytestmark = pytest.mark.two_gpus
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.memory import Memory
-from tilewright.runtime.workspaces import Clears, Workspaces
+from tilewright.runtime.gpu_memory import Clears, Memory, Workspaces
 
 POISON = 0xFF
 """Bytes that are NaN in every float dtype."""

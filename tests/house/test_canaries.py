@@ -19,7 +19,7 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.specialise import spec_of
 from tilewright.testing import device_put
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from tilewright.inspect.draw import Picture
-from tilewright.inspect.draw.marks import Box, Label, Line
+from tilewright.inspect.draw.picture import Box, Label, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_PIXELS = (1800, 2200)

@@ -23,11 +23,10 @@ from tilewright.inspect.draw import (
     draw_distribution,
     draw_layout,
     offset_table,
-    palette,
+    picture,
 )
-from tilewright.inspect.draw.layouts import offsets_of
-from tilewright.inspect.draw.maps import holders
-from tilewright.inspect.draw.marks import Box, Label
+from tilewright.inspect.draw.layouts import holders, offsets_of
+from tilewright.inspect.draw.picture import Box, Label
 from tilewright.ir.mma import TiledMma
 from tilewright.layout.layout import Layout, row_major
 from tilewright.symbolic.expr import Sym
@@ -86,14 +85,14 @@ def test_pictures_as_text(name: str, golden: Callable[[str, str], None]) -> None
 
 
 def test_colours_differ_and_are_readable() -> None:
-    threads = [palette.of_thread(thread) for thread in range(32)]
+    threads = [picture.of_thread(thread) for thread in range(32)]
     assert len(set(threads)) == 32
-    assert all(palette.contrast(fill, palette.INK) >= 4.5 for fill in threads)
-    shades = [palette.of_fraction(step / 50) for step in range(51)]
-    assert all(palette.contrast(fill, palette.INK) >= 4.5 for fill in shades)
-    light = [palette.contrast(fill, "#000000") for fill in shades]
+    assert all(picture.contrast(fill, picture.INK) >= 4.5 for fill in threads)
+    shades = [picture.of_fraction(step / 50) for step in range(51)]
+    assert all(picture.contrast(fill, picture.INK) >= 4.5 for fill in shades)
+    light = [picture.contrast(fill, "#000000") for fill in shades]
     assert light == sorted(light, reverse=True)
-    assert palette.contrast(palette.FAINT, palette.PAPER) >= 4.5
+    assert picture.contrast(picture.FAINT, picture.PAPER) >= 4.5
 
 
 # ---------------------------------------------------------------- what is in the cells

@@ -16,15 +16,14 @@ import pytest
 import tilewright as tw
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.isa import IsaReport, Kind, isa_report, page
-from tilewright.inspect.isa.making import of_products
-from tilewright.inspect.isa.sass import read_sass
-from tilewright.inspect.isa.sources import Source
+from tilewright.inspect.isa.making import of_products, read_sass
+from tilewright.inspect.isa.report import Source
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Copy
 from tilewright.runtime import nvrtc
 from tilewright.runtime.device import cubin_with_lines
-from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm, version_of
+from tilewright.runtime.nvrtc import disassemble, find_nvdisasm, version_of
 from tilewright.targets.nvidia import SM_90A
 from tilewright.targets.simt.banks import asked_by_descriptor
 

@@ -17,7 +17,7 @@ from tilewright.errors import LaunchError
 from tilewright.inspect.isa import IsaReport, Kind, isa_report, page, read_isa, report_of, sources
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
 from tilewright.inspect.isa.making import FEW, predicted
-from tilewright.inspect.isa.sources import compiled_lines, holdings
+from tilewright.inspect.isa.report import compiled_lines, holdings
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.ir.ops import Copy, Mma
 from tilewright.runtime.hip import listing_with_lines

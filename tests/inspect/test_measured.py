@@ -18,19 +18,23 @@ from typer.testing import Result
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.inspect.comparison import DERIVED, SHOWN, Comparison, predict, with_derived
-from tilewright.inspect.from_files import from_file
-from tilewright.inspect.measured import (
+from tilewright.inspect.comparison import (
     CONFLICTS,
+    DERIVED,
     FEWEST,
     METRICS,
     PASSES,
     REGISTERS,
+    SHOWN,
     WAITS,
+    Comparison,
     command,
     measured,
     parse,
+    predict,
+    with_derived,
 )
+from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import Subject
 from tilewright.runtime.cuda import CUDA_DRIVER
 

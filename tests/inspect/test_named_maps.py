@@ -8,9 +8,8 @@ from tests.programs import CliRunner
 import tilewright as tw
 from tilewright.cli.notation import matrix_map, read_map
 from tilewright.cli.verbs import app
-from tilewright.inspect.draw.maps import holders
-from tilewright.inspect.draw.marks import Box
-from tilewright.inspect.draw.palette import of_fraction
+from tilewright.inspect.draw.layouts import holders
+from tilewright.inspect.draw.picture import Box, of_fraction
 
 NAMED = [atom for atom in vars(tw.atoms).values() if isinstance(atom, tw.MmaAtom)]
 MADE = [

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.inspect.comparison import predicted_figures, with_derived
-from tilewright.inspect.from_files import from_file
-from tilewright.inspect.measured import (
+from tilewright.inspect.comparison import (
     ASYNC_PASSES,
     CONFLICTS,
     FEWEST,
@@ -20,8 +18,12 @@ from tilewright.inspect.measured import (
     PASSES,
     STORE_PASSES,
     STORES,
+    SharedTraffic,
+    predicted_figures,
+    predicted_traffic,
+    with_derived,
 )
-from tilewright.inspect.predicted import SharedTraffic, predicted_traffic
+from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import Subject
 from tilewright.targets.simt.banks import Requests
 

@@ -9,7 +9,7 @@ from tests.targets import grouped
 from tests.targets.gathered import gather, scatter
 
 from tilewright.inspect.from_files import from_file
-from tilewright.inspect.sectors import sector_factor
+from tilewright.inspect.report import sector_factor
 from tilewright.ir.ops import Copy
 
 X, INDEX, Y = np.zeros((64, 48), np.float32), np.arange(64, dtype=np.int32), np.zeros((64, 48), np.float32)

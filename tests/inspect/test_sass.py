@@ -11,12 +11,12 @@ import pytest
 from tilewright.cli.doctor import cuda_tools
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.inspect.isa import Gates, Kind, broken, isa_report
-from tilewright.inspect.isa.sass import read_sass
+from tilewright.inspect.isa.making import read_sass
 from tilewright.inspect.subject import library_gemm
 from tilewright.ir.ops import Copy, Mma
-from tilewright.runtime import nvdisasm
+from tilewright.runtime import nvrtc
 from tilewright.runtime.device import cubin, cubin_with_lines
-from tilewright.runtime.nvdisasm import disassemble, find_nvdisasm, version_of
+from tilewright.runtime.nvrtc import disassemble, find_nvdisasm, version_of
 from tilewright.targets.nvidia import SM_80, SM_90A
 
 LISTING = """
@@ -136,8 +136,8 @@ def stand_in(folder: Path, program: str) -> Path:
 
 
 def test_without_a_disassembler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(nvdisasm, "TOOLKIT", "")
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvrtc, "TOOLKIT", "")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ToolchainError, match="pip install nvidia-cuda-nvdisasm"):
         isa_report(library_gemm("f16", "512x512x512"), "cuda", "sm_90a")
@@ -153,14 +153,14 @@ def test_a_package_of_python_may_have_it(
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 
-    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: Spec if name == package else None)
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: Spec if name == package else None)
     assert find_nvdisasm(path="") == str(made)
 
 
 def test_the_toolkit_need_not_be_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = stand_in(tmp_path, "true")
-    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(nvdisasm, "TOOLKIT", str(tmp_path))
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvrtc, "TOOLKIT", str(tmp_path))
     assert find_nvdisasm(path="") == str(made)
 
 
@@ -185,8 +185,8 @@ def test_doctor_says_which_disassembler_there_is(tmp_path: Path, monkeypatch: py
     broken_one = next(check for check in cuda_tools() if check.text.startswith("nvdisasm"))
     assert broken_one.status == "missing"
     assert "failed with status 3" in broken_one.text
-    monkeypatch.setattr(nvdisasm.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(nvdisasm, "TOOLKIT", "")
+    monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(nvrtc, "TOOLKIT", "")
     monkeypatch.setenv("PATH", "")
     none = next(check for check in cuda_tools() if check.text.startswith("nvdisasm"))
     assert (none.status, none.fix) == ("missing", "pip install nvidia-cuda-nvdisasm")

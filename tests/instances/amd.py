@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import tilewright as tw
-from tilewright.instances.compiled import bound_to
+from tilewright.instances.device import bound_to
 from tilewright.ops.products import scaled
-from tilewright.runtime.amdgcn_together import listing_together
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.hip import listing_together
 
 from .seeds import SEED
 

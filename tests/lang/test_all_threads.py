@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.inspect.sectors import sector_factor
+from tilewright.inspect.report import sector_factor
 from tilewright.ir.copies import is_by_threads
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.types import Memory

@@ -14,7 +14,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 COUNT = 300
 """How many movers there are."""

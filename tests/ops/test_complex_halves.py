@@ -18,8 +18,7 @@ from tilewright.ops.complex_ways import by_halves
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.runtime.scratch import ALIGNMENT
+from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray
 from tilewright.schedule.choice import choose
 from tilewright.schedule.resources import Case
 

@@ -19,7 +19,7 @@ from tilewright.ops.einsum import Dropout, bound_for
 from tilewright.ops.planning import Wanted
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 pytestmark = pytest.mark.in_turns(3)

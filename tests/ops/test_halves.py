@@ -20,8 +20,7 @@ from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import SHALLOW, Tiling, splitting_of_both
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.runtime.scratch import ALIGNMENT
+from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray
 from tilewright.schedule.choice import choose
 
 pytestmark = pytest.mark.in_turns(3)

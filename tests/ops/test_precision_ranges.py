@@ -241,7 +241,7 @@ def test_sums_are_promoted_before_they_lose_too_much(schedule: tw.Schedule, dept
 def test_a_gpu_multiplies_numbers_of_all_sizes(precision: str, kind: str, layout: str, extent: int) -> None:
     """Small products as they lie, large ones behind a pass."""
     from tilewright.runtime.cuda import CUDA_DRIVER
-    from tilewright.runtime.device_array import DeviceArray
+    from tilewright.runtime.gpu_memory import DeviceArray
 
     rng = np.random.default_rng(2)
     a, b = (

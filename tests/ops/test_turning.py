@@ -19,7 +19,7 @@ from tilewright.ops.products import combined, plain
 from tilewright.ops.turning import as_matrices, plan_product, turned, written
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA

@@ -15,7 +15,7 @@ from tilewright.ops.prepasses import pays_widened
 from tilewright.ops.products import scaled
 from tilewright.ops.widening import Wide, widen
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 from tilewright.targets.target import CUDA
 
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

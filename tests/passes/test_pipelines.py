@@ -13,7 +13,7 @@ from tests.programs import CliRunner
 import tilewright as tw
 from tilewright.cli.verbs import app
 from tilewright.errors import LaunchError
-from tilewright.inspect.passes import after, difference, listed
+from tilewright.inspect.report import after, difference, listed
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel

@@ -18,7 +18,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import normal
 from tilewright.errors import LaunchError, ScheduleError, TilewrightError
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.fixup import FAN, WAITING
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule

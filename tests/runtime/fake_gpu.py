@@ -13,7 +13,7 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from tilewright.runtime.cuda import CUDA_DRIVER, Device
-from tilewright.runtime.unwanted import UnwantedCode
+from tilewright.runtime.driver import UnwantedCode
 
 
 @dataclass
@@ -205,5 +205,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(CUDA_DRIVER, "device", lambda index=0: replace(device, index=index))
     monkeypatch.setattr(CUDA_DRIVER, "device_count", lambda: made.devices)
     monkeypatch.setattr(CUDA_DRIVER, "context", context)
-    monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 0)
+    monkeypatch.setattr("tilewright.runtime.arrays._ordinal", lambda pointer: 0)
     return made

@@ -150,6 +150,6 @@ def test_nothing_is_compiled_for_what_is_refused(monkeypatch: pytest.MonkeyPatch
     def compiled(*arguments: Any) -> Any:
         raise AssertionError("it was compiled")
 
-    monkeypatch.setattr("tilewright.runtime.builds._compile", compiled)
+    monkeypatch.setattr("tilewright.runtime.specialise._compile", compiled)
     with pytest.raises(tw.LaunchError, match="D and A share memory"):
         layer.bind()(*(square | {"D": square["A"]}).values(), target="cpu")

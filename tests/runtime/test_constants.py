@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
-from tilewright.runtime.constants import exact
+from tilewright.runtime.reads import exact
 
 TARGETS = ("reference", "cpu")
 

@@ -12,8 +12,7 @@ import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.ops.products import plain
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.runtime.memory import Memory
+from tilewright.runtime.gpu_memory import DeviceArray, Memory
 from tilewright.runtime.plans import Plans
 from tilewright.tune.clocks import clock_for
 
@@ -30,7 +29,7 @@ DRIVER_ASKS = ("cuCtxGetCurrent", "cuStreamGetId")
 def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Two devices; every array lies on the second one."""
     gpu.devices = 2
-    monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 1)
+    monkeypatch.setattr("tilewright.runtime.arrays._ordinal", lambda pointer: 1)
     monkeypatch.setattr("tilewright.ops.planning.plain", lambda rank: fresh(plain(rank)))
     monkeypatch.setattr("tilewright.ops.matmul._PLANS", Plans())
     return gpu

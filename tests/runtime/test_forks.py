@@ -20,7 +20,7 @@ from tilewright.namespaces import import_whole
 from tilewright.runtime import workers
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.environment import renew_after_fork
 from tilewright.runtime.workers import Scratch
 
 from .exact import Product, count, in_child, meanwhile

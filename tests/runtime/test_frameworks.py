@@ -17,7 +17,7 @@ import pytest
 
 from tilewright import dtypes
 from tilewright.errors import LaunchError
-from tilewright.runtime import cuda_interface
+from tilewright.runtime import arrays
 from tilewright.runtime.arrays import current_stream, describe, exact_key, locate, watch
 
 
@@ -390,10 +390,10 @@ def test_the_driver_knows_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatc
     bindings.driver = driver
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
-    assert cuda_interface._device(4096) == ("cuda", 2)
-    assert cuda_interface._device(8192) == ("cuda", 0)
+    assert arrays._device(4096) == ("cuda", 2)
+    assert arrays._device(8192) == ("cuda", 0)
 
 
 def test_without_the_driver_there_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert cuda_interface._device(4096) == ("cuda", 0)
+    assert arrays._device(4096) == ("cuda", 0)

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.ops import matmul as in_ops
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import splitting_of_both
-from tilewright.runtime import scratch
+from tilewright.runtime import gpu_memory
 from tilewright.runtime.device import PreparedCuda
 
 from .fake_gpu import Driver, OnGpu
@@ -23,7 +23,7 @@ N = 1024
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """A GPU of which nothing is remembered."""
-    monkeypatch.setattr(scratch._process, "idle", {})
+    monkeypatch.setattr(gpu_memory._process, "idle", {})
     in_ops._PLANS.forget()
     splitting_of_both.cache_clear()  # what was prepared launches through the driver of another test
     in_halves.cache_clear()

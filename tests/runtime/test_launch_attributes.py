@@ -9,8 +9,8 @@ from cuda.bindings import driver as bindings
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.launch_attributes import launch_attributes, with_attributes
-from tilewright.runtime.launches import Launch
+from tilewright.runtime.device import launch_attributes, with_attributes
+from tilewright.runtime.gpu_launch import Launch
 
 from .fake_gpu import Driver, said
 

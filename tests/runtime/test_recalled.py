@@ -25,11 +25,11 @@ from tilewright.ops import (
     reduced_matmul,
     scaled,
 )
-from tilewright.runtime import loaded, scratch
-from tilewright.runtime.arguments import Number, NumberWriter
+from tilewright.runtime import gpu_memory, recent
+from tilewright.runtime.binding import Number, NumberWriter
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.kernel import Bound
 
 from .fake_gpu import Driver
@@ -134,7 +134,7 @@ CASES = {
 @pytest.fixture
 def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """A GPU of which nothing is remembered, neither before nor afterwards."""
-    monkeypatch.setattr(scratch._process, "idle", {})
+    monkeypatch.setattr(gpu_memory._process, "idle", {})
     _forget()
     yield gpu
     _forget()
@@ -142,8 +142,8 @@ def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 def _forget() -> None:
     """Launches that were prepared go through the driver of one test."""
-    for known in list(loaded._entered._values.values()):
-        loaded._let_go(known)
+    for known in list(recent._entered._values.values()):
+        recent._let_go(known)
     for operation in OPERATIONS:
         operation._PLANS.forget()
 
@@ -265,9 +265,9 @@ def test_what_lies_between_two_products_is_scratch_memory_of_the_stream(
         assert first[2] in forgotten.memory, "which is the driver's"
         assert between.setdefault(stream, first[2]) == first[2], "kept for the stream"
     assert len({*between.values()}) == len({*streams})
-    kept = [one.address for memory in scratch._process.idle.values() for one in memory]
+    kept = [one.address for memory in gpu_memory._process.idle.values() for one in memory]
     assert sorted(kept) == sorted(between[stream] for stream in (STREAM, STREAM + 1))
-    assert [one.address for one in scratch._process.in_graphs[-1:]] == [between[STREAM + 2]]
+    assert [one.address for one in gpu_memory._process.in_graphs[-1:]] == [between[STREAM + 2]]
 
 
 @pytest.mark.parametrize("at", range(4))

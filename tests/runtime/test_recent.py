@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.ops.products import plain
-from tilewright.runtime import builds, host, loaded
+from tilewright.runtime import host, recent, specialise
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.libraries import Library, damage
@@ -48,8 +48,8 @@ def mapped() -> int:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A bound of 8 executables, and nothing remembered from tests before."""
-    before = loaded._entered
-    monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
+    before = recent._entered
+    monkeypatch.setattr(recent, "_entered", Recent(8, before._used, before._dropped))
     for kernel in (double, plain(0)):
         kernel._bound.forget()
         monkeypatch.setattr(kernel, "_last", ((), None))
@@ -143,7 +143,7 @@ def test_a_thousand_shapes_leave_at_most_the_bound_of_libraries(monkeypatch: pyt
             y.fill(np.nan)
             double(x, y, seed=seed, target="cpu")
             assert (y == 2).all()
-        assert mapped() - before <= loaded.MOST_EXECUTABLES + 1
+        assert mapped() - before <= recent.MOST_EXECUTABLES + 1
         assert len(double._bound) <= 256
         y.fill(np.nan)
         held()  # a prepared launch keeps its library
@@ -176,7 +176,7 @@ def test_a_shape_that_is_launched_stays_however_many_others_its_kernel_meets(
     few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's own memory and that of the process ask the same launches when they were used."""
-    monkeypatch.setattr(builds, "MOST_CLASSES", few)
+    monkeypatch.setattr(specialise, "MOST_CLASSES", few)
     bound = double_rows.bind()
     x, y = np.ones((32, 64), np.float32), np.zeros((32, 64), np.float32)
     kept, others = bound(x, y, target="reference"), []
@@ -248,7 +248,7 @@ def test_what_executables_were_made_of_goes_with_them(few: int) -> None:
     made = [
         found
         for found in gc.get_objects()
-        if isinstance(found, builds.Builds) and found.around is product._around
+        if isinstance(found, specialise.Builds) and found.around is product._around
     ]
     assert sum(len(found._executables) for found in made) > 4
     for kept in ("_executables", "_traces"):

@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import lists as in_ops
-from tilewright.runtime import listed_maps, uploads
+from tilewright.runtime import gpu_memory, listed
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.lists import LAST, PLACES, SIZES
@@ -26,7 +26,7 @@ POINTERS = ("A", "B", "bias", "D", "table")
 @pytest.fixture
 def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]]:
     """A, B and the results of some products, on a GPU of which nothing else is remembered."""
-    monkeypatch.setattr(uploads._process, "found", {})
+    monkeypatch.setattr(gpu_memory._uploads, "found", {})
     monkeypatch.setattr(in_ops, "_KNOWN", Recent(4))
     monkeypatch.setattr(in_ops, "_SAME", Recent(4))
     in_ops.kernel_for.cache_clear()  # what was prepared launches through the driver of another test
@@ -115,7 +115,7 @@ def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
         return gpu.call(name, *given)
 
     monkeypatch.setattr(CUDA_DRIVER, "call", call)
-    monkeypatch.setattr(listed_maps, "_MAPS", Recent(64))
+    monkeypatch.setattr(listed, "_MAPS", Recent(64))
 
     def operands() -> dict[str, list[OnGpu]]:
         shapes = {"a": [(m, k) for m, _, k in HALF], "b": [(k, n) for _, n, k in HALF]}

@@ -15,7 +15,7 @@ from tilewright.checking.flows import compare_flow
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.resources import Case

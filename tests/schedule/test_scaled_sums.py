@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F16, fma, wgmma

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.choice import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of

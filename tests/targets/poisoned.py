@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.dtypes import DType, dtype
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.targets.reference import run
 from tilewright.targets.reference.findings import Kind
 

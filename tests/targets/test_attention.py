@@ -28,7 +28,7 @@ import tilewright as tw
 from tilewright.checking.references import attention_room
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.reference import run

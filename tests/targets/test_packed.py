@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.inspect.report import movements
 from tilewright.ir.packed_ops import Pack, Unpack
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 
 from .poisoned import TARGETS, Poisoned
 

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cpu, cuda
 

@@ -12,10 +12,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.tune import contest as module
-from tilewright.tune.contest import MOST_SETS, Contest, Subject, sets_for
+from tilewright.tune.contest import MOST_SETS, Contest, Readings, Subject, sets_for
 from tilewright.tune.machine import cache_bytes
 from tilewright.tune.measure import Effort
-from tilewright.tune.readings import Readings
 
 SUBJECT = Subject("double", "cpu", 1000, 8000, "whole numbers from 0 on")
 LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)

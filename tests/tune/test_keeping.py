@@ -21,8 +21,7 @@ from tilewright.runtime import tables, trust
 from tilewright.runtime.trust import UntrustedError, lock_own, open_own, write_own
 from tilewright.schedule.tables import Entry, Table, TableError, Version
 from tilewright.tune.gemm import Gemm
-from tilewright.tune.journal import Journal, Outcome
-from tilewright.tune.keeping import Kept
+from tilewright.tune.journal import Journal, Kept, Outcome
 
 VERSION = Version.now("x86-64-v3", "a processor", 2)
 SCHEDULE = tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.checking.references import ACTIVATIONS as MEANINGS
 from tilewright.targets.target import CPU, CUDA
 from tilewright.testing import device_get, device_put, softmax_attention
-from tilewright.tune.op_rivals import ACTIVATIONS, NUMPY, attention_rivals, chain_rivals, reduce_rivals
+from tilewright.tune.rivals import ACTIVATIONS, NUMPY, attention_rivals, chain_rivals, reduce_rivals
 
 RNG = np.random.default_rng(0)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.tune.statistics import Measurement, Timing, median_interval
+from tilewright.tune.measure import Measurement, Timing, median_interval
 
 NUMBERS = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=60)
 

@@ -21,10 +21,8 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import OtherVersionError, Table, Version
 from tilewright.tune import clocks
 from tilewright.tune import gemm as module
-from tilewright.tune.building import build
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, checksum
-from tilewright.tune.journal import Journal, Outcome, set_aside
-from tilewright.tune.keeping import Kept
+from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build, checksum
+from tilewright.tune.journal import Journal, Kept, Outcome, set_aside
 from tilewright.tune.measure import Effort
 from tilewright.tune.tuner import Tuned, Tuner
 

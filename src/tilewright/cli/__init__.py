@@ -20,7 +20,7 @@ def main() -> None:
     """The entry point of `tilewright` and of `python -m tilewright`."""
     try:
         # Beside the work itself there is nothing to clean up; a verb lets Ctrl-C be raised while it works.
-        interrupts = import_module("tilewright.cli.interrupts")
+        interrupts = import_module("tilewright.cli.console")
         interrupts.end_at_once(say_interrupted)
         status = import_module("tilewright.cli.verbs").run(sys.argv[1:])
     except KeyboardInterrupt:  # before there was a handler

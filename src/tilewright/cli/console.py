@@ -1,4 +1,4 @@
-"""What every verb shares: lines of steps, a spinner for those who wait, and errors without tracebacks."""
+"""Code that every verb shares: printed steps, a spinner, plain errors, Ctrl-C, common options."""
 
 from __future__ import annotations
 
@@ -8,18 +8,56 @@ import functools
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import ParamSpec
+from typing import Annotated, ParamSpec
 
 import typer
 
 from tilewright.cli import INTERRUPTED
-from tilewright.cli.interrupts import raised
 from tilewright.dtypes import DType, f32
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
+from tilewright.ops.ending import ACTIVATIONS
 from tilewright.targets.target import MEANT
+
+# ---------------------------------------------------------------- Ctrl-C
+#
+# It ends the command at once, or raises an error if there is something to clean up.
+
+
+_at_once: list[Callable[..., object]] = []
+
+
+def end_at_once(handler: Callable[..., object]) -> None:
+    """Have Ctrl-C end the command from now on, unless a shell or a program has it do something else."""
+    if _ours(signal.default_int_handler):
+        signal.signal(signal.SIGINT, handler)
+        _at_once[:] = [handler]
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+    """Have Ctrl-C raise `KeyboardInterrupt` meanwhile."""
+    if not _at_once or not _ours(_at_once[0]):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _at_once[0])
+
+
+def _ours(handler: Callable[..., object]) -> bool:
+    main = threading.current_thread() is threading.main_thread()
+    return main and signal.getsignal(signal.SIGINT) is handler
+
+
+# ---------------------------------------------------------------- printing
+
 
 OK = 0
 
@@ -199,3 +237,33 @@ def size(count: float) -> str:
         count /= 1024
         units.pop(0)
     return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
+
+
+# ---------------------------------------------------------------- the options that several verbs have
+
+
+TargetName = Annotated[str, typer.Option(help="Which target runs it: cpu, cuda, hip or reference.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
+EveryElement = Annotated[bool, typer.Option(help="Compare every element under a bound for each.")]
+Activation = Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)]
+ScheduleText = Annotated[
+    str | None,
+    typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
+]
+Element = Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")]
+OperandLayout = Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")]
+ExactOrTf32 = Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")]
+MostCandidates = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many candidates are measured. Default: all.", show_default=False),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes that compile. Default: one for each processor.", show_default=False),
+]
+
+
+def choose_activation(given: str | None) -> None:
+    """Refuse an activation that does not exist."""
+    if given is not None:
+        choose("activation", given, tuple(ACTIVATIONS))

@@ -32,9 +32,8 @@ from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.drivers import driver_for, has_device
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.hip_driver import HIP_DRIVER, LIBRARY
-from tilewright.runtime.native import find_toolchains, host_arch
-from tilewright.runtime.nvdisasm import PACKAGE, PROGRAM, find_nvdisasm, version_of
-from tilewright.runtime.processor import processor_name
+from tilewright.runtime.native import find_toolchains, host_arch, processor_name
+from tilewright.runtime.nvrtc import PACKAGE, PROGRAM, find_nvdisasm, version_of
 from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TARGETS, target_named
 from tilewright.tune.machine import version
 from tilewright.tune.self_test import STEPS, Outcome

@@ -11,11 +11,9 @@ import typer
 
 from tilewright.checking.compare import GemmComparison
 from tilewright.checking.sample import Array, Operands
-from tilewright.cli.console import choose, choose_precision, duration, reports, say, working
-from tilewright.cli.matrices import gather
+from tilewright.cli.console import Seed, TargetName, choose, choose_precision, duration, reports, say, working
+from tilewright.cli.matrices import gather, write
 from tilewright.cli.notation import read_schedule
-from tilewright.cli.npy import write
-from tilewright.cli.options import Seed, TargetName
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
 from tilewright.ops.grades import HALVES_OF
@@ -23,9 +21,8 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
-from tilewright.tune.halves_trial import graded_trial
 from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial
+from tilewright.tune.trial import OURS, Trial, graded_trial
 
 
 @reports

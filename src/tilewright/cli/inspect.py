@@ -14,15 +14,13 @@ from tilewright.cli.console import UsageError, choose, choose_precision, duratio
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LegalityError
-from tilewright.inspect.comparison import compare
+from tilewright.inspect.comparison import compare, require_gpu
 from tilewright.inspect.from_files import from_file, listed
 from tilewright.inspect.isa.making import isa_report
-from tilewright.inspect.isa.page import page
-from tilewright.inspect.measured import require_gpu
-from tilewright.inspect.passes import after as kernel_after
-from tilewright.inspect.passes import difference
-from tilewright.inspect.passes import listed as listed_passes
-from tilewright.inspect.report import counters, resources
+from tilewright.inspect.isa.report import page
+from tilewright.inspect.report import after as kernel_after
+from tilewright.inspect.report import counters, difference, resources
+from tilewright.inspect.report import listed as listed_passes
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.runtime.outputs import check_output, is_standard_output, output
 from tilewright.targets.target import CPU, CUDA, TARGETS

@@ -12,13 +12,12 @@ import typer
 from tilewright.cli.console import UsageError, choose, reports, say, working
 from tilewright.dtypes import DType, dtype, f32
 from tilewright.inspect.from_files import load
-from tilewright.instances.compiled import bound_to
-from tilewright.instances.device import DeviceGemm
+from tilewright.instances.device import DeviceGemm, bound_to
 from tilewright.instances.words import GEMM_SPECIALIZATIONS, PASS_THROUGH
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import plain, scaled
 from tilewright.runtime.amdgcn import assemble
-from tilewright.runtime.amdgcn_together import listing_together
+from tilewright.runtime.hip import listing_together
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.outputs import check_output, output
 from tilewright.targets.target import HIP

@@ -10,9 +10,8 @@ import typer
 
 from tilewright.cli.console import duration, say, working
 from tilewright.targets.target import TARGETS
-from tilewright.tune.measure import QUICK, Effort, measure, perf_line
+from tilewright.tune.measure import QUICK, Effort, Measurement, measure, perf_line
 from tilewright.tune.rivals import Calls
-from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
 
 

@@ -9,20 +9,47 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
-from tilewright.cli.attention import attention
-from tilewright.cli.cache import cache
-from tilewright.cli.chain import chain
-from tilewright.cli.complex_numbers import complex_numbers
+from tilewright.cli.console import choose, reports, say, size
+from tilewright.cli.contractions import complex_numbers, einsum, scaled
 from tilewright.cli.doctor import doctor
 from tilewright.cli.draw import draw
-from tilewright.cli.einsum import einsum
+from tilewright.cli.fused import attention, chain, reduce
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 from tilewright.cli.instance import instance
-from tilewright.cli.profile import profile
-from tilewright.cli.reduce import reduce
-from tilewright.cli.scaled import scaled
-from tilewright.cli.tune import tune
+from tilewright.cli.tune import profile, tune
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.environment import CACHE_BYTES, CACHE_DIR
+
+# ---------------------------------------------------------------- `tilewright cache`
+
+
+ACTIONS = ("stats", "clear")
+
+
+@reports
+def cache(
+    action: Annotated[
+        str, typer.Argument(help="stats: what it holds; clear: remove every kernel.")
+    ] = "stats",
+) -> None:
+    """Show or clear the cache of compiled kernels."""
+    choose("action", action, ACTIONS)
+    kept = Cache.default()
+    held = kept.stats()
+    if (reason := kept.distrust()) is not None:
+        say("not used", f"{kept.root}: {reason}; set {CACHE_DIR} to a directory of yours")
+    if action == "clear":
+        count = kept.clear()
+        say("cleared", f"{count} kernel{'s' * (count != 1)}, {size(held.bytes)}")
+        return
+    say("directory", f"{held.root} (set {CACHE_DIR} to keep it elsewhere)")
+    say("kernels", f"{held.entries}, {size(held.bytes)}")
+    say("limit", f"{size(held.capacity_bytes)} (set {CACHE_BYTES}, e.g. to 256MiB)")
+
+
+# ---------------------------------------------------------------- all verbs
+
 
 app = typer.Typer(
     name="tilewright",

@@ -16,8 +16,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
-from tilewright.inspect.authors import told
-from tilewright.inspect.subject import Subject, read_shape, require_extents
+from tilewright.inspect.subject import Subject, read_shape, require_extents, told
 from tilewright.inspect.typed import nearest
 from tilewright.lang.program import Parameter, Program
 from tilewright.runtime.kernel import Bound, Kernel

@@ -1,24 +1,78 @@
-"""What a compiled kernel needs and how it moves its tiles, as text."""
+"""The report of a compiled kernel as text: resources, accesses of each copy, and its passes."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tilewright.arch import REFERENCE, in_words
-from tilewright.errors import Location
-from tilewright.inspect.sectors import sector_factor
+from tilewright.errors import LaunchError, LayoutError, Location, close_to, shown
 from tilewright.ir.copies import is_by_threads, is_in_background
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Op
-from tilewright.ir.types import Value
+from tilewright.ir.legality import widest_vector
+from tilewright.ir.ops import Copy, Op
+from tilewright.ir.printer import print_kernel
+from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.passes.packed import copy_bytes
+from tilewright.passes.pipeline import Stage
 from tilewright.runtime.executable import Executable
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.listing import Access
 from tilewright.targets.reference.report import UNCOALESCED, Report
 from tilewright.targets.simt.banks import passes_per_access
 from tilewright.targets.target import CUDA, TARGETS, target_named
+from tilewright.threads.banks import coalescing
+
+# ---------------------------------------------------------------- sectors of global memory, from the IR
+#
+# A copy's sectors, compared with the fewest that its bytes need.
+
+
+LARGE = 8193
+"""What stands for a size that is not known, times what divides it: no edge cuts a tile."""
+
+
+def sector_factor(kernel: Kernel, op: Copy) -> float | None:
+    """Sectors that a copy asks for, for each that its bytes need; of two sides in global memory the worse.
+
+    Args:
+        kernel: the traced kernel.
+        op: a copy of it.
+
+    Returns:
+        1.0 for a coalesced copy; None if neither side lies in global memory, or nothing can be said.
+    """
+    found = [_factor(kernel, op, value) for value in (op.source, op.target)]
+    return max((factor for factor in found if factor is not None), default=None)
+
+
+def _factor(kernel: Kernel, op: Copy, value: Value) -> float | None:
+    if not isinstance(value.type, TensorType) or value.type.memory is not Memory.GLOBAL:
+        return None
+    if value.type.indices:
+        return None  # only the rows that a launch chooses tell
+    view = value.type.view
+    sizes = {param.sym for param in kernel.sizes}
+    free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
+    at = {sym: _typical(sym, sym in sizes) for sym in free}
+    vector = widest_vector(op) if op.vector is None else op.vector
+    try:
+        traffic = coalescing(view, op.spread, vector, value.dtype.bytes, kernel.lanes, at)
+    except (LayoutError, ZeroDivisionError):
+        return None
+    return traffic.sectors / traffic.minimum if traffic.minimum else None
+
+
+def _typical(sym: Sym, is_size: bool) -> int:
+    # Of an integer that may be negative nothing is typical but that it is not.
+    return sym.divisor * LARGE if is_size else max(sym.low, 0)
+
+
+# ---------------------------------------------------------------- the report
+
 
 _UNITS = {"registers": "registers per thread"}
 
@@ -186,3 +240,49 @@ def counters(report: Report, executable: Executable | None = None) -> str:
 def _table(rows: Sequence[tuple[str, Any]]) -> list[str]:
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {value}" for name, value in rows]
+
+
+# ----------------------------------------------------------------
+# Passes: the kernel after one, or what one changed.
+
+
+def listed(stages: Sequence[Stage]) -> str:
+    """The passes in their order: name, what each does, and the choices that it made for this kernel."""
+    width = max(len(stage.name) for stage in stages)
+    lines = []
+    for stage in stages:
+        lines.append(f"{stage.name:<{width}}  {stage.about}")
+        lines += [f"{'':<{width}}  - {note}" for note in stage.notes]
+    return "\n".join(lines)
+
+
+def after(stages: Sequence[Stage], name: str) -> str:
+    """The kernel's text after a pass, with the notes of this pass and of those before it as comments.
+
+    Raises:
+        LaunchError: there is no such pass; lists those that there are.
+    """
+    last = _place_of_pass(stages, name)
+    first, rest = print_kernel(stages[last].kernel).split("\n", 1)
+    notes = [f"# {stage.name}: {note}" for stage in stages[: last + 1] for note in stage.notes]
+    return "\n".join([first, *notes, rest])
+
+
+def difference(stages: Sequence[Stage], before: str, after: str) -> str:
+    """What changed in the kernel's text between two passes, as a unified diff; says so where nothing did.
+
+    Raises:
+        LaunchError: there is no such pass; lists those that there are.
+    """
+    old, new = (stages[_place_of_pass(stages, name)].kernel for name in (before, after))
+    texts = [print_kernel(kernel).splitlines() for kernel in (old, new)]
+    names = [f"{old.name} after {before}", f"{new.name} after {after}"]
+    lines = list(difflib.unified_diff(texts[0], texts[1], names[0], names[1], lineterm=""))
+    return "\n".join(lines) or f"no difference: {old.name} is the same after {before} and after {after}"
+
+
+def _place_of_pass(stages: Sequence[Stage], name: str) -> int:
+    names = [stage.name for stage in stages]
+    if name not in names:
+        raise LaunchError(f"no pass {shown(name)}; choose one of {', '.join(names)}{close_to(name, names)}")
+    return names.index(name)

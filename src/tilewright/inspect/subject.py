@@ -1,4 +1,4 @@
-"""What is to be inspected: the kernel of `matmul`, or one in a file, with the arrays it is made for."""
+"""The subject of an inspection: the kernel of `matmul`, or one in a file, with arrays for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import numpy.typing as npt
 from tilewright.checking.sample import normal
 from tilewright.dataflow.printer import print_flow
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import LaunchError, LegalityError, TilewrightError
-from tilewright.inspect.authors import in_kernel
+from tilewright.errors import LaunchError, LegalityError, Location, TilewrightError, TraceError
 from tilewright.inspect.timeline import Timeline, timeline
 from tilewright.inspect.typed import whole
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import violations
+from tilewright.lang.program import Program
+from tilewright.lang.source import raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.pipeline import Stage, stages
@@ -29,8 +30,8 @@ from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import Binding, bind
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
@@ -44,6 +45,45 @@ from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import bind_sizes, run
 from tilewright.targets.target import CUDA, target_named
 from tilewright.targets.target import REFERENCE as ON_HOST
+
+# ----------------------------------------------------------------
+# Errors of the author's Python, told with the author's line.
+
+
+DEEPEST = 8
+"""Calls within one another that are shown."""
+
+
+def in_kernel(program: Program, error: Exception) -> TraceError | None:
+    """What to raise instead of an error that a kernel's function raised; None of others, and of our own."""
+    if isinstance(error, TilewrightError | MemoryError):
+        return None
+    kernel = getattr(program.function, "__code__", None)
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code is not kernel:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return None
+    return TraceError(f"kernel {program.name}: {_named(error)}", raised_at(error, traceback))
+
+
+def told(error: Exception, file: str) -> str:
+    """An error, and where a file raised it if it did."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
+        traceback = traceback.tb_next
+    where = raised_at(error, traceback) if traceback is not None else None
+    if where is not None and len(where.frames) > DEEPEST:  # recursion without an end
+        where = Location(where.frames[:DEEPEST])
+    return _named(error) + (f"\n{where.excerpt()}" if where else "")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+# ---------------------------------------------------------------- subjects
+
 
 Array = npt.NDArray[Any]
 

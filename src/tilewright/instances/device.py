@@ -1,22 +1,22 @@
-"""What an instance of a device GEMM answers."""
+"""The public methods of a device GEMM's instance, and its kernels by their names in a code object."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
-from tilewright.instances.arches import machines
-from tilewright.instances.carried import place_of, schedule_of
-from tilewright.instances.checks import Checks
 from tilewright.instances.instance_rules import rules_of_instances
-from tilewright.instances.problem import PACKED, GemmProblem, packed
-from tilewright.instances.problem_rules import rules_of_problems
-from tilewright.instances.spoken import notes_of
+from tilewright.instances.problem import PACKED, GemmProblem, packed, rules_of_problems
 from tilewright.instances.template import Template
+from tilewright.instances.to_schedule import notes_of, place_of, schedule_of
+from tilewright.instances.words import Checks, machines
 from tilewright.kinds import Count
+from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.schedule.schedule import Schedule
 
 
@@ -114,3 +114,23 @@ class DeviceGemm(Template):
                 "(m, n, k, stride_a, stride_b, stride_c)"
             )
         return self.problem(*given)
+
+
+# ---------------------------------------------------------------- kernels by their names in a code object
+
+
+def bound_to(
+    instance: DeviceGemm, kernel: Kernel, arch: str, b_memory: DType | str | None = None, **constants: Any
+) -> Bound:
+    """A dataflow kernel under the schedule of an instance, named by its symbol.
+
+    Args:
+        instance: the instance.
+        kernel: what is computed.
+        arch: the architecture, as `schedule` of the instance takes it.
+        b_memory: likewise.
+        constants: of the kernel.
+    """
+    program = copy.copy(kernel.program)
+    program.name = instance.symbol
+    return Kernel(program).bind(schedule=instance.schedule(arch, b_memory), **constants)

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from math import gcd
 
 from tilewright.arch import in_words
-from tilewright.instances.arches import LDS_BYTES, machines, of_matrix
-from tilewright.instances.checks import Check
 from tilewright.instances.template import Template
 from tilewright.instances.transfers import BlockTransfer
-from tilewright.instances.words import COLUMN, ROW
+from tilewright.instances.words import COLUMN, LDS_BYTES, ROW, Check, machines, of_matrix
 from tilewright.schedule.placement_rules import near_divisor
 
 ACCUMULATORS = {"wmma": ("f32", "f16", "i32"), "xdl": ("f32", "i32", "f64")}

@@ -23,8 +23,8 @@ from tilewright.ops.planning import check_apart
 from tilewright.ops.recalled import Done, called
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.backends import arch_of
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
-from tilewright.runtime.strided import Strided
 
 ARRAYS = ("q", "k", "v", "out", "lse")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")

@@ -9,13 +9,12 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.namespaces import part
 from tilewright.ops.recalled import Done, order_of
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo, Fresh, describe, fresh
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.executable import Backend
-from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
-from tilewright.runtime.strided import Strided
 from tilewright.targets.target import TARGETS
 
 WARN = "tilewright.ops.slow:warn"

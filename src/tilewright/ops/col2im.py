@@ -25,10 +25,9 @@ from tilewright.ops.planning import check_apart
 from tilewright.ops.recalled import Done, called
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.runtime.plans import Plans
-from tilewright.runtime.strided import Strided
 from tilewright.targets.target import TARGETS
 from tilewright.threads.distribution import Distribution, raked
 from tilewright.views.im2col import Window, im2col, windows_of

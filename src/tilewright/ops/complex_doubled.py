@@ -23,10 +23,9 @@ from tilewright.ops.launching import Prepass
 from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.ops.tiled_product import Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Kernel
-from tilewright.runtime.scratch import ALIGNMENT
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.gpu_memory import ALIGNMENT
+from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import raked
 
 ROWS, COLUMNS, THREADS, VECTOR = 32, 128, 128, 4

@@ -14,7 +14,7 @@ from tilewright.ops.halves import UNIT, Part, once, transposed, turned
 from tilewright.ops.launching import Prepass
 from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 
 UNITS = ("p", "q")
 """The arrays of the units of rows of A, and of columns of B."""

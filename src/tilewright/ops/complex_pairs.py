@@ -13,7 +13,7 @@ from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.lang.exact_functions import bitcast
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 
 MOVED = {"f16": dtypes.i32, "f32": dtypes.f64}
 """As what a pair of parts is moved: types of its size that bulk copies know."""

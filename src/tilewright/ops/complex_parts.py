@@ -12,7 +12,7 @@ from tilewright.ops.problem import IMAGINARY
 from tilewright.runtime.aliases import is_same
 from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
 from tilewright.runtime.binding import check_output
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 
 INTERLEAVED = {"f16": "c32", "f32": "c64", "f64": "c128"}
 """The complex dtype whose components are of a real one; bf16 has none."""

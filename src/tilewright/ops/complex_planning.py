@@ -34,13 +34,13 @@ from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_
 from tilewright.ops.recalled import OWN, Done, called
 from tilewright.ops.results import agreed, check_whole_bytes
 from tilewright.ops.slow import warn
+from tilewright.runtime.arrays import Fresh
+from tilewright.runtime.arrays import fresh as fresh_array
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.fresh import Fresh
-from tilewright.runtime.fresh import fresh as fresh_array
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import Plan, Plans
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import PAIRED

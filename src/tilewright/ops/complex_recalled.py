@@ -11,8 +11,8 @@ from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.problem import IMAGINARY
 from tilewright.ops.recalled import Place
 from tilewright.runtime.aliases import Pair
+from tilewright.runtime.arrays import Fresh
 from tilewright.runtime.executable import Prepared
-from tilewright.runtime.fresh import Fresh
 from tilewright.runtime.plans import Plan
 
 PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")

@@ -25,8 +25,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.layout.layout import Layout
 from tilewright.ops.splitting import FEW_BLOCKS, FINITE, blocks_of, place_of, units_of
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
 LANES = 32

@@ -19,7 +19,7 @@ from tilewright.ops.planes import Planes, is_dense, prepass_of
 from tilewright.ops.prepasses import gains
 from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES

@@ -15,7 +15,7 @@ from tilewright.ops.halves import Split, plan_of_halves
 from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.planning import Wanted
 from tilewright.ops.problem import Matrices
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
 

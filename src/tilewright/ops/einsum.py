@@ -31,9 +31,9 @@ from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.ops.tiled_product import EndingTerm
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan, Plans
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
 ARRAYS = ("a", "b", "out", "bias", "multiply", "residual")

@@ -48,9 +48,9 @@ from tilewright.runtime.aliases import is_same
 from tilewright.runtime.arrays import ArrayInfo, sharing
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.plans import Plans
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import TARGETS
 

@@ -22,9 +22,9 @@ from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo, current_stream, describe, stream_handle
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.gpu_memory import scratch
 from tilewright.runtime.plans import Plan, Plans
-from tilewright.runtime.scratch import scratch
-from tilewright.runtime.strided import Strided
 
 FUSED = (f16, bf16, f32)
 

@@ -20,8 +20,8 @@ from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 
 LISTS = "tilewright.ops.lists:product_of_lists"

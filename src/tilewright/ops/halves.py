@@ -17,9 +17,9 @@ from tilewright.ops.products import in_halves
 from tilewright.ops.recalled import OWN
 from tilewright.ops.splitting import Tiling, splitting_of_both
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.gpu_memory import ALIGNMENT
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.scratch import ALIGNMENT
-from tilewright.runtime.strided import Strided
 
 UNIT = 8
 """Elements that rows of halves are a multiple of, as bulk copies ask."""

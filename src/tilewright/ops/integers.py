@@ -19,7 +19,7 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
 from tilewright.ops.results import ResultWanted, agreed, check_added, read_arrays
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
 
 BYTES = (i8, u8, boolean)
 """Operands of 8 bits."""

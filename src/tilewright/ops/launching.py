@@ -10,9 +10,9 @@ from typing import Any
 from tilewright.ops.call import planned
 from tilewright.ops.recalled import OWN, Behind, Place, Several, stream_on
 from tilewright.runtime.executable import Prepared
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.gpu_memory import scratch
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.scratch import scratch
-from tilewright.runtime.strided import Strided
 from tilewright.targets.target import TARGETS
 
 

@@ -16,8 +16,7 @@ from tilewright.ir.copies import MAP_WORDS
 from tilewright.ir.kernel import TensorMap
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.listed import ArrayList, Integers, ListShape
-from tilewright.runtime.listed_maps import ListMaps
+from tilewright.runtime.listed import ArrayList, Integers, ListMaps, ListShape
 from tilewright.schedule.form import Form
 from tilewright.schedule.lists import LAST, PLACES, SIZES, map_columns, mapped
 from tilewright.schedule.schedule import Schedule

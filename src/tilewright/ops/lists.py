@@ -20,17 +20,23 @@ from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.slow import warn
-from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, describe, locate_new, stream_handle
+from tilewright.runtime.arrays import (
+    LOCATORS,
+    ArrayInfo,
+    Fresh,
+    current_stream,
+    describe,
+    fresh,
+    locate_new,
+    stream_handle,
+)
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.binding import check_output
-from tilewright.runtime.decorator import kernel
 from tilewright.runtime.executable import Prepared
-from tilewright.runtime.frameworks import Device
-from tilewright.runtime.fresh import Fresh, fresh
-from tilewright.runtime.kernel import Bound
+from tilewright.runtime.frameworks import Device, Strided
+from tilewright.runtime.kernel import Bound, kernel
 from tilewright.runtime.listed import ArrayList, ListShape, check_apart
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.choice import schedule_of_lists
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
@@ -43,7 +49,7 @@ from tilewright.targets.target import HOST, TARGETS
 WRITES = "tilewright.schedule.expand:write_lists"
 """What writes the kernel; loaded when the first is traced."""
 
-UPLOADS = "tilewright.runtime.uploads:uploads"
+UPLOADS = "tilewright.runtime.gpu_memory:uploads"
 """What brings tables to a GPU; loaded when the first is brought there."""
 
 

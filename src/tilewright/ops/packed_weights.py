@@ -15,10 +15,8 @@ from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.scales import check_dtypes, check_scale, in_groups, number_of
-from tilewright.runtime.arrays import describe
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.fresh import fresh
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.arrays import describe, fresh
+from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 
 SIDE, THREADS = 64, 128

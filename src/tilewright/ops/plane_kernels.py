@@ -20,8 +20,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.layout.layout import Layout
 from tilewright.ops.complex_pairs import parted
 from tilewright.ops.splitting import FINITE
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
 ROWS, COLUMNS = 32, 64

@@ -15,8 +15,8 @@ from tilewright.ops.complex_pairs import are_paired, as_pairs
 from tilewright.ops.launching import Prepass
 from tilewright.ops.plane_kernels import PLANES, Writing, sources_of, splitting, splitting_of_two
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.scratch import ALIGNMENT
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.gpu_memory import ALIGNMENT
 
 UNIT_BYTES = 16
 """Of a row of a plane, a multiple: what bulk copies ask for."""

@@ -22,13 +22,13 @@ from tilewright.ops.products import combined, plain
 from tilewright.ops.recalled import Done
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.runtime.aliases import Pair, is_same
-from tilewright.runtime.arguments import number as held_number
 from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.binding import check_output
+from tilewright.runtime.binding import number as held_number
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest

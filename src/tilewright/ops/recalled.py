@@ -130,7 +130,7 @@ def called(
 
 # ---------------------------------------------------------------- several launches
 
-SCRATCH = "tilewright.runtime.scratch:scratch"
+SCRATCH = "tilewright.runtime.gpu_memory:scratch"
 """What gives memory to launches; loaded when the first of them need any."""
 
 OWN = -1

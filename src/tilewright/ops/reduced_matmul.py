@@ -31,9 +31,9 @@ from tilewright.ops.recalled import Done, called
 from tilewright.ops.results import check_whole_bytes, result_dtype
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.plans import Plans
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
 
 REDUCED = {"sum": "total", "max": "top", "min": "least", "logsumexp": "lse"}

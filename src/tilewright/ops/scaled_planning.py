@@ -36,9 +36,9 @@ from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
-from tilewright.runtime.strided import Strided
 from tilewright.targets.target import TARGETS
 
 IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")

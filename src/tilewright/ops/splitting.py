@@ -26,8 +26,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.lang.tracer import current
 from tilewright.ops.grades import MOST_RANK
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
 THREADS, LANES = 256, 32

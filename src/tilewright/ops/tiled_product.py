@@ -27,8 +27,7 @@ from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.launch import require
 from tilewright.lang.scalars import ceil_div
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.kernel import Kernel, kernel
 
 OCP_FP8 = {f8e4m3, f8e5m2}
 """The two kinds of fp8 that are multiplied as they are, also with each other."""

@@ -23,8 +23,8 @@ from tilewright.ops.problem import Problem
 from tilewright.ops.products import combined, plain
 from tilewright.ops.recalled import OWN
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.strided import Strided
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 

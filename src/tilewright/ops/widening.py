@@ -20,9 +20,8 @@ from tilewright.ops.grades import MOST_RANK
 from tilewright.ops.halves import Part, once
 from tilewright.ops.launching import Launch, LaunchPlan
 from tilewright.ops.recalled import OWN
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.threads.distribution import raked
 
 SPREAD = raked((8, 512), (8, 32), 16, 1)

@@ -19,9 +19,8 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.ops.launching import Launch, LaunchPlan
 from tilewright.ops.recalled import OWN
 from tilewright.ops.widening import REASON, SPREAD, Wide
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.strided import Strided
+from tilewright.runtime.frameworks import Strided
+from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 
 VECTOR = 16

@@ -26,8 +26,7 @@ from platformdirs import user_cache_path
 
 from tilewright.runtime import entries
 from tilewright.runtime.entries import Entry
-from tilewright.runtime.environment import CACHE_DIR, settings
-from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.environment import CACHE_DIR, renew_after_fork, settings
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.trust import distrust
 

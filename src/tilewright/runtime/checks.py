@@ -17,7 +17,7 @@ from tilewright.runtime.executable import Prepared
 from tilewright.runtime.specimens import check_count, in_order, with_arrays
 from tilewright.targets.target import REFERENCE
 
-if TYPE_CHECKING:  # a target is loaded when it is asked for
+if TYPE_CHECKING:
     from tilewright.runtime.reference import PreparedReference, ReferenceBackend
     from tilewright.targets.reference.report import Report, SizesReport
 

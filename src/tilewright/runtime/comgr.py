@@ -1,21 +1,141 @@
-"""Compiling for AMD GPUs by the library that ROCm's hiprtc compiles with, libamd_comgr; by ctypes.
-
-hiprtc gives a code object alone.  The library behind it takes the same steps one by one, so that the listing
-comes first here too: text to bitcode, bitcode to listing; listing to object file, object file to code object.
-
-Source: AMD, "Code Object Manager API", `amd_comgr.h` of versions 2 and 3.
-"""
+"""ROCm's C libraries by ctypes: finding and calling one, and compiling with libamd_comgr."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from tilewright.errors import ToolchainError
-from tilewright.runtime.shared_objects import SharedObject
+from tilewright.runtime.environment import ROCM, rocm_folder
+
+# ---------------------------------------------------------------- libraries of ROCm
+#
+# A library that this process has already loaded comes first: two copies of one runtime do not know each
+# other's memory. ROCm's folder comes next, then the search of the loader.
+
+
+MAPPED = Path("/proc/self/maps")
+"""Where Linux lists the files that a process has loaded."""
+
+_KINDS = {
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "z": ctypes.c_size_t,
+    "U": ctypes.c_ulonglong,
+    "p": ctypes.c_void_p,
+    "s": ctypes.c_char_p,
+    "f": ctypes.c_float,
+}
+"""Type codes of a signature. ``*`` marks an output, ``&`` an argument that is given and changed."""
+
+
+class SharedObject:
+    """A C library whose functions return a status; each is an attribute, called as `_Function` says.
+
+    Args:
+        name: e.g. ``"libamdhip64.so"``.
+        versions: of its interface, the newest first.
+        signatures: the arguments of each function, in words of `_KINDS`.
+        rocm: where ROCm is installed; default: as the environment says, then where it lies as a rule.
+
+    Raises:
+        ToolchainError: there is none, or it cannot be loaded; says where it was looked for.
+    """
+
+    def __init__(
+        self, name: str, versions: tuple[int, ...], signatures: Mapping[str, str], rocm: Path | None = None
+    ) -> None:
+        self.name = name
+        self._signatures = signatures
+        folders = list(dict.fromkeys([rocm] if rocm else [rocm_folder(), ROCM]))
+        problems = []
+        for self.path in _candidates(name, versions, folders):
+            try:
+                self.library = ctypes.CDLL(self.path)
+                return
+            except OSError as problem:
+                problems.append(str(problem))
+        looked = " and ".join(str(folder / "lib") for folder in folders)
+        raise ToolchainError(
+            f"ROCm's {name} is not loaded in this process, not in {looked}, and not where the loader looks "
+            f"({problems[-1]}); nearest: install ROCm, or set ROCM_PATH to where it is"
+        )
+
+    def has(self, function: str) -> bool:
+        """Whether this version of the library has a function."""
+        return hasattr(self.library, function)
+
+    def __getattr__(self, name: str) -> _Function:
+        """A function, with what its signature says; kept as an attribute.
+
+        Raises:
+            ToolchainError: this version of the library has none of that name.
+        """
+        signature = self.__dict__.get("_signatures", {}).get(name)
+        if signature is None:
+            raise AttributeError(name)
+        if not self.has(name):
+            raise ToolchainError(f"{self.path} has no function {name}; nearest: a newer ROCm")
+        made = _Function(getattr(self.library, name), signature)
+        setattr(self, name, made)
+        return made
+
+
+class _Function:
+    """One function: called with the arguments that are given, it returns its status, then its results."""
+
+    def __init__(self, raw: Any, signature: str) -> None:
+        self.raw = raw
+        words = signature.split()
+        self._kinds = [(word[:-1], _KINDS[word[-1]]) for word in words]
+        raw.argtypes = [ctypes.POINTER(kind) if how else kind for how, kind in self._kinds]
+        raw.restype = ctypes.c_int
+
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
+        given = iter(arguments)
+        passed: list[Any] = []
+        results: list[Any] = []
+        for how, kind in self._kinds:
+            value: Any = kind(next(given)) if how == "&" else kind() if how else next(given)
+            passed.append(ctypes.byref(value) if how else value)
+            if how:
+                results.append(value)
+        status = int(self.raw(*passed))
+        return (status, *(result.value for result in results))
+
+
+def _candidates(name: str, versions: tuple[int, ...], folders: list[Path]) -> Iterator[str]:
+    """What to load, the preferred one first."""
+    named = (name, *(f"{name}.{version}" for version in versions))
+    yield from _loaded(name)
+    for folder in folders:
+        yield from (str(folder / "lib" / one) for one in named if (folder / "lib" / one).is_file())
+    yield from reversed(named)
+
+
+def _loaded(name: str) -> Iterator[str]:
+    """The paths from which this process has loaded a library of a name."""
+    try:
+        lines = MAPPED.read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        return
+    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "/" in line)
+    yield from (path for path in paths if Path(path).name.partition(".so")[0] + ".so" == name)
+
+
+# ---------------------------------------------------------------- libamd_comgr
+#
+# hiprtc compiles with this library, but returns only a code object. The library takes the steps one by one,
+# so we get the listing first: text to bitcode, bitcode to listing, listing to object file, object file to
+# code object.
+#
+# Source: AMD, "Code Object Manager API", `amd_comgr.h` of versions 2 and 3.
+
 
 LIBRARY, VERSIONS = "libamd_comgr.so", (3, 2)
 
@@ -39,7 +159,7 @@ SIGNATURES = {
     "amd_comgr_action_data_count": "U i *z",
     "amd_comgr_action_data_get_data": "U i z *U",
 }
-"""Every function that is called, in the words of `tilewright.runtime.shared_objects`."""
+"""Every function that is called, in the words of `tilewright.runtime.comgr`."""
 
 _SOURCE, _LOG, _BITCODE, _OBJECT, _CODE_OBJECT = 1, 5, 6, 7, 8
 _TO_BITCODE, _TO_LISTING, _TO_OBJECT, _TO_CODE_OBJECT, _HIP = range(5)

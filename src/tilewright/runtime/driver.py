@@ -6,6 +6,7 @@ A vendor is a `Symbols`: the names of its functions and constants, and the few s
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +14,64 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 from tilewright.errors import LaunchError, ToolchainError
-from tilewright.runtime.forks import renew_after_fork
-from tilewright.runtime.unwanted import UnwantedCode
+from tilewright.runtime.environment import renew_after_fork
 from tilewright.targets.target import Target
+
+# ---------------------------------------------------------------- machine code that nobody holds
+#
+# A driver may unload it only after the device has finished: launches may still run it. We cannot wait for the
+# device while a thread captures a graph, because that would spoil the graph.
+
+
+MOST_UNWANTED = 256
+"""Pieces of such code; when a device has more, the next that it loads waits for it."""
+
+_Entry = tuple[int, Any, object]
+"""A device, the handle of machine code, and what tells it from other code that has that handle later."""
+
+
+class UnwantedCode:
+    """The machine code that nobody holds any more, of one driver."""
+
+    def __init__(self, most: int = MOST_UNWANTED) -> None:
+        self.most = most
+        self._entries = list[_Entry]()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def append(self, index: int, handle: Any) -> None:
+        """Nobody holds the code of a device any more."""
+        self._entries.append((index, handle, object()))  # the driver may give a handle to other code later
+
+    def _of(self, index: int) -> list[_Entry]:
+        return [entry for entry in list(self._entries) if entry[0] == index]
+
+    def make_room(self, index: int, synchronize: Callable[[int], object]) -> None:
+        """Wait for a device of which there is much; that unloads it."""
+        if len(self._of(index)) > self.most:
+            with contextlib.suppress(LaunchError):  # of a kernel that failed
+                synchronize(index)
+
+    def unload_after(self, index: int, wait: Callable[[], object], unload: Callable[[Any], object]) -> None:
+        """Wait for all launches on a device, and unload what nobody held before.
+
+        Args:
+            index: the device, which is current.
+            wait: returns when its launches have ended.
+            unload: how the driver lets go of a handle.
+        """
+        # What is let go while it waits was perhaps launched in the meantime.
+        unwanted = self._of(index)
+        wait()
+        for entry in unwanted:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._entries.remove(entry)
+                unload(entry[1])
+
+
+# ---------------------------------------------------------------- the driver
+
 
 UNTIMED = 2
 """The flag of an event that keeps no time, in every driver."""

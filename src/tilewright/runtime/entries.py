@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.environment import renew_after_fork
 from tilewright.runtime.trust import (
     is_own_directory,
     lock_own,

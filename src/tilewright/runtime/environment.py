@@ -1,12 +1,12 @@
-"""The environment variables, all of them: read here and nowhere else.
+"""The process around us: its environment variables, which only this file reads, and its forks.
 
 | variable | meaning | default |
 |---|---|---|
 | `TILEWRIGHT_CACHE_DIR` | where compiled artifacts are kept | the user's cache directory |
-| `TILEWRIGHT_CACHE_BYTES` | how much of them is kept | `1GiB` |
+| `TILEWRIGHT_CACHE_BYTES` | the most bytes that the cache keeps | `1GiB` |
 | `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
 | `TILEWRIGHT_TRACEBACK` | `full` shows the frames of the package in tracebacks of its errors | `short` |
-| `ROCM_PATH` | where ROCm is installed, whose compiler and runtime are taken before others | `/opt/rocm` |
+| `ROCM_PATH` | where ROCm is installed; its compiler and runtime come before others | `/opt/rocm` |
 
 An empty variable counts as unset.
 """
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tilewright import tracebacks
 from tilewright.errors import TilewrightError, shown
@@ -177,3 +179,37 @@ def _shows_all() -> bool:
 
 
 tracebacks.WANTS_ALL[:] = [_shows_all]
+
+
+# ---------------------------------------------------------------- forks
+#
+# A child begins with a copy of its parent's memory and one thread, the one that forked. A lock that another
+# thread held stays locked for ever, the workers of the parent's pool do not exist, and the CUDA driver
+# refuses to work. An object with such state has a method ``renew``, which runs first in the child.
+
+
+class Renewed(Protocol):
+    """Something that begins anew in a forked child."""
+
+    def renew(self) -> None:
+        """Replace what only the parent may use; no other thread exists meanwhile."""
+
+
+Owner = TypeVar("Owner", bound=Renewed)
+
+_owners: weakref.WeakSet[Renewed] = weakref.WeakSet()
+
+
+def renew_after_fork(owner: Owner) -> Owner:
+    """Have ``owner.renew()`` called in every forked child while something else keeps the owner alive."""
+    _owners.add(owner)
+    return owner
+
+
+def _renew_all() -> None:
+    for owner in list(_owners):
+        owner.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)

@@ -17,9 +17,8 @@ from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam, passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
-from tilewright.runtime.arguments import Number, Packing, packing
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding
+from tilewright.runtime.binding import Binding, Number, Packing, packing
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.listing import Listing
 

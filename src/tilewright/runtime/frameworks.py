@@ -1,12 +1,13 @@
-"""How the arrays of each framework are read, without importing any.
+"""Readers of the arrays of each framework, none of which is imported.
 
-NumPy, PyTorch and CuPy arrays are read through their own attributes, which is fastest; everything else
-through DLPack or the CUDA array interface.
+NumPy, PyTorch and CuPy arrays are read through their own attributes, which is fastest. Everything else is
+read through DLPack (`dlpack.py`) or the CUDA array interface (`arrays.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -15,8 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import ALL, IN_DLPACK, DType
-from tilewright.errors import LaunchError
+from tilewright.dtypes import ALL, IN_DLPACK, DType, dtype
+from tilewright.errors import DTypeError, LaunchError
 from tilewright.runtime import dlpack
 from tilewright.targets.target import AMD_GPU, GPU, HOST
 
@@ -339,3 +340,154 @@ def _watch_dlpack(array: Any) -> tuple[Callable[[], object], ...]:
 
 
 DLPACK = Family(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream)
+
+
+# ---------------------------------------------------------------- arrays seen with other extents and strides
+
+
+@dataclass(frozen=True, eq=False)
+class Strided:
+    """What stands for an array in calls of kernels, seen with other extents and strides.
+
+    Args:
+        array: the array, of any framework.
+        info: what it is seen as; it begins where the array begins.
+    """
+
+    array: Any
+    info: ArrayInfo
+
+
+def strided_family(of: Callable[[Any], Family]) -> Family:
+    """How they are read: as they say, and on the stream that their arrays' framework uses.
+
+    Args:
+        of: the family of any array.
+    """
+
+    def locate(given: Strided, stream: int) -> tuple[Hashable, int]:
+        return located(given.info)
+
+    return Family(
+        lambda given, stream: given.info,
+        locate,
+        lambda given: of(given.array).watch(given.array),
+        lambda given, index: of(given.array).stream(given.array, index),
+        one_stream=False,
+    )
+
+
+# ---------------------------------------------------------------- PyTorch
+
+
+_BY_TORCH: dict[object, DType] = {}
+
+
+def _torch_element(given: object) -> DType:
+    found = _BY_TORCH.get(given)
+    if found is None:
+        name = str(given).removeprefix("torch.")
+        try:
+            found = _BY_TORCH[given] = dtype(name)
+        except DTypeError:
+            raise unsupported(given) from None
+    return found
+
+
+def _records_gradient(tensor: Any) -> bool:
+    """Whether PyTorch records what is computed from a tensor, for its gradient."""
+    return bool(tensor.requires_grad and sys.modules["torch"].is_grad_enabled())
+
+
+def _refuse_gradient(tensor: Any) -> None:
+    if _records_gradient(tensor):
+        raise LaunchError(
+            "the tensor requires a gradient, which the result of a kernel would not have; nearest legal "
+            "choice: tensor.detach(), or a call under torch.no_grad()"
+        )
+
+
+def _gpus() -> str:
+    """Which vendor's GPUs are meant by the device that PyTorch calls CUDA: it is built for one of them."""
+    try:
+        return AMD_GPU if sys.modules["torch"].version.hip else GPU
+    except AttributeError:
+        return GPU
+
+
+def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
+    if str(tensor.layout) != "torch.strided":
+        raise LaunchError(f"a tensor of layout {tensor.layout} has no strides; nearest: tensor.to_dense()")
+    if tensor.is_conj():
+        raise LaunchError("the tensor is a conjugate not carried out yet; nearest: tensor.resolve_conj()")
+    if tensor.is_neg():
+        raise LaunchError("the tensor is a negation not carried out yet; nearest: tensor.resolve_neg()")
+    _refuse_gradient(tensor)
+    where = tensor.device
+    if where.type not in (HOST, GPU):
+        raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
+    device: Device = HOST if where.type == HOST else (_gpus(), where.index)
+    element = _torch_element(tensor.dtype)
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError as problem:  # a tensor that stands for another while it is being transformed
+        raise LaunchError(f"the tensor has no memory: {problem}") from problem
+    return finish(pointer, tensor.shape, tensor.stride(), element, device, False, tensor)
+
+
+def _locate_torch(tensor: Any, stream: int) -> tuple[Hashable, int]:
+    try:
+        pointer, element = tensor.data_ptr(), tensor.dtype
+    except RuntimeError:
+        return located(_describe_torch(tensor, stream))
+    if tensor.requires_grad:
+        _refuse_gradient(tensor)
+    # Only complex tensors have a conjugate bit.
+    if not pointer or tensor.is_neg() or (element.is_complex and tensor.is_conj()):
+        _describe_torch(tensor, stream)
+    return (tensor.shape, tensor.stride(), element, pointer & 15, tensor.device), pointer
+
+
+def _watch_torch(tensor: Any) -> tuple[Callable[[], object], ...]:
+    # Where no gradient is required, that it is not costs less to ask than whether one is recorded.
+    look = functools.partial(_records_gradient, tensor) if tensor.requires_grad else None
+    return tensor.data_ptr, tensor.size, look or functools.partial(getattr, tensor, "requires_grad")
+
+
+def _torch_stream(tensor: Any, index: int) -> Callable[[], int | None]:
+    if not tensor.is_cuda:
+        return none
+    return functools.partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, index)
+
+
+TORCH = Family(_describe_torch, _locate_torch, _watch_torch, _torch_stream)
+
+
+def _torch_base(tensor: Any) -> AsBase:
+    base = base_of(type(tensor), "torch", "Tensor")
+    assert base is not None
+    return AsBase(tensor, base)
+
+
+def _describe_torch_subclass(tensor: Any, stream: int) -> ArrayInfo:
+    # A subclass may also answer in the place of PyTorch's own methods.
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return replace(_describe_torch(_torch_base(tensor), stream), owner=tensor)
+
+
+def _locate_torch_subclass(tensor: Any, stream: int) -> tuple[Hashable, int]:
+    return located(_describe_torch_subclass(tensor, stream))
+
+
+def _watch_torch_subclass(tensor: Any) -> tuple[Callable[[], object], ...]:
+    return (lambda: _locate_torch_subclass(tensor, 0),)
+
+
+def _torch_subclass_stream(tensor: Any, index: int) -> Callable[[], int | None]:
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return _torch_stream(_torch_base(tensor), index)
+
+
+TORCH_SUBCLASS = Family(
+    _describe_torch_subclass, _locate_torch_subclass, _watch_torch_subclass, _torch_subclass_stream
+)

@@ -1,31 +1,240 @@
-"""Launching on a GPU of any vendor: machine code loaded once on a device, launches of one exact shape.
+"""Launching on a GPU of any vendor: tensor maps, loaded machine code, launches of one exact shape.
 
-What differs between vendors is a subclass of `PreparedGpu`: how a launch is made for the driver, how many
-blocks a device holds at once, what is passed beside addresses and numbers.
+A vendor's differences are in a subclass of `PreparedGpu`: how to make a launch for the driver, how many
+blocks a device holds at once, and the arguments that follow addresses and numbers.
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
+
+import numpy as np
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.deadlocks import first_wait
-from tilewright.ir.kernel import Kernel, SizeParam, Workspace, passed_params
+from tilewright.ir.kernel import Kernel, SizeParam, TensorMap, Workspace, passed_params
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
-from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
-from tilewright.runtime.binding import Binding
+from tilewright.runtime.binding import Binding, NumberWriter
+from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import LEGACY_STREAM, Driver, LoadedFunction
+from tilewright.runtime.environment import renew_after_fork
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
-from tilewright.runtime.launches import Launch
-from tilewright.runtime.tensor_maps import TensorMaps
-from tilewright.runtime.workspaces import Clears, Workspaces
+from tilewright.runtime.gpu_memory import Clears, Memory, Workspaces
+from tilewright.runtime.recent import Recent
 from tilewright.targets.listing import Listing
+
+# ----------------------------------------------------------------
+# Tensor maps of TMA, encoded by the driver once for every address.
+
+
+KEPT = 64
+"""How many addresses are remembered for one map; the least recently used is forgotten first."""
+
+NOTHING_BYTES = 128
+"""Of memory in the place of an array without elements; a bulk store writes 16 bytes at least."""
+
+_FORMATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
+
+
+class TensorMaps:
+    """The maps of one array shape and one box, by address.
+
+    Args:
+        tensor_map: what the kernel asks for.
+        info: an array of the shape and strides that the maps are for.
+    """
+
+    def __init__(self, tensor_map: TensorMap, info: ArrayInfo) -> None:
+        self._map = tensor_map
+        self._shape, self._strides = info.shape, info.strides
+        self._index = 0 if isinstance(info.device, str) else info.device[1]
+        self._encoded: Recent[int, bytes] = Recent(KEPT)
+
+    @cached_property
+    def _nothing(self) -> Memory:
+        """Zeros in the place of an array without elements."""
+        made = Memory(NOTHING_BYTES, self._index)
+        zeros = np.zeros(NOTHING_BYTES, np.uint8)
+        with CUDA_DRIVER.any_capture():
+            made.fill(zeros.ctypes.data, zeros.nbytes)
+        return made
+
+    def at(self, address: int) -> bytes:
+        """The map of the array at an address."""
+        found = self._encoded.get(address)
+        if found is None:
+            found = self._encode(address)
+            self._encoded.keep(address, found)
+        return found
+
+    def _encode(self, address: int) -> bytes:
+        shape, strides, order = self._shape, self._strides, self._map.order
+        if 0 in shape:
+            # A map has one element at least. What is reduced over nothing is computed, as of one tile of
+            # none: copies of it find zeros here, and stores go nowhere else.
+            steps = 16 // self._map.dtype.bytes
+            strides = tuple(1 if dim == order[-1] else steps for dim in range(len(shape)))
+            shape, address = (1,) * len(shape), self._nothing.address
+        return encoded(self._map, shape, strides, address, self._index)
+
+
+def encoded(
+    tensor_map: TensorMap, shape: Sequence[int], strides: Sequence[int], address: int, index: int
+) -> bytes:
+    """The map of an array that has elements.
+
+    Args:
+        tensor_map: what the kernel asks for.
+        shape: of the array.
+        strides: of the array, in elements.
+        address: where it begins.
+        index: the device.
+
+    Raises:
+        LaunchError: a dtype that TMA does not move.
+    """
+    driver = CUDA_DRIVER.bindings()
+    size, rank = tensor_map.dtype.bytes, len(shape)
+    kind = "UINT8" if size == 1 else _FORMATS.get(tensor_map.dtype.name)
+    if kind is None:
+        raise LaunchError(f"TMA moves no {tensor_map.dtype}")
+    order = tensor_map.order
+    # TMA counts dimensions from the innermost, whose stride is 1 and not named.
+    inwards = [*reversed(order)]
+    extents = [driver.cuuint64_t(shape[dim]) for dim in inwards]
+    steps_bytes = [driver.cuuint64_t(strides[dim] * size) for dim in inwards[1:]]
+    box = [driver.cuuint32_t(tensor_map.box[dim]) for dim in inwards]
+    steps = [driver.cuuint32_t(tensor_map.steps[dim]) for dim in inwards]
+
+    data_type, *fixed = _choices(kind, is_swizzled=tensor_map.is_swizzled)
+    asked = (data_type, rank, address, extents, steps_bytes, box, steps, *fixed)
+    with CUDA_DRIVER.current(index):
+        made = CUDA_DRIVER.call("cuTensorMapEncodeTiled", *asked)
+    return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
+
+
+@lru_cache(maxsize=16)
+def _choices(kind: str, *, is_swizzled: bool) -> tuple[Any, ...]:
+    """What is the same for all maps of a type: the type, how boxes lie, and what lies outside of arrays."""
+    driver = CUDA_DRIVER.bindings()
+    names = (
+        ("DataType", f"DATA_TYPE_{kind}"),
+        ("Interleave", "INTERLEAVE_NONE"),
+        ("Swizzle", "SWIZZLE_128B" if is_swizzled else "SWIZZLE_NONE"),
+        ("L2promotion", "L2_PROMOTION_L2_256B"),
+        ("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+    )
+    return tuple(
+        getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}") for group, name in names
+    )
+
+
+# ---------------------------------------------------------------- a launch of one exact shape
+
+
+MOST_STARTS = 64
+"""For how many streams a launch keeps its call of the driver."""
+
+Start = Callable[[], tuple[Any]]
+"""The driver's call with all its arguments in place; returns the status."""
+
+Special = Callable[[Any, Any, tuple[int, ...], Any, int], Start]
+"""Makes the call of a launch that is not plain.
+
+Its arguments: the driver's bindings, the kernel, the extents of the grid and of a block with the shared
+bytes, the stream, and the address of the arguments' addresses.
+"""
+
+
+class Launch:
+    """Argument values are written into one buffer, then the driver is called.
+
+    Args:
+        driver: the driver.
+        function: the kernel.
+        grid: blocks along x, y, z.
+        threads: threads per block.
+        offsets: byte offset of each argument in the buffer.
+        size: bytes of the buffer.
+        special: makes the driver's call; default: the plain launch.
+
+    Raises:
+        LaunchError: more blocks than a GPU launches.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        function: LoadedFunction,
+        grid: Sequence[int],
+        threads: int,
+        offsets: Sequence[int],
+        size: int,
+        special: Special | None = None,
+    ) -> None:
+        self._driver, self._special = driver, special
+        self._index = function.index
+        # Where there is one device, it is current as a rule: asking would cost as much as trying.
+        self._alone = driver.device_count() <= 1
+        self.buffer = ctypes.create_string_buffer(max(size, 1))
+        start = ctypes.addressof(self.buffer)
+        self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
+        self._arguments = ctypes.addressof(self._pointers)
+        for blocks, most, axis in zip(grid, self._limits(threads), "xyz", strict=False):
+            if blocks > most:
+                raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
+        x, y, z = (*grid, 1, 1)[:3]
+        self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
+        self._handle = function.handle
+        self._success = driver.constant(driver.symbols.success)
+        self._starts: dict[int, Start] = {}
+        renew_after_fork(self)
+
+    def _limits(self, threads: int) -> Sequence[int]:
+        """The most blocks along x, y, z."""
+        symbols = self._driver.symbols
+        x, *others = symbols.target.architecture(self._driver.device(self._index).arch).grid
+        return (min(x, symbols.threads_along_x // threads) if symbols.threads_along_x else x, *others)
+
+    def renew(self) -> None:
+        """In a forked child: the next launch asks for the driver, which says that it cannot be used."""
+        self._starts.clear()
+
+    def run(self, stream: int) -> None:
+        """Launch with what the buffer holds; the driver copies it before the call returns."""
+        start = self._starts.get(stream) or self.start_on(stream)
+        if self._alone:
+            (status,) = start()
+            if status is self._success:
+                return
+        with self._driver.current(self._index):
+            (status,) = start()
+            if status != self._success:
+                raise self._driver.failure("the launch", status)
+
+    def start_on(self, stream: int) -> Start:
+        """The driver's call for a stream with all arguments in place, remembered."""
+        if len(self._starts) >= MOST_STARTS:
+            self._starts.clear()
+        bindings, symbols = self._driver.bindings(), self._driver.symbols
+        handle = symbols.stream(bindings, stream)
+        if self._special is not None:
+            made = self._special(bindings, self._handle, self._shape, handle, self._arguments)
+        else:
+            plain = getattr(bindings, symbols.launch)
+            made = partial(plain, self._handle, *self._shape, handle, self._arguments, 0)
+        self._starts[stream] = made
+        return made
+
+
+# ---------------------------------------------------------------- backends and prepared launches
 
 
 class GpuBackend:

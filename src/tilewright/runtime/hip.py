@@ -1,4 +1,4 @@
-"""The HIP backend: compiles HIP text to listings for AMD GPUs, launches code objects made of them."""
+"""The HIP backend: compiles HIP text to listings for AMD GPUs, and launches code objects made of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,87 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from tilewright.errors import LaunchError
+from tilewright.amdgcn.metadata import read_metadata
+from tilewright.arch import Arch
+from tilewright.errors import LaunchError, ToolchainError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn
-from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import GpuBackend, Loaded, PreparedGpu
+from tilewright.runtime.gpu_launch import GpuBackend, Launch, Loaded, PreparedGpu, Start
 from tilewright.runtime.hip_driver import HIP_DRIVER
-from tilewright.runtime.launches import Launch, Start
 from tilewright.targets import hip
+from tilewright.targets.simt.occupancy import warps_per_simd
 from tilewright.targets.target import HIP
+
+# ----------------------------------------------------------------
+# Resources of a kernel, from the metadata of its listing.
+#
+# Source: LLVM, "User Guide for AMDGPU Backend", "Code Object V5 Metadata".
+
+
+METADATA = {
+    "registers": "vgpr_count",
+    "accumulation_registers": "agpr_count",
+    "scalar_registers": "sgpr_count",
+    "spilled_registers": "vgpr_spill_count",
+    "spilled_scalar_registers": "sgpr_spill_count",
+    "stack_bytes": "private_segment_fixed_size",
+    "shared_bytes": "group_segment_fixed_size",
+}
+"""What the metadata says of a thread, or of a block, by the name under which it is reported.
+
+``registers`` counts vector registers of a thread, with matrix cores of CDNA those of accumulation among them;
+``scalar_registers`` those that all threads of a warp have in common.
+"""
+
+_THREADS = ".max_flat_workgroup_size"
+
+
+def resources_of(assembly: str, arch: Arch) -> dict[str, int]:
+    """What a kernel takes, of the names in `METADATA`, and ``warps_per_simd`` with that.
+
+    Args:
+        assembly: the compiler's listing, with its metadata.
+        arch: the architecture that it was compiled for.
+
+    Raises:
+        ToolchainError: the listing says nothing of the registers that the kernel takes.
+    """
+    records = read_metadata(assembly).values()
+    return resources_in(next(iter(records)).fields if len(records) == 1 else {}, arch)
+
+
+def resources_in(said: Mapping[str, str], arch: Arch) -> dict[str, int]:
+    """The same from what the metadata says of one kernel.
+
+    Args:
+        said: its fields, which begin with a point.
+        arch: the architecture that the kernel was compiled for.
+
+    Raises:
+        ToolchainError: they say nothing of the registers that it takes.
+    """
+    found = {name: int(said[f".{called}"]) for name, called in METADATA.items() if f".{called}" in said}
+    if "registers" not in found or _THREADS not in said:
+        raise ToolchainError(
+            f"the compiler's listing for {arch.name} has no metadata of one kernel; nearest: a clang of "
+            "version 19 or later"
+        )
+    shared = found.get("shared_bytes", 0)
+    return {**found, "warps_per_simd": warps_per_simd(arch, found["registers"], shared, threads_in(said))}
+
+
+def threads_in(said: Mapping[str, str]) -> int:
+    """The most threads of a block, from what the metadata says of one kernel."""
+    return int(said[_THREADS])
+
+
+# ---------------------------------------------------------------- the backend
 
 
 class HipBackend(GpuBackend):
@@ -141,4 +207,36 @@ def listing_with_lines(executable: Executable) -> str:
     def build() -> bytes:
         return amdgcn.compile_text(text, executable.arch, name, toolchain, lines=True).encode()
 
+    return Cache.default().get_or_build(address, ".s", build, meta).data.decode()
+
+
+# ---------------------------------------------------------------- several kernels in one code object
+
+
+def listing_together(executables: Sequence[Executable]) -> str:
+    """The listing of several kernels, which one code object is assembled from; each keeps its name.
+
+    Args:
+        executables: compiled for one architecture of AMD's, under names of their own.
+
+    Raises:
+        LaunchError: two have the same name, or they are for several architectures.
+        CompileError: the compiler refused the text.
+    """
+    names = [made.kernel.name for made in executables]
+    archs = sorted({made.arch for made in executables})
+    if len({*names}) < len(names) or len(archs) != 1:
+        raise LaunchError(
+            f"kernels {', '.join(names)} for {', '.join(archs)} in one code object; nearest legal choice: "
+            "kernels of different names, for one architecture"
+        )
+    # Pieces that several kernels need have one name in each text: a namespace keeps them apart.
+    parts = [f"namespace part_{at} {{\n{made.source}}}\n" for at, made in enumerate(executables)]
+    text, toolchain = "\n".join(parts), amdgcn.find_toolchain(archs[0])
+    meta: dict[str, object] = {"kernel": " ".join(names), "target": HIP.name, "arch": archs[0]}
+
+    def build() -> bytes:
+        return amdgcn.compile_text(text, archs[0], names[0], toolchain).encode()
+
+    address = key([text, toolchain.identity, HIP.name, archs[0]])
     return Cache.default().get_or_build(address, ".s", build, meta).data.decode()

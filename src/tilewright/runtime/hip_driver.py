@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import LaunchError
+from tilewright.runtime.comgr import SharedObject
 from tilewright.runtime.driver import Driver, Symbols
-from tilewright.runtime.shared_objects import SharedObject
 from tilewright.targets.target import HIP
 
 LIBRARY = "libamdhip64.so"
@@ -56,7 +56,7 @@ SIGNATURES = {
     "hipEventElapsedTime": "*f p p",
     "hipEventDestroy": "p",
 }
-"""The functions that we call, with their arguments in the codes of `tilewright.runtime.shared_objects`."""
+"""The functions that we call, with their arguments in the codes of `tilewright.runtime.comgr`."""
 
 _MULTIPROCESSORS, _SHARED_BYTES, _L2_BYTES = 63, 74, 19
 """Numbers of attributes of a device."""

@@ -11,18 +11,15 @@ from typing import Any, ClassVar
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.lang.program import Parameter
-from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding, check_no_stream
+from tilewright.runtime.binding import Binding, NumberWriter, check_no_stream
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import settings
 from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.libraries import Library
-from tilewright.runtime.native import compile_library, host_arch, toolchain_id
-from tilewright.runtime.pool_source import POOL_SOURCE
-from tilewright.runtime.processor import processor_name
+from tilewright.runtime.native import compile_library, host_arch, processor_name, toolchain_id
 from tilewright.runtime.shortcut_table import InlineLaunch
-from tilewright.runtime.workers import Launcher, Scratch
+from tilewright.runtime.workers import POOL_SOURCE, Launcher, Scratch
 from tilewright.targets import cpu
 from tilewright.targets.cpu.signals import waits
 from tilewright.targets.listing import Listing

@@ -1,15 +1,15 @@
-"""The `kernel` decorator: from the author's function to a launch on the caller's arrays.
+"""Kernels: from the author's function to a launch on the caller's arrays, and the decorator `tw.kernel`.
 
-A call looks up one dictionary with the exact metadata of its arguments.  On a miss the arguments are
-described, the class of arguments they belong to is traced, checked for legality, lowered, compiled or found
-in the cache, and a prepared launch is stored for the next call.
+A call looks up one dictionary with the exact metadata of its arguments.  On a miss we describe the
+arguments, trace their class, check legality, lower, and compile or find in the cache.  The prepared launch
+is kept for the next call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import is_
-from typing import Any
+from typing import Any, overload
 from weakref import ref
 
 from tilewright.arch import Arch
@@ -17,9 +17,8 @@ from tilewright.calls import is_hashable, launches
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
-from tilewright.lang.program import Parameter, Program
+from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.runtime.aliases import check_apart, pairs_of
-from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
 from tilewright.runtime.backends import (
     Executable,
@@ -27,17 +26,24 @@ from tilewright.runtime.backends import (
     arch_named,
     processors_of,
 )
-from tilewright.runtime.binding import bind, check_output, integer
-from tilewright.runtime.builds import Builds, Surroundings
+from tilewright.runtime.binding import bind, check_output, integer, number
 from tilewright.runtime.checks import BoundChecks, KernelChecks
-from tilewright.runtime.constants import exact as exactly
-from tilewright.runtime.flows import BoundFlow
-from tilewright.runtime.loaded import remembers
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.prepared import PreparedLaunch
-from tilewright.runtime.recent import Recent
+from tilewright.runtime.reads import exact as exactly
+from tilewright.runtime.recent import Recent, remembers
 from tilewright.runtime.scheduled import without_schedule
-from tilewright.runtime.specialise import arrays_of, compiling, serving, shapes_of, spec_of, specs_of
+from tilewright.runtime.specialise import (
+    BoundFlow,
+    Builds,
+    Surroundings,
+    arrays_of,
+    compiling,
+    serving,
+    shapes_of,
+    spec_of,
+    specs_of,
+)
 from tilewright.runtime.specimens import in_order
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
@@ -417,3 +423,71 @@ class Bound(BoundChecks, BoundFlow):
 def _bound_again(kernel: Kernel, constants: dict[str, Any]) -> Bound:
     """What a pickled `Bound` becomes."""
     return kernel.bind(**constants)
+
+
+# ---------------------------------------------------------------- the decorator
+
+
+@overload
+def kernel(function: Callable[..., None], /) -> Kernel: ...
+@overload
+def kernel(*, sync: str = ..., **declared: Any) -> Callable[[Callable[..., None]], Kernel]: ...
+@launches
+def kernel(function: Callable[..., None] | None = None, /, *, sync: str = EXPLICIT, **declared: Any) -> Any:
+    """Make a kernel from a Python function that describes it.
+
+    The function runs once for every class of arrays.  Beside its parameters it may read global variables,
+    variables of an enclosing function and attributes of modules; so may the functions that it calls.  Their
+    values count as compile-time constants.  They are compared whenever the kernel meets arrays of a new
+    shape, and if one has changed, all is compiled anew; until then launches use the old values, and prepared
+    launches always do.  Not compared are attributes of arbitrary objects, arrays of more than 1 MiB, and
+    what the function itself changes.  A value that is meant to change is better a constant, or a number.
+
+    Args:
+        function: takes tensors, numbers and integers positionally, compile-time constants by keyword only.
+            Numbers, integers and constants may have defaults.
+        sync: ``"explicit"``: the author writes `barrier`, `async_commit` and `async_wait` where they are
+            needed.  ``"auto"``: they are placed when the kernel is traced, from what its operations read and
+            write: as few as serve, which `tilewright inspect` lists with the accesses that need them.  A
+            `barrier` of the author's stays.  For kernels without roles, transaction barriers, multiplies in
+            the background, clusters and signals; others are refused at their line.
+        declared: for each positional parameter the names of its dimensions (``A="M K"``; equal names must
+            have equal extents), a dtype for a number (``alpha=tw.f32``), or ``int`` for an integer.
+
+    Returns:
+        A `Kernel`, or a decorator when called with declarations alone.  Kernels are pickled by name, as
+        functions are, so define them at the top of a module to send them to other processes.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", factor=tw.f32)
+        ... def scale(X, factor, *, tile):
+        ...     part = X.tile((tile,), (tw.block_index(tw.ceil_div(X.shape[0], tile)),)).partition((32,))
+        ...     tw.copy(tw.load(part) * factor, part)
+        >>> x = np.float32([1, 2, 3])
+        >>> scale(x, 0.5, tile=64, target="reference").target, x.tolist()
+        ('reference', [0.5, 1.0, 1.5])
+
+        One tile in shared memory serves turn after turn: threads read what others wrote, and overwrite what
+        others have read.  Two barriers are placed:
+
+        >>> @tw.kernel(X="M N", Y="N M", sync="auto")
+        ... def transpose(X, Y):
+        ...     held = tw.shared((32, 32), tw.f32)
+        ...     for m in tw.range(tw.ceil_div(X.shape[0], 32)):
+        ...         tw.copy(X.tile((32, 32), (m, 0)), held, threads=64)
+        ...         tw.copy(held.permute(1, 0), Y.tile((32, 32), (0, m)), threads=64)
+        >>> x, y = np.random.default_rng(0).random((70, 30), np.float32), np.empty((30, 70), np.float32)
+        >>> executable = transpose(x, y, target="reference")
+        >>> bool((y == x.T).all()), executable.ir.count("barrier()")
+        (True, 2)
+    """
+    if function is not None:
+        return Kernel(Program(function, declared, sync))
+
+    @launches.of("kernel")
+    def decorate(function: Callable[..., None]) -> Kernel:
+        return Kernel(Program(function, declared, sync))
+
+    return decorate

@@ -7,6 +7,7 @@ first use.  A system compiler is preferred; without one, the compiler in the `zi
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -24,12 +25,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-if sys.platform != "win32":
-    import resource
-
 from tilewright.errors import MORE_ROOM, CompileError, ToolchainError, is_shortage, way_out
 from tilewright.runtime.libraries import damage
-from tilewright.runtime.pool_source import POOL_SOURCE
+from tilewright.runtime.workers import POOL_SOURCE
+
+if sys.platform != "win32":
+    import resource
 
 SYSTEM_COMPILERS = ("c++", "g++", "clang++")
 """Compilers looked for on PATH, in this order."""
@@ -383,3 +384,16 @@ def _stack() -> str:
         return ""
     most = resource.getrlimit(resource.RLIMIT_STACK)[0]
     return "" if most == resource.RLIM_INFINITY else f"its stack may have {most >> 10} KiB; "
+
+
+# ---------------------------------------------------------------- the processor's name
+
+
+@functools.cache
+def processor_name() -> str:
+    """The CPU's name as the system lists it."""
+    try:
+        listed = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        listed = None
+    return listed[1] if listed else platform.processor() or platform.machine()

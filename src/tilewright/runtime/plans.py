@@ -6,11 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo, reach
+from tilewright.runtime.arrays import ArrayInfo, Fresh, reach
 from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.fresh import Fresh
-from tilewright.runtime.loaded import last_launch, remembers
-from tilewright.runtime.recent import Recent
+from tilewright.runtime.recent import Recent, last_launch, remembers
 
 KEPT = 1024
 """How many plans are remembered in one place; the least recently used is forgotten first."""

@@ -1,10 +1,13 @@
-"""Values that are kept while they are used: at most so many, and those not used for the longest go first."""
+"""Bounded caches: values kept in order of use, and the compiled code that this process keeps loaded."""
 
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
+
+from tilewright.runtime.executable import Executable, Prepared
 
 Key = TypeVar("Key", bound=Hashable)
 Kept = TypeVar("Kept")
@@ -105,3 +108,63 @@ class Recent(Generic[Key, Kept]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+# ---------------------------------------------------------------- compiled code
+#
+# Bound kernels and plans remember launches, which hold their executables, which hold the machine code. When
+# there are too many executables, everybody forgets the least recently launched one. A launch that the caller
+# holds still works: code is unloaded when its last holder is gone.
+
+
+MOST_EXECUTABLES = 256
+"""How many executables are remembered in one process, over all kernels, constants and classes of arrays."""
+
+
+class Rememberer(Protocol):
+    """Whoever keeps executables, or launches of them, for later calls."""
+
+    def forget(self, executable: Executable) -> None:
+        """Let go of an executable and of everything that holds it."""
+
+
+_rememberers: weakref.WeakSet[Rememberer] = weakref.WeakSet()
+_numbers = itertools.count()
+
+
+def remembers(who: Rememberer) -> None:
+    """Have ``who`` told what to forget, as long as it lives."""
+    _rememberers.add(who)
+
+
+def enter(executable: Executable) -> None:
+    """Count an executable that is remembered from now on; one that was not used for long may go for it."""
+    _entered.forget(lambda known: known() is None)
+    _entered.keep(next(_numbers), weakref.ref(executable))
+
+
+def last_launch(launch: Prepared) -> int:
+    """When it was launched last, as far as anybody has asked: several ask, so the answer is kept."""
+    if launch.recent:
+        launch.recent, launch.seen = False, next(clock)
+    return launch.seen
+
+
+def last_use(executable: Executable) -> int:
+    """When any launch of it was launched last."""
+    return max(map(last_launch, list(executable.launches)), default=0)
+
+
+def _used(known: weakref.ref[Executable]) -> int:
+    executable = known()
+    return 0 if executable is None else last_use(executable)
+
+
+def _let_go(known: weakref.ref[Executable]) -> None:
+    executable = known()
+    if executable is not None:
+        for who in list(_rememberers):
+            who.forget(executable)
+
+
+_entered: Recent[int, weakref.ref[Executable]] = Recent(MOST_EXECUTABLES, _used, _let_go)

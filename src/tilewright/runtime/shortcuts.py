@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.loaded import remembers
+from tilewright.runtime.recent import remembers
 
 MOST = 256
 """How many launches have a shortcut in one place; when there are more, all of them begin anew."""

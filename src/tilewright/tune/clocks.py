@@ -12,7 +12,7 @@ from tilewright.errors import ToolchainError
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver_for
-from tilewright.runtime.memory import Memory
+from tilewright.runtime.gpu_memory import Memory
 from tilewright.targets.target import CPU
 
 Work = Callable[[], object]

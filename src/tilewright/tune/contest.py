@@ -1,9 +1,13 @@
-"""A contest: calls that do the same work, each checked first, then timed in turns on arrays that are cold."""
+"""Contests: calls that do the same work, checked first, then timed in turns on cold arrays."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,9 +15,65 @@ from typing import Any, Generic, TypeVar
 from tilewright.errors import TilewrightError
 from tilewright.tune.figures import draw_intervals
 from tilewright.tune.machine import cache_bytes
-from tilewright.tune.measure import Effort, measure
-from tilewright.tune.readings import Readings
-from tilewright.tune.statistics import Interval, Measurement
+from tilewright.tune.measure import Effort, Interval, Measurement, measure
+
+# ----------------------------------------------------------------
+# Clocks and power of a GPU during a measurement.
+
+
+QUERY = {"mhz": "clocks.sm", "watts": "power.draw", "celsius": "temperature.gpu"}
+
+
+@contextmanager
+def watched(path: Path) -> Iterator[None]:
+    """Have the vendor's tool write to a file ten times a second; without the tool nothing is written.
+
+    Args:
+        path: the file.
+    """
+    if not shutil.which("nvidia-smi"):
+        yield
+        return
+    query = f"--query-gpu={','.join(QUERY.values())}"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "100"]
+    with path.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+class Readings:
+    """What was written so far.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mark(self) -> int:
+        """Now, for `since`."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def since(self, mark: int) -> dict[str, float]:
+        """Medians of what was read since then; empty if nothing was."""
+        text = self.path.read_bytes()[mark:].decode() if self.path.exists() else ""
+        rows: list[list[float]] = []
+        for line in text.splitlines():
+            try:
+                rows.append([float(word) for word in line.split(",")])
+            except ValueError:
+                continue  # a line that is not whole, or a figure that the device does not tell
+        whole = [row for row in rows if len(row) == len(QUERY)]
+        columns = zip(*whole, strict=True)
+        return {name: statistics.median(values) for name, values in zip(QUERY, columns, strict=False)}
+
+
+# ---------------------------------------------------------------- the contest
+
 
 Work = Callable[[], object]
 Arrays = TypeVar("Arrays")

@@ -28,13 +28,12 @@ from tilewright.ops.problem import Matrices
 from tilewright.ops.products import output_dtype
 from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.runtime.arrays import ArrayInfo, describe
-from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import CUDA
-from tilewright.tune.measure import Effort, first_time, measure, perf_line
+from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
 from tilewright.tune.rivals import as_tensor
-from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS
 
 _UNWRITTEN = 0x7B

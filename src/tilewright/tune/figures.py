@@ -1,14 +1,25 @@
-"""Pictures of measurements, drawn by matplotlib where it is installed."""
+"""Pictures of measurements by matplotlib, and rooflines: the machine's limits, with what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
 from tilewright.errors import ToolchainError
 from tilewright.runtime.outputs import check_output, output
-from tilewright.tune.statistics import Interval
+from tilewright.targets.target import CPU
+from tilewright.tune.machine import Machine, cache_bytes, clock_mhz
+from tilewright.tune.measure import Interval
+
+# ---------------------------------------------------------------- pictures
+
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -95,4 +106,124 @@ def draw_intervals(
         axes.axvline(mark, color="black", linewidth=0.8)
     axes.set_xlabel(about)
     axes.set_title(title, fontsize=10)
+    save(figure, path)
+
+
+# ---------------------------------------------------------------- rooflines
+
+
+TRIES = 5
+SIDE = 1024
+ISSUED = 2
+"""Multiply-adds of whole vectors that a processor begins in a cycle, at best."""
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """What a machine can do at most.
+
+    Args:
+        flops: operations in a second.
+        bytes: that its memory moves in a second.
+        source: where both figures come from, in words.
+    """
+
+    flops: float
+    bytes: float
+    source: str
+
+    def at(self, intensity: float) -> float:
+        """Operations in a second at most, at so many operations for each byte that moves.
+
+        Example:
+            >>> roofs = Roofs(1e12, 1e11, "made up")
+            >>> roofs.at(1.0), roofs.at(10.0), roofs.at(1000.0)
+            (100000000000.0, 1000000000000.0, 1000000000000.0)
+        """
+        return min(self.flops, self.bytes * intensity)
+
+    def record(self) -> dict[str, Any]:
+        """The roofs in JSON's types."""
+        return asdict(self)
+
+
+def roofs(machine: Machine, arch: Arch, element: DType, precision: str) -> Roofs:
+    """The roofs of a machine: by its datasheet where one is known, else measured now.
+
+    Args:
+        machine: the machine; with the device, for a target that has one.
+        arch: the architecture.
+        element: dtype of the operands.
+        precision: ``"tf32"`` for f32 on tensor cores.
+    """
+    if machine.device is None or arch.rates is None:
+        return _of_processors(machine, arch, element)
+    name, rates = machine.device.name, arch.rates
+    known = (board for board in rates.boards if any(word in name.split() for word in board.name.split()))
+    board = next(known, rates.boards[0])
+    kind = "tf32" if precision == "tf32" else element.name
+    rate = rates.tensor_flops.get(kind) or rates.fma_flops.get(kind, rates.fma_flops["f32"])
+    flops = float(rate) * machine.device.processors * board.clock_mhz * 1e6
+    count = machine.device.processors
+    source = f"{count} multiprocessors at {board.clock_mhz} MHz, datasheet of {board.name}"
+    return Roofs(flops, board.memory_gbytes_per_s * 1e9, source)
+
+
+def _of_processors(machine: Machine, arch: Arch, element: DType) -> Roofs:
+    """Multiply-adds of whole vectors at the clock that the system tells, and NumPy's copy, measured now."""
+    size = 8 if element.name == "f64" else 4
+    source = np.ones(max(8 * cache_bytes(CPU.name), 64 << 20) // 8)
+    target = np.empty_like(source)
+    copy = min(_seconds(lambda: np.copyto(target, source)) for _ in range(TRIES))
+    moved = 2 * source.nbytes / copy
+    memory = f"memory as a copy of {source.nbytes >> 20} MiB moves now"
+    mhz = clock_mhz()
+    if not (mhz and arch.vector_bytes):
+        kind = np.float64 if size == 8 else np.float32
+        a, b, out = (np.ones((SIDE, SIDE), kind) for _ in range(3))
+        product = min(_seconds(lambda: np.matmul(a, b, out=out)) for _ in range(TRIES))
+        return Roofs(2 * SIDE**3 / product, moved, f"NumPy's product of {SIDE} x {SIDE}, measured; {memory}")
+    lanes = arch.vector_bytes // size
+    flops = 2.0 * ISSUED * lanes * machine.threads * mhz * 1e6
+    return Roofs(flops, moved, f"{machine.threads} threads of {lanes} lanes at {mhz:.0f} MHz; {memory}")
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def draw_roofline(
+    path: Path, found: Roofs, intensity: float, tflops: Mapping[str, float], title: str, best: str
+) -> None:
+    """Write a picture of measured points under the roofs.
+
+    Args:
+        path: .png, .svg or .pdf.
+        found: the roofs.
+        intensity: operations for each byte that has to move.
+        tflops: of each call, by name.
+        title: above it.
+        best: the name of the one that is marked.
+
+    Raises:
+        ToolchainError: matplotlib is not installed, or it writes no such files.
+        OutputError: the file cannot be written.
+    """
+    figure = new_figure((7, 4.5))
+    axes = figure.add_subplot()
+    ridge = found.flops / found.bytes
+    low, high = min(ridge, intensity) / 8, max(ridge, intensity) * 8
+    across = [low, ridge, high]
+    axes.loglog(across, [found.at(x) / 1e12 for x in across], color="black", label="roof")
+    for name, rate in sorted(tflops.items(), key=lambda pair: pair[1]):
+        is_best = name == best
+        axes.loglog(
+            [intensity], [rate], "o" if is_best else ".", color="tab:red" if is_best else "tab:blue",
+            label=f"{name}: {rate:.4g} TFlops" if is_best else None,
+        )  # fmt: skip
+    axes.set(xlabel="operations per byte that has to move", ylabel="TFlops")
+    axes.set_title(title, fontsize=10)
+    axes.legend(loc="lower right", fontsize=8)
     save(figure, path)

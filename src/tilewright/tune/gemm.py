@@ -1,10 +1,13 @@
-"""A product whose schedules are measured: its candidates, its arrays, and whether a result is right."""
+"""A product to tune: its candidates, arrays, and check; compiling its schedules in parallel processes."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,10 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import Operands, operands
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import WrongResultError
+from tilewright.errors import TilewrightError, WrongResultError
 from tilewright.ops.products import output_dtype, plain
-from tilewright.runtime.device_array import DeviceArray, device_get, device_put
 from tilewright.runtime.drivers import synchronize
+from tilewright.runtime.gpu_memory import DeviceArray, device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specimens import Order, Specimen, like
 from tilewright.schedule.choice import candidates
@@ -233,3 +236,59 @@ def checksum(array: Array) -> int:
     whole = data.size // (8 * COLUMNS) * 8 * COLUMNS
     sums = data[:whole].view(np.uint64).reshape(-1, COLUMNS).sum(axis=0, dtype=np.uint64)
     return zlib.crc32(data[whole:].data, zlib.crc32(sums.data))
+
+
+# ----------------------------------------------------------------
+# Parallel compilation, into the cache that all processes share.
+
+
+Done = Callable[[int], object]
+"""Is told how many are done."""
+
+
+def build(
+    gemm: Gemm, schedules: Sequence[Schedule], processes: int, arch: str | None = None, done: Done = int
+) -> dict[Schedule, str]:
+    """Compile the kernel of a product under each of some schedules.
+
+    Args:
+        gemm: the product.
+        schedules: how it is computed.
+        processes: that compile; with 1 it is this one.
+        arch: the architecture; default: that of this machine.
+        done: is told how many are done.
+
+    Returns:
+        Why those cannot be compiled that cannot be; the others lie in the cache.
+    """
+    failed: dict[Schedule, str] = {}
+    if processes <= 1 or len(schedules) <= 1:
+        for count, schedule in enumerate(schedules, 1):
+            if why := compiled(gemm, schedule, arch):
+                failed[schedule] = why
+            done(count)
+        return failed
+    # Spawned, for a forked child of a process that uses a GPU cannot.
+    with ProcessPoolExecutor(min(processes, len(schedules)), get_context("spawn")) as pool:
+        running = {pool.submit(compiled, gemm, schedule, arch): schedule for schedule in schedules}
+        for count, future in enumerate(as_completed(running), 1):
+            if why := _why(future):
+                failed[running[future]] = why
+            done(count)
+    return failed
+
+
+def _why(future: Future[str]) -> str:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return "the process that compiled it ended"
+
+
+def compiled(gemm: Gemm, schedule: Schedule, arch: str | None) -> str:
+    """Compile one kernel; why it cannot be, or nothing."""
+    try:
+        gemm.bound(schedule).compile(*gemm.specimens, target=gemm.target, arch=arch)
+    except TilewrightError as error:
+        return str(error).strip()
+    return ""

@@ -1,18 +1,22 @@
-"""The tuner's journal: every outcome is on disk before the next is measured, so that a kill loses none."""
+"""The tuner's files: a table that is always whole, and a journal of every outcome.
+
+Each outcome is on disk before the next measurement, so that a kill loses none.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import shown
+from tilewright.runtime import tables
 from tilewright.runtime.tables import MOST_BYTES
-from tilewright.runtime.trust import make_directories, open_own, read_own
-from tilewright.schedule.tables import Entry, OtherVersionError, TableError, Version, checked
+from tilewright.runtime.trust import lock_own, make_directories, open_own, read_own
+from tilewright.schedule.tables import Entry, OtherVersionError, Table, TableError, Version, checked
 
 
 @dataclass(frozen=True)
@@ -157,3 +161,81 @@ def set_aside(path: Path) -> Path | None:
         return None
     number = next(n for n in range(1, 10**6) if not os.path.lexists(f"{path}.aside-{n}"))
     return path.rename(path.with_name(f"{path.name}.aside-{number}"))
+
+
+# ---------------------------------------------------------------- table and journal of one tuning run
+
+
+Say = Callable[[str], object]
+
+
+class Kept:
+    """A table and its journal, opened to be added to.
+
+    What is damaged is set aside, under another name, and made anew; the entries of a damaged table stand in
+    the journal too.
+
+    Args:
+        path: of the table; the journal's ends with ``.journal``.
+        version: of what is measured now.
+        renew: whether what is there is set aside in any case.
+        say: is told what was set aside, and why.
+
+    Raises:
+        OtherVersionError: what is there was measured by another version or on another machine.
+        UntrustedError: another user may have written a file or its directory; nothing is changed.
+        OSError: a file cannot be read, or cannot be given another name.
+    """
+
+    def __init__(self, path: Path, version: Version, *, renew: bool, say: Say) -> None:
+        self.path, self.version, self._say = path, version, say
+        log = path.with_suffix(".journal")
+        tables.prepare_directory(path)
+        for file in (path, log) if renew else ():
+            self._aside(file, "as was asked for")
+        try:
+            damaged = self._is_damaged()
+            self.journal = self._journal(log)
+        except OtherVersionError as error:
+            raise OtherVersionError(
+                f"{error}; nearest: --renew, which sets it aside and measures anew"
+            ) from None
+        if damaged:
+            self._aside(path, damaged)
+        if self.journal.entries:
+            self.add(self.journal.entries.values())
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Put entries into the table, beside what other processes have put there meanwhile."""
+        with lock_own(self.path.with_name(f"{self.path.name}.lock")):
+            try:
+                table = tables.load(self.path, self.version)
+            except FileNotFoundError:
+                table = Table(self.version)
+            tables.save(table.joined(entries), self.path)
+        tables.forget()
+
+    def _is_damaged(self) -> str:
+        """Why the table that is there is none; empty if it is one, or nothing is there."""
+        try:
+            tables.load(self.path, self.version)
+        except OtherVersionError:
+            raise
+        except TableError as error:
+            return str(error)
+        except FileNotFoundError:
+            return ""
+        return ""
+
+    def _journal(self, path: Path) -> Journal:
+        try:
+            return Journal(path, self.version)
+        except OtherVersionError:
+            raise
+        except TableError as error:
+            self._aside(path, str(error))
+            return Journal(path, self.version)
+
+    def _aside(self, path: Path, why: str) -> None:
+        if (moved := set_aside(path)) is not None:
+            self._say(f"{path} is now {moved.name}: {why}")

@@ -18,7 +18,7 @@ from tilewright.errors import ToolchainError
 from tilewright.runtime import nvrtc
 from tilewright.runtime.drivers import driver_for
 from tilewright.runtime.environment import settings, usable_processors
-from tilewright.runtime.processor import processor_name
+from tilewright.runtime.native import processor_name
 from tilewright.tune.clocks import device_index
 
 CACHE_BYTES = 1 << 20

@@ -9,11 +9,9 @@ from typing import Any
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Candidate
 from tilewright.schedule.schedule import Schedule
-from tilewright.tune.building import build
-from tilewright.tune.contest import Contest, Result
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
+from tilewright.tune.contest import Contest, Readings, Result
+from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
 from tilewright.tune.measure import Effort
-from tilewright.tune.readings import Readings
 from tilewright.tune.rivals import rivals
 
 Progress = Callable[[str, int, int], object]

@@ -17,8 +17,8 @@ from tilewright.checking.sample import operands
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import TilewrightError, WrongResultError
-from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.drivers import has_device
+from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.targets.target import HOST, target_named
 from tilewright.tune.figures import check_drawable

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from tilewright.checking.sample import Array
 from tilewright.dtypes import IN_TORCH, DType, dtype
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.targets.target import GPU, HOST, target_named
+from tilewright.runtime.gpu_memory import DeviceArray
+from tilewright.targets.target import CUDA, GPU, HOST, target_named
 
 Calls = dict[str, Callable[[], object]]
 
@@ -88,3 +89,177 @@ class _Raw:
     def __init__(self, array: DeviceArray, typestr: str) -> None:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "typestr": typestr}
         self.array = array
+
+
+# ---------------------------------------------------------------- attention, chains and reductions
+
+
+NUMPY = "NumPy, in f32"
+
+ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu_tanh": lambda x: x * _sigmoid(np.float32(np.sqrt(8 / np.pi)) * (x + np.float32(0.044715) * x**3)),
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": lambda x: _sigmoid(x),
+    "tanh": np.tanh,
+}
+"""Those that NumPy computes: it has no error function, of which ``"gelu"`` consists."""
+
+
+def _sigmoid(x: Array) -> Array:
+    found: Array = np.tanh(x / 2) / 2 + np.float32(0.5)
+    return found
+
+
+def attention_rivals(arrays: Sequence[Any], host: Sequence[Array], target: str, shift: int | None) -> Calls:
+    """Calls of another library that compute attention of four dimensions; by name.
+
+    Args:
+        arrays: queries, keys and values, where the target reaches them.
+        host: the same in host memory.
+        target: where ours runs.
+        shift: row i sees the keys up to i + shift; None: each sees all.
+
+    Returns:
+        Nothing where the library has none, or is not installed.
+    """
+    if target == CUDA.name:
+        return _tried(_torch_attention, arrays, shift) if _has_torch() else {}
+    q, k, v = (one.astype(np.float32) for one in host)
+    shared = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])  # queries by their head of keys
+    k, v = k[:, :, None].swapaxes(-1, -2), v[:, :, None]
+    scale = np.float32(q.shape[-1] ** -0.5)
+    hidden = None if shift is None else ~np.tri(q.shape[2], k.shape[-1], shift, dtype=np.bool_)
+
+    def call() -> Array:
+        scores = shared @ k
+        scores *= scale
+        if hidden is not None:
+            scores[..., hidden] = np.finfo(np.float32).min
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=-1, keepdims=True)
+        found: Array = scores @ v
+        return found.reshape(*q.shape[:3], -1)
+
+    return {NUMPY: call}
+
+
+def _torch_attention(arrays: Sequence[Any], shift: int | None) -> Calls:
+    import torch
+
+    q, k, v = map(as_tensor, arrays)
+    words: dict[str, Any] = {"is_causal": True} if shift == 0 else {}
+    if shift:
+        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(shift)
+        words = {"attn_mask": seen}
+    if q.shape[1] != k.shape[1]:
+        words["enable_gqa"] = True
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return {"torch.scaled_dot_product_attention": lambda: attend(q, k, v, **words)}
+
+
+def chain_rivals(arrays: Sequence[Any], host: Sequence[Array], target: str, activation: str | None) -> Calls:
+    """The same for ``activation(A @ B) @ C`` in steps.
+
+    Args:
+        arrays: A, B and C, where the target reaches them.
+        host: the same in host memory.
+        target: where ours runs.
+        activation: what is done to each element of the first product.
+    """
+    if target == CUDA.name:
+        return _tried(_torch_chain, arrays, activation) if _has_torch() else {}
+    if activation not in ACTIVATIONS:
+        return {}
+    (a, b, c), activate = (one.astype(np.float32) for one in host), ACTIVATIONS[activation]
+    return {NUMPY: lambda: activate(a @ b) @ c}
+
+
+def _torch_chain(arrays: Sequence[Any], activation: str | None) -> Calls:
+    (a, b, c), activate = map(as_tensor, arrays), _of_torch(activation)
+    return {"PyTorch, in steps": lambda: activate(a @ b) @ c}
+
+
+def reduce_rivals(
+    arrays: Sequence[Any],
+    host: Sequence[Array],
+    target: str,
+    activation: str | None,
+    asked: tuple[Sequence[str], int],
+) -> Calls:
+    """The same for reductions of ``activation(A @ B)``, which is stored.
+
+    Args:
+        arrays: A and B, where the target reaches them.
+        host: the same in host memory.
+        target: where ours runs.
+        activation: what is done to each element of the product.
+        asked: names of reductions, and along which axis.
+    """
+    if target == CUDA.name:
+        return _tried(_torch_reduce, arrays, activation, asked) if _has_torch() else {}
+    if activation not in ACTIVATIONS:
+        return {}
+    (a, b), activate, (names, axis) = (one.astype(np.float32) for one in host), ACTIVATIONS[activation], asked
+    known: dict[str, Callable[[Array], Array]] = {
+        "sum": lambda x: x.sum(axis),
+        "max": lambda x: x.max(axis),
+        "min": lambda x: x.min(axis),
+        "logsumexp": lambda x: _logsumexp(x, axis),
+    }
+
+    def call() -> list[Array]:
+        product = activate(a @ b)
+        return [known[name](product) for name in names]
+
+    return {NUMPY: call}
+
+
+def _logsumexp(x: Array, axis: int) -> Array:
+    high = x.max(axis, keepdims=True)
+    found: Array = np.log(np.exp(x - high).sum(axis)) + high.squeeze(axis)
+    return found
+
+
+def _torch_reduce(arrays: Sequence[Any], activation: str | None, asked: tuple[Sequence[str], int]) -> Calls:
+    import torch
+
+    (a, b), activate, (names, axis) = map(as_tensor, arrays), _of_torch(activation), asked
+    known = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}
+
+    def call() -> list[Any]:
+        product = activate(a @ b).float()
+        return [known[name](product, dim=axis) for name in names]
+
+    return {"PyTorch, in steps": call}
+
+
+def _of_torch(activation: str | None) -> Callable[[Any], Any]:
+    import torch
+
+    known: dict[str | None, Callable[[Any], Any]] = {
+        None: lambda x: x,
+        "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    }
+    return known.get(activation) or getattr(torch.nn.functional, str(activation))
+
+
+def _has_torch() -> bool:
+    # An installed PyTorch is slow to import; it is worth that where there is a GPU.
+    return "torch" in sys.modules or find_spec("torch") is not None
+
+
+def _tried(of: Callable[..., Calls], *given: Any) -> Calls:
+    """Calls that run; PyTorch says at the call which kernels it has for a problem."""
+    import torch
+
+    torch.set_float32_matmul_precision("highest")
+    try:
+        calls = of(*given)
+        for call in calls.values():
+            call()
+    except (RuntimeError, TypeError):
+        return {}
+    return calls

@@ -30,14 +30,13 @@ from tilewright.ops.scales import (
 from tilewright.packing import pack
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import arch_of, backend_named
-from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS
-from tilewright.tune.measure import Effort, first_time, measure, perf_line
+from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
 from tilewright.tune.rivals import as_tensor
-from tilewright.tune.statistics import Measurement
 from tilewright.tune.three_launches import ThreeLaunches
 from tilewright.tune.trial import OURS
 

@@ -23,11 +23,10 @@ from tilewright.lang.launch import block_index
 from tilewright.lang.operations import copy, load
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.products import plain, scaled
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.drivers import synchronize
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.gpu_memory import DeviceArray, device_put
+from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.targets.target import target_named
 
 Array = npt.NDArray[Any]

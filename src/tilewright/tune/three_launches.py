@@ -25,8 +25,8 @@ from tilewright.ops.widening import widen
 from tilewright.ops.widening_groups import widen_in_groups
 from tilewright.packing import unpack
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.decorator import kernel
-from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.gpu_memory import device_get, device_put
+from tilewright.runtime.kernel import kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.threads.distribution import raked
 

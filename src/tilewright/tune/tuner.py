@@ -9,13 +9,11 @@ from tilewright.errors import WrongResultError
 from tilewright.schedule.question import Candidate
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import Entry, class_of, extents_of
-from tilewright.tune.building import build
 from tilewright.tune.contest import Contest, Result
-from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
+from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
 from tilewright.tune.journal import Journal, Outcome
-from tilewright.tune.measure import Effort
+from tilewright.tune.measure import Effort, Interval
 from tilewright.tune.profiling import Progress, scaled
-from tilewright.tune.statistics import Interval
 
 UNTUNED = "untuned"
 FINALISTS = 4

@@ -13,9 +13,8 @@ import pytest
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam
 from tilewright.runtime import native
-from tilewright.runtime.arguments import packing
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.binding import bind
+from tilewright.runtime.binding import bind, packing
 from tilewright.runtime.libraries import Library
 from tilewright.targets import cpu
 from tilewright.targets.listing import Listing

@@ -26,9 +26,8 @@ from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Wo
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn, backends
 from tilewright.runtime.amdgcn import Toolchain
-from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
-from tilewright.runtime.binding import Binding
+from tilewright.runtime.binding import Binding, number
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.hip import HipBackend
 from tilewright.runtime.reference import PreparedReference

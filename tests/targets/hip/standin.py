@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from tilewright.amdgcn import execute, read_listing
-from tilewright.runtime import environment, hip, loaded, native, scratch, shared_objects, uploads
+from tilewright.runtime import comgr, environment, gpu_memory, hip, native, recent
+from tilewright.runtime.driver import UnwantedCode
 from tilewright.runtime.hip_driver import HIP_DRIVER
-from tilewright.runtime.unwanted import UnwantedCode
 
 SOURCE = Path(__file__).parent / "standin.cpp"
 POISON = 0xA5
@@ -285,12 +285,12 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     (folder / "stand_in.so").write_bytes(library_bytes())
     (folder / "lib" / "libamdhip64.so").symlink_to(folder / "stand_in.so")
     monkeypatch.setenv("ROCM_PATH", str(folder))
-    monkeypatch.setattr(shared_objects, "MAPPED", folder / "nothing")
+    monkeypatch.setattr(comgr, "MAPPED", folder / "nothing")
     monkeypatch.setattr(environment, "ROCM", folder)
     monkeypatch.setattr(HIP_DRIVER._process, "bindings", None)
     monkeypatch.setattr(HIP_DRIVER, "unwanted", UnwantedCode())
-    monkeypatch.setattr(scratch._process, "idle", {})
-    monkeypatch.setattr(uploads._process, "found", {})
+    monkeypatch.setattr(gpu_memory._process, "idle", {})
+    monkeypatch.setattr(gpu_memory._uploads, "found", {})
     code_object: Callable[[str, str, str], bytes] = hip._code_object
 
     def recorded(assembly: str, arch: str, name: str) -> bytes:
@@ -304,6 +304,6 @@ def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, made: StandIn) ->
     HIP_DRIVER.device.cache_clear()
     yield made
     HIP_DRIVER.device.cache_clear()
-    for known in list(loaded._entered._values.values()):
-        loaded._let_go(known)  # what was prepared for this device is no launch of another test's
+    for known in list(recent._entered._values.values()):
+        recent._let_go(known)  # what was prepared for this device is no launch of another test's
     made.check()

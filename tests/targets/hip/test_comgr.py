@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tilewright.errors import CompileError, ToolchainError
-from tilewright.runtime import amdgcn, comgr, environment, native, shared_objects
+from tilewright.runtime import amdgcn, comgr, environment, native
 
 from .standin import _HANDLER, put
 
@@ -144,7 +144,7 @@ def library(
     made = Library(getattr(request, "param", 3))
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setattr(environment, "ROCM", tmp_path)
-    monkeypatch.setattr(shared_objects, "MAPPED", tmp_path / "nothing")
+    monkeypatch.setattr(comgr, "MAPPED", tmp_path / "nothing")
     ctypes.CDLL(str(path)).standin_handler(made.handler)
     comgr.library.cache_clear()
     yield made

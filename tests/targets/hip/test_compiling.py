@@ -14,9 +14,8 @@ from tilewright.cli.doctor import hip_tools
 from tilewright.errors import CompileError, LaunchError, ToolchainError
 from tilewright.inspect.report import resources
 from tilewright.runtime import amdgcn
-from tilewright.runtime.amdgcn_resources import resources_of
 from tilewright.runtime.backends import backend_named
-from tilewright.runtime.hip import code_object
+from tilewright.runtime.hip import code_object, resources_of
 from tilewright.targets.amd import ARCHITECTURES, GFX942, GFX1151
 from tilewright.targets.hip.prelude import probe_text
 from tilewright.targets.simt.occupancy import limits

@@ -18,16 +18,14 @@ from tests.targets import signals
 import tilewright as tw
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.ops.products import plain
-from tilewright.runtime import dlpack, shared_objects
+from tilewright.runtime import comgr, dlpack
 from tilewright.runtime.arrays import current_stream, describe
 from tilewright.runtime.backends import backend_named
-from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.driver import Started
+from tilewright.runtime.gpu_launch import Launch
+from tilewright.runtime.gpu_memory import DeviceArray, device_put, scratch, uploads
 from tilewright.runtime.hip import code_object
 from tilewright.runtime.hip_driver import HIP_DRIVER
-from tilewright.runtime.launches import Launch
-from tilewright.runtime.scratch import scratch
-from tilewright.runtime.uploads import uploads
 from tilewright.targets.target import AMD_GPU
 from tilewright.tune.clocks import clock_for
 from tilewright.tune.trial import gemm_trial
@@ -354,12 +352,12 @@ def test_a_library_that_is_loaded_is_taken_before_any_other(
         path.parent.mkdir(parents=True)
         path.symlink_to(tmp_path / "stand_in.so")
     maps = tmp_path / "maps"
-    monkeypatch.setattr(shared_objects, "MAPPED", maps)
+    monkeypatch.setattr(comgr, "MAPPED", maps)
 
     def found(listed: str) -> str:
         maps.write_text(listed)
         signatures = {"hipGetDevice": "*i", "hipStreamGetId": "p *U"}
-        return shared_objects.SharedObject("libamdhip64.so", (7,), signatures, tmp_path / "rocm").path
+        return comgr.SharedObject("libamdhip64.so", (7,), signatures, tmp_path / "rocm").path
 
     line = "7f00-7f01 r-xp 00000000 08:01 123    {}\n"
     assert found(line.format("/usr/lib/libc.so.6")) == str(rocm)
@@ -378,5 +376,5 @@ def test_a_function_that_this_version_has_not(gpu: StandIn) -> None:
 
 def test_without_the_library_it_is_said_where_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match=r"libnothere\.so is not loaded.*not in .*lib.*loader") as caught:
-        shared_objects.SharedObject("libnothere.so", (1,), {}, tmp_path)
+        comgr.SharedObject("libnothere.so", (1,), {}, tmp_path)
     assert str(tmp_path / "lib") in str(caught.value)

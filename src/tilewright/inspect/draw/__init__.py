@@ -1,8 +1,7 @@
 """Pictures of layouts, maps, bank conflicts and timelines; shown by notebooks, saved as SVG or PNG."""
 
 from tilewright.inspect.draw.banks import bank_requests, draw_banks
-from tilewright.inspect.draw.layouts import draw_layout, offset_table
-from tilewright.inspect.draw.maps import draw_distribution
+from tilewright.inspect.draw.layouts import draw_distribution, draw_layout, offset_table
 from tilewright.inspect.draw.picture import Picture
 from tilewright.inspect.draw.timelines import draw_timeline
 from tilewright.namespaces import namespace

@@ -11,10 +11,23 @@ import numpy as np
 from tilewright.arch import REFERENCE
 from tilewright.calls import layouts
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
-from tilewright.inspect.draw.maps import spelled
-from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
-from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
-from tilewright.inspect.draw.picture import Picture
+from tilewright.inspect.draw.layouts import spelled
+from tilewright.inspect.draw.picture import (
+    FAINT,
+    HUES,
+    LINE,
+    MONO_WIDTH,
+    PAPER,
+    RULE,
+    Box,
+    Label,
+    Line,
+    Mark,
+    Picture,
+    Span,
+    mixed,
+    plain,
+)
 from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import LANES, WIDEST

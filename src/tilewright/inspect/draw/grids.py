@@ -7,9 +7,19 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import LayoutError
-from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
-from tilewright.inspect.draw.palette import FAINT, INK, LINE
-from tilewright.inspect.draw.picture import Picture
+from tilewright.inspect.draw.picture import (
+    FAINT,
+    INK,
+    LINE,
+    MONO_WIDTH,
+    Box,
+    Label,
+    Line,
+    Mark,
+    Picture,
+    Span,
+    plain,
+)
 
 MOST_CELLS = 8192
 MOST_ALONG = 512

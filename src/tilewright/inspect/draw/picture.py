@@ -1,17 +1,247 @@
-"""Pictures, which notebooks show and which are written as SVG, PNG, PDF or text."""
+"""Pictures: their colours and marks, and how they become SVG, PNG, PDF or text; notebooks show them."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from tilewright.errors import LayoutError
-from tilewright.inspect.draw.marks import Box, Label, Line, Mark, Span
-from tilewright.inspect.draw.palette import PAPER, RULE
-from tilewright.inspect.draw.raster import raster
+from tilewright.errors import LayoutError, ToolchainError
 from tilewright.runtime.outputs import output
+
+# ---------------------------------------------------------------- colours
+#
+# Everybody can tell them apart, and dark text on them is readable.
+
+
+PAPER = "#ffffff"
+INK = "#1f2328"
+FAINT = "#59636e"
+RULE = "#d1d9e0"
+LINE = "#8c959f"
+
+HUES = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#8c8c8c")
+"""Okabe and Ito's palette for readers with any colour vision, its black as grey.
+
+Source: M. Okabe, K. Ito, "Color Universal Design", 2008.
+"""
+
+TINTS = (0.68, 0.52, 0.36, 0.22)
+"""How much of a hue is left in each of the four tints."""
+
+_SCALE = ("#f4fae4", "#c5e6c3", "#7fcdbb", "#58a9cf")
+
+
+def mixed(colour: str, other: str, share: float) -> str:
+    """``share`` of one colour and the rest of another.
+
+    Example:
+        >>> mixed("#000000", "#ffffff", 0.25)
+        '#bfbfbf'
+    """
+    pairs = zip(_channels(colour), _channels(other), strict=True)
+    return "#" + "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in pairs)
+
+
+def of_thread(thread: int) -> str:
+    """The colour of a thread: neighbours in fours share a hue, and 32 threads have colours of their own."""
+    return mixed(HUES[thread // 4 % len(HUES)], PAPER, TINTS[thread % 4])
+
+
+def of_fraction(fraction: float) -> str:
+    """The colour of a number between 0 and 1: the larger, the darker."""
+    place = min(max(fraction, 0.0), 1.0) * (len(_SCALE) - 1)
+    at = min(int(place), len(_SCALE) - 2)
+    return mixed(_SCALE[at + 1], _SCALE[at], place - at)
+
+
+def contrast(colour: str, other: str) -> float:
+    """The contrast ratio of two colours, from 1 to 21; text is readable from 4.5 on.
+
+    Source: WCAG 2.2, "contrast ratio".
+
+    Example:
+        >>> round(contrast("#000000", "#ffffff"))
+        21
+    """
+    high, low = sorted((_luminance(colour), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _luminance(colour: str) -> float:
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (channel / 255 for channel in _channels(colour))
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+# ---------------------------------------------------------------- marks
+
+
+# Of the font's size. All usual monospaced fonts have this width; the other is a generous mean.
+MONO_WIDTH = 0.602
+SANS_WIDTH = 0.62
+BOLD_WIDTH = 0.68
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle; ``hatched`` where nothing exists; ``note`` is shown to those who point at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str = PAPER
+    edge: str = LINE
+    thick: float = 0.75
+    hatched: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Label:
+    """Text on one line; ``(x, y)`` is the middle of its height, and its ``anchor`` along it."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 10
+    anchor: Literal["start", "middle", "end"] = "middle"
+    ink: str = INK
+    bold: bool = False
+    mono: bool = True
+
+    @property
+    def width(self) -> float:
+        """About how wide it is; wider rather than narrower."""
+        return (
+            len(self.text)
+            * self.size
+            * (MONO_WIDTH if self.mono else BOLD_WIDTH if self.bold else SANS_WIDTH)
+        )
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of the text."""
+        left = self.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[self.anchor] * self.width
+        return left, self.y - self.size / 2, left + self.width, self.y + self.size / 2
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    ink: str = INK
+    thick: float = 1.5
+
+
+Mark: TypeAlias = Box | Label | Line
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a line of text, and the colour behind it."""
+
+    text: str
+    fill: str | None = None
+
+
+def plain(lines: Iterable[str]) -> tuple[tuple[Span, ...], ...]:
+    """Lines without colours."""
+    return tuple((Span(line),) for line in lines)
+
+
+# ---------------------------------------------------------------- PNG and PDF, through matplotlib
+
+
+PIXELS_PER_INCH = 96
+POINTS_PER_INCH = 72
+SHARPNESS = 2
+"""Pixels of a PNG per pixel of the picture."""
+
+_ANCHORS = {"start": "left", "middle": "center", "end": "right"}
+
+
+def raster(marks: Sequence[Mark], size: tuple[float, float], suffix: str) -> bytes:
+    """Marks on paper of a size in pixels, in the format of a file with that suffix.
+
+    Raises:
+        ToolchainError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
+    except ImportError:
+        raise ToolchainError(
+            f"{suffix} pictures need matplotlib: pip install 'tilewright[plot]'; .svg and .txt do not"
+        ) from None
+    width, height = size
+    figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    for order, mark in enumerate(marks):
+        _add(axes, Rectangle, mark, order)
+    # The same picture is the same file: no date.
+    metadata = {"CreationDate": None} if suffix == ".pdf" else None
+    made = io.BytesIO()
+    with mpl.rc_context({"hatch.linewidth": 1.5}):
+        figure.savefig(
+            made, format=suffix[1:], dpi=SHARPNESS * PIXELS_PER_INCH, facecolor=PAPER, metadata=metadata
+        )
+    return made.getvalue()
+
+
+def _add(axes: Any, rectangle: Any, mark: Mark, order: int) -> None:
+    points = POINTS_PER_INCH / PIXELS_PER_INCH
+    match mark:
+        case Box():
+            place = ((mark.x, mark.y), mark.width, mark.height)
+            if mark.hatched:
+                axes.add_patch(
+                    rectangle(*place, facecolor=PAPER, edgecolor=RULE, hatch="////", lw=0, zorder=order)
+                )
+            fill = "none" if mark.hatched else mark.fill
+            axes.add_patch(
+                rectangle(*place, facecolor=fill, edgecolor=mark.edge, lw=mark.thick * points, zorder=order)
+            )
+        case Line():
+            axes.plot(
+                [mark.x0, mark.x1], [mark.y0, mark.y1], color=mark.ink, lw=mark.thick * points, zorder=order,
+                solid_capstyle="butt",
+            )  # fmt: skip
+        case Label():
+            axes.text(
+                mark.x,
+                mark.y + mark.size * 0.35,
+                mark.text.replace("$", r"\$"),
+                size=mark.size * points,
+                ha=_ANCHORS[mark.anchor],
+                va="baseline",
+                color=mark.ink,
+                weight="bold" if mark.bold else "normal",
+                family="DejaVu Sans Mono" if mark.mono else "DejaVu Sans",
+                zorder=order,
+            )
+
+
+# ---------------------------------------------------------------- pictures
+
 
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 SANS = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, DejaVu Sans, sans-serif"

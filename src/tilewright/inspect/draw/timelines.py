@@ -9,10 +9,23 @@ from dataclasses import dataclass
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks
-from tilewright.inspect.draw.maps import spelled
-from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
-from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
-from tilewright.inspect.draw.picture import Picture
+from tilewright.inspect.draw.layouts import spelled
+from tilewright.inspect.draw.picture import (
+    FAINT,
+    HUES,
+    LINE,
+    MONO_WIDTH,
+    PAPER,
+    RULE,
+    Box,
+    Label,
+    Line,
+    Mark,
+    Picture,
+    Span,
+    mixed,
+    plain,
+)
 from tilewright.inspect.timeline import Event, Lengths, Timeline
 from tilewright.targets.reference.recorder import Touch
 

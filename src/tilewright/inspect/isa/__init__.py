@@ -26,14 +26,10 @@ of shared memory met in banks when the listing was executed (`execute_listing`, 
 """
 
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
-from tilewright.inspect.isa.gates import Breach, Gates, broken
-from tilewright.inspect.isa.instructions import IsaLine, Kind
-from tilewright.inspect.isa.loops import Body, Loop
+from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop
 from tilewright.inspect.isa.making import isa_report, report_of
-from tilewright.inspect.isa.page import page
-from tilewright.inspect.isa.reading import Isa, read_isa
-from tilewright.inspect.isa.report import IsaReport
-from tilewright.inspect.isa.sources import Source, sources
+from tilewright.inspect.isa.reading import Breach, Gates, Isa, broken, read_isa
+from tilewright.inspect.isa.report import IsaReport, Source, page, sources
 
 __all__ = [
     "BankCounter",

@@ -13,9 +13,8 @@ from tilewright.amdgcn.lds import Watch
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam, passed_params
-from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.binding import bind
+from tilewright.runtime.binding import bind, number
 from tilewright.runtime.executable import Executable
 from tilewright.threads.banks import bank_passes, lanes_together, served_together
 

@@ -1,8 +1,10 @@
-"""What an instruction is there for, how wide its accesses are, and where it jumps: for AMD's instructions."""
+"""Kinds, access widths and jumps of AMD's instructions, and the natural loops that the jumps form."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -110,3 +112,187 @@ def amd_line(instruction: Instruction) -> IsaLine:
         *(instruction.line, instruction.text, name, kind, size, accesses, jumps),
         falls=not _END.match(name),
     )
+
+
+# ---------------------------------------------------------------- loops of a listing
+
+
+@dataclass(frozen=True)
+class Body:
+    """Some instructions, in the order of the listing, and figures of them; each is counted once.
+
+    Args:
+        lines: the instructions.
+    """
+
+    lines: tuple[IsaLine, ...]
+
+    @property
+    def mix(self) -> Counter[Kind]:
+        """How many there are of each kind."""
+        return Counter(line.kind for line in self.lines)
+
+    @property
+    def mnemonics(self) -> Counter[str]:
+        """How often each instruction stands there."""
+        return Counter(line.mnemonic for line in self.lines)
+
+    def of(self, *kinds: Kind) -> tuple[IsaLine, ...]:
+        """Those of some kinds."""
+        return tuple(line for line in self.lines if line.kind in kinds)
+
+    def widths(self, *kinds: Kind) -> Counter[int]:
+        """How many accesses of each width there are: by bytes of one lane, an instruction with two as two."""
+        found: Counter[int] = Counter()
+        for line in self.of(*kinds):
+            found[line.bytes] += line.accesses
+        return found
+
+    @property
+    def matrix_per_load(self) -> float:
+        """Matrix instructions for each load of global memory; infinite where there are none."""
+        loads = len(self.of(Kind.GLOBAL_LOAD, Kind.TO_SHARED))
+        return _per(len(self.of(Kind.MATRIX)), loads)
+
+    @property
+    def matrix_per_shared_load(self) -> float:
+        """Matrix instructions for each load of shared memory; infinite where there are none."""
+        return _per(len(self.of(Kind.MATRIX)), len(self.of(Kind.SHARED_LOAD)))
+
+    @property
+    def flushes_per_barrier(self) -> float:
+        """Instructions that invalidate caches or write them back, for each barrier; infinite without one."""
+        return _per(len(self.of(Kind.FLUSH)), len(self.of(Kind.BARRIER)))
+
+
+def _per(count: int, of: int) -> float:
+    return count / of if of else float("inf") if count else 0.0
+
+
+@dataclass(frozen=True)
+class Loop(Body):
+    """A loop: what may be executed again once its header was.
+
+    Args:
+        lines: its instructions, without those of the loops in it.
+        label: of its header.
+        first: the line of the listing at which a turn begins.
+        depth: 1 for a loop that lies in no other.
+        around: the label of the loop that it lies in; empty for none.
+    """
+
+    label: str
+    first: int
+    depth: int
+    around: str
+
+    @property
+    def turn(self) -> tuple[IsaLine, ...]:
+        """Its instructions from where a turn begins; what stands before that comes last."""
+        at = next(at for at, line in enumerate(self.lines) if line.line >= self.first)
+        return (*self.lines[at:], *self.lines[:at])
+
+
+def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[Loop, ...]:
+    """The natural loops of a program, those that begin first before others.
+
+    An edge back to an instruction that all ways there lead through makes one; edges back to the same
+    instruction make one together.
+
+    Args:
+        lines: the instructions of the program, from its entry.
+        labels: by its name, which instruction follows a label.
+
+    Example:
+        >>> step, back = (IsaLine(n, "", "", Kind.VECTOR, jumps=at) for n, at in enumerate(["", "again"]))
+        >>> found = find_loops([step, step, back], {"again": 1})
+        >>> [(loop.label, len(loop.lines), loop.depth) for loop in found]
+        [('again', 2, 1)]
+    """
+    blocks = _Blocks(lines, labels)
+    members = blocks.loops()
+    names = {at: name for name, at in labels.items()}
+    found = []
+    for header, inside in members.items():
+        outer = [h for h, others in members.items() if h != header and header in others]
+        own = inside - {at for h, others in members.items() if h != header and h in inside for at in others}
+        around = min(outer, key=lambda h: len(members[h]), default=None)
+        label = names.get(blocks.starts[header], "")
+        of = "" if around is None else names.get(blocks.starts[around], "")
+        first = lines[blocks.starts[header]].line
+        found.append(Loop(tuple(blocks.lines(own)), label, first, len(outer) + 1, of))
+    return tuple(found)
+
+
+class _Blocks:
+    """Stretches of instructions of which either all are executed or none.
+
+    Args:
+        lines: the program.
+        labels: which instruction follows each label.
+    """
+
+    def __init__(self, lines: Sequence[IsaLine], labels: Mapping[str, int]) -> None:
+        self.program = lines
+        places = {at for at in labels.values() if at < len(lines)}
+        places |= {at + 1 for at, line in enumerate(lines[:-1]) if line.jumps or not line.falls}
+        self.starts = sorted(places | {0})
+        number = {at: block for block, at in enumerate(self.starts)}
+        ends = [*self.starts[1:], len(lines)]
+        self.next: list[list[int]] = [[] for _ in self.starts]
+        self.before: list[list[int]] = [[] for _ in self.starts]
+        for block, end in enumerate(ends):
+            last = lines[end - 1]
+            targets = [number[labels[last.jumps]]] if labels.get(last.jumps, len(lines)) < len(lines) else []
+            targets += [block + 1] if last.falls and end < len(lines) else []
+            self.next[block] = targets
+            for target in targets:
+                self.before[target].append(block)
+
+    def lines(self, blocks: Iterable[int]) -> Iterable[IsaLine]:
+        """The instructions of some blocks, in their order."""
+        ends = [*self.starts[1:], len(self.program)]
+        for block in sorted(blocks):
+            yield from self.program[self.starts[block] : ends[block]]
+
+    def loops(self) -> dict[int, set[int]]:
+        """The blocks of each loop, by its header."""
+        through = self._ways()
+        found: dict[int, set[int]] = {}
+        for block, targets in enumerate(self.next):
+            for header in targets:
+                if block in through and header in through[block]:
+                    found.setdefault(header, {header}).update(self._reaching(block, header))
+        return dict(sorted(found.items()))
+
+    def _ways(self) -> dict[int, set[int]]:
+        """The blocks that all ways to a block lead through, for each that is reached."""
+        order, seen = [], set()
+        waiting = [0]
+        while waiting:
+            block = waiting.pop()
+            if block not in seen:
+                seen.add(block)
+                order.append(block)
+                waiting += self.next[block]
+        through = {block: set(seen) for block in order} | {0: {0}}
+        changed = True
+        while changed:
+            changed = False
+            for block in order[1:]:
+                known = [through[at] for at in self.before[block] if at in through]
+                new = {block} | set.intersection(*known)
+                if new != through[block]:
+                    through[block], changed = new, True
+        return through
+
+    def _reaching(self, block: int, header: int) -> set[int]:
+        """The blocks from which a block is reached without its loop's header, and itself."""
+        found: set[int] = set()
+        waiting = [block]
+        while waiting:
+            at = waiting.pop()
+            if at != header and at not in found:
+                found.add(at)
+                waiting += self.before[at]
+        return found

@@ -1,16 +1,17 @@
-"""From a compiler's listing to what is measured of it."""
+"""What a compiler's listing contains, measured, and the gates that a kernel's main loop must pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.amdgcn import ListingError, read_listing
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa.instructions import IsaLine, Kind, amd_line
-from tilewright.inspect.isa.loops import Body, Loop, find_loops
-from tilewright.runtime.amdgcn_resources import resources_in, threads_in
+from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop, amd_line, find_loops
+from tilewright.runtime.hip import resources_in, threads_in
 from tilewright.targets.simt.occupancy import limits
 from tilewright.targets.target import HIP
 
@@ -116,3 +117,170 @@ def isa_of(
     room = limits(arch, resources["registers"], resources.get("shared_bytes", 0), threads)
     names = {lines[at].line: name for name, at in used.items()}
     return Isa(arch, kernel, Body(tuple(lines)), find_loops(lines, used), resources, room, names)
+
+
+# ---------------------------------------------------------------- gates
+#
+# A gate names something that the main loop of a kernel must not have if it is to keep matrix cores busy.
+
+
+@dataclass(frozen=True)
+class Gates:
+    """What is asked of a kernel; all but registers and warps of its main loop, where instructions count once.
+
+    Args:
+        matrix_per_load: fewest matrix instructions for each load of global memory.
+        loads: of global memory in a turn; None for any number.
+        global_bytes: fewest bytes of one lane's access to global memory.
+        shared_load_bytes: fewest bytes that one lane loads from shared memory at once.
+        shared_store_bytes: fewest bytes that one lane stores there at once.
+        spills: most registers that are kept in memory, or in lanes of others within the loop.
+        barriers: most barriers in a turn.
+        flushes_per_barrier: most instructions that invalidate caches, for each barrier.
+        waits_for_loads: most waits for what the turn itself loads before its last matrix instruction; it is
+            multiplied in the next one, and should be on its way until then.
+        loads_behind_matrix: most loads of global memory that a turn issues after its first matrix
+            instruction; those before it are on their way while the whole tile is multiplied.
+        registers: most vector registers of a thread; None for any number.
+        warps: fewest warps that a SIMD executes in turns.
+    """
+
+    matrix_per_load: float = 4
+    loads: int | None = None
+    global_bytes: int = 16
+    shared_load_bytes: int = 16
+    shared_store_bytes: int = 16
+    spills: int = 0
+    barriers: int = 2
+    flushes_per_barrier: float = 0
+    waits_for_loads: int = 0
+    loads_behind_matrix: int = 0
+    registers: int | None = None
+    warps: int = 1
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One gate that a kernel does not pass.
+
+    Args:
+        gate: the field of `Gates`.
+        value: what was found.
+        limit: what the gate asks for.
+        where: the instructions that are meant, and how often each stands there; may be empty.
+    """
+
+    gate: str
+    value: float
+    limit: float
+    where: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        sign = "at least" if self.gate in _LEAST else "exactly" if self.gate == "loads" else "at most"
+        where = ", ".join(f"{count} {name}" for name, count in self.where)
+        return f"{self.gate}: {self.value:g}, {sign} {self.limit:g}" + (f" ({where})" if where else "")
+
+
+_LEAST = ("matrix_per_load", "global_bytes", "shared_load_bytes", "shared_store_bytes", "warps")
+
+
+def broken(isa: Isa, gates: Gates) -> tuple[Breach, ...]:
+    """What a kernel breaks of what is asked of it; empty if it passes all gates.
+
+    Args:
+        isa: the kernel's machine code.
+        gates: what is asked.
+
+    Raises:
+        LaunchError: the kernel has no main loop.
+
+    Example:
+        >>> print(Breach("global_bytes", 2, 16, (("global_load_u16", 32),)))
+        global_bytes: 2, at least 16 (32 global_load_u16)
+    """
+    return tuple(one for gate in _GATES for one in gate(isa, gates))
+
+
+_LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
+"""In a wait, how many loads of global memory may still be on their way behind it."""
+
+
+def _matrix(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    if (found := isa.main.matrix_per_load) < gates.matrix_per_load:
+        matrix = isa.main.of(Kind.MATRIX, Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+        yield Breach("matrix_per_load", found, gates.matrix_per_load, _counted(matrix))
+
+
+def _loads(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    loads = isa.main.of(Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+    if gates.loads is not None and len(loads) != gates.loads:
+        yield Breach("loads", len(loads), gates.loads, _counted(loads))
+
+
+def _widths(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    to_global = (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.TO_SHARED)
+    for name, limit, kinds in (
+        ("global_bytes", gates.global_bytes, to_global),
+        ("shared_load_bytes", gates.shared_load_bytes, (Kind.SHARED_LOAD,)),
+        ("shared_store_bytes", gates.shared_store_bytes, (Kind.SHARED_STORE,)),
+    ):
+        narrow = [line for line in isa.main.of(*kinds) if line.bytes < limit]
+        if narrow:
+            yield Breach(name, min(line.bytes for line in narrow), limit, _counted(narrow))
+
+
+def _spills(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    kept = isa.main.of(Kind.STACK, Kind.LANE)
+    registers = isa.resources.get("spilled_registers", 0)
+    words = sum(isa.resources.get(name, 0) for name in ("stack_bytes", "spill_store_bytes")) // 4
+    if (found := max(registers, words, len(kept))) > gates.spills:
+        yield Breach("spills", found, gates.spills, _counted(kept))
+
+
+def _barriers(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    barriers, flushes = isa.main.of(Kind.BARRIER), isa.main.of(Kind.FLUSH)
+    if len(barriers) > gates.barriers:
+        yield Breach("barriers", len(barriers), gates.barriers, _counted(barriers))
+    if (found := isa.main.flushes_per_barrier) > gates.flushes_per_barrier:
+        yield Breach("flushes_per_barrier", found, gates.flushes_per_barrier, _counted(flushes))
+
+
+def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    turn = isa.main.turn
+    last = max(at for at, line in enumerate(turn) if line.kind is Kind.MATRIX)
+    loads, waits = 0, []
+    for line in turn[:last]:
+        loads += line.kind in (Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+        if (found := _LEFT.search(line.text)) and line.kind is Kind.WAIT and int(found[1], 0) < loads:
+            waits.append(line)
+    if len(waits) > gates.waits_for_loads:
+        yield Breach("waits_for_loads", len(waits), gates.waits_for_loads, _counted(waits))
+
+
+def _order(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    turn = isa.main.turn
+    first = next(at for at, line in enumerate(turn) if line.kind is Kind.MATRIX)
+    late = [line for line in turn[first:] if line.kind in (Kind.GLOBAL_LOAD, Kind.TO_SHARED)]
+    if len(late) > gates.loads_behind_matrix:
+        yield Breach("loads_behind_matrix", len(late), gates.loads_behind_matrix, _counted(late))
+
+
+def _registers(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    found = isa.resources["registers"]
+    if gates.registers is not None and found > gates.registers:
+        yield Breach("registers", found, gates.registers, (("registers", found),))
+
+
+def _occupancy(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    if (found := min(isa.limits.values())) < gates.warps:
+        limited = tuple((name, isa.limits[name]) for name in isa.limited_by)
+        yield Breach("warps", found, gates.warps, limited)
+
+
+_GATES: tuple[Callable[[Isa, Gates], Iterator[Breach]], ...] = (
+    *(_matrix, _loads, _widths, _spills, _barriers, _waits, _order, _registers, _occupancy),
+)
+
+
+def _counted(lines: Iterable[IsaLine]) -> tuple[tuple[str, int], ...]:
+    return tuple(Counter(line.mnemonic for line in lines).items())

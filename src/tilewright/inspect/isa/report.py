@@ -1,19 +1,142 @@
-"""What is told of a kernel's machine code: figures of its main loop, and the loop with the author's lines."""
+"""The report of a kernel's machine code: figures of its main loop, the author's lines, as text or HTML."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 
 from tilewright.inspect.isa.execution import Conflicts
-from tilewright.inspect.isa.instructions import IsaLine, Kind
-from tilewright.inspect.isa.loops import Body, Loop
+from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop
 from tilewright.inspect.isa.reading import LOADS, Isa
-from tilewright.inspect.isa.sources import Source
 from tilewright.ir.copies import is_bulk
-from tilewright.ir.ops import Copy
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Op
+from tilewright.ir.ops import Copy, For
 from tilewright.symbolic.arithmetic import product
+from tilewright.targets.listing import Listing
+
+# ----------------------------------------------------------------
+# Sources of an instruction: operation, array, author's line.
+
+
+_LOC = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\b(.*)$")
+_PLACE = re.compile(r":(\d+):\d+")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an instruction comes from.
+
+    Args:
+        line: of the emitted text.
+        op: the operation that it was emitted for.
+        tensors: the author's arrays that are meant: those that it accesses, or those whose numbers it moves.
+        says: what the operation does.
+        place: the author's line, and the field of the schedule, if one made the operation.
+    """
+
+    line: int
+    op: Op
+    tensors: tuple[str, ...]
+    says: str
+    place: str
+
+
+def sources(listing: Listing, lines: Mapping[int, int]) -> dict[int, Source]:
+    """Where instructions come from, for those of which it is known.
+
+    Args:
+        listing: the emitted text, with the operations that its lines spell.
+        lines: for instructions, by whatever names them, the line of the text that each was compiled from.
+    """
+    text, held = listing.text.splitlines(), holdings(listing.kernel)
+    names = [param.name for param in listing.kernel.tensors]
+    first: dict[int, int] = {}
+    for line, of in sorted(listing.lines.items()):
+        first.setdefault(id(of), line)
+    known: dict[int, Source] = {}
+    found = {}
+    for name, line in lines.items():
+        if (op := listing.lines.get(line)) is None:
+            continue
+        if line not in known:
+            begins = text[first[id(op)] - 1].strip()
+            known[line] = Source(line, op, _arrays(op, held, names), _says(op, begins), _place(op))
+        found[name] = known[line]
+    return found
+
+
+def compiled_lines(listing: str) -> dict[int, int]:
+    r"""For each line of a compiler's listing, the line of the source that it says it was made of.
+
+    Where functions were inlined, that is the line that calls the outermost of them.
+
+    Args:
+        listing: with directives ``.loc``, behind which the compiler says what was inlined where.
+
+    Example:
+        >>> compiled_lines(".loc 0 9 1 ; k.hip:9:1 @[ k.hip:48:2 ]\n s_nop 0\n .loc 0 0 0\n s_nop 1")
+        {2: 48}
+    """
+    found, current = {}, 0
+    for number, text in enumerate(listing.splitlines(), 1):
+        if match := _LOC.match(text):
+            places = _PLACE.findall(match[2])
+            current = int(places[-1] if places else match[1])
+        elif current:
+            found[number] = current
+    return found
+
+
+def holdings(kernel: Kernel) -> dict[str, frozenset[str]]:
+    """Whose numbers each buffer holds, or what was computed of them: the names of arrays.
+
+    Args:
+        kernel: lowered.
+    """
+    arrays = {param.name: frozenset([param.name]) for param in kernel.tensors}
+    held, before = dict(arrays), -1
+    while sum(map(len, held.values())) != before:
+        before = sum(map(len, held.values()))
+        for op in kernel.walk():
+            of = frozenset().union(*(held.get(value.buffer.name, frozenset()) for value in op.read))
+            for value in (*op.written, *op.results):
+                name = getattr(value, "buffer", value).name
+                held[name] = arrays.get(name) or held.get(name, frozenset()) | of
+    return held
+
+
+def _arrays(op: Op, held: Mapping[str, frozenset[str]], names: list[str]) -> tuple[str, ...]:
+    touched = {value.buffer.name for value in (*op.read, *op.written)}
+    found = touched & set(names) or frozenset().union(*(held.get(name, frozenset()) for name in touched))
+    return tuple(name for name in names if name in found)
+
+
+def _says(op: Op, begins: str) -> str:
+    """What an operation does: the comment with which its text begins, or that itself."""
+    if isinstance(op, For):
+        return f"loop over {op.index.name}"
+    words = begins.removeprefix("// ")
+    if op.location is not None and words != begins:
+        words = words.partition(": ")[2] or words
+    if isinstance(op, Copy):
+        words = words.removeprefix(f"{op.source} -> {op.target}")
+        words = f"{op.source.buffer.name} -> {op.target.buffer.name}{words}"
+    return words
+
+
+def _place(op: Op) -> str:
+    if op.location is None:
+        return ""
+    origin = op.location.origin
+    return str(op.location.frame) + ("" if origin is None else f" {origin.field}")
+
+
+# ---------------------------------------------------------------- the report
+
 
 MEMORY = (
     *(Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.TO_SHARED),
@@ -177,3 +300,54 @@ def _resources(isa: Isa) -> Iterator[tuple[str, ...]]:
         limited = " and ".join(name.replace("_", " ") for name in isa.limited_by)
         fewest = min(isa.limits.values())
         yield "warps of a SIMD", f"{fewest}, limited by {limited}; there is room for {room}"
+
+
+# ---------------------------------------------------------------- HTML: one page that loads nothing
+
+
+_COLOURS = {
+    Kind.MATRIX: "#d3f9d8",
+    Kind.GLOBAL_LOAD: "#d0ebff",
+    Kind.TO_SHARED: "#d0ebff",
+    Kind.GLOBAL_STORE: "#d0ebff",
+    Kind.SHARED_LOAD: "#fff3bf",
+    Kind.SHARED_STORE: "#ffe8cc",
+    Kind.BARRIER: "#ffd8d8",
+    Kind.WAIT: "#f3d9fa",
+    Kind.STACK: "#ffa8a8",
+    Kind.LANE: "#ffa8a8",
+    Kind.FLUSH: "#ffa8a8",
+}
+_STYLE = """
+body { font: 15px/1.4 system-ui, sans-serif; color: #1f2328; background: #fff; margin: 2em; }
+table { border-collapse: collapse; margin: 0.5em 0 1.5em; }
+td, th { text-align: left; padding: 1px 12px 1px 4px; vertical-align: top; }
+th { border-bottom: 1px solid #d0d7de; }
+.listing td { font: 13px/1.35 ui-monospace, monospace; white-space: pre; }
+.label td { color: #57606a; }
+"""
+
+
+def page(report: IsaReport) -> str:
+    """The page of a report."""
+    title = escape(report.title)
+    parts = [f"<h1>{title}</h1>"]
+    for name, rows in report.tables().items():
+        parts += [f"<h2>{escape(name)}</h2>", "<table>", *(_row(row) for row in rows), "</table>"]
+    parts += [f"<p>{escape(remark)}</p>" for remark in report.remarks()]
+    for name, loop in report.loops().items():
+        parts += [f"<h2>{escape(name)}, from where a turn begins</h2>", '<table class="listing">']
+        parts += [_row(COLUMNS, "th")]
+        for line, label, cells in report.rows(loop):
+            if label:
+                parts.append(f'<tr class="label"><td></td><td>{escape(label)}:</td></tr>')
+            parts.append(_row(cells, colour=_COLOURS.get(line.kind, ""), about=line.kind.value))
+        parts.append("</table>")
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return "\n".join(["<!doctype html>", f"<html><head>{head}</head><body>", *parts, "</body></html>", ""])
+
+
+def _row(cells: Iterable[str], tag: str = "td", colour: str = "", about: str = "") -> str:
+    style = f' style="background:{colour}"' if colour else ""
+    named = f' title="{escape(about)}"' if about else ""
+    return f"<tr{style}{named}>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

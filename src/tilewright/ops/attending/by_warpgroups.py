@@ -35,7 +35,7 @@ from tilewright.ops.attending.items import Item, Items
 from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
 from tilewright.ops.attending.softmax import BySoftmax, Softmax
 from tilewright.ops.attending.tiles import PANEL, WarpgroupTiles
-from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import kernel
 from tilewright.targets.atoms import wgmma
 
 WARPS, ROWS = 4, 64

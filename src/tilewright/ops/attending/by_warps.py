@@ -19,7 +19,7 @@ from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
 from tilewright.ops.attending.softmax import BySoftmax, Softmax
 from tilewright.ops.attending.tiles import WarpTiles
-from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import kernel
 
 
 @kernel(**PARAMETERS)

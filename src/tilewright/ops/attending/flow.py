@@ -13,7 +13,7 @@ from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import maximum, where
 from tilewright.lang.functions import exp, log
 from tilewright.ops.ending import ACTIVATIONS
-from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import kernel
 
 
 @kernel(

@@ -1,0 +1,328 @@
+"""`tilewright attention`, `chain`, `reduce`: each runs one fused kernel, verifies each element, and times."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time as clock
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tilewright.checking.compare import Array
+from tilewright.checking.references import ACTIVATIONS as MEANINGS
+from tilewright.checking.references import attention_room, chained, reductions, softmax_attention
+from tilewright.cli.console import (
+    Activation,
+    Seed,
+    TargetName,
+    UsageError,
+    choose,
+    choose_activation,
+    duration,
+    reports,
+    say,
+    working,
+)
+from tilewright.cli.perf import by, perf
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.dtypes import f32
+from tilewright.errors import WrongResultError
+from tilewright.ops.attending.problem import SUPPORTED
+from tilewright.ops.attention import attention as attend
+from tilewright.ops.gemm_chain import FUSED, gemm_chain
+from tilewright.ops.reduced_matmul import REDUCTIONS, reduced_matmul
+from tilewright.runtime.gpu_memory import device_get, device_put
+from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
+from tilewright.tune.rivals import attention_rivals, chain_rivals, reduce_rivals
+
+SIZES = {
+    REFERENCE.name: [1, 2, 100, 100, 64],
+    CPU.name: [1, 8, 512, 512, 64],
+    CUDA.name: [1, 8, 4096, 4096, 128],
+}
+"""Extents by target, if none are given; those of a GPU for the others."""
+
+
+@reports
+def attention(
+    extents: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            metavar="[B H M N D]",
+            help="Batches, heads, rows of queries and of keys, and columns. Default: 1 8 512 512 64 "
+            "(cuda: 1 8 4096 4096 128, reference: 1 2 100 100 64).",
+            show_default=False,
+        ),
+    ] = None,
+    heads_of_keys: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Heads of keys and values, of which that of queries is a multiple.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Element type: f16, bf16 or f32.")] = "f16",
+    causal: Annotated[bool, typer.Option(help="Row i sees the keys up to i + DIAGONAL only.")] = False,
+    diagonal: Annotated[
+        int | None,
+        typer.Option(
+            help="Where the causal mask begins, as of tw.attention; 0 is PyTorch's. "
+            "Default: N - M, so that the last row sees every key.",
+            show_default=False,
+        ),
+    ] = None,
+    target: TargetName = CPU.name,
+    kernel: Annotated[
+        str | None,
+        typer.Option(help="Which kernel: warps or warpgroups. Default: as tw.attention.", show_default=False),
+    ] = None,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    seed: Seed = 0,
+) -> None:
+    """Compute softmax(Q K^T / sqrt(D)) V of random arrays, verify every element, and time it.
+
+    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where those products
+    count that a mask leaves, and the bytes are those of Q, K, V and the result once each.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    choose("target", target, tuple(TARGETS))
+    choose("dtype", dtype, tuple(map(str, SUPPORTED)))
+    usual = SIZES.get(target, SIZES[CUDA.name])
+    sizes = extents or usual
+    if len(sizes) != 5:
+        raise UsageError(f"{len(sizes)} extents; nearest legal choice: five, as {usual}")
+    batches, heads, rows, keys, columns = sizes
+    shared = heads_of_keys or heads
+    if diagonal is not None and not causal:
+        raise UsageError(f"--diagonal {diagonal} without --causal; nearest: --causal --diagonal {diagonal}")
+    shift = (keys - rows if diagonal is None else diagonal) if causal else None
+    with working("making the arrays"):
+        rng, element = np.random.default_rng(seed), dtype_named(dtype).numpy
+        q, k, v = (
+            rng.standard_normal((batches, h, n, columns)).astype(element)
+            for h, n in ((heads, rows), (shared, keys), (shared, keys))
+        )
+        arrays = [device_put(x, target) for x in (q, k, v, np.full_like(q, np.nan))]
+    say("operands", f"Q {by(q.shape)}, K and V {by(k.shape)}, {dtype}: random numbers")
+    words: dict[str, Any] = {
+        "causal": causal,
+        "diagonal": shift or 0,
+        "kernel": kernel,
+        "target": target,
+    }
+    call = functools.partial(attend, *arrays[:3], out=arrays[3], **words)
+    with working("running"):
+        begun = clock.perf_counter()
+        call()
+        found = device_get(arrays[3])
+    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    with working("verifying"):
+        worst = _worst((q, k, v, found), shift)
+    say(
+        "verify",
+        f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound",
+    )
+    if time:
+        name = f"attention<{target}, {'causal ' * causal}{dtype} {by(sizes)}>"
+        pairs = math.prod(q.shape[:2]) * _seen(rows, keys, shift)
+        moved = sum(array.nbytes for array in (q, k, v, found))
+        rivals = functools.partial(attention_rivals, arrays[:3], (q, k, v), target, shift)
+        perf(call, target, 4 * columns * pairs, moved, name, rivals)
+
+
+def _seen(rows: int, keys: int, shift: int | None) -> int:
+    """How many pairs of a row of queries and a key a mask leaves."""
+    return rows * keys if shift is None else int(np.clip(np.arange(rows) + shift + 1, 0, keys).sum())
+
+
+def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> float:
+    """The largest error, as a share of its bound, head by head.
+
+    Raises:
+        WrongResultError: an element is beyond its bound.
+    """
+    q, k, v, found = arrays
+    worst, scale = 0.0, 1 / math.sqrt(q.shape[-1])
+    for b, h in np.ndindex(q.shape[:2]):
+        g = h * k.shape[1] // q.shape[1]
+        for begin in range(0, q.shape[2], 1024):
+            part = slice(begin, begin + 1024)
+            seen = None if shift is None else shift + begin
+            one = (q[b, h, part], k[b, g], v[b, g], scale, seen)
+            error = np.abs(found[b, h, part].astype(np.float64) - softmax_attention(*one))
+            worst = max(worst, float(np.nan_to_num(error / attention_room(*one), nan=np.inf).max()))
+    if worst > 1:
+        raise WrongResultError(f"an element is off by {worst:.3g} of its bound")
+    return worst
+
+
+# ----------------------------------------------------------------
+# `tilewright chain`: two products, one after the other.
+
+
+CHAIN_SIZES = {
+    REFERENCE.name: [100, 64, 100, 64],
+    CPU.name: [4096, 64, 512, 64],
+    CUDA.name: [65536, 128, 512, 128],
+}
+"""Extents by target, if none are given; those of a GPU for the others."""
+
+
+@reports
+def chain(
+    extents: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            metavar="[M K N P]",
+            help="A is M x K, B is K x N and C is N x P. Default: 4096 64 512 64 "
+            "(cuda: 65536 128 512 128, reference: 100 64 100 64).",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Element type: f16, bf16 or f32.")] = "f16",
+    activation: Activation = None,
+    fused: Annotated[
+        bool | None,
+        typer.Option("--fused/--two", help="One kernel, or two that store A B. Default: as tw.gemm_chain."),
+    ] = None,
+    target: TargetName = CPU.name,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    seed: Seed = 0,
+) -> None:
+    """Compute activation(A B) C of random matrices, verify every element, and time it.
+
+    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where the bytes are
+    those of A, B, C and the result once each.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    choose("target", target, tuple(TARGETS))
+    choose("dtype", dtype, tuple(map(str, FUSED)))
+    choose_activation(activation)
+    usual = CHAIN_SIZES.get(target, CHAIN_SIZES[CUDA.name])
+    sizes = extents or usual
+    if len(sizes) != 4:
+        raise UsageError(f"{len(sizes)} extents; nearest legal choice: four, as {usual}")
+    m, k, n, p = sizes
+    with working("making the matrices"):
+        rng, element = np.random.default_rng(seed), dtype_named(dtype).numpy
+        a, b, c = (rng.standard_normal(shape).astype(element) for shape in ((m, k), (k, n), (n, p)))
+        arrays = [device_put(x, target) for x in (a, b, c, np.full((m, p), np.nan, element))]
+    say("operands", f"A {by((m, k))}, B {by((k, n))}, C {by((n, p))}, {dtype}: random numbers")
+    call = functools.partial(
+        gemm_chain, *arrays[:3], out=arrays[3], activation=activation, fused=fused, target=target
+    )
+    with working("running"):
+        begun = clock.perf_counter()
+        call()
+        found = device_get(arrays[3])
+    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    with working("verifying"):
+        exact = chained(a, b, c, activation)
+        off = np.abs(found.astype(np.float64) - exact.wanted) / exact.room
+        worst = float(np.nan_to_num(off, nan=np.inf).max())
+    if worst > 1:
+        raise WrongResultError(f"an element is off by {worst:.3g} of its bound")
+    say("verify", f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound")
+    if time:
+        name = f"chain<{target}, {activation + ' ' if activation else ''}{dtype} {by(sizes)}>"
+        moved = sum(array.nbytes for array in (a, b, c, found))
+        rivals = functools.partial(chain_rivals, arrays[:3], (a, b, c), target, activation)
+        perf(call, target, 2 * m * n * (k + p), moved, name, rivals)
+
+
+# ----------------------------------------------------------------
+# `tilewright reduce`: reduced rows or columns of a product.
+
+
+REDUCE_SIZES = {
+    REFERENCE.name: [100, 300, 64],
+    CPU.name: [512, 4096, 256],
+    CUDA.name: [4096, 32768, 1024],
+}
+"""Extents by target, if none are given; those of a GPU for the others."""
+
+DTYPES = ("f16", "bf16", "f32")
+"""Those whose results float64 tells right from wrong."""
+
+AXES = {"rows": -1, "columns": -2}
+
+
+@reports
+def reduce(
+    extents: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            metavar="[M N K]",
+            help="A is M x K and B is K x N. Default: 512 4096 256 "
+            "(cuda: 4096 32768 1024, reference: 100 300 64).",
+            show_default=False,
+        ),
+    ] = None,
+    of: Annotated[str, typer.Option(help=f"Some of {', '.join(REDUCTIONS)}, with commas.")] = "max,logsumexp",
+    axis: Annotated[str, typer.Option(help="What becomes one number each: rows or columns.")] = "rows",
+    dtype: Annotated[str, typer.Option(help=f"Element type: {', '.join(DTYPES)}.")] = "f16",
+    activation: Activation = None,
+    target: TargetName = CPU.name,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    seed: Seed = 0,
+) -> None:
+    """Reduce the rows or columns of activation(A B) of random matrices, verify every number, and time it.
+
+    The product is never stored. Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s,
+    <name>`, where the bytes are those of A, B and the results once each.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    choose("target", target, tuple(TARGETS))
+    choose("dtype", dtype, DTYPES)
+    choose("axis", axis, tuple(AXES))
+    names = tuple(name.strip() for name in of.split(","))
+    for name in names:
+        choose("reduction (--of)", name, REDUCTIONS)
+    choose_activation(activation)
+    usual = REDUCE_SIZES.get(target, REDUCE_SIZES[CUDA.name])
+    sizes = extents or usual
+    if len(sizes) != 3:
+        raise UsageError(f"{len(sizes)} extents; nearest legal choice: three, as {usual}")
+    m, n, k = sizes
+    with working("making the matrices"):
+        rng, element = np.random.default_rng(seed), dtype_named(dtype)
+        a, b = (rng.standard_normal(shape).astype(element.numpy) for shape in ((m, k), (k, n)))
+        blank = np.full(m if axis == "rows" else n, np.nan, np.float32)
+        a_there, b_there = (device_put(x, target) for x in (a, b))
+        outs = tuple(device_put(blank.copy(), target) for _ in names)
+    say("operands", f"A {by((m, k))}, B {by((k, n))}, {dtype}: random numbers")
+    given = a_there, b_there, names, AXES[axis], outs
+    call = functools.partial(reduced_matmul, *given, activation=activation, target=target)
+    with working("running"):
+        begun = clock.perf_counter()
+        call()
+        found = [device_get(out) for out in outs]
+    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    with working("verifying"):
+        wide, meant = [x.astype(np.float64) for x in (a, b)], MEANINGS[activation]
+        sums, sizes_of_sums = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
+        elements, unit = meant.meaning(sums), f32.unit_roundoff
+        near = meant.steepest * 4 * (k + 8) * unit * sizes_of_sums
+        near += meant.error * np.maximum(np.abs(elements), np.abs(sums))
+        exact = reductions(elements, near, AXES[axis], unit)
+        of_all = [(exact[name], one) for name, one in zip(names, found, strict=True)]
+        off = [np.abs(one - right.wanted) / right.room for right, one in of_all]
+        worst = float(np.nan_to_num(off, nan=np.inf).max())
+    if worst > 1:
+        raise WrongResultError(f"a number is off by {worst:.3g} of its bound")
+    checked = f"all {blank.size} numbers of {', '.join(names)} agree with float64"
+    say("verify", f"{checked}; the worst has {worst:.3g} of its bound")
+    if time:
+        name = f"reduce<{target}, {activation + ' ' if activation else ''}{dtype} {by(sizes)} {axis} {of}>"
+        moved, asked = sum(array.nbytes for array in (a, b, *found)), (names, AXES[axis])
+        rivals = functools.partial(reduce_rivals, (a_there, b_there), (a, b), target, activation, asked)
+        perf(call, target, 2 * m * n * k, moved, name, rivals)

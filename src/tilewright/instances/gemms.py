@@ -1,0 +1,388 @@
+"""Device GEMMs by matrix instructions: XDL with waves of 64 threads, WMMA with waves of 32, and traits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.calls import launches
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import LaunchError, close_to, shown
+from tilewright.instances.device import DeviceGemm
+from tilewright.instances.template import Products
+from tilewright.instances.words import COLUMN, ROW
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.kinds import Count
+from tilewright.targets.matrix_cores import MATRIX_CORES, MFMA
+from tilewright.targets.target import HIP
+
+DEPTHS: dict[str, dict[int, int]] = {
+    "f16": {32: 8, 16: 16},
+    "bf16": {32: 8, 16: 16},
+    "f32": {32: 2, 16: 4},
+    "f64": {16: 4},
+    "i8": {32: 8, 16: 16},
+    "f8e4m3": {32: 16, 16: 32},
+    "f8e5m2": {32: 16, 16: 32},
+}
+"""How deep an instruction is, by the dtype of its operands and its extent along M and N."""
+
+SUMS = {"i8": "i32", "f64": "f64"}
+"""In what products are added, where that is not f32."""
+
+
+@launches
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeviceGemmXdl(DeviceGemm):
+    """``C = c_op(a_op(A) @ b_op(B))`` by XDL: an instance of ``DeviceGemm_Xdl_CShuffle``.
+
+    Every parameter of the template is a field of the same name in small letters: ``MPerBlock`` is
+    ``m_per_block``.  Those of the transfers of A, of B and of the result are together in a value each.
+
+    Args:
+        a_dtype: element type of A (M, K); all by name, or as `tw.f16`.
+        b_dtype: element type of B (K, N).
+        acc_dtype: in which products are added.
+        c_shuffle_dtype: in which the result goes through shared memory.
+        c_dtype: element type of C (M, N).
+        block_size: threads of a block.
+        m_per_block: rows of C that a block computes.
+        n_per_block: columns of C that it computes.
+        k_per_block: how deep its steps along K are.
+        ak1: neighbours along K that stay together in shared memory, of A.
+        bk1: the same of B.
+        m_per_xdl: rows of an instruction.
+        n_per_xdl: columns of an instruction.
+        m_xdl_per_wave: instructions of a wave along M.
+        n_xdl_per_wave: instructions of a wave along N.
+        a_block_transfer: how tiles of A are copied.
+        b_block_transfer: how tiles of B are copied.
+        c_shuffle: how the result is taken out.
+        a_layout: ``"row"`` or ``"column"``: of which A's memory is made.
+        b_layout: the same of B.
+        c_layout: the same of C.
+        a_element_op: what is done to elements of A as they are copied, by name.
+        b_element_op: to those of B.
+        c_element_op: to those of the result.
+        gemm_specialization: which of M, N and K are padded: ``"Default"`` none, ``"MNKPadding"`` all.
+        num_prefetch: steps that are on their way into registers while one is multiplied.
+        loop_scheduler: ``"Default"`` or ``"Interwave"``.
+        pipeline_version: ``"v1"`` or ``"v2"``.
+
+    Raises:
+        LaunchError: a field of another kind, such as an order that is none.
+        DTypeError: an unknown dtype.
+
+    Example:
+        >>> import tilewright as tw
+        >>> half = dict.fromkeys(("a_dtype", "b_dtype", "c_shuffle_dtype", "c_dtype"), tw.f16)
+        >>> transfer = tw.ck.BlockTransfer(
+        ...     thread_cluster_lengths=(4, 64, 1), thread_cluster_arrange_order=(1, 0, 2),
+        ...     src_access_order=(1, 0, 2), src_vector_dim=2, src_scalar_per_vector=8,
+        ...     dst_scalar_per_vector_k1=8, lds_extra=True,
+        ... )
+        >>> instance = tw.ck.DeviceGemmXdl(
+        ...     **half, acc_dtype=tw.f32, block_size=256, m_per_block=256, n_per_block=128, k_per_block=32,
+        ...     ak1=8, bk1=8, m_per_xdl=32, n_per_xdl=32, m_xdl_per_wave=4, n_xdl_per_wave=2,
+        ...     a_block_transfer=transfer, b_block_transfer=transfer, b_layout="column",
+        ...     c_shuffle=tw.ck.CShuffle(
+        ...         m_repeat_per_shuffle=1, n_repeat_per_shuffle=1, cluster_lengths=(1, 32, 1, 8),
+        ...         scalar_per_vector=8,
+        ...     ),
+        ... )
+        >>> print(instance.type_string.partition(" LoopScheduler")[0])
+        DeviceGemm_Xdl_CShuffle<Default, 256, 256, 128, 32, 8, 8, 32, 32, 4, 2, 8, 8, 1, 1>
+        >>> instance.waves, instance.threads, instance.lds_bytes
+        ((2, 2), 256, 24672)
+        >>> instance.check((512, 512, 512), arch="gfx942").ok
+        True
+    """
+
+    matrix = "xdl"
+    wave_size = 64
+    products: ClassVar[Products] = {
+        (name, name, SUMS.get(name, "f32")): tuple((size, size) for size in sizes)
+        for name, sizes in DEPTHS.items()
+    }
+
+    ak1: Count
+    bk1: Count
+    m_per_xdl: Count
+    n_per_xdl: Count
+    m_xdl_per_wave: Count
+    n_xdl_per_wave: Count
+
+    @property
+    def type_string(self) -> str:
+        """What the program that the instance is taken from prints of it."""
+        shuffle = self.c_shuffle
+        numbers = (
+            *(self.block_size, *self.tile, self.ak1, self.bk1, self.m_per_xdl, self.n_per_xdl),
+            *(self.m_xdl_per_wave, self.n_xdl_per_wave),
+            *(transfer.src_scalar_per_vector for transfer in self.transfers),
+            *(shuffle.m_repeat_per_shuffle, shuffle.n_repeat_per_shuffle),
+        )
+        return (
+            f"DeviceGemm_Xdl_CShuffle<{self.gemm_specialization}, {', '.join(map(str, numbers))}> "
+            f"LoopScheduler: {self.loop_scheduler}, PipelineVersion: {self.pipeline_version}"
+        )
+
+    @property
+    def instruction(self) -> tuple[int, int, int]:
+        """Extents (m, n, k) of one matrix instruction; depth 0 where there is none."""
+        depth = DEPTHS.get(self.dtypes[0].name, {}).get(self.m_per_xdl, 0)
+        return self.m_per_xdl, self.n_per_xdl, depth
+
+    @property
+    def repeats(self) -> tuple[int, int]:
+        """Instructions of each wave along M and N for one step along K."""
+        return self.m_xdl_per_wave, self.n_xdl_per_wave
+
+    @property
+    def k1s(self) -> tuple[int, int]:
+        """Neighbours along K that stay together in shared memory, of A and of B."""
+        return self.ak1, self.bk1
+
+    @property
+    def may_skip_lds(self) -> tuple[bool, bool]:
+        """Whether A and B may go past shared memory: they may not."""
+        return False, False
+
+    @property
+    def enable_lds(self) -> tuple[bool, bool]:
+        """Whether A and B go through shared memory: they always do."""
+        return True, True
+
+
+# ---------------------------------------------------------------- WMMA
+
+
+WIDEST_BYTES = 16
+"""Of one access of a thread."""
+
+SIZES = ((16, 16),)
+
+
+@launches
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeviceGemmWmma(DeviceGemm):
+    """``C = c_op(a_op(A) @ b_op(B))`` by WMMA: an instance of ``DeviceGemmWmma_CShuffle``.
+
+    Every parameter of the template is a field of the same name in small letters: ``MPerBlock`` is
+    ``m_per_block``.  Those of the transfers of A, of B and of the result are together in a value each.
+
+    Args:
+        a_dtype: element type of A (M, K); all by name, or as `tw.f16`.
+        b_dtype: element type of B (K, N).
+        acc_dtype: in which products are added.
+        c_shuffle_dtype: in which the result goes through shared memory.
+        c_dtype: element type of C (M, N).
+        block_size: threads of a block.
+        m_per_block: rows of C that a block computes.
+        n_per_block: columns of C that it computes.
+        k_per_block: how deep its steps along K are.
+        k1: neighbours along K that stay together in shared memory.
+        m_per_wmma: rows of an instruction.
+        n_per_wmma: columns of an instruction.
+        m_repeat: instructions of a wave along M.
+        n_repeat: instructions of a wave along N.
+        a_block_transfer: how tiles of A are copied.
+        b_block_transfer: how tiles of B are copied.
+        c_shuffle: how the result is taken out.
+        a_layout: ``"row"`` or ``"column"``: of which A's memory is made.
+        b_layout: the same of B.
+        c_layout: the same of C.
+        a_element_op: what is done to elements of A as they are copied, by name.
+        b_element_op: to those of B.
+        c_element_op: to those of the result.
+        gemm_specialization: which of M, N and K are padded: ``"Default"`` none, ``"MNKPadding"`` all.
+        num_prefetch: steps that are on their way into registers while one is multiplied.
+        loop_scheduler: ``"Default"`` or ``"Interwave"``.
+        pipeline_version: ``"v1"`` or ``"v2"``.
+        a_enable_lds: whether A goes through shared memory; None: as the rule says, see `enable_lds`.
+        b_enable_lds: the same of B.
+
+    Raises:
+        LaunchError: a field of another kind, such as an order that is none.
+        DTypeError: an unknown dtype.
+
+    Example:
+        >>> import tilewright as tw
+        >>> half = dict.fromkeys(("a_dtype", "b_dtype", "c_shuffle_dtype", "c_dtype"), tw.f16)
+        >>> instance = tw.ck.DeviceGemmWmma(
+        ...     **half, acc_dtype=tw.f32, block_size=256, m_per_block=128, n_per_block=256, k_per_block=64,
+        ...     k1=8, m_per_wmma=16, n_per_wmma=16, m_repeat=4, n_repeat=4,
+        ...     a_block_transfer=tw.ck.BlockTransfer(
+        ...         thread_cluster_lengths=(4, 64, 1), thread_cluster_arrange_order=(1, 0, 2),
+        ...         src_access_order=(1, 0, 2), src_vector_dim=2, src_scalar_per_vector=8,
+        ...         dst_scalar_per_vector_k1=8, lds_extra=True,
+        ...     ),
+        ...     b_block_transfer=tw.ck.BlockTransfer(
+        ...         thread_cluster_lengths=(4, 64, 1), thread_cluster_arrange_order=(0, 2, 1),
+        ...         src_access_order=(0, 2, 1), src_vector_dim=1, src_scalar_per_vector=1,
+        ...         dst_scalar_per_vector_k1=8, lds_extra=True,
+        ...     ),
+        ...     c_shuffle=tw.ck.CShuffle(
+        ...         m_repeat_per_shuffle=1, n_repeat_per_shuffle=1, cluster_lengths=(1, 32, 1, 8),
+        ...         scalar_per_vector=8,
+        ...     ),
+        ... )
+        >>> print(instance.type_string.partition(" AEnableLds")[0])
+        DeviceGemmWmma_CShuffle<256, 128, 256, 64, 8, 16, 16, 4, 4>
+        >>> instance.waves, instance.enable_lds, instance.lds[0], instance.lds_bytes
+        ((2, 4), (True, True), Layout((8, 128, 8), (1032, 8, 1)), 49376)
+        >>> for check in instance.check((512, 512, 100)).failed:
+        ...     print(check.name, check.value, check.nearest, sep=" | ")
+        vector load of A | K=100 | K=104, or a_block_transfer.src_scalar_per_vector=4
+        whole tiles along K | K=100 | K=128, or gemm_specialization="KPadding"
+        >>> import numpy as np
+        >>> a = np.ones((3, 5), np.float16)
+        >>> tw.matmul(a, a.T, schedule=instance.schedule("reference"), target="reference")[0, 0]
+        np.float16(5.0)
+    """
+
+    matrix = "wmma"
+    wave_size = 32
+    products: ClassVar[Products] = dict.fromkeys(
+        (("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("i8", "i8", "i32")), SIZES
+    )
+
+    k1: Count
+    m_per_wmma: Count
+    n_per_wmma: Count
+    m_repeat: Count
+    n_repeat: Count
+    a_enable_lds: bool | None = None
+    b_enable_lds: bool | None = None
+
+    @property
+    def type_string(self) -> str:
+        """What the program that the instance is taken from prints of it."""
+        numbers = (
+            *(self.block_size, *self.tile, self.k1, self.m_per_wmma, self.n_per_wmma),
+            *(self.m_repeat, self.n_repeat),
+        )
+        a, b = map(int, self.enable_lds)
+        return (
+            f"DeviceGemmWmma_CShuffle<{', '.join(map(str, numbers))}> AEnableLds: {a}, BEnableLds: {b}, "
+            f"NumPrefetch: {self.num_prefetch}, LoopScheduler: {self.loop_scheduler}, "
+            f"PipelineVersion: {self.pipeline_version}"
+        )
+
+    @property
+    def instruction(self) -> tuple[int, int, int]:
+        """Extents (m, n, k) of one matrix instruction; with 16 neighbours along K two are taken as one."""
+        return self.m_per_wmma, self.n_per_wmma, 32 if self.k1 == 16 else 16
+
+    @property
+    def repeats(self) -> tuple[int, int]:
+        """Instructions of each wave along M and N for one step along K."""
+        return self.m_repeat, self.n_repeat
+
+    @property
+    def k1s(self) -> tuple[int, int]:
+        """Neighbours along K that stay together in shared memory, of A and of B."""
+        return self.k1, self.k1
+
+    @property
+    def may_skip_lds(self) -> tuple[bool, bool]:
+        """Whether A and B may go straight to registers.
+
+        A may where no two waves need the same rows, so that nothing is read twice, where it is row-major, and
+        where a thread reads 16 bytes at once or has one repeat alone; B likewise, column-major.  With more
+        than one step on its way neither may.
+        """
+        (waves_m, waves_n), (a, b) = (
+            self.waves,
+            (kind.bytes * self.k1 == WIDEST_BYTES for kind in self.dtypes),
+        )
+        alone = self.num_prefetch == 1
+        return (
+            alone and waves_n == 1 and (a or self.m_repeat == 1) and self.a_layout == ROW,
+            alone and waves_m == 1 and (b or self.n_repeat == 1) and self.b_layout == COLUMN,
+        )
+
+    @property
+    def enable_lds(self) -> tuple[bool, bool]:
+        """Whether A and B go through shared memory: as the fields say, else unless they may skip it."""
+        a, b = (
+            not may_skip if said is None else said
+            for may_skip, said in zip(self.may_skip_lds, (self.a_enable_lds, self.b_enable_lds), strict=True)
+        )
+        return a, b
+
+
+# ----------------------------------------------------------------
+# Traits of Composable Kernel's wrapper, as tilings.
+#
+# Its block GEMM names its instructions by them.
+
+
+WAVE = 64
+"""Lanes that execute an instruction."""
+
+GEMM_TRAITS = tuple(
+    f"{side}x{side}Xdl_{m}x{n}XdlPerWave_{k1}K1"
+    for side in (32, 16)
+    for k1 in (4, 8, 16)
+    for m, n in ((4, 2), (2, 4), (2, 2))
+)
+"""Every name: rows and columns of an instruction, instructions of a wave along M and N, neighbours along K
+that a lane holds."""
+
+
+@launches
+def tiled_mma(traits: str, dtype: DType | str, tile: tuple[int, int]) -> TiledMma:
+    """The tiled MMA for the traits of Composable Kernel's wrapper block GEMM, over the waves of a tile.
+
+    A lane holds ``K1`` neighbours along K, or as many as its deepest instruction takes.
+
+    Args:
+        traits: such as ``"32x32Xdl_4x2XdlPerWave_8K1"``: instructions of 32 x 32 or 16 x 16, of which each
+            wave has 4 x 2, 2 x 4 or 2 x 2, and of whose operands a lane holds 4, 8 or 16 neighbours along K.
+        dtype: of A and B.
+        tile: rows and columns of a block's tile of C.
+
+    Returns:
+        What `tw.mma` and `tw.accumulator` take, for gfx942.
+
+    Raises:
+        LaunchError: no such traits, no instruction for the dtype, or a tile that whole waves do not make.
+
+    Example:
+        >>> import tilewright as tw
+        >>> mma = tw.ck.tiled_mma("32x32Xdl_4x2XdlPerWave_8K1", "f16", (256, 128))
+        >>> mma.warps, mma.repeats, mma.threads, mma.atom
+        ((2, 2), (4, 2), 256, <atom mfma.32x32x16.f32.f16: 32 x 32 x 16, f16 * f16 + f32, 64 lanes, mfma>)
+    """
+    if traits not in GEMM_TRAITS:
+        known = f"{', '.join(GEMM_TRAITS)}{close_to(traits, GEMM_TRAITS)}"
+        raise LaunchError(f"tiled_mma(traits={shown(traits)}): no such traits; choose one of {known}")
+    side, _, m, n, k1 = map(int, re.findall(r"\d+", traits)[:5])
+    atom = _atom(traits, dtype, side, k1)
+    units = side * m, side * n
+    if any(extent % unit or extent < unit for extent, unit in zip(tile, units, strict=True)):
+        near = tuple(max(round(extent / unit), 1) * unit for extent, unit in zip(tile, units, strict=True))
+        raise LaunchError(
+            f"tiled_mma({traits!r}): a tile of {tile} is not made of waves of {units[0]} x {units[1]}; "
+            f"nearest legal choice: tile={near}"
+        )
+    return TiledMma(atom, (tile[0] // units[0], tile[1] // units[1]), (m, n))
+
+
+def _atom(traits: str, kind: DType | str, side: int, k1: int) -> MmaAtom:
+    """The instruction of so many rows whose lanes hold K1 neighbours, or the most below."""
+    wanted, beside = dtype(kind), WAVE // side
+    arch = HIP.architecture(HIP.arch)
+    known = [atom for atom in MATRIX_CORES.values() if atom.instruction == MFMA and atom.a_dtype == wanted]
+    listed = [atom for atom in known if atom.feature in arch.features]
+    fitting = [atom for atom in listed if atom.shape[0] == side and atom.shape[2] <= k1 * beside]
+    if not fitting:
+        sizes = sorted({atom.shape[0] for atom in listed})
+        near = f"traits of {sizes[0]} x {sizes[0]}" if sizes else "f16, bf16, f32 or i8"
+        raise LaunchError(
+            f"tiled_mma({traits!r}): {arch.name} has no instruction of {side} x {side} that multiplies "
+            f"{wanted} with {k1} neighbours of a lane; nearest legal choice: {near}"
+        )
+    return max(fitting, key=lambda atom: atom.shape[2])
