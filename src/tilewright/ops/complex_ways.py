@@ -20,9 +20,9 @@ from tilewright.ops.prepasses import gains
 from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 
 METHODS = ("4m", "3m")
 """By how many products of real matrices a complex one is computed."""

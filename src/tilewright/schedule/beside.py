@@ -19,7 +19,7 @@ from tilewright.schedule.factors import Factor
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.shared_elements import run_along, same
-from tilewright.schedule.stages import PlainStages, Share
+from tilewright.schedule.stages import PlainStages, Share, plain_tiles
 
 Moved: TypeAlias = tuple[Part, Tensor, Tensor]
 """What the graph says of a tile, where it lies, and where it goes."""
@@ -79,7 +79,12 @@ class Beside:
             with made_by(node=part):
                 name, count = part.operand.name, groups_in(part, self.factor.depth, block_k)
                 if count:
-                    self.rings[name] = PlainStages(view(self.first), rows, count, stages, f"s{name}")
+                    sample = view(self.first)
+                    along_rows = sample.unit_dim == 0
+                    size = rows, count, stages
+                    self.rings[name] = PlainStages(
+                        plain_tiles(f"s{name}", sample.dtype, *size, along_rows=along_rows)
+                    )
 
     def moves(self, work: Work, row: Index, step: Index, stage: Index, block_k: int) -> list[Moved]:
         """What is copied to where for one tile of the operand.

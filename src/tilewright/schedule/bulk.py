@@ -1,25 +1,37 @@
-"""Rings that bulk copies fill: one warp copies, groups of warps multiply, with transaction barriers."""
+"""The ring that bulk copies fill: one warp copies, groups of warps multiply, with transaction barriers.
+
+Groups may decode operand A on its way into the registers from which it is multiplied.  A group loads its
+part of it from shared memory, decodes it in registers, and multiplies these by the tile of B in shared
+memory, while it decodes the next part.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import acquire_map, tma_load
 from tilewright.lang.control import let, unroll, when
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
-from tilewright.lang.tensors import Tensor
+from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tracer import current
-from tilewright.lang.transaction_barriers import Barriers, arrive, cluster_barrier, mbarrier, wait
+from tilewright.lang.transaction_barriers import arrive, cluster_barrier, wait
 from tilewright.schedule.factors import Product
+from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.fragments_ring import decoded_part
+from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source, Sources, of_both
-from tilewright.schedule.scaled_sums import ScaleRing
+from tilewright.schedule.rings import Source, Sources, Staging, of_both, ring_of
+from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
 
@@ -30,14 +42,17 @@ COPYING_REGISTERS = 40
 """Registers of each of their threads."""
 
 
-class Bulk:
+class Bulk(Staging):
     """The ring: stages of all operands, each with a barrier for its coming and one for its going."""
+
+    least_stages, most_stages = 2, 0
 
     is_read_by_threads = False
     """Whether those who multiply by an asynchronous atom read a stage themselves."""
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
-        self.schedule, self.sources, self.products = schedule, sources, products
+        super().__init__(schedule, sources, products)
+        self.products = products
         self.beside: list[Callable[[], None]] = []
         """What is recorded of the other warps of the group whose first one copies."""
         self.stages = schedule.stages
@@ -45,14 +60,38 @@ class Bulk:
         self.rings = tuple(self._ring(source) for source in sources)
         self.scales = ScaleRing.of([source.scales for source in sources], schedule)
 
+    @classmethod
+    def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
+        """Threads decode operand A, if the instruction takes it from registers, or nobody decodes."""
+        return DecodingBulk if decodes and schedule.atom.asynchronous else cls
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """Stages and scales, a barrier for the coming and the going of each stage, and a role that copies."""
+        schedule, lanes, named = facts.schedule, facts.arch.lanes, cls.barriers_of(facts.schedule)
+        copying = (COPYING_WARPS if schedule.registers else 1) * lanes
+        threads = copying + schedule.groups * facts.mma.threads
+        return replace(super().needs(facts), barriers=tuple(named.values()), threads=threads)
+
+    @classmethod
+    def metadata(cls, facts: ScheduleFacts) -> list[Buffer]:
+        """Scales of rows."""
+        return [*scale_tiles(facts.schedule, facts.form, facts.specs)]
+
+    @staticmethod
+    def barriers_of(schedule: Schedule) -> dict[str, Buffer]:
+        """Barriers of the stages, and of groups that take turns at whole tiles."""
+        counts = {"full": schedule.stages, "empty": schedule.stages}
+        if schedule.roles == "ping-pong":
+            counts["turn"] = schedule.groups
+        return {name: barriers(name, count) for name, count in counts.items()}
+
     def _ring(self, source: Source) -> SwizzledStages:
         """Groups that do not play ping-pong share the rows of A, and take the same ones of B."""
-        schedule = self.schedule
-        shared_by = 0 if self.pingpong or source.side else schedule.groups
-        rows, depth, name = source.rows, schedule.block_k, f"s{source.name}"
-        return SwizzledStages(source.sample, rows, depth, self.stages, shared_by, name)
+        [buffer] = self.buffers_of(self.schedule, source.tile, 0)
+        return ring_of(self.schedule, source, buffer)
 
-    def synchronise(self, rank: tuple[Index, Index]) -> None:
+    def begin_block(self, rank: tuple[Index, Index]) -> None:
         """Make the barriers.
 
         Args:
@@ -63,9 +102,11 @@ class Bulk:
         arrivals = warps * (1 if self.pingpong else self.schedule.groups) * (across + beside - 1)
         # Blocks along N take the same rows of A, blocks along M the same rows of B.
         self.shares = Share(beside, rank[1], 1), Share(across, rank[0], 0)
-        full = mbarrier(self.stages, arrivals=1)
-        empty = mbarrier(self.stages, arrivals=arrivals)
-        self.full, self.empty, self.turn = full, empty, self._turns(warps)
+        made = self.barriers_of(self.schedule)
+        full = made["full"].barriers(arrivals=1)
+        empty = made["empty"].barriers(arrivals=arrivals)
+        turn = made["turn"].barriers(arrivals=warps) if self.pingpong else None
+        self.full, self.empty, self.turn = full, empty, turn
         tw.barrier() if self.alone else cluster_barrier()
 
     @property
@@ -73,10 +114,15 @@ class Bulk:
         """Whether a block shares nothing with others."""
         return self.schedule.cluster == (1, 1)
 
-    def part(self) -> None:
+    def serve_beside(self, works: Sequence[Callable[[], None]]) -> None:
+        """The other warps of the role that copies store what others have computed."""
+        self.beside = [*works]
+
+    def end_block(self) -> None:
         """No block ends while another one may still arrive at its barriers."""
         if not self.alone:
-            cluster_barrier()
+            with made_by("cluster"):
+                cluster_barrier()
 
     def release(self, stage: Index) -> None:
         """Let every block that fills a stage fill it again."""
@@ -89,12 +135,6 @@ class Bulk:
             arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
         for j in unroll(beside - 1):
             arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=relaxed)
-
-    def _turns(self, warps: int) -> Barriers | None:
-        """For each group that plays ping-pong a barrier that says that it has multiplied."""
-        if not self.pingpong:
-            return None
-        return mbarrier(self.schedule.groups, arrivals=warps)
 
     def agents(self) -> list[Producer | Consumer]:
         """Those who copy, and those who multiply; where no registers are given away, one warp copies alone.
@@ -242,3 +282,140 @@ class Consumer:
             Verb("release", -self.accumulation.behind, release),
             *self.accumulation.promoting(sums, work),
         ]
+
+
+# ---------------------------------------------------------------- operand A decoded in registers
+
+SETS = 2
+"""Sets of registers that take turns: the multiplication reads one while the other is decoded into."""
+
+
+def part_depth(dtype: DType) -> int:
+    """How deep a part is: a row of 128 bytes of what is multiplied, so that parts of B are whole panels."""
+    return ROW_BYTES // dtype.bytes
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The registers of an operand along M that is decoded.
+
+    Args:
+        source: the operand.
+        ring: the stages that bulk copies bring it to.
+        raw: a part as it lies in memory.
+        made: the operand that is made of it, in as many sets as take turns.
+    """
+
+    source: Source
+    ring: SwizzledStages
+    raw: Fragment
+    made: tuple[Fragment, ...]
+
+
+class DecodingConsumer(Consumer):
+    """As `Consumer`, part by part: the next one is decoded under the multiplication of this one."""
+
+    def __init__(self, ring: Bulk) -> None:
+        super().__init__(ring)
+        schedule = ring.schedule
+        self.depth = part_depth(schedule.atom.a_dtype)
+        self.parts = schedule.block_k // self.depth
+        self.accumulation = replace(self.accumulation, parts=self.parts)
+        self.spread = tw.operand_a(schedule.mma, self.depth)
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """Multiply a part; when the one before it is done, decode the next into its registers, fetch another.
+
+        What is fetched is decoded one part later, so that nobody waits for shared memory.  It is decoded at
+        once where a part is half of a tile, and the next tile would be asked for too early; and where
+        neighbours along K are none in memory, and each number would take a register of its own until then.
+        """
+        pairs = [*zip(self.ring.sources, self.ring.rings, strict=True)]
+        decoded = [self._registers(source, ring) for source, ring in pairs if not source.side]
+        of_n = [ring for source, ring in pairs if source.side]
+
+        def operands(step: Step) -> tuple[Held, Held]:
+            stage = self.ring.number(work, step) % self.ring.stages
+            parts = []
+            for ring in of_n:
+                b = ring.operand(stage, 0)
+                parts.append(b.tiles((b.shape[0], self.depth))[0, step.part])
+            return [one.made[step.part % SETS] for one in decoded], parts
+
+        def release(step: Step) -> None:
+            self.ring.release(self.ring.number(work, step) % self.ring.stages)
+
+        at_once = self.parts == SETS or any(one.source.sample.unit_dim == 0 for one in decoded)
+        ahead = 1 if at_once else 2
+        decode = Verb("decode", 1, partial(self._decode, decoded, work), outside=not at_once)
+        fetching = [
+            Verb("acquire", ahead, partial(self._acquire, work), self.parts),
+            Verb("fetch", ahead, partial(self._fetch, decoded, work)),
+        ]
+        return [
+            *self.accumulation.verbs(sums, operands, work),
+            Verb("release", -self.parts, release, self.parts),
+            *([*fetching, decode] if at_once else [decode, *fetching]),
+            *self.accumulation.promoting(sums, work),
+        ]
+
+    def _registers(self, source: Source, ring: SwizzledStages) -> Decoded:
+        with made_by("staging", source.part):
+            # What is decoded behind the last part is multiplied by nobody, but it must be something.
+            raw = tw.fragment(self.spread, source.held or source.sample.dtype, 0, name=f"r{source.name}")
+            kind, name = self.ring.schedule.atom.a_dtype, f"d{source.name}"
+            return Decoded(
+                source, ring, raw, tuple(tw.fragment(self.spread, kind, name=name) for _ in range(SETS))
+            )
+
+    def _acquire(self, work: Work, step: Step) -> None:
+        """Wait until a stage is full."""
+        ring, number = self.ring, self._number(work, step)
+        wait(ring.full[number % ring.stages], number // ring.stages % 2)
+
+    def _fetch(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
+        """Load a part from shared memory as it lies there."""
+        stage = self._number(work, step) % self.ring.stages
+        for one in decoded:
+            tile = one.ring.operand(stage, work.group)
+            tw.copy(tile.tiles(self.spread.shape)[0, step.part], one.raw)
+
+    def _decode(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
+        """Make the operands of a part: into registers whose multiplication is known to be complete."""
+        for one in decoded:
+            row = one.source.row(work)
+            if not self.ring.pingpong:  # whose groups take tiles of their own
+                row = row * self.ring.schedule.groups + work.group
+            made = decoded_part(one.source, one.raw, work, step, self.ring.schedule.block_k, row)
+            one.made[step.part % SETS].assign(made)
+
+    def _number(self, work: Work, step: Step) -> Index:
+        """The running number of a step; before the loop no iteration has a name for it yet."""
+        return self.ring.number(work, step) if step.inside is True else work.first + step.index
+
+
+class DecodingBulk(Bulk):
+    """The ring from which operand A is decoded by those who multiply it."""
+
+    is_read_by_threads = True
+
+    @classmethod
+    def registers(cls, facts: ScheduleFacts) -> int:
+        """A part of operand A as it comes, and the sets that it is decoded into."""
+        kind, rows_m = facts.schedule.atom.a_dtype, facts.form.rows_m
+        values = facts.mma.a(part_depth(kind)).size_values
+        raw = sum(-(-values * factor.dtype.bytes // 4) for factor in rows_m)
+        return raw + SETS * len(rows_m) * -(-values * kind.bytes // 4)
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Sets of registers take turns at the parts of a tile, whose sums are complete with its last part."""
+        (m, n, k), depth = facts.tile, SETS * part_depth(facts.schedule.atom.a_dtype)
+        if k % depth:
+            text = f"a depth of {k} is no multiple of {depth}, for which {SETS} sets of registers take turns"
+            near = (m, n, max(round(k / depth), 1) * depth)
+            yield "tile", text, f"tile={near}", facts.form.sum
+
+    def consumer(self) -> DecodingConsumer:
+        """Those who decode and multiply."""
+        return DecodingConsumer(self)

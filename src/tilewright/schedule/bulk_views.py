@@ -11,7 +11,7 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_arrays import against_array, against_store
 from tilewright.schedule.form import Form
 from tilewright.schedule.groups import MOST
-from tilewright.schedule.stages import ROW_BYTES
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.symbolic.nodes import Sym, divisor
 from tilewright.views.boxes import NoBox, find_box
 from tilewright.views.transforms import Permute, Slice, Tile, Transform

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.dataflow.nodes import Node, Store
 from tilewright.ir.op import REGISTERS
-from tilewright.schedule.bulk_decoding import SETS, part_depth
-from tilewright.schedule.machine_rules import Reasons
+from tilewright.schedule.facts import Reasons
 from tilewright.schedule.resources import Case
 from tilewright.schedule.sides import Side
 
@@ -13,11 +11,7 @@ from tilewright.schedule.sides import Side
 def decoded(case: Case) -> Reasons:
     """A staging has a place for operands that are computed: registers, between memory and the instruction."""
     for side in case.sides:
-        is_packed = case.schedule.staging == "panels"
-        is_held = case.schedule.staging == "registers" and not case.goes_past(side)
-        is_held &= not side.dtype.is_packed  # whose bytes are turned and written whole
-        is_held &= not case.schedule.atom.asynchronous  # whose tiles lie there in several boxes
-        if side.factor.is_plain or case.schedule.staging == "fragments" or is_packed or is_held:
+        if side.factor.is_plain or case.staging.decodes_operand(case, side):
             continue
         if case.is_bulk and case.schedule.atom.asynchronous:
             yield from _in_bulk(case, side)
@@ -45,14 +39,3 @@ def _in_bulk(case: Case, side: Side) -> Reasons:
     elif REGISTERS not in atom.a_places:
         text = f"{computed}; {atom} takes no operand from registers"
         yield "staging", text, 'staging="fragments"', case.form.sum
-
-
-def parts_in_bulk(case: Case) -> Reasons:
-    """Sets of registers take turns at the parts of a tile, whose sums are complete with its last part."""
-    if not case.is_decoding_bulk:
-        return
-    (m, n, k), depth = case.tile, SETS * part_depth(case.schedule.atom.a_dtype)
-    product: Node | Store = case.form.sum
-    if k % depth:
-        text = f"a depth of {k} is no multiple of {depth}, for which {SETS} sets of registers take turns"
-        yield "tile", text, f"tile={(m, n, max(round(k / depth), 1) * depth)}", product

@@ -13,7 +13,7 @@ from tilewright.lang import operations as tw
 from tilewright.lang.scalars import Index, Scalar
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
-from tilewright.schedule.stages import ROW_BYTES
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.symbolic.nodes import Sym
 
 

@@ -5,53 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import Reduce, Store
 from tilewright.dtypes import DType
-from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.limits import divisor_at_most
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.crossing import reduced_in_parts
-from tilewright.schedule.epilogue.buffers import spare
+from tilewright.schedule.epilogue.buffers import panel_tiles, row_tiles
 from tilewright.schedule.epilogue.direct import bulk_columns, own_slices, staged_columns
 from tilewright.schedule.form import Form
+from tilewright.schedule.needs import PARTIAL, ROW_BYTES, Buffer, Needs, barriers, tickets
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.threads.registers import reduction, thread_digits
-
-TICKET_BYTES = 4
-"""What threads learn from each other of the number of a part."""
-
-RING, PARTIAL, RESULT, BARRIERS, TICKET, SUMS = "ring", "partial", "result", "barriers", "ticket", "sums"
-"""What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers, a number,
-the sums of a part of K."""
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """A tensor in shared memory.
-
-    Args:
-        name: what it is called.
-        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET` or `SUMS`.
-        bytes: how large it is.
-        is_swizzled: whether it lies in rows of 128 bytes under the swizzle.
-    """
-
-    name: str
-    kind: str
-    bytes: int
-    is_swizzled: bool = False
-
-    @property
-    def align(self) -> int:
-        """What its address is a multiple of: rows of 128 bytes under the swizzle repeat after 8."""
-        if self.kind in (BARRIERS, TICKET):
-            return BARRIER_BYTES if self.kind == BARRIERS else 16
-        return 8 * ROW_BYTES if self.is_swizzled else 128
 
 
 @dataclass(frozen=True)
@@ -63,7 +32,8 @@ class Leaving:
         form: what is computed.
         specs: the classes of the arrays.
         mma: of one group.
-        lanes: threads of a warp.
+        lanes: threads of a warp that multiplies.
+        warp: threads of a warp of the machine.
     """
 
     schedule: Schedule
@@ -71,6 +41,7 @@ class Leaving:
     specs: Mapping[str, TensorSpec]
     mma: TiledMma
     lanes: int
+    warp: int
 
     @property
     def has_roles(self) -> bool:
@@ -109,28 +80,32 @@ class Leaving:
         overlapped = self.schedule.epilogue == "overlapped" and self.has_roles and bool(self.blocks)
         return overlapped and not any(reason for store in self.blocks for reason in self.against_bulk(store))
 
-    def buffers(self) -> Iterator[Buffer]:
-        """Everything in shared memory, in order."""
-        yield from self._scratch()
-        if self.schedule.epilogue == "direct":
-            return
-        shape = (self.mma.tile[0], self.columns)
-        for store in self.blocks:
-            size = store.operand.dtype.bytes
-            swizzled = self.has_roles and shape[not self._along_rows(store)] * size % ROW_BYTES == 0
-            along_rows = self._along_rows(store)
-            behind = 0 if swizzled else spare(store.operand.dtype, along_rows=along_rows)
-            elements = self.groups * self.count * (math.prod(shape) + behind * shape[along_rows]) - behind
-            yield Buffer(f"s{store.operand.name}", RESULT, elements * size, swizzled)
-        if self.is_handed_over:
-            for name in ("free", "written"):
-                yield Buffer(name, BARRIERS, self.groups * self.count * BARRIER_BYTES)
+    @property
+    def storing_warps(self) -> int:
+        """Warps that store what others have computed."""
+        return self.schedule.groups if self.is_handed_over else 0
 
-    def tickets(self) -> Iterator[Buffer]:
-        """What threads learn of who comes last, for each dimension that is reduced along across tiles."""
+    @cached_property
+    def needs(self) -> Needs:
+        """Needs of the epilogue."""
+        buffers: list[Buffer] = [*self._scratch()]
+        handed_over: tuple[Buffer, ...] = ()
+        if self.schedule.epilogue != "direct":
+            shape = self.mma.tile[0], self.columns
+            for store in self.blocks:
+                along_rows, dtype = self._along_rows(store), store.operand.dtype
+                swizzled = self.has_roles and shape[not along_rows] * dtype.bytes % ROW_BYTES == 0
+                tiles = panel_tiles if swizzled else row_tiles
+                name, each = f"s{store.operand.name}", (self.groups, self.count)
+                buffers.append(tiles(name, dtype, shape, *each, along_rows=along_rows))
+            if self.is_handed_over:
+                handed_over = tuple(barriers(name, self.groups * self.count) for name in ("free", "written"))
+        # Where registers are given away, the role that copies has warps to spare.
+        storing = 0 if self.schedule.registers else self.storing_warps * self.warp
+        # Threads learn who comes last, for each dimension that is reduced along across tiles.
         nodes = reduced_in_parts(self.form) if self.schedule.across else ()
-        for _ in {node.argument.axes[node.axis] for node in nodes}:
-            yield Buffer("ticket", TICKET, TICKET_BYTES * self.groups)
+        dims = {node.argument.axes[node.axis] for node in nodes}
+        return Needs(tuple(buffers), handed_over, (tickets(self.groups),) * len(dims), threads=storing)
 
     def _along_rows(self, store: Store) -> bool:
         unit = self.form.spec(store.operand, self.specs).unit_dim
@@ -176,4 +151,4 @@ class Leaving:
             kind = node.dtype.computed if node.dtype.is_float else node.dtype
             if (kept, kind) not in known:
                 known.add((kept, kind))
-                yield Buffer("partial", PARTIAL, self.groups * math.prod(kept) * kind.bytes)
+                yield Buffer("partial", PARTIAL, (self.groups, *kept), kind)

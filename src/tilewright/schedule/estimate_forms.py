@@ -10,7 +10,7 @@ from math import inf, prod
 
 from tilewright.schedule.estimate import BULK, SCHEDULERS, Estimate
 from tilewright.schedule.load import Load, memory_us, resident_blocks
-from tilewright.schedule.stages import ROW_BYTES
+from tilewright.schedule.needs import ROW_BYTES
 
 COLUMN_US = 0.00277
 """Time of a column of 64 rows times 128 bytes of K on one multiprocessor; the same for all dtypes."""

@@ -2,65 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Flow, Store
+from tilewright.dataflow.nodes import Flow
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
-from tilewright.lang.control import otherwise, when
-from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
-from tilewright.schedule.along_k import GroupSums, fragments_ring
 from tilewright.schedule.batches import Batches
-from tilewright.schedule.bulk import Bulk
-from tilewright.schedule.bulk_decoding import bulk_ring
-from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.fallback import with_fallback
-from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered, is_split
+from tilewright.schedule.fixup import Reduction, is_clustered, is_split, reduction_of
 from tilewright.schedule.form import Form, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import Listed, ListedArray
-from tilewright.schedule.panels_ring import Panels
 from tilewright.schedule.partition import (
     MOST_SPLITS,
     DataParallel,
     Order,
     Persistent,
     Problem,
-    Work,
     parts_of_k,
 )
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
-from tilewright.schedule.rings import CpAsync, Direct
+from tilewright.schedule.resources import staging_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shares import Shares
 from tilewright.schedule.sources import Tiles, sources_of
 from tilewright.schedule.stream import Stream
-from tilewright.schedule.turns_ring import registers_ring
 from tilewright.schedule.whole import whole_tiles
-
-RINGS: dict[str, Callable[..., Any]] = {
-    "direct": Direct,
-    "panels": Panels,
-    "registers": registers_ring,
-    "cp_async": CpAsync,
-    "fragments": fragments_ring,
-    "tma": bulk_ring,
-}
-"""The rings, by the names that a schedule has for them."""
 
 
 class Expanded(Program):
@@ -152,112 +132,51 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):
         sources = sources_of(form, schedule, arguments, partition)
-        ring = RINGS[schedule.staging](schedule, sources, form.products)
+        decodes = sources[0].decode is not None
+        ring: Any = staging_of(schedule, decodes=decodes)(schedule, sources, form.products)
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
         epilogue.views.shares = partition if isinstance(partition, Shares) else None
-    fixup: Fixup | ClusterSums | GroupSums | None = None
-    if partition.split is not None:
-        with made_by("reduction"):
-            fixup = (
-                ClusterSums(schedule)
-                if is_clustered(schedule)
-                else FIXUPS[schedule.reduction](schedule, *partition.split, len(form.totals))
-            )
-    if isinstance(ring, Bulk):
-        with made_by("stages"):
-            ring.synchronise(partition.rank)
-        ring.beside = [partial(_serve, helper, partition, form) for helper in epilogue.helpers()]
-    if schedule.along_k > 1:
-        with made_by("reduction"):
-            fixup = GroupSums(schedule)
+    with made_by("reduction"):
+        reduction = reduction_of(schedule).of(schedule, partition.split, len(form.totals))
+    with made_by("stages"):
+        ring.begin_block(partition.rank)
+    ring.serve_beside([partial(_serve, helper, partition, form) for helper in epilogue.helpers()])
     agents = ring.agents()
     for agent in agents:
-        _run(agent, partition, fixup, epilogue, form)
-    if isinstance(fixup, GroupSums):
-        fixup.meet()
-        _finish(ring, partition, fixup, epilogue, form)
-    if isinstance(fixup, ClusterSums):
-        fixup.meet()
-        for agent in agents:
-            _share(agent, partition, fixup, epilogue, form)
-        fixup.meet()
-    if isinstance(ring, Bulk):
-        with made_by("cluster"):
-            ring.part()
+        _run(agent, partition, reduction, epilogue, form)
+    multiplying = [agent for agent in agents if agent.accumulation is not None]
+    reduction.end_block([(agent, partial(partition.items, agent.each)) for agent in multiplying], epilogue)
+    ring.end_block()
 
 
-def _run(
-    agent: Any,
-    partition: Tiles,
-    fixup: Fixup | ClusterSums | GroupSums | None,
-    epilogue: Any,
-    form: Form,
-) -> None:
-    """What one agent does: its tiles one after the other, each with the main loop."""
-    store = form.stores[0]
+def _run(agent: Any, partition: Tiles, reduction: Reduction, epilogue: Any, form: Form) -> None:
+    """Write the tiles of one agent, one after the other, each with the main loop."""
+    store, multiplies = form.stores[0], agent.accumulation is not None
+    stores = multiplies and reduction.stores_at_once
     with made_by("roles"), agent.role() as group:
         for work in each_made_by("blocks", partition.items(agent.each, group), store):
             with made_by("atom"):
                 sums = agent.begin(work)
             with made_by("tile"):
-                stores = agent.accumulation is not None and not isinstance(fixup, ClusterSums | GroupSums)
                 values = epilogue.slices(work) if stores else ()
 
                 def issued(work: Any = work, values: Any = values) -> None:
                     agent.issued(work)
-                    if values and fixup is None:
+                    if values and reduction.prefetches:
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 
-                copies = 1 if agent.accumulation is None else epilogue.schedule.unroll
+                copies = epilogue.schedule.unroll if multiplies else 1
                 main_loop(agent.verbs(work, sums), work.steps, agent.parts, issued, copies)
             agent.end(work)
-            if agent.accumulation is None:
-                continue
-            with made_by("promote"):
-                totals = agent.accumulation.end(sums, work.steps)
-            if isinstance(fixup, ClusterSums | GroupSums):
-                fixup.keep(work, *totals)
-                continue
-            if isinstance(fixup, ReduceScatter):
-                _scatter(work, totals[0], fixup, epilogue, store)
-                continue
-            with fixup.completed(work, *totals) if fixup else nullcontext(), made_by("epilogue", store):
-                epilogue.store(*values, totals)
-        if agent.accumulation is not None and not isinstance(fixup, ClusterSums | GroupSums):
+            if multiplies:
+                with made_by("promote"):
+                    totals = agent.accumulation.end(sums, work.steps)
+                reduction.end_tile(work, totals, values, epilogue, store)
+        if stores:
             with made_by("epilogue", store):
                 epilogue.drain()
-
-
-def _scatter(work: Work, total: Fragment, fixup: ReduceScatter, epilogue: Any, store: Store) -> None:
-    """What those who multiply do with a part: go on with a share of its tile, or with all of it."""
-    with when(work.segment.parts > 1), fixup.shared(work, total, epilogue.shares), made_by("epilogue", store):
-        epilogue.store_share(work, work.segment.parts, partial(fixup.total, work))
-    with otherwise(), made_by("epilogue", store):
-        epilogue.store(*epilogue.slices(work), (total,))
-
-
-def _finish(ring: Any, partition: Tiles, sums: GroupSums, epilogue: Any, form: Form) -> None:
-    """What the first group of warps does when all of them have their sums of a tile."""
-    store = form.stores[0]
-    with made_by("roles"), ring.role(again=True) as group:
-        for work in each_made_by("blocks", partition.items(ring.each, group), store):
-            with made_by("epilogue", store):
-                epilogue.store(*epilogue.slices(work), (sums.total(epilogue.schedule.mma.c()),))
-
-
-def _share(agent: Any, partition: Tiles, sums: ClusterSums, epilogue: Any, form: Form) -> None:
-    """What those who multiply do when all blocks of a cluster have their sums: go on with a share of them."""
-    if agent.accumulation is None:
-        return
-    store = form.stores[0]
-    with made_by("roles"), agent.role(again=True) as group:
-        for work in each_made_by("blocks", partition.items(agent.each, group), store):
-            with made_by("epilogue", store):
-                epilogue.store_share(work, sums.blocks, partial(sums.total, work))
-        with made_by("epilogue", store):
-            epilogue.drain()
 
 
 def _serve(helper: Helper, partition: Tiles, form: Form) -> None:

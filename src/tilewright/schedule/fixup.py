@@ -1,24 +1,37 @@
-"""Where K is split: how the sums of a tile's parts come together, and who goes on with all of them."""
+"""Reductions: how the sums of the parts of K come together, and who goes on with all of them.
+
+Parts are those of blocks, which meet in global memory or in a cluster, or of groups of warps of one block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
 
+from tilewright.dataflow.nodes import Store
 from tilewright.dtypes import u32
+from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
-from tilewright.lang.control import let, var, when
+from tilewright.lang.control import let, otherwise, var, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.adding import add_parts, add_stack
+from tilewright.lang.transaction_barriers import cluster_barrier, peer
+from tilewright.schedule.adding import add_parts, add_slices, add_stack
+from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.needs import SUMS, Buffer, Needs, spare, tickets
 from tilewright.schedule.partition import Work
-from tilewright.schedule.provenance import made_by
+from tilewright.schedule.provenance import each_made_by, made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.thread_order import in_order_of_threads
 from tilewright.threads.distribution import Distribution
+
+Roles: TypeAlias = Sequence[tuple[Any, Callable[[Index], Iterator[Work]]]]
+"""Those who multiply, each with a function of the number of a group that goes through the block's tiles."""
 
 FAN = 12
 """Parts whose sums one block adds up."""
@@ -27,8 +40,66 @@ LEAST_SHARE = 8
 """Columns of a tile that a block goes on with, at least."""
 
 
-class Fixup:
-    """What the ways through global memory have in common.
+class Reduction:
+    """The way in which the sums of a tile's parts come together; here there is one part.
+
+    A subclass declares its needs, what is against it, and its verbs: what is done with the sums of a part at
+    the end of its steps, and after the last tile.
+    """
+
+    stores_at_once = True
+    """Whether the epilogue stores a tile at the end of its steps, not after the last tile of the block."""
+
+    prefetches = True
+    """Whether each block stores its tile, so that it may fetch what the epilogue adds under its last step."""
+
+    @classmethod
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+        """The reduction in the kernel that is written.
+
+        Args:
+            schedule: the schedule.
+            split: tiles whose K is split, and the parts of all of them; None: no tile is split.
+            totals: sums of each element.
+        """
+        return cls()
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """Needs of the reduction."""
+        return Needs()
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Reasons to refuse a schedule that only this reduction has."""
+        return iter(())
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Go on with the sums of a part.
+
+        Args:
+            work: the part of a tile.
+            totals: its sums.
+            values: of the tile and of its slices, for the epilogue.
+            epilogue: which stores results.
+            store: the result to which operations belong.
+        """
+        with made_by("epilogue", store):
+            epilogue.store(*values, totals)
+
+    def end_block(self, roles: Roles, epilogue: Any) -> None:
+        """Go on after the last tile of a block.
+
+        Args:
+            roles: those who multiply.
+            epilogue: which stores results.
+        """
+
+
+class Fixup(Reduction):
+    """A reduction through global memory.
 
     Groups of warps that share a tile have sums of their own, and so has each total.
 
@@ -38,6 +109,10 @@ class Fixup:
         parts: parts of all of them.
         totals: how many sums each element has, which lie one after the other.
     """
+
+    prefetches = False
+    takes_tickets = False
+    """Whether blocks take tickets, which tell who comes last."""
 
     zeroed = False
     """Whether the memory of a tile holds zeros when its first part comes, and again after its last."""
@@ -54,6 +129,30 @@ class Fixup:
         arrived = launcher_memory((maximum(tiles, 1), groups), u32, resets=True)
         self.sums, self.arrived = partial_sums, arrived
         self.groups = groups
+
+    @classmethod
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+        """Global memory for the sums, if any tile is split."""
+        return Reduction() if split is None else cls(schedule, *split, totals)
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """A ticket for each group that stores for itself; two, if many parts are added up in two rounds."""
+        schedule = facts.schedule
+        count = schedule.groups if facts.is_bulk else 1
+        return Needs(tickets=(tickets(count),) * cls.rounds(schedule)) if cls.takes_tickets else Needs()
+
+    @classmethod
+    def rounds(cls, schedule: Schedule) -> int:
+        """Rounds in which parts are added up, at most."""
+        return 1
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Who has the sums of all parts stores them."""
+        with self.completed(work, *totals), made_by("epilogue", store):
+            epilogue.store(*values, totals)
 
     def kept(self, tiles: Index, parts: Index) -> Index:
         """Of how many tiles there is memory for the sums."""
@@ -109,6 +208,13 @@ class Workspace(Fixup):
     Of many parts, what those have added up is written in turn, and added up by who comes last of them, so
     that nobody reads more than some of them.  The order of additions follows from the number of parts.
     """
+
+    takes_tickets = True
+
+    @classmethod
+    def rounds(cls, schedule: Schedule) -> int:
+        """One, if there are never too many parts for it."""
+        return 1 if is_flat(schedule) else 2
 
     def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
         super().__init__(schedule, tiles, parts, totals)
@@ -169,6 +275,33 @@ class ReduceScatter(Fixup):
     tile, which has fewer slices than parts, does not wait.
     """
 
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Blocks share a tile, of one total, whose shares are narrow."""
+        schedule = facts.schedule
+        if schedule.split_k == "stream":
+            text = 'reduction="reduce-scatter"; blocks would wait for each other at the end of every tile'
+            yield "reduction", text, 'reduction="workspace", or split_k="auto"', facts.form.sum
+        if schedule.epilogue != "direct":
+            text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
+            yield "epilogue", text, 'epilogue="direct"', facts.form.stores[0]
+        yield from _one_total(facts)
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Go on with a share of the tile, or, if there is one part, with all of it."""
+        [total] = totals
+        shares = epilogue.shares
+        with (
+            when(work.segment.parts > 1),
+            self.shared(work, total, shares),
+            made_by("epilogue", store),
+        ):
+            epilogue.store_share(work, work.segment.parts, partial(self.total, work))
+        with otherwise(), made_by("epilogue", store):
+            epilogue.store(*epilogue.slices(work), (total,))
+
     def kept(self, tiles: Index, parts: Index) -> Index:
         """Of all parts."""
         return parts
@@ -224,6 +357,13 @@ def most_parts(schedule: Schedule) -> int:
 class Turnstile(Fixup):
     """Every part waits for the one before it, adds its own, and hands the sums on."""
 
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Parts come one after the other."""
+        if facts.schedule.split_k == "stream":
+            text = "a share of the steps begins with the part that others wait for longest"
+            yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum
+
     def kept(self, tiles: Index, parts: Index) -> Index:
         """Of each tile."""
         return tiles
@@ -246,6 +386,7 @@ class Turnstile(Fixup):
 class Atomic(Fixup):
     """Every part adds its own to memory that holds zeros; who comes last takes the sums, and leaves zeros."""
 
+    takes_tickets = True
     zeroed = True
 
     def kept(self, tiles: Index, parts: Index) -> Index:
@@ -265,13 +406,190 @@ class Atomic(Fixup):
         return last
 
 
-FIXUPS: Mapping[str, type[Fixup]] = {
+class ClusterSums(Reduction):
+    """The sums of a block's part, in its shared memory, where all blocks of the cluster read them.
+
+    The blocks meet twice, with all their warps: when all sums are written, and when nobody reads them any
+    more.  Groups of warps that share a tile have sums of their own.
+
+    Args:
+        schedule: how the product is computed.
+    """
+
+    stores_at_once, prefetches = False, False
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """The sums of each group that stores for itself."""
+        schedule = facts.schedule
+        groups = schedule.groups if schedule.stores_by_groups else schedule.cooperating
+        return Needs((sums_of(facts.mma, groups),))
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Parts are as many as the cluster has blocks, which meet outside of roles."""
+        schedule, product = facts.schedule, facts.form.sum
+        yield from _one_total(facts)
+        if isinstance(schedule.split_k, str):
+            text = (
+                f'split_k="{schedule.split_k}" with reduction="cluster", of a number of blocks that is said'
+            )
+            yield "reduction", text, 'split_k=4 and blocks=0, or reduction="workspace"', product
+        elif schedule.split_k > MOST_OF_A_CLUSTER:
+            most = f"a cluster has at most {MOST_OF_A_CLUSTER} blocks"
+            text = f'split_k={schedule.split_k} with reduction="cluster"; {most}'
+            yield "split_k", text, f'split_k={MOST_OF_A_CLUSTER}, or reduction="workspace"', product
+        if facts.is_bulk and schedule.registers:
+            text = (
+                f'registers={schedule.registers} with reduction="cluster"; warps that have multiplied go on '
+                "behind a barrier of all roles, where no registers are dealt out"
+            )
+            yield "registers", text, "registers=0", product
+
+    @classmethod
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+        """Shared memory for the sums."""
+        return cls(schedule)
+
+    def __init__(self, schedule: Schedule) -> None:
+        assert isinstance(schedule.split_k, int), "a number of blocks, by the rules"
+        self.blocks = schedule.split_k
+        groups = schedule.groups if schedule.roles != "none" else 1
+        self.sums = sums_of(schedule.mma, groups).allocate()
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Keep the sums for the other blocks."""
+        self.keep(work, *totals)
+
+    def end_block(self, roles: Roles, epilogue: Any) -> None:
+        """Each block goes on with a share of the sums of all."""
+        self.meet()
+        store = epilogue.form.stores[0]
+        for agent, items in roles:
+            with made_by("roles"), agent.role(again=True) as group:
+                for work in each_made_by("blocks", items(group), store):
+                    with made_by("epilogue", store):
+                        epilogue.store_share(work, self.blocks, partial(self.total, work))
+                with made_by("epilogue", store):
+                    epilogue.drain()
+        self.meet()
+
+    def keep(self, work: Work, total: Fragment) -> None:
+        """Write the sums of this block's part to where all read them."""
+        with made_by("reduction"):
+            tw.copy(total, self.sums[work.group])
+
+    def meet(self) -> None:
+        """Wait for all blocks of the cluster."""
+        with made_by("reduction"):
+            cluster_barrier()
+
+    def total(self, work: Work, spread: Distribution, number: Index = 0) -> Fragment:
+        """The sums of all parts, added up in their order, of some columns of a group's tile.
+
+        Args:
+            work: the tile.
+            spread: which threads hold which elements of so many columns.
+            number: which of the tile's equal slices they are.
+        """
+        with made_by("reduction"):
+            total = tw.fragment(spread, self.sums.dtype)
+            add_slices(total, self.blocks, self.blocks, number, lambda i: peer(self.sums, i)[work.group])
+        return total
+
+
+class GroupSums(Reduction):
+    """The sums of each group's part of K, in shared memory.
+
+    Args:
+        schedule: how the product is computed.
+    """
+
+    stores_at_once, prefetches = False, False
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """The sums of each group."""
+        return Needs((sums_of(facts.mma, facts.schedule.along_k),))
+
+    @classmethod
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+        """Shared memory for the sums."""
+        return cls(schedule)
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.groups = schedule, schedule.groups
+        self.sums = sums_of(schedule.mma, schedule.groups).allocate()
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Keep the sums for the first group."""
+        self.keep(work, *totals)
+
+    def end_block(self, roles: Roles, epilogue: Any) -> None:
+        """The first group goes on with the sums of all."""
+        self.meet()
+        store = epilogue.form.stores[0]
+        for agent, items in roles:
+            with made_by("roles"), agent.role(again=True) as group:
+                for work in each_made_by("blocks", items(group), store):
+                    with made_by("epilogue", store):
+                        epilogue.store(*epilogue.slices(work), (self.total(self.schedule.mma.c()),))
+
+    def keep(self, work: Work, total: Fragment) -> None:
+        """Write the sums of a group's part to where the first one reads them."""
+        with made_by("reduction"):
+            tw.copy(total, self.sums[work.group])
+
+    def meet(self) -> None:
+        """Wait for all groups."""
+        with made_by("reduction"):
+            tw.barrier()
+
+    def total(self, spread: Distribution) -> Fragment:
+        """The sums of all parts, added up in their order."""
+        with made_by("reduction"):
+            total = tw.fragment(spread, self.sums.dtype)
+            add_parts(total, self.groups, self.groups, lambda i: self.sums[i])
+        return total
+
+
+def sums_of(mma: TiledMma, groups: int) -> Buffer:
+    """Shared memory for the sums of groups of warps, with padded rows."""
+    (rows, columns, _), kind = mma.tile, mma.atom.c_dtype
+    stride = columns + spare(kind, along_rows=False)
+    return Buffer("partial_sums", SUMS, (groups, rows, columns), kind, (rows * stride, stride, 1))
+
+
+def _one_total(facts: ScheduleFacts) -> Reasons:
+    """Shares of a tile are of one sum for each element."""
+    if len(facts.form.totals) > 1:
+        several = f"{len(facts.form.totals)} sums for each element, as of complex numbers"
+        text = f'reduction="{facts.schedule.reduction}" of {several}'
+        yield "reduction", text, 'reduction="workspace"', facts.form.sum
+
+
+MOST_OF_A_CLUSTER = 16
+"""Blocks of the largest cluster of any machine; the rules of a machine know its own."""
+
+REDUCTIONS: Mapping[str, type[Reduction]] = {
     "workspace": Workspace,
     "reduce-scatter": ReduceScatter,
     "turnstile": Turnstile,
     "atomic": Atomic,
+    "cluster": ClusterSums,
 }
-"""The ways through global memory, by the names that a schedule has for them."""
+"""The reductions of split K, by the names that a schedule has for them."""
+
+
+def reduction_of(schedule: Schedule) -> type[Reduction]:
+    """The reduction of a schedule."""
+    if schedule.along_k > 1:
+        return GroupSums
+    return REDUCTIONS[schedule.reduction] if is_split(schedule) else Reduction
 
 
 WAITING = ("reduce-scatter",)

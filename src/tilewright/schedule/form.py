@@ -25,8 +25,8 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.factors import EXPLICIT, Factor, Places, Product, plan_of
 from tilewright.schedule.groups import MOST
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import Work
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.symbolic.nodes import Sym
 from tilewright.views.view import View
 

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import i4
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let
 from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.roles import meeting, role
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
-from tilewright.schedule.beside import Spot
+from tilewright.lang.tracer import current
+from tilewright.schedule.beside import Spot, groups_in
 from tilewright.schedule.factors import Product
+from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import is_split
 from tilewright.schedule.lane_runs import (
     ACCESS_BYTES,
     APART,
-    Taken,
     along_k_first,
     common_run,
     in_runs,
     lanes_along_k,
     row_gap,
 )
+from tilewright.schedule.needs import Buffer
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.rings import CpAsync, Move, Source, Sources, of_both
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
+from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.stages import plain_tiles
 from tilewright.threads.distribution import Distribution
 
 
@@ -43,7 +50,8 @@ class Fragments(CpAsync):
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
         self.schedule, self.sources = schedule, sources
-        self.run = self._run()
+        tiles = [source.tile for source in sources]
+        self.run = common_run(schedule.atom, schedule.block_k, tiles)
         super().__init__(schedule, sources, products)
         depth = self.run * lanes_along_k(schedule.atom.a) if self.run else schedule.mma.tile[2]
         self.parts = schedule.block_k // depth
@@ -75,20 +83,6 @@ class Fragments(CpAsync):
             if source.beside is not None:
                 source.beside.stage(source.rows, schedule.block_k, self.stages)
 
-    def _run(self) -> int:
-        """How many neighbours along K a lane has where operands are packed; 0: as instructions have them."""
-        taken = [
-            Taken(
-                source.sample.dtype,
-                source.sample.unit_dim == 1,
-                source.side,
-                source.decode is not None,
-                tuple(source.beside.runs) if source.beside else (),
-            )
-            for source in self.sources
-        ]
-        return common_run(self.schedule.atom, self.schedule.block_k, taken)
-
     def _apart(self) -> int:
         """How far the two numbers of a register of packed operands lie from each other along K.
 
@@ -103,12 +97,64 @@ class Fragments(CpAsync):
         own, other = (mma.tile[at] // warps[at] for at in (side, 1 - side))
         return APART if own > other else 1
 
-    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
-        if not self._is_decoded_at_once(source):
-            return super()._ring(source)
-        schedule, name = self.schedule, f"s{source.name}"
-        behind = row_gap(source.sample.dtype, schedule.block_k)
-        return PlainStages(source.sample, source.rows, schedule.block_k, self.stages, name, behind=behind)
+    @classmethod
+    def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
+        """Several groups share a tile along K, or there is one."""
+        return AlongK if schedule.along_k > 1 else cls
+
+    @classmethod
+    def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
+        """Packed operands that lanes take in runs have gaps between their rows."""
+        if not run or not tile.dtype.is_packed:
+            return super().buffers_of(schedule, tile, run)
+        gap, stages = row_gap(tile.dtype, schedule.block_k), schedule.stages * schedule.along_k
+        size = tile.rows, schedule.block_k, stages
+        return [plain_tiles(f"s{tile.name}", tile.dtype, *size, along_rows=tile.along_rows, gap=gap)]
+
+    @classmethod
+    def metadata(cls, facts: ScheduleFacts) -> list[Buffer]:
+        """Scales and zero points of groups along K, for packed operands."""
+        depth, stages, found = facts.tile[2], facts.schedule.stages * facts.schedule.along_k, []
+        for side in facts.sides if facts.run else ():
+            for part in side.factor.beside:
+                count = groups_in(part, side.factor.depth, depth)
+                if count:
+                    operand = part.operand
+                    size = side.rows, count, stages
+                    found.append(plain_tiles(f"s{operand.name}", operand.dtype, *size, along_rows=False))
+        return found
+
+    @classmethod
+    def registers(cls, facts: ScheduleFacts) -> int:
+        """Both sets of the operands' parts, as they come and, if they are decoded, as they go."""
+        atom, total = facts.schedule.atom, 0
+        if atom.asynchronous:
+            return 0
+        for tile in facts.tiles:
+            values = (facts.mma.b if tile.side else facts.mma.a)(facts.part_depth).size_values
+            kinds = [] if facts.run and tile.dtype.is_packed else [tile.held]
+            if tile.is_decoded:
+                kinds.append((atom.a_dtype, atom.b_dtype)[tile.side])
+            total += sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
+        return total
+
+    @classmethod
+    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+        """Operands are decoded between shared memory and the instruction."""
+        return True
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Two sets of registers take turns at the parts of a tile, which therefore are even in number."""
+        (m, n, k), depth, product = facts.tile, facts.part_depth, facts.form.sum
+        parts = k // depth
+        if parts % 2:
+            text = f"a depth of {k} is {parts} of {depth}, for which two sets of registers take turns"
+            yield "tile", text, f"tile={(m, n, k + depth)}", product
+        decodes = not all(side.factor.is_plain for side in facts.sides)
+        if decodes and parts == 2 and facts.schedule.stages == 2 and not facts.run:
+            text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
+            yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", product
 
     def _is_decoded_at_once(self, source: Source) -> bool:
         """Whether an operand is decoded as it is loaded from shared memory: packed it has no registers."""
@@ -217,6 +263,55 @@ class Fragments(CpAsync):
             for source, decoded, part in zip(self.sources, self.decoded, self.multiplied, strict=True)
         ]
         return of_both(self.sources, parts)
+
+
+class AlongK(Fragments):
+    """As `Fragments`, by each group of warps for a part of K: groups wait for nobody but themselves."""
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Each group waits for itself alone, and the first one stores."""
+        yield from super().against(facts)
+        schedule, product, arch = facts.schedule, facts.form.sum, facts.arch
+        text = f"{schedule.groups} groups without roles"
+        if facts.target.machine_code and not (facts.target.warps and arch.named_barriers):
+            yield "groups", f"{text}; {arch.name} has no roles of warps", "groups=1", product
+        elif facts.mma.threads > arch.lanes and schedule.groups > arch.named_barriers:
+            most = f"{arch.name} has {arch.named_barriers} barriers for groups of several warps"
+            yield "groups", f"{text}; {most}", f"groups={arch.named_barriers}, or warps=(1, 1)", product
+        plain = {
+            "split_k": 1,
+            "balanced": False,
+            "batches": 1,
+            "blocks": 0,
+            "epilogue": "direct",
+            "promote": 0,
+        }
+        for field, value in plain.items():
+            if getattr(schedule, field) != value:
+                said = f'"{value}"' if isinstance(value, str) else value
+                why = f"{text}, with {field}={schedule.spelled(field)}; each has a part of one tile's K"
+                yield field, why, f"{field}={said}, or groups=1", product
+        if len(facts.form.totals) > 1:
+            several = f"{len(facts.form.totals)} sums for each element"
+            yield "groups", f"{text}, of {several}", "groups=1", product
+        if any(isinstance(node, Reduce) for node in facts.form.flow.walk()):
+            yield "groups", f"{text}; what is reduced is reduced by all warps at once", "groups=1", product
+
+    @contextmanager
+    def role(self, *, again: bool = False) -> Iterator[Index]:
+        """All groups; behind their parts of K the first one alone."""
+        schedule = self.schedule
+        warps = schedule.mma.threads // current().lanes
+        with role(warps=warps, groups=1 if again else schedule.groups, first=0) as group:
+            yield group
+
+    def _stage(self, work: Work, step: Step) -> Index:
+        return work.group * self.schedule.stages + super()._stage(work, step)
+
+    def _arrived(self, work: Work) -> None:
+        warps = self.schedule.mma.threads // current().lanes
+        meeting(None if warps == 1 else 1 + work.group, "groups that share a tile along K")()
 
 
 def decoded_part(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.schedule.machine_rules import Reasons
+from tilewright.schedule.facts import Reasons
 from tilewright.schedule.resources import Case
 from tilewright.schedule.sides import Side
 

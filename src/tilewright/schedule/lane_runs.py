@@ -8,10 +8,10 @@ brings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
+from tilewright.schedule.sides import OperandTile
 from tilewright.schedule.stages import is_widened
 from tilewright.threads.distribution import Distribution, Mode
 
@@ -72,26 +72,7 @@ def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
     return next((run for run in RUNS if fits(run)), 0)
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What is known of an operand that may be taken along K in another order.
-
-    Args:
-        dtype: of its elements in memory.
-        along_k: whether neighbours along K are neighbours there.
-        side: 0 of operand A, 1 of operand B.
-        decoded: whether it is computed of what lies in memory.
-        groups: how many neighbours along K have elements of other arrays in common.
-    """
-
-    dtype: DType
-    along_k: bool
-    side: int
-    decoded: bool
-    groups: tuple[int, ...] = ()
-
-
-def common_run(atom: MmaAtom, block_k: int, operands: Sequence[Taken]) -> int:
+def common_run(atom: MmaAtom, block_k: int, operands: Sequence[OperandTile]) -> int:
     """How many neighbours along K a lane multiplies of operands of which some are packed; else 0.
 
     Args:
@@ -102,11 +83,11 @@ def common_run(atom: MmaAtom, block_k: int, operands: Sequence[Taken]) -> int:
     packed = [one for one in operands if one.dtype.is_packed]
     if not packed or not all(one.along_k for one in operands):
         return 0
-    if any(one.decoded and not one.dtype.is_packed for one in operands):
+    if any(one.is_decoded and not one.dtype.is_packed for one in operands):
         return 0  # which waits in registers, as it lies in memory
     if any(is_widened(atom, one.side, one.dtype, along_k=True) for one in packed):
         return 0
-    return lane_run(atom, block_k, [group for one in operands for group in one.groups])
+    return lane_run(atom, block_k, [group for one in operands for group in one.runs])
 
 
 def lanes_along_k(spread: Distribution) -> int:

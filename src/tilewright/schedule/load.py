@@ -13,12 +13,12 @@ from typing import NamedTuple
 from tilewright.arch import Arch
 from tilewright.schedule.fallback import width
 from tilewright.schedule.fixup import FAN
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import MOST_STREAMED
-from tilewright.schedule.stages import ROW_BYTES
 
 BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers and gaps between buffers, at most."""

@@ -17,16 +17,6 @@ Reasons = Iterator[tuple[str, str, str, Node | Store]]
 """What is wrong: the field, in a sentence with the value and the limit, the nearest legal choice, of what."""
 
 
-GROUPS, STAGES = 2, 2
-"""One group loads while the other one multiplies; one tile is read while the next one is written."""
-
-MATRIX_CORES = "mfma"
-"""The feature of machines whose SIMDs multiply for one warp while they load for another."""
-
-SIMDS = 4
-"""Of a multiprocessor: each executes warps of both groups."""
-
-
 def fitting(case: Case) -> str:
     """An atom that multiplies what the kernel does."""
     kind, product, arch = case.form.a.view.dtype, case.form.sum, case.arch
@@ -196,70 +186,3 @@ def _accumulators(case: Case) -> Reasons:
     promoted = ", half of them for promotion" if schedule.promote else ""
     text = f"{case.accumulators} registers of a thread for sums{promoted}{operands}; it has {limit}"
     yield "tile", text, f"a smaller tile{_if_rows_fit(case)}, or more warps", case.form.sum
-
-
-def alternating(case: Case) -> Reasons:
-    """Two groups, two stages, each group on all SIMDs, and nothing that some threads alone would wait for."""
-    schedule, form = case.schedule, case.form
-    if not schedule.alternates:
-        return
-    product, what = form.sum, 'roles="ping-pong" with staging="registers"'
-    if case.target.machine_code and MATRIX_CORES not in case.arch.features:
-        text = f"{what}; {case.arch.name} has no matrix cores beside the units that load and compute"
-        yield "roles", text, 'roles="none", groups=1 and stages=1', product
-    if schedule.groups > GROUPS:
-        text = f"{schedule.groups} groups; one loads while another one multiplies"
-        yield "groups", text, f"groups={GROUPS}", product
-    if schedule.stages != STAGES:
-        text = f"{schedule.stages} stages; one tile is read while the next one is written"
-        yield "stages", text, f"stages={STAGES}", product
-    if math.prod(schedule.warps) % SIMDS:
-        text = (
-            f"{math.prod(schedule.warps)} warps of a group, of which each of {SIMDS} SIMDs executes as many"
-        )
-        yield "warps", text, "warps=(2, 2), or another multiple of 4 warps", product
-    if case.tile[1] % GROUPS:
-        text = f"{case.tile[1]} columns of a tile, of which each group copies half"
-        yield "tile", text, "an even number of columns", product
-    if schedule.bypass:
-        text = f'bypass="{schedule.bypass}" with {what}, whose groups share what lies in shared memory'
-        yield "bypass", text, 'bypass=""', product
-    if schedule.epilogue == "overlapped":
-        text = f'epilogue="overlapped" with {what}, which has no warps that store alone'
-        yield "epilogue", text, 'epilogue="staged"', form.stores[0]
-    for field, plain in (("split_k", 1), ("balanced", False), ("batches", 1)):
-        if getattr(schedule, field) != plain:
-            text = f"{field}={schedule.spelled(field)} with {what}, whose groups take turns at whole tiles"
-            yield field, text, f'{field}={plain}, or roles="none"', product
-    alone = 'roles="none", groups=1 and stages=1'
-    computed = [s.label for s in case.sides if not (s.factor.is_plain and s.factor.scale is None)]
-    if computed:
-        text = (
-            f"{what}, whose groups copy operands as they lie in memory; {computed[0]} is computed on its way"
-        )
-        yield "roles", text, alone, product
-    if any(isinstance(node, Reduce) for node in form.flow.walk()):
-        text = f"{what}; what is reduced over a tile is reduced by all warps at once"
-        yield "roles", text, alone, product
-
-
-def along_k(case: Case) -> Reasons:
-    """Groups without roles share a tile along K: each waits for itself alone, and the first one stores."""
-    schedule, product, arch = case.schedule, case.form.sum, case.arch
-    text = f"{schedule.groups} groups without roles"
-    if case.target.machine_code and not (case.target.warps and arch.named_barriers):
-        yield "groups", f"{text}; {arch.name} has no roles of warps", "groups=1", product
-    elif case.mma.threads > arch.lanes and schedule.groups > arch.named_barriers:
-        most = f"{arch.name} has {arch.named_barriers} barriers for groups of several warps"
-        yield "groups", f"{text}; {most}", f"groups={arch.named_barriers}, or warps=(1, 1)", product
-    plain = {"split_k": 1, "balanced": False, "batches": 1, "blocks": 0, "epilogue": "direct", "promote": 0}
-    for field, value in plain.items():
-        if getattr(schedule, field) != value:
-            said = f'"{value}"' if isinstance(value, str) else value
-            why = f"{text}, with {field}={schedule.spelled(field)}; each has a part of one tile's K"
-            yield field, why, f"{field}={said}, or groups=1", product
-    if len(case.form.totals) > 1:
-        several = f"{len(case.form.totals)} sums for each element"
-        yield "groups", f"{text}, of {several}", "groups=1", product
-    if any(isinstance(node, Reduce) for node in case.form.flow.walk()):
-        yield "groups", f"{text}; what is reduced is reduced by all warps at once", "groups=1", product

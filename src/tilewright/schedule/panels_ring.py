@@ -9,27 +9,53 @@ from __future__ import annotations
 import itertools
 
 from tilewright.lang import operations as tw
+from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fragments_ring import decoded_part
+from tilewright.schedule.needs import RING, Buffer
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.rings import Move, Source, Whole, of_both
-from tilewright.schedule.stages import PackedTile, panel_rows
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.stages import PackedTile, is_packed_first, packed, panel_rows
 from tilewright.threads.distribution import Distribution, Mode
 
 
 class Panels(Whole):
     """One thread packs the tiles; it waits for nobody."""
 
+    @classmethod
+    def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
+        """A tile as it is multiplied; first a narrow one, if it is packed before it is converted."""
+        atom, name = schedule.atom, f"s{tile.name}"
+        unit = panel_rows(atom, tile.side == 0, tile.along_rows)
+        kind = (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else tile.dtype
+        size = tile.rows, schedule.block_k
+        held = [Buffer(name, RING, size, kind, layout=packed(*size, unit, kind))]
+        if tile.is_computed or not is_packed_first(tile.dtype, kind, unit, along_rows=tile.along_rows):
+            return held
+        layout = packed(*size, unit, tile.dtype)
+        return [Buffer(f"{name}_narrow", RING, size, tile.dtype, layout=layout), *held]
+
+    @classmethod
+    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+        """Operands are decoded as they are packed."""
+        return True
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """One thread packs and multiplies."""
+        atom, threads = facts.schedule.atom, facts.mma.threads
+        if threads > 1:
+            text = f"{threads} threads; what lies in panels is packed and multiplied by one"
+            one = f'tw.atoms.fma("{atom.a_dtype}", acc="{atom.c_dtype}", lanes=(1, 1), each=(6, 16))'
+            yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', facts.form.sum
+
     def _ring(self, source: Source) -> PackedTile:
-        schedule = self.schedule
-        unit = panel_rows(schedule.atom, source.along == "m", source.sample.unit_dim == 0)
-        kind = (schedule.atom.a_dtype, schedule.atom.b_dtype)[source.side]
-        if source.decode is None:
-            kind = source.sample.dtype
-        size = source.rows, schedule.block_k, unit
-        return PackedTile(source.sample, kind, *size, f"s{source.name}", computed=_is_computed(source))
+        *narrow, buffer = self.buffers_of(self.schedule, source.tile, 0)
+        return PackedTile(buffer, narrow[0] if narrow else None)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Pack A, pack B, multiply."""
@@ -51,7 +77,7 @@ class Panels(Whole):
     def _pack(self, move: Move, ring: PackedTile, work: Work, step: Step) -> None:
         """Pack one tile."""
         source = move.operand
-        if source is not None and _is_computed(source):
+        if source is not None and source.tile.is_computed:
             held = tw.load(
                 move.source, _of_one(ring.shape, source), element=source.held, name=f"r{source.name}"
             )
@@ -61,13 +87,6 @@ class Panels(Whole):
         places = [move.source, *([] if ring.narrow is None else [ring.narrow]), move.target]
         for here, there in itertools.pairwise(places):
             tw.copy(here, there, threads=1)
-
-
-def _is_computed(source: Source) -> bool:
-    """Whether more is done with its elements than to convert them."""
-    return source.beside is not None and not (
-        source.beside.factor.is_plain or source.beside.factor.is_converted
-    )
 
 
 def _of_one(shape: tuple[int, int], source: Source) -> Distribution:

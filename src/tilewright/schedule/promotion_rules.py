@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.schedule.facts import Reasons
 from tilewright.schedule.form import has_slices
-from tilewright.schedule.machine_rules import Reasons
 from tilewright.schedule.plans import slices
 from tilewright.schedule.resources import Case
 

@@ -23,11 +23,11 @@ from tilewright.schedule.estimate import RATES
 from tilewright.schedule.estimate_forms import F64, SMALL
 from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.load import Load
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import promoted_every
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma
 
 EACH_PROCESSOR = 4

@@ -13,13 +13,13 @@ from itertools import product
 from tilewright.schedule.estimate_forms import COLUMN_US
 from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.plans import takes_turns
 from tilewright.schedule.proposals_mma import EACH_PROCESSOR
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import Shape, cached_row_us, promoted_every, takes_wgmma
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
 
 LEAST_STAGES, MOST_STAGES = 3, 8

@@ -17,10 +17,10 @@ from math import inf
 from tilewright.schedule.estimate import BULK
 from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import Candidate, Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.splitting import CLUSTERS, rule_of, sharing, split_schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import wgmma
 
 ROWS = (8, 16, 32, 64)

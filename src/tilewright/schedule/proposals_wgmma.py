@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.dataflow.nodes import SUMMED
-from tilewright.schedule.bulk_decoding import SETS, part_depth
+from tilewright.schedule.bulk import SETS, part_depth
 from tilewright.schedule.estimate import BULK
 from tilewright.schedule.estimate_forms import FormEstimate
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_streams import has_few_rows, without_waiting
 from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import wgmma
 
 FP8 = ("f8e4m3", "f8e5m2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.crossing import reduced_in_parts
-from tilewright.schedule.machine_rules import Reasons
+from tilewright.schedule.facts import Reasons
 from tilewright.schedule.resources import Case
 
 

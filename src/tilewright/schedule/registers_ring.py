@@ -1,19 +1,35 @@
-"""The ring that holds the next tile in registers, and operands that go past shared memory."""
+"""The ring that holds the next tile in registers, for one group of warps or for two that take turns.
+
+Operands may go past shared memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
+from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
+from tilewright.lang.control import when
+from tilewright.lang.roles import role, role_barrier
+from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment
 from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.lang.tracer import current
+from tilewright.schedule.factors import Product
+from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Sums
+from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Move, Source, Whole
+from tilewright.schedule.rings import Move, Source, Sources, Whole, of_both
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import OperandTile, Side
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
 
 
@@ -25,13 +41,47 @@ class Registers(Whole):
     all warps.
     """
 
-    def _kept(self, source: Source) -> DType:
-        """The dtype of an operand in shared memory: that in which it is multiplied, if it is computed."""
-        atom = self.schedule.mma.atom
-        return super()._kept(source) if source.decode is None else (atom.a_dtype, atom.b_dtype)[source.side]
+    @classmethod
+    def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
+        """Two groups take turns, or there is one."""
+        return Turns if schedule.alternates else cls
+
+    @classmethod
+    def kept(cls, schedule: Schedule, tile: OperandTile) -> DType:
+        """An operand that is decoded lies in shared memory in the dtype in which it is multiplied."""
+        atom = schedule.atom
+        return (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else super().kept(schedule, tile)
+
+    @classmethod
+    def registers(cls, facts: ScheduleFacts) -> int:
+        """The next tile of each operand, and this one if it goes past shared memory."""
+        total = 0
+        for side, tile in zip(facts.sides, facts.tiles, strict=True):
+            if facts.goes_past(side):
+                total += 2 * cls.multiplied(facts, tile)
+            else:
+                values = facts.copied_rows(side) * facts.tile[2] // facts.mma.threads or 1
+                total += -(-values * tile.dtype.bytes // 4)
+        return total
+
+    @classmethod
+    def multiplied(cls, facts: ScheduleFacts, tile: OperandTile) -> int:
+        """Registers that hold an operand tile when the instruction reads it from registers."""
+        values = (facts.mma.b if tile.side else facts.mma.a)(facts.tile[2]).size_values
+        return -(-values * tile.dtype.bytes // 4)
+
+    @classmethod
+    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+        """Operands are decoded in registers on their way to shared memory.
+
+        Bytes of packed ones are turned and written whole, and those of an asynchronous atom lie in several
+        boxes.
+        """
+        is_whole = side.dtype.is_packed or facts.schedule.atom.asynchronous
+        return not facts.goes_past(side) and not is_whole
 
     def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
-        schedule, side = self.schedule, "a" if source.along == "m" else "b"
+        schedule, side = self.schedule, "ab"[source.side]
         if side not in schedule.bypass:
             return super()._ring(source)
         spread = (tw.operand_a if side == "a" else tw.operand_b)(schedule.mma, schedule.block_k)
@@ -93,3 +143,163 @@ class Registers(Whole):
                     tw.copy(made, move.target)
 
         return put, fetch
+
+
+# ---------------------------------------------------------------- two groups that take turns
+
+GROUPS, STAGES = 2, 2
+"""One group loads while the other one multiplies; one tile is read while the next one is written."""
+
+MATRIX_CORES = "mfma"
+"""The feature of machines whose SIMDs multiply for one warp while they load for another."""
+
+SIMDS = 4
+"""SIMDs of a multiprocessor: each executes warps of both groups."""
+
+TURNS_BARRIER = 1
+"""The number of the barrier at which all threads of the block meet, each group at lines of its own."""
+
+
+class Turns(Registers):
+    """Two groups share the rows of a tile, and do the same, one of them half a step behind the other.
+
+    In each step along K a group loads: it writes its half of the next tile, which waited in registers, to
+    shared memory, asks global memory for its half of the one after that, and reads into registers all that
+    it multiplies of this tile.  Then it multiplies, and touches no memory.  Behind either of both all threads
+    of the block meet; since the second group has met the first one once more before its first step, one loads
+    while the other one multiplies.
+
+    Two stages are enough.  Both groups have read a tile when the first one has multiplied it, and only behind
+    the next barrier is the tile after the next one written to the same place.
+    """
+
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+        super().__init__(schedule, sources, products)
+        spreads = [(tw.operand_a, tw.operand_b)[s.side](schedule.mma, schedule.block_k) for s in sources]
+        self.spreads = tuple(spreads)
+
+    @classmethod
+    def registers(cls, facts: ScheduleFacts) -> int:
+        """Also the tile of each operand that is multiplied."""
+        return super().registers(facts) + sum(cls.multiplied(facts, tile) for tile in facts.tiles)
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Two groups and two stages, each group on all SIMDs; some threads alone never wait."""
+        schedule, form = facts.schedule, facts.form
+        product, what = form.sum, 'roles="ping-pong" with staging="registers"'
+        if facts.target.machine_code and MATRIX_CORES not in facts.arch.features:
+            text = f"{what}; {facts.arch.name} has no matrix cores beside the units that load and compute"
+            yield "roles", text, 'roles="none", groups=1 and stages=1', product
+        if schedule.groups > GROUPS:
+            text = f"{schedule.groups} groups; one loads while another one multiplies"
+            yield "groups", text, f"groups={GROUPS}", product
+        if schedule.stages != STAGES:
+            text = f"{schedule.stages} stages; one tile is read while the next one is written"
+            yield "stages", text, f"stages={STAGES}", product
+        if math.prod(schedule.warps) % SIMDS:
+            warps = f"{math.prod(schedule.warps)} warps of a group"
+            text = f"{warps}, of which each of {SIMDS} SIMDs executes as many"
+            yield "warps", text, "warps=(2, 2), or another multiple of 4 warps", product
+        if facts.tile[1] % GROUPS:
+            text = f"{facts.tile[1]} columns of a tile, of which each group copies half"
+            yield "tile", text, "an even number of columns", product
+        if schedule.bypass:
+            text = f'bypass="{schedule.bypass}" with {what}, whose groups share what lies in shared memory'
+            yield "bypass", text, 'bypass=""', product
+        if schedule.epilogue == "overlapped":
+            text = f'epilogue="overlapped" with {what}, which has no warps that store alone'
+            yield "epilogue", text, 'epilogue="staged"', form.stores[0]
+        for field, plain in (("split_k", 1), ("balanced", False), ("batches", 1)):
+            if getattr(schedule, field) != plain:
+                text = (
+                    f"{field}={schedule.spelled(field)} with {what}, whose groups take turns at whole tiles"
+                )
+                yield field, text, f'{field}={plain}, or roles="none"', product
+        alone = 'roles="none", groups=1 and stages=1'
+        computed = [s.label for s in facts.sides if not (s.factor.is_plain and s.factor.scale is None)]
+        if computed:
+            copied = f"{what}, whose groups copy operands as they lie in memory"
+            text = f"{copied}; {computed[0]} is computed on its way"
+            yield "roles", text, alone, product
+        if any(isinstance(node, Reduce) for node in form.flow.walk()):
+            text = f"{what}; what is reduced over a tile is reduced by all warps at once"
+            yield "roles", text, alone, product
+
+    @contextmanager
+    def role(self, *, again: bool = False) -> Iterator[Index]:
+        """All warps of the block, in groups."""
+        schedule = self.schedule
+        with role(warps=schedule.mma.threads // current().lanes, groups=schedule.groups) as group:
+            yield group
+
+    def end(self, work: Work) -> None:
+        """The first group meets the second one once more, which is half a step behind."""
+        with when(work.group == 0):
+            self._meet()
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """Load, meet, multiply, meet."""
+        put, fetch = self._through_registers(work)
+        held = [
+            tw.fragment(spread, source.sample.dtype, name=f"r{source.name}")
+            for spread, source in zip(self.spreads, self.sources, strict=True)
+        ]
+
+        def read(step: Step) -> None:
+            for source, ring, fragment in zip(self.sources, self.rings, held, strict=True):
+                with made_by(node=source.part):
+                    at = (0 if source.side else work.group, 0)
+                    tw.copy(ring.shared[step.index % self.schedule.stages].tile(fragment.shape, at), fragment)
+
+        def operands(step: Step) -> tuple[Held, Held]:
+            return of_both(self.sources, held)
+
+        def turn(step: Step) -> None:
+            self._meet()
+            if not step.ahead:  # before the first step
+                with when(work.group == 1):
+                    self._meet()
+
+        return [
+            Verb("put", 1, put, outside=True),
+            Verb("fetch", 2, fetch, outside=True),
+            Verb("read", 0, read),
+            Verb("turn", 1, turn, outside=True),
+            *self.accumulation.verbs(sums, operands, work),
+            *self.accumulation.promoting(sums, work),
+            Verb("turn", 0, lambda step: self._meet()),
+        ]
+
+    def _loaded(self, work: Work, step: Step) -> list[Move]:
+        """What a group loads: its part of each tile, which goes nowhere yet."""
+        schedule, found = self.schedule, []
+        for source, ring in zip(self.sources, self.rings, strict=True):
+            with made_by(node=source.part):
+                row = source.row(work) * schedule.groups + work.group
+                tile = source.matrix(work).tile(self._part(ring), (row, work.segment.begin + step.index))
+            is_turned = "ab"[source.side] in schedule.turned and source.sample.unit_dim == 0
+            found.append(Move(tile, None, source.part, self._dealing(source), is_turned, source))
+        return found
+
+    def _pairs(self, work: Work, step: Step) -> list[Move]:
+        """The same with where it goes."""
+        found = []
+        for move, ring in zip(self._loaded(work, step), self.rings, strict=True):
+            with made_by(node=move.part):
+                stage = ring.shared[step.index % self.schedule.stages]
+                found.append(replace(move, target=stage.tile(self._part(ring), (work.group, 0))))
+        return found
+
+    def _part(self, ring: PlainStages) -> tuple[int, int]:
+        """Rows and depth of what a group copies of a tile."""
+        rows, depth = ring.shape
+        return rows // self.schedule.groups, depth
+
+    def _meet(self) -> None:
+        meet_all(self.schedule)
+
+
+def meet_all(schedule: Schedule) -> None:
+    """All threads of the block meet, wherever they stand."""
+    role_barrier(TURNS_BARRIER, threads=schedule.mma.threads * schedule.groups)

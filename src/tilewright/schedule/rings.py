@@ -20,12 +20,15 @@ from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
 from tilewright.schedule.beside import Beside, Spot
 from tilewright.schedule.factors import Product
+from tilewright.schedule.facts import Reasons, ScheduleFacts
+from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import ScaleSource
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import OperandTile, Side
 from tilewright.schedule.stages import (
     HeldTile,
     PackedTile,
@@ -34,7 +37,8 @@ from tilewright.schedule.stages import (
     Share,
     SwizzledStages,
     Together,
-    is_widened,
+    plain_tiles,
+    swizzled_tiles,
 )
 
 
@@ -98,6 +102,24 @@ class Source:
         """0 of operand A, 1 of B."""
         return 0 if self.along == "m" else 1
 
+    @property
+    def tile(self) -> OperandTile:
+        """The operand's tile, for its layout in shared memory."""
+        sample, factor = self.sample, None if self.beside is None else self.beside.factor
+        return OperandTile(
+            self.name,
+            self.side,
+            self.rows,
+            sample.dtype,
+            self.held or sample.dtype,
+            sample.unit_dim == 0,
+            sample.unit_dim == 1,
+            sample.value.tensor.view.run_dim(ROW_BYTES // sample.dtype.bytes) == 0,
+            self.decode is not None,
+            factor is not None and not (factor.is_plain or factor.is_converted),
+            () if self.beside is None else tuple(self.beside.runs),
+        )
+
     def row(self, work: Work) -> Index:
         """Which of its tiles a tile of the result takes."""
         return work.m if self.along == "m" else work.n
@@ -105,6 +127,12 @@ class Source:
 
 Sources = tuple[Source, ...]
 """All operands, those along M first."""
+
+
+def ring_of(schedule: Schedule, source: Source, buffer: Buffer) -> SwizzledStages:
+    """The ring of an operand in rows of 128 bytes under the swizzle."""
+    tile, sharing = source.tile, 0 if source.side else schedule.sharing
+    return SwizzledStages(buffer, tile.rows, schedule.block_k, sharing, along_rows=tile.boxes_along_rows)
 
 
 def of_both(sources: Sources, held: Sequence[Tensor | Fragment]) -> tuple[Held, Held]:
@@ -147,13 +175,106 @@ class Agent(Protocol):
         """What they do for each step of a tile."""
 
 
-class Whole:
+class Staging:
+    """A way in which tiles of the operands come to where they are multiplied.
+
+    A subclass declares its needs, what is against it, and the verbs of its agents.
+    """
+
+    least_stages, most_stages = 1, 1
+    """Tiles that shared memory may hold; 0: any number."""
+
+    run = 0
+    """Neighbours along K of packed operands that a lane multiplies; 0: as instructions have them."""
+
+    @classmethod
+    def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
+        """The class for a schedule: this one, or one that specialises it.
+
+        Args:
+            schedule: the schedule.
+            decodes: whether operand A is decoded inside the main loop.
+        """
+        return cls
+
+    @classmethod
+    def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
+        """The tensors in shared memory for an operand; it is multiplied from the last one.
+
+        Args:
+            schedule: the schedule.
+            tile: the operand's tile.
+            run: neighbours along K that a lane multiplies of packed operands, or 0.
+        """
+        name, sharing = f"s{tile.name}", 0 if tile.side else schedule.sharing
+        depth, stages = schedule.block_k, schedule.stages * schedule.along_k
+        if schedule.atom.asynchronous or schedule.staging == "tma":
+            along_rows = tile.boxes_along_rows
+            return [
+                swizzled_tiles(name, tile.dtype, tile.rows, depth, stages, sharing, along_rows=along_rows)
+            ]
+        rows, kept = max(sharing, 1) * tile.rows, cls.kept(schedule, tile)
+        together = Together(schedule.k1[tile.side], schedule.extra_rows[tile.side])
+        return [plain_tiles(name, kept, rows, depth, stages, along_rows=tile.along_rows, together=together)]
+
+    @classmethod
+    def kept(cls, schedule: Schedule, tile: OperandTile) -> DType:
+        """Dtype of an operand in shared memory."""
+        return tile.kept(schedule.atom)
+
+    @classmethod
+    def needs(cls, facts: ScheduleFacts) -> Needs:
+        """Needs of the staging."""
+        pairs = [pair for pair in zip(facts.sides, facts.tiles, strict=True) if not facts.goes_past(pair[0])]
+        buffers = [buffer for _, tile in pairs for buffer in cls.buffers_of(facts.rounded, tile, facts.run)]
+        threads = facts.mma.threads * facts.schedule.cooperating * facts.schedule.along_k
+        return Needs((*buffers, *cls.metadata(facts)), threads=threads, registers=cls.registers(facts))
+
+    @classmethod
+    def metadata(cls, facts: ScheduleFacts) -> list[Buffer]:
+        """The tensors in shared memory for side arrays of operands."""
+        return []
+
+    @classmethod
+    def registers(cls, facts: ScheduleFacts) -> int:
+        """Registers of a thread that hold operands, at least, besides the sums."""
+        return 0
+
+    @classmethod
+    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+        """Whether an operand can be decoded on its way."""
+        return False
+
+    @classmethod
+    def against(cls, facts: ScheduleFacts) -> Reasons:
+        """Reasons to refuse a schedule that only this staging has."""
+        return iter(())
+
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+        self.schedule, self.sources = schedule, sources
+
+    def begin_block(self, rank: tuple[Index, Index]) -> None:
+        """Prepare the ring before the first tile of a block.
+
+        Args:
+            rank: the block's place in its cluster.
+        """
+
+    def serve_beside(self, works: Sequence[Callable[[], None]]) -> None:
+        """Take over the work of warps that only store."""
+        assert not works, "no warps of this ring can store"
+
+    def end_block(self) -> None:
+        """Complete the work on the ring after the last tile of a block."""
+
+
+class Whole(Staging):
     """The whole block copies and multiplies."""
 
     each = 1
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
-        self.schedule, self.sources = schedule, sources
+        super().__init__(schedule, sources, products)
         self.asynchronous = schedule.mma.atom.asynchronous
         behind = self.behind if self.asynchronous else 0
         self.accumulation = accumulation(schedule, sources, products, behind)
@@ -179,29 +300,15 @@ class Whole:
                 yield self._ring(source)
                 continue
             if source.pairs.which == 0:
-                schedule, dtype, along_rows = self.schedule, source.sample.dtype, source.pairs.along_rows
-                size = source.rows, schedule.block_k, self.stages
+                dtype, along_rows = source.sample.dtype, source.pairs.along_rows
+                size = source.rows, self.schedule.block_k, self.stages
                 paired = PairedStages(dtype, *size, f"s{source.name}", along_rows=along_rows)
             assert paired is not None, "the first numbers come first"
             yield paired.one(source.pairs.which)
 
     def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
-        schedule, name = self.schedule, f"s{source.name}"
-        if self.asynchronous:
-            return SwizzledStages(source.sample, source.rows, schedule.block_k, self.stages, 0, name)
-        together = Together(schedule.k1[source.side], schedule.extra_rows[source.side])
-        kept = self._kept(source)
-        return PlainStages(source.sample, source.rows, schedule.block_k, self.stages, name, together, kept)
-
-    def _kept(self, source: Source) -> DType:
-        """The dtype of an operand in shared memory."""
-        held = source.held if self._is_widened(source) else None
-        return held or source.sample.dtype
-
-    def _is_widened(self, source: Source) -> bool:
-        """Whether packed elements are converted on their way to shared memory."""
-        along_k = source.sample.unit_dim == 1
-        return is_widened(self.schedule.atom, source.side, source.sample.dtype, along_k=along_k)
+        [buffer] = self.buffers_of(self.schedule, source.tile, self.run)
+        return ring_of(self.schedule, source, buffer) if self.asynchronous else PlainStages(buffer)
 
     def _dealing(self, source: Source) -> dict[str, Any]:
         """Which threads copy what of a tile: so many of them, or a grid over its rows and K.
@@ -296,6 +403,8 @@ class Direct(Whole):
 
 class CpAsync(Whole):
     """Several tiles are on their way into shared memory while one is multiplied."""
+
+    least_stages, most_stages = 2, 0
 
     @property
     def behind(self) -> int:  # type: ignore[override]

@@ -11,13 +11,10 @@ from collections.abc import Callable
 
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
-from tilewright.schedule.decoding_rules import decoded, parts_in_bulk
-from tilewright.schedule.fixup import has_shares
+from tilewright.schedule.decoding_rules import decoded
+from tilewright.schedule.facts import Reasons
 from tilewright.schedule.group_rules import grouped, listed
 from tilewright.schedule.machine_rules import (
-    Reasons,
-    along_k,
-    alternating,
     clusters,
     executed,
     features,
@@ -81,16 +78,6 @@ def _exactness(case: Case) -> Reasons:
     if atom.precision is not None and case.form.precision != TF32:
         text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all"
         yield "atom", text, fitting(case), product
-
-
-def _alone(case: Case) -> Reasons:
-    """What is packed for one thread is multiplied by one thread."""
-    atom, schedule = case.schedule.atom, case.schedule
-    threads = case.mma.threads
-    if schedule.staging == "panels" and threads > 1:
-        text = f"{threads} threads; what lies in panels is packed and multiplied by one"
-        one = f'tw.atoms.fma("{atom.a_dtype}", acc="{atom.c_dtype}", lanes=(1, 1), each=(6, 16))'
-        yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', case.form.sum
 
 
 def _balanced(case: Case) -> Reasons:
@@ -181,12 +168,17 @@ def _stages(case: Case) -> Reasons:
     stages, staging = case.schedule.stages, case.schedule.staging
     if case.schedule.alternates:
         return
-    if staging in ("direct", "panels", "registers") and stages > 1:
+    if case.staging.most_stages == 1 and stages > 1:
         text = f'{stages} stages; with staging="{staging}" shared memory holds one tile'
         yield "stages", text, "stages=1", case.form.sum
-    elif staging in ("cp_async", "fragments", "tma") and stages < 2:
+    elif stages < case.staging.least_stages:
         text = f"{stages} stage; a ring needs one that is filled while another is multiplied"
         yield "stages", text, "stages=2", case.form.sum
+
+
+def _staging(case: Case) -> Reasons:
+    """The staging has rules of its own."""
+    yield from case.staging.against(case)
 
 
 def _bypass(case: Case) -> Reasons:
@@ -202,21 +194,6 @@ def _bypass(case: Case) -> Reasons:
         yield "bypass", text, f'bypass="", or {fitting(case)}', product
 
 
-def _parts(case: Case) -> Reasons:
-    """Two sets of registers take turns at the parts of a tile, which therefore are even in number."""
-    if case.schedule.staging != "fragments":
-        return
-    (m, n, k), depth = case.tile, case.part_depth
-    parts = k // depth
-    if parts % 2:
-        text = f"a depth of {k} is {parts} of {depth}, for which two sets of registers take turns"
-        yield "tile", text, f"tile={(m, n, k + depth)}", case.form.sum
-    decodes = not all(side.factor.is_plain for side in case.sides)
-    if decodes and parts == 2 and case.schedule.stages == 2 and not case.run:
-        text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
-        yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", case.form.sum
-
-
 def _roles(case: Case) -> Reasons:
     """Who copies by bulk copies has a role of its own; groups play ping-pong over several tiles."""
     schedule, product = case.schedule, case.form.sum
@@ -227,9 +204,7 @@ def _roles(case: Case) -> Reasons:
     if roles != "none" and not case.is_bulk and not schedule.alternates:
         text = f'roles="{roles}" with staging="{schedule.staging}", in which all warps copy'
         yield "roles", text, 'roles="none", or staging="tma"', product
-    if schedule.along_k > 1:
-        yield from along_k(case)
-    elif groups > 1 and roles == "none":
+    if groups > 1 and roles == "none" and schedule.along_k == 1:
         yield "groups", f"{groups} groups without roles", "groups=1", product
     if roles == "ping-pong" and groups < 2:
         yield "groups", f"{groups} group; ping-pong is played by several", "groups=2", product
@@ -268,43 +243,7 @@ def _split(case: Case) -> Reasons:
         yield "cluster", text, 'cluster=(1, 1), or split_k="auto" with another reduction', product
     if split == "stream" and schedule.balanced:
         yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', product
-    if split == "stream" and schedule.reduction == "turnstile":
-        text = 'reduction="turnstile"; a share of the steps begins with the part that others wait for longest'
-        yield "reduction", text, 'reduction="workspace"', product
-    if split == "stream" and schedule.reduction == "reduce-scatter":
-        text = 'reduction="reduce-scatter"; blocks would wait for each other at the end of every tile'
-        yield "reduction", text, 'reduction="workspace", or split_k="auto"', product
-    if schedule.reduction == "reduce-scatter" and schedule.epilogue != "direct":
-        text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
-        yield "epilogue", text, 'epilogue="direct"', case.form.stores[0]
-    if len(case.form.totals) > 1 and has_shares(schedule):
-        several = f"{len(case.form.totals)} sums for each element, as of complex numbers"
-        text = f'reduction="{schedule.reduction}" of {several}'
-        yield "reduction", text, 'reduction="workspace"', product
-    if schedule.reduction == "cluster":
-        yield from _of_a_cluster(case)
-
-
-MOST_OF_A_CLUSTER = 16
-"""Blocks of the largest cluster of any machine; the rules of a machine know its own."""
-
-
-def _of_a_cluster(case: Case) -> Reasons:
-    """Parts of K that a cluster computes are as many as it has blocks, which meet outside of roles."""
-    schedule, product = case.schedule, case.form.sum
-    if isinstance(schedule.split_k, str):
-        text = f'split_k="{schedule.split_k}" with reduction="cluster", of a number of blocks that is said'
-        yield "reduction", text, 'split_k=4 and blocks=0, or reduction="workspace"', product
-    elif schedule.split_k > MOST_OF_A_CLUSTER:
-        most = f"a cluster has at most {MOST_OF_A_CLUSTER} blocks"
-        text = f'split_k={schedule.split_k} with reduction="cluster"; {most}'
-        yield "split_k", text, f'split_k={MOST_OF_A_CLUSTER}, or reduction="workspace"', product
-    if case.is_bulk and schedule.registers:
-        text = (
-            f'registers={schedule.registers} with reduction="cluster"; warps that have multiplied go on '
-            "behind a barrier of all roles, where no registers are dealt out"
-        )
-        yield "registers", text, "registers=0", product
+    yield from case.reduction.against(case)
 
 
 def _shared_by_clusters(case: Case) -> Reasons:
@@ -372,7 +311,6 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
 OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     decoded,
     _exactness,
-    _alone,
     _balanced,
     _batches,
     _stages,
@@ -383,11 +321,9 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     interleaved,
     whole,
     reduced_across,
-    _parts,
+    _staging,
     _whole_parts,
-    parts_in_bulk,
     _roles,
-    alternating,
     _split,
     grouped,
     listed,

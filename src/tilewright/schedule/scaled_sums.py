@@ -27,11 +27,12 @@ from tilewright.lang.transaction_barriers import BarrierStage
 from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.factors import Factor, Scale
 from tilewright.schedule.form import Form
+from tilewright.schedule.needs import Buffer
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shared_elements import run_along, without_repeats
-from tilewright.schedule.stages import MOST_ROWS, PlainStages, Share
+from tilewright.schedule.stages import MOST_ROWS, PlainStages, Share, plain_tiles
 from tilewright.threads.distribution import Distribution
 
 HeldScales: TypeAlias = tuple[tuple[Fragment, ...], ...]
@@ -96,8 +97,8 @@ def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> Part | None:
     return None if part.operand.transforms or part.operand.dtype != f32 else part
 
 
-def brought(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec]) -> Iterator[tuple[Part, int]]:
-    """The scales of rows that bulk copies bring with their operand, and the bytes of their ring.
+def scale_tiles(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec]) -> Iterator[Buffer]:
+    """The rings of the scales of rows that bulk copies load with their operand.
 
     Args:
         schedule: how all of it is computed.
@@ -110,7 +111,7 @@ def brought(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec]) -> 
         spec, rows = specs[part.operand.name], schedule.tile[0]
         is_along = spec.unit_dim is not None and part.at[spec.unit_dim] == factor.row
         if is_along and rows <= MOST_ROWS and not any(against_array(part.operand.name, spec)):
-            yield part, schedule.stages * rows * f32.bytes
+            yield plain_tiles(f"s{part.operand.name}", f32, rows, 1, schedule.stages, along_rows=True)
 
 
 class ScaleRing:
@@ -125,7 +126,9 @@ class ScaleRing:
     def __init__(self, source: ScaleSource, columns: Columns, schedule: Schedule) -> None:
         self.columns, self.part, self.rows = columns, source.part, schedule.mma.tile[0]
         name = f"s{source.part.operand.name}"
-        self.stages = PlainStages(columns.sample, schedule.tile[0], 1, schedule.stages, name)
+        along_rows = columns.sample.unit_dim == 0
+        size = schedule.tile[0], 1, schedule.stages
+        self.stages = PlainStages(plain_tiles(name, columns.sample.dtype, *size, along_rows=along_rows))
 
     @staticmethod
     def of(sources: Sequence[ScaleSource | None], schedule: Schedule) -> tuple[ScaleRing, ...]:

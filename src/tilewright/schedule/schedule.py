@@ -263,6 +263,12 @@ class Schedule:
         return self.groups if self.roles == "cooperative" or self.alternates else 1
 
     @property
+    def sharing(self) -> int:
+        """Groups whose rows of A lie in one stage side by side; 0: one group, or a stage for each."""
+        shared = self.alternates or (self.staging == "tma" and self.roles != "ping-pong")
+        return self.groups if shared else 0
+
+    @property
     def along_k(self) -> int:
         """Groups that share the steps of a tile along K."""
         return self.groups if self.roles == "none" and self.staging == "fragments" else 1

@@ -1,4 +1,4 @@
-"""The operands of a product as a schedule sees them: rows of a group of warps, and where they lie."""
+"""The operands of a product under a schedule: the tile of a group of warps, and how it lies in memory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,55 @@ from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.factors import Factor
-from tilewright.schedule.stages import ROW_BYTES, is_widened
+from tilewright.schedule.needs import ROW_BYTES
+from tilewright.schedule.stages import is_widened
+
+
+@dataclass(frozen=True)
+class OperandTile:
+    """An operand, as far as the layout of its tiles in shared memory depends on it.
+
+    Args:
+        name: of the operand.
+        side: 0 of operand A, 1 of operand B.
+        rows: of the tile of one group.
+        dtype: of its elements in memory.
+        held: of its elements in registers, before they are decoded.
+        along_rows: whether neighbours along its rows are neighbours in memory.
+        along_k: whether neighbours along K are neighbours in memory.
+        boxes_along_rows: whether rows of 128 bytes in memory lie along its rows.
+        is_decoded: whether it is decoded inside the main loop.
+        is_computed: whether more is done with its elements than to convert them.
+        runs: for each side array the neighbours along K that share an element.
+    """
+
+    name: str
+    side: int
+    rows: int
+    dtype: DType
+    held: DType
+    along_rows: bool
+    along_k: bool
+    boxes_along_rows: bool
+    is_decoded: bool
+    is_computed: bool
+    runs: tuple[int, ...] = ()
+
+    def kept(self, atom: MmaAtom) -> DType:
+        """Dtype in shared memory, if it is not decoded on the way there."""
+        return self.held if is_widened(atom, self.side, self.dtype, along_k=self.along_k) else self.dtype
 
 
 @dataclass(frozen=True)
 class Side:
-    """Operand A or B under a schedule.
+    """Operand A or B under a schedule, and the class of its array.
 
     Args:
         label: ``"A"`` or ``"B"``.
-        factor: what the graph says of it.
+        factor: the operand in the graph.
         spec: the class of its array.
         rows: of the tile of one group.
         sharing: groups whose tiles lie in one stage side by side; 0: all groups take the same tile.
-        atom: the instruction that multiplies it.
     """
 
     label: str
@@ -29,7 +64,6 @@ class Side:
     spec: TensorSpec
     rows: int
     sharing: int
-    atom: MmaAtom
 
     @property
     def at(self) -> int:
@@ -38,14 +72,8 @@ class Side:
 
     @property
     def dtype(self) -> DType:
-        """Of its elements in memory."""
+        """Dtype of its elements in memory."""
         return self.factor.dtype
-
-    @property
-    def kept(self) -> DType:
-        """Of its elements in shared memory."""
-        widened = is_widened(self.atom, self.at, self.dtype, along_k=self.along_k)
-        return self.factor.held if widened else self.dtype
 
     @property
     def along_k(self) -> bool:
@@ -62,3 +90,21 @@ class Side:
     def width(self) -> int:
         """Elements of a row of 128 bytes."""
         return ROW_BYTES // self.dtype.bytes
+
+    @property
+    def tile(self) -> OperandTile:
+        """The operand's tile."""
+        factor = self.factor
+        return OperandTile(
+            factor.name,
+            self.at,
+            self.rows,
+            self.dtype,
+            factor.held,
+            self.along_rows,
+            self.along_k,
+            self.along_rows,
+            not factor.is_plain,
+            not (factor.is_plain or factor.is_converted),
+            tuple(factor.runs),
+        )

@@ -11,15 +11,11 @@ from tilewright.lang.control import unroll
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
+from tilewright.schedule.needs import RING, ROW_BYTES, Buffer
 from tilewright.threads.distribution import Distribution
-from tilewright.views.view import View
 
 LINE_BYTES = 64
 """A line of a processor's caches."""
-
-ROW_BYTES = 128
-"""A row of shared memory under the swizzle that bulk copies and asynchronous multiplies take."""
-
 
 MOST_ROWS = 256
 """Of a box that a bulk copy walks."""
@@ -68,37 +64,48 @@ class Together:
         return Layout((stages, rows, (self.k1, k0)), (k0 * step, self.k1, (1, step)))
 
 
-class PlainStages:
-    """A ring whose tiles lie as they lie in global memory: what is contiguous there is contiguous here.
+def plain_tiles(
+    name: str,
+    dtype: DType,
+    rows: int,
+    depth: int,
+    stages: int,
+    *,
+    along_rows: bool,
+    together: Together = Together(),
+    gap: int = 0,
+) -> Buffer:
+    """A ring of tiles that lie as they lie in global memory: what is contiguous there is contiguous here.
 
     Args:
-        source: (rows, K) in global memory.
+        name: of the tensor.
+        dtype: of its elements, into which tiles are converted as they are copied.
         rows: of a tile.
         depth: of a tile.
         stages: tiles that it holds.
-        together: what stays together along K instead.
-        dtype: of what lies here, into which tiles are converted as they are copied; default: the source's.
-        behind: elements behind each row, of an operand along K, in which nothing lies.
+        along_rows: whether neighbours along the rows are contiguous in global memory.
+        together: elements that stay together along K instead.
+        gap: unused elements after each row, of an operand along K.
+    """
+    shape = (stages, rows, depth)
+    if 0 < together.k1 <= depth:
+        return Buffer(name, RING, shape, dtype, layout=together.layout(stages, rows, depth))
+    pitch = depth + gap
+    strides = (rows * pitch, *((1, rows) if along_rows else (pitch, 1)))
+    return Buffer(name, RING, shape, dtype, strides)
+
+
+class PlainStages:
+    """A ring of tiles as `plain_tiles` lays them out.
+
+    Args:
+        buffer: the ring.
     """
 
-    def __init__(
-        self,
-        source: Tensor,
-        rows: int,
-        depth: int,
-        stages: int,
-        name: str,
-        together: Together = Together(),
-        dtype: DType | None = None,
-        behind: int = 0,
-    ) -> None:
+    def __init__(self, buffer: Buffer) -> None:
+        _, rows, depth = buffer.shape
         self.shape = (rows, depth)
-        pitch = depth + behind
-        strides = (1, rows) if source.unit_dim == 0 else (pitch, 1)
-        layout: Layout | View = View.strided((stages, rows, depth), (rows * pitch, *strides))
-        if together.k1:
-            layout = together.layout(stages, rows, depth)
-        self.shared = tw.shared((stages, rows, depth), dtype or source.dtype, layout=layout, name=name)
+        self.shared = buffer.allocate()
 
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
@@ -193,32 +200,16 @@ class PackedTile:
     """One tile, packed in the order in which one thread multiplies it.
 
     Args:
-        source: (rows, K) in global memory.
-        dtype: in which it is multiplied.
-        rows: of the tile.
-        depth: of the tile.
-        unit: as `packed` takes it.
-        computed: whether more is done with its elements than to convert them.
+        buffer: where it lies.
+        narrow: where it is packed before it is converted, element by element in the same order; None: it is
+            converted as it is packed.
     """
 
-    def __init__(
-        self,
-        source: Tensor,
-        dtype: DType,
-        rows: int,
-        depth: int,
-        unit: int,
-        name: str,
-        *,
-        computed: bool = False,
-    ) -> None:
+    def __init__(self, buffer: Buffer, narrow: Buffer | None) -> None:
+        rows, depth = buffer.shape
         self.shape = (rows, depth)
-        self.shared = tw.shared(self.shape, dtype, layout=packed(rows, depth, unit, dtype), name=name)
-        self.narrow: Tensor | None = None
-        """Where it is packed before it is converted, element by element in the same order; None: at once."""
-        if not computed and is_packed_first(source.dtype, dtype, unit, along_rows=source.unit_dim == 0):
-            layout = packed(rows, depth, unit, source.dtype)
-            self.narrow = tw.shared(self.shape, source.dtype, layout=layout, name=f"{name}_narrow")
+        self.shared = buffer.allocate()
+        self.narrow = None if narrow is None else narrow.allocate()
 
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
@@ -263,18 +254,6 @@ def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
     return Layout((rows, depth), (depth + LINE_BYTES // dtype.bytes, 1))
 
 
-def packed_elems(rows: int, depth: int, unit: int, dtype: DType) -> int:
-    """Elements of memory that a packed tile takes; arguments as `packed` takes them."""
-    return elems_of(packed(rows, depth, unit, dtype))
-
-
-def elems_of(layout: Layout) -> int:
-    """Elements of memory from the first to the last of a layout."""
-    elems = layout.cosize
-    assert isinstance(elems, int)
-    return elems
-
-
 def panel_rows(atom: MmaAtom, is_a: bool, along_rows: bool) -> int:
     """Rows of a panel that a thread multiplies by an atom; 0: it reads rows of contiguous k.
 
@@ -284,32 +263,45 @@ def panel_rows(atom: MmaAtom, is_a: bool, along_rows: bool) -> int:
     return (m if along_rows else 0) if is_a else n
 
 
-class SwizzledStages:
+def swizzled_tiles(
+    name: str, dtype: DType, rows: int, depth: int, stages: int, groups: int, *, along_rows: bool
+) -> Buffer:
     """A ring in rows of 128 bytes under the swizzle, for groups of warps that share the rows of a tile.
 
     Args:
-        source: (rows, K) in global memory.
+        name: of the tensor.
+        dtype: of its elements.
         rows: of one group's tile.
         depth: of a tile.
         stages: tiles that it holds.
-        groups: how many groups there are; 0: they all take the same tile.
+        groups: groups that share the rows; 0: all groups take the same tile.
+        along_rows: whether rows of 128 bytes lie along the rows of the tile, not along K.
+    """
+    width = ROW_BYTES // dtype.bytes
+    panels, panel = (-(-rows // width), (depth, width)) if along_rows else (-(-depth // width), (rows, width))
+    shared_by = (groups,) if groups else ()
+    several = (panels,) if along_rows or panels > 1 else ()
+    # Boxes along K take the rows of all groups at once, which therefore follow each other in each panel.
+    held = (*shared_by, *several) if along_rows else (*several, *shared_by)
+    return Buffer(name, RING, (stages, *held, *panel), dtype, is_swizzled=True)
+
+
+class SwizzledStages:
+    """A ring as `swizzled_tiles` lays it out.
+
+    Args:
+        buffer: the ring.
+        rows: of one group's tile.
+        depth: of a tile.
+        groups: groups that share the rows; 0: all groups take the same tile.
+        along_rows: whether rows of 128 bytes lie along the rows of the tile.
     """
 
-    def __init__(self, source: Tensor, rows: int, depth: int, stages: int, groups: int, name: str) -> None:
-        self.rows, self.depth, self.groups = rows, depth, groups
-        width = ROW_BYTES // source.dtype.bytes
-        self.along_rows = source.value.tensor.view.run_dim(width) == 0
-        if self.along_rows:
-            self.panels, panel = rows // width, (depth, width)
-        else:
-            self.panels, panel = depth // width, (rows, width)
-        self.width = width
-        shared_by = (groups,) if groups else ()
-        several = (self.panels,) if self.along_rows or self.panels > 1 else ()
-        # Boxes along K take the rows of all groups at once, which therefore follow each other in each panel.
-        held = (*shared_by, *several) if self.along_rows else (*several, *shared_by)
-        shape = (stages, *held, *panel)
-        self.shared = tw.shared(shape, source.dtype, swizzle=ROW_BYTES, name=name)
+    def __init__(self, buffer: Buffer, rows: int, depth: int, groups: int, *, along_rows: bool) -> None:
+        self.rows, self.depth, self.groups, self.along_rows = rows, depth, groups, along_rows
+        self.width = ROW_BYTES // buffer.dtype.bytes
+        self.panels = (rows if along_rows else depth) // self.width
+        self.shared = buffer.allocate()
 
     @property
     def bytes(self) -> int:

@@ -13,15 +13,8 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.engines import against_bulk, anywhere, aside
 from tilewright.schedule.epilogue.values import Place, Views
+from tilewright.schedule.needs import RESULT, ROW_BYTES, Buffer, spare
 from tilewright.schedule.partition import Work
-from tilewright.schedule.stages import ROW_BYTES
-from tilewright.views.view import View
-
-ACCESS_BYTES = 16
-"""The widest access of a thread; rows of buffers begin at multiples of it."""
-
-LANES_OF_A_ROW = 4
-"""Of a warp, that hold neighbours of one row of an accumulator, two each, in the maps of matrix units."""
 
 
 class Side:
@@ -70,12 +63,9 @@ class Panels:
     def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
         self.side, self.shape = side, shape
         self.by_bulk = not why_no_bulk(side, shape, stored=True)
-        self.panel, self.count = panel_of(side, shape)
-        rows, columns = self.panel
-        held = (columns, rows) if side.along_rows else (rows, columns)
-        several = (self.count,) if self.count > 1 else ()
-        extents = (groups, buffers, *several, *held)
-        self.held = tw.shared(extents, side.operand.dtype, swizzle=ROW_BYTES, name=side.name)
+        self.panel, self.count = panel_of(side.operand.dtype, shape, along_rows=side.along_rows)
+        size = shape, groups, buffers
+        self.held = panel_tiles(side.name, side.operand.dtype, *size, along_rows=side.along_rows).allocate()
 
     @property
     def bytes(self) -> int:
@@ -133,15 +123,8 @@ class Rows:
 
     def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
         self.side, self.shape = side, shape
-        rows, columns = shape
-        length, count = (rows, columns) if side.along_rows else (columns, rows)
-        stride = length + spare(side.operand.dtype, along_rows=side.along_rows)
-        strides = (1, stride) if side.along_rows else (stride, 1)
-        size = count * stride
-        view = View.strided((groups, buffers, rows, columns), (buffers * size, size, *strides))
-        self.held = tw.shared(
-            (groups, buffers, rows, columns), side.operand.dtype, layout=view, name=side.name
-        )
+        size = shape, groups, buffers
+        self.held = row_tiles(side.name, side.operand.dtype, *size, along_rows=side.along_rows).allocate()
 
     def tile(self, group: Index, buffer: Index) -> Tensor:
         """(rows, columns): a buffer."""
@@ -152,31 +135,42 @@ class Rows:
         tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
 
 
-def spare(dtype: DType, *, along_rows: bool) -> int:
-    """Elements behind each row of a buffer, so that accesses meet in no bank.
+def panel_of(dtype: DType, shape: tuple[int, int], *, along_rows: bool) -> tuple[tuple[int, int], int]:
+    """The shape of the parts of a block that lie in rows of 128 bytes, and how many there are."""
+    width = ROW_BYTES // dtype.bytes
+    rows, columns = shape
+    return ((width, columns), rows // width) if along_rows else ((rows, width), columns // width)
 
-    They take as many bytes as the lanes that hold one row write at once, or one access.
+
+def panel_tiles(
+    name: str, dtype: DType, shape: tuple[int, int], groups: int, buffers: int, *, along_rows: bool
+) -> Buffer:
+    """Shared memory for blocks of a result, in rows of 128 bytes under the swizzle.
 
     Args:
-        dtype: of the elements.
-        along_rows: whether the rows of the buffer are columns of the result.
-
-    Example:
-        >>> from tilewright.dtypes import f16, f32
-        >>> spare(f16, along_rows=False), spare(f32, along_rows=False), spare(f32, along_rows=True)
-        (8, 8, 4)
+        name: of the tensor.
+        dtype: of its elements.
+        shape: rows and columns of a block.
+        groups: of warps, each with buffers of its own.
+        buffers: of each group.
+        along_rows: whether the rows of 128 bytes are columns of the result.
     """
-    at_once = 0 if along_rows else LANES_OF_A_ROW * 2 * dtype.bytes
-    return max(ACCESS_BYTES, at_once) // dtype.bytes
+    (rows, columns), count = panel_of(dtype, shape, along_rows=along_rows)
+    held = (columns, rows) if along_rows else (rows, columns)
+    several = (count,) if count > 1 else ()
+    return Buffer(name, RESULT, (groups, buffers, *several, *held), dtype, is_swizzled=True)
 
 
-def panel_of(side: Side, shape: tuple[int, int]) -> tuple[tuple[int, int], int]:
-    """The shape of the parts of a block that lie in rows of 128 bytes, and how many there are."""
-    width = ROW_BYTES // side.operand.dtype.bytes
+def row_tiles(
+    name: str, dtype: DType, shape: tuple[int, int], groups: int, buffers: int, *, along_rows: bool
+) -> Buffer:
+    """Shared memory for blocks of a result, with padded rows; arguments as `panel_tiles` takes them."""
     rows, columns = shape
-    if side.along_rows:
-        return (width, columns), rows // width
-    return (rows, width), columns // width
+    length, count = (rows, columns) if along_rows else (columns, rows)
+    stride = length + spare(dtype, along_rows=along_rows)
+    strides = (1, stride) if along_rows else (stride, 1)
+    size = count * stride
+    return Buffer(name, RESULT, (groups, buffers, rows, columns), dtype, (buffers * size, size, *strides))
 
 
 def in_panels(side: Side, shape: tuple[int, int]) -> bool:
@@ -189,7 +183,7 @@ def why_no_bulk(side: Side, shape: tuple[int, int], *, stored: bool) -> tuple[st
     """Why bulk copies do not move blocks of an array; nothing if they do."""
     if not in_panels(side, shape):
         return (f"blocks of {shape} are no whole number of rows of {ROW_BYTES} bytes",)
-    panel, _ = panel_of(side, shape)
+    panel, _ = panel_of(side.operand.dtype, shape, along_rows=side.along_rows)
     with aside():
         return against_bulk(as_held(side, side.sample(panel)), side.operand.dtype, stored=stored)
 

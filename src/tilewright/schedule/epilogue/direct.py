@@ -21,9 +21,9 @@ from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
 from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
 from tilewright.schedule.form import Form, extent_of, has_slices
+from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
 from tilewright.threads.distribution import Distribution
 
 AT_ONCE = 32

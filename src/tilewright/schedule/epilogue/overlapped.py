@@ -25,13 +25,14 @@ from tilewright.lang.control import unroll
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index
 from tilewright.lang.tracer import current
-from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
+from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.layout.limits import divisor_at_most
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, why_no_bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.staged import Staged
 from tilewright.schedule.epilogue.values import Arguments, Place, Values, above_sums
 from tilewright.schedule.form import Form
+from tilewright.schedule.needs import barriers
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
 
@@ -58,8 +59,8 @@ class Overlapped(Staged):
             return  # what bulk copies do not store, the group's threads do
         self.brought = [self._brought(store) for store in self.blocks]
         slots = schedule.groups * self.buffers
-        free = mbarrier(slots, arrivals=1)
-        written = mbarrier(slots, arrivals=schedule.mma.threads // current().lanes)
+        free = barriers("free", slots).barriers(arrivals=1)
+        written = barriers("written", slots).barriers(arrivals=schedule.mma.threads // current().lanes)
         self.free, self.written = free, written
 
     def buffers_for(self, count: int) -> int:

@@ -11,8 +11,8 @@ from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
 from tilewright.schedule.epilogue.direct import Direct, bulk_columns, own_slices, staged_columns
 from tilewright.schedule.epilogue.values import Arguments, Place, Values
 from tilewright.schedule.form import Form
+from tilewright.schedule.registers_ring import meet_all
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.turns_ring import meet_all
 
 
 class Staged(Direct):

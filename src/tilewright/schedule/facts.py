@@ -1,0 +1,157 @@
+"""Facts of a schedule for a kernel on a machine, on which its resources and its legality depend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from tilewright.arch import Arch
+from tilewright.dataflow.nodes import Node, Store
+from tilewright.ir.mma import TiledMma
+from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.bulk_views import against_tiles
+from tilewright.schedule.form import Form
+from tilewright.schedule.lane_runs import common_run, lanes_along_k
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.stages import MOST_ROWS
+from tilewright.targets.target import Target, owner
+
+Reasons: TypeAlias = Iterator[tuple[str, str, str, Node | Store]]
+"""Reasons to refuse a schedule: the field, a sentence with the value and the limit, the nearest legal choice,
+and the node that it concerns."""
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
+    """A schedule for a kernel, on arrays of some classes, on a machine.
+
+    A tile that is not made of whole atoms is replaced by the nearest one that is, so that all other reasons
+    can be reported too.
+
+    Args:
+        schedule: the schedule.
+        form: the computation; kept as the schedule multiplies it.
+        specs: the classes of the arrays.
+        arch: the machine.
+    """
+
+    schedule: Schedule
+    form: Form
+    specs: Mapping[str, TensorSpec]
+    arch: Arch
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "form", self.form.arranged(self.schedule.swap_ab))
+
+    @cached_property
+    def target(self) -> Target:
+        """The target that the machine is one of."""
+        return owner(self.arch.name)
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether bulk copies fill the ring, from a role of their own."""
+        return self.schedule.staging == "tma"
+
+    @property
+    def is_decoding_bulk(self) -> bool:
+        """Whether operand A comes by bulk copies, and is decoded in registers that are multiplied from."""
+        return self.is_bulk and self.schedule.atom.asynchronous and not self.form.a.is_plain
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether a block computes one tile after the other."""
+        schedule = self.schedule
+        return schedule.batches > 1 or (bool(schedule.blocks) and schedule.split_k in (1, "stream"))
+
+    @property
+    def is_swizzled(self) -> bool:
+        """Whether operands lie in rows of 128 bytes under the swizzle."""
+        return self.is_bulk or self.schedule.atom.asynchronous
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        """What the extents of the tile are multiples of: one atom of each warp of each group."""
+        (m, n, k), (along_m, along_n) = self.schedule.atom.shape, self.schedule.warps
+        return m * along_m * self.schedule.cooperating, n * along_n, k
+
+    @cached_property
+    def tile(self) -> tuple[int, int, int]:
+        """The tile, or the nearest one of whole atoms."""
+        m, n, k = (max((e + u // 2) // u, 1) * u for e, u in zip(self.schedule.tile, self.units, strict=True))
+        return m, n, k
+
+    @cached_property
+    def rounded(self) -> Schedule:
+        """The schedule with that tile."""
+        return self.schedule if self.tile == self.schedule.tile else replace(self.schedule, tile=self.tile)
+
+    @cached_property
+    def mma(self) -> TiledMma:
+        """The tiled MMA of one group."""
+        m, n, _ = self.tile
+        schedule, rows = self.schedule, m // self.schedule.cooperating
+        turns = schedule.interleaved and not schedule.atom.asynchronous
+        return TiledMma(schedule.atom, schedule.warps, tile=(rows, n), interleaved=turns)
+
+    @cached_property
+    def sides(self) -> tuple[Side, ...]:
+        """The operands, those along M first."""
+        (rows, columns, _), form = self.mma.tile, self.form
+        along_m = (("A", factor, rows, self.schedule.sharing) for factor in form.rows_m)
+        along_n = (("B", factor, columns, 0) for factor in form.rows_n)
+        return tuple(
+            Side(label, factor, form.spec(factor.part.operand, self.specs), extent, groups)
+            for label, factor, extent, groups in (*along_m, *along_n)
+        )
+
+    @cached_property
+    def tiles(self) -> tuple[OperandTile, ...]:
+        """The tiles of the operands, those along M first."""
+        return tuple(side.tile for side in self.sides)
+
+    def box_rows(self, side: Side) -> int:
+        """Rows of the boxes by which an operand comes that is contiguous along K."""
+        rows = max(side.sharing, 1) * side.rows // self.parts(side)
+        return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
+
+    def against_load(self, side: Side) -> Iterator[tuple[str, str]]:
+        """Why bulk copies do not load an operand, and how its array could be changed."""
+        factor, boxes = side.factor, (self.box_rows(side) or side.rows, side.width)
+        spans = (factor.row, factor.depth)
+        if side.along_rows:
+            boxes, spans = (self.tile[2], side.width), (factor.depth, factor.row)
+        part = factor.part
+        return against_tiles(self.form, part.operand, part.at, spans, self.specs, boxes, stored=False)
+
+    def has_parts(self, side: Side) -> bool:
+        """Whether the blocks of a cluster share an operand in equal parts."""
+        return max(side.sharing, 1) * side.rows % self.parts(side) == 0
+
+    def parts(self, side: Side) -> int:
+        """How many blocks of a cluster copy a part each of an operand, for all of them."""
+        return self.schedule.cluster[1 if side.label == "A" else 0]
+
+    def copied_rows(self, side: Side) -> int:
+        """Rows of the part of an operand's tile that its threads copy together: a group, or all."""
+        return side.rows // self.schedule.cooperating if self.schedule.alternates and side.at else side.rows
+
+    def goes_past(self, side: Side) -> bool:
+        """Whether an operand goes past shared memory, straight into the registers that multiply."""
+        return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
+
+    @cached_property
+    def run(self) -> int:
+        """Neighbours along K of packed operands that a lane multiplies; 0: as instructions have them."""
+        if self.schedule.staging != "fragments":
+            return 0
+        return common_run(self.schedule.atom, self.tile[2], self.tiles)
+
+    @property
+    def part_depth(self) -> int:
+        """How deep the parts are for which two sets of registers take turns."""
+        atom = self.schedule.atom
+        return self.run * lanes_along_k(atom.a) if self.run else atom.shape[2]

@@ -1,0 +1,155 @@
+"""Needs of a strategy: tensors and barriers in shared memory, threads, and registers.
+
+A staging, a reduction and an epilogue each declare their needs.  The expanded kernel allocates from them, and
+the resources of a schedule are their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, u32, u64
+from tilewright.lang import operations as tw
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.transaction_barriers import Barriers, mbarrier
+from tilewright.layout.layout import Layout
+from tilewright.views.view import View
+
+ROW_BYTES = 128
+"""Bytes of a row of shared memory under the swizzle that bulk copies and asynchronous multiplies take."""
+
+RING, PARTIAL, RESULT, BARRIERS, TICKET, SUMS = "ring", "partial", "result", "barriers", "ticket", "sums"
+"""Contents of a buffer: tiles of operands, parts of reductions, slices of results, barriers, the number of a
+part, and the sums of a part of K."""
+
+ALIGN = {BARRIERS: 8, TICKET: 16}
+"""Alignment of the address of a buffer in bytes, for contents other than 128."""
+
+
+ACCESS_BYTES = 16
+"""The widest access of a thread; rows of buffers begin at multiples of it."""
+
+LANES_OF_A_ROW = 4
+"""Lanes of a warp that hold neighbours of one row of an accumulator, two each, in maps of matrix units."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in shared memory.
+
+    Args:
+        name: of the tensor.
+        kind: its contents, `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET` or `SUMS`.
+        shape: its extents.
+        dtype: of its elements.
+        strides: of its dimensions; empty: those of the layout.
+        layout: where its elements lie; None: the last dimension is contiguous.
+        is_swizzled: whether it lies in rows of 128 bytes under the swizzle.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...] = ()
+    layout: Layout | None = None
+    is_swizzled: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Elements of memory from the first to the last."""
+        if self.layout is not None:
+            found = self.layout.cosize
+            assert isinstance(found, int)
+            return found
+        strides = self.strides
+        if not strides:
+            count = 1
+            for extent in self.shape:
+                count *= extent
+            return count
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, strides, strict=True))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory."""
+        return self.dtype.bytes_of(self.elements)
+
+    @property
+    def align(self) -> int:
+        """Alignment of its address; rows of 128 bytes under the swizzle repeat after 8."""
+        return 8 * ROW_BYTES if self.is_swizzled else ALIGN.get(self.kind, 128)
+
+    def allocate(self) -> Tensor:
+        """The tensor, allocated in the kernel that is written."""
+        if self.is_swizzled:
+            return tw.shared(self.shape, self.dtype, swizzle=ROW_BYTES, name=self.name)
+        layout: Layout | View | None = self.layout
+        if self.strides:
+            layout = View.strided(self.shape, self.strides)
+        return tw.shared(self.shape, self.dtype, layout=layout, name=self.name)
+
+    def barriers(self, arrivals: int) -> Barriers:
+        """The transaction barriers, allocated in the kernel that is written.
+
+        Args:
+            arrivals: that complete a phase of each.
+        """
+        (count,) = self.shape
+        return mbarrier(count, arrivals=arrivals)
+
+
+def barriers(name: str, count: int) -> Buffer:
+    """Transaction barriers in shared memory."""
+    return Buffer(name, BARRIERS, (count,), u64)
+
+
+def tickets(count: int) -> Buffer:
+    """Numbers of parts that threads tell each other; the operation that takes a ticket allocates them."""
+    return Buffer("ticket", TICKET, (count,), u32)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Needs of a strategy.
+
+    Args:
+        buffers: tensors in shared memory.
+        barriers: transaction barriers there.
+        tickets: numbers of parts there.
+        threads: of a block.
+        registers: of each thread that multiplies.
+    """
+
+    buffers: tuple[Buffer, ...] = ()
+    barriers: tuple[Buffer, ...] = ()
+    tickets: tuple[Buffer, ...] = ()
+    threads: int = 0
+    registers: int = 0
+
+
+def shared_of(staging: Needs, epilogue: Needs, reduction: Needs) -> Sequence[Buffer]:
+    """Everything in shared memory, in the order in which the kernel allocates it."""
+    return (
+        *(*staging.buffers, *epilogue.buffers, *epilogue.barriers, *reduction.buffers),
+        *(*staging.barriers, *reduction.tickets, *epilogue.tickets),
+    )
+
+
+def spare(dtype: DType, *, along_rows: bool) -> int:
+    """Elements behind each row of a buffer, so that accesses meet in no bank.
+
+    They take as many bytes as the lanes that hold one row write at once, or one access.
+
+    Args:
+        dtype: of the elements.
+        along_rows: whether the rows of the buffer are columns of the result.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f32
+        >>> spare(f16, along_rows=False), spare(f32, along_rows=False), spare(f32, along_rows=True)
+        (8, 8, 4)
+    """
+    at_once = 0 if along_rows else LANES_OF_A_ROW * 2 * dtype.bytes
+    return max(ACCESS_BYTES, at_once) // dtype.bytes
