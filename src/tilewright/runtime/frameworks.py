@@ -302,7 +302,8 @@ def cupy_subclass(base: type) -> Family:
 # DLPack.
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-_BY_DLPACK = {(IN_DLPACK.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values() if not t.is_packed}
+_KNOWN = {t.name: _CODES[t.kind] for t in ALL.values() if t.kind in _CODES} | IN_DLPACK
+_BY_DLPACK = {(_KNOWN[t.name], t.bits): t for t in ALL.values() if not t.is_packed}
 
 _MEMORIES = {
     **dict.fromkeys((dlpack.CPU, dlpack.CUDA_HOST, dlpack.ROCM_HOST), HOST),

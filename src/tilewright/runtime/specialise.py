@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
-from tilewright.errors import LaunchError, LegalityError, ToolchainError, way_out
+from tilewright.errors import DTypeError, LaunchError, LegalityError, ToolchainError, way_out
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
@@ -32,6 +32,9 @@ _EXTENT_DIVISOR = 256
 _STRIDE_DIVISOR = 16
 _ALIGN_BYTES = 16
 
+KINDS = ("float", "int", "uint", "bool")
+"""The kinds of dtypes that kernels compute with."""
+
 
 def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
     """The class that an array belongs to.
@@ -42,6 +45,7 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
 
     Raises:
         LaunchError: an extent is 2**31 or more.
+        DTypeError: no kernel computes with its dtype.
 
     Example:
         >>> import numpy as np
@@ -50,6 +54,11 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         (16, 1)
     """
     _check_extents(info, name)
+    if info.dtype.kind not in KINDS:
+        raise DTypeError(
+            f"{name} is {info.dtype}, with which kernels do not compute; nearest legal choice: its bytes, "
+            f"{name}.view(np.uint8)"
+        )
     unit, empty = _unit_dim(info), 0 in info.shape
     return TensorSpec(
         dtype=info.dtype,
