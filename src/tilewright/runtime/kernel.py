@@ -402,7 +402,7 @@ class Bound(BoundChecks, BoundFlow):
             if one.kind == "scalar":
                 number(one.name, one.dtype, argument)  # refused before anything is compiled
         backend = serving(self.program, arguments, found, target)
-        specs = {name: spec_of(info) for name, info in found.items()}
+        specs = {name: spec_of(info, name) for name, info in found.items()}
         self._builds.keep_up()
         shapes = {name: info.shape for name, info in found.items()}
 
