@@ -144,7 +144,7 @@ def _kind(field: dataclasses.Field[Any]) -> str:
 
 
 def _types() -> Iterator[str]:
-    dtypes = ", ".join(f"`{name}`" for name in ALL)
+    dtypes = ", ".join(f"`{name}`" for name, kind in ALL.items() if kind.kind != "exponent")
     yield f"Dtypes: {dtypes}."
     yield ""
     yield "| Type | Fields | What it is |"

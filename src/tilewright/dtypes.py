@@ -32,7 +32,8 @@ class DType:
     Args:
         name: short name, e.g. ``"f16"``; the name used in printed kernels.
         bits: width of the whole element, in bits.
-        kind: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``, of each component.
+        kind: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``, of each component; ``"exponent"`` for scales
+            that are powers of 2, with which kernels do not compute.
         components: 1, or 2 for complex types.
         mantissa: stored fraction bits of a float component (0 for integers).
 
@@ -187,6 +188,7 @@ f8e4m3 = _record("f8e4m3", 8, "float", ml_dtypes.float8_e4m3fn, mantissa=3, dlpa
 f8e5m2 = _record("f8e5m2", 8, "float", ml_dtypes.float8_e5m2, mantissa=2, dlpack=12)
 f8e4m3fnuz = _record("f8e4m3fnuz", 8, "float", ml_dtypes.float8_e4m3fnuz, mantissa=3, dlpack=11)
 f8e5m2fnuz = _record("f8e5m2fnuz", 8, "float", ml_dtypes.float8_e5m2fnuz, mantissa=2, dlpack=13)
+f8e8m0 = _record("f8e8m0", 8, "exponent", ml_dtypes.float8_e8m0fnu, dlpack=14)
 f4e2m1 = _record("f4e2m1", 4, "float", ml_dtypes.float4_e2m1fn, mantissa=1)
 i64 = _record("i64", 64, "int", np.int64, "int64")
 i32 = _record("i32", 32, "int", np.int32, "int32")

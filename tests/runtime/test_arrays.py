@@ -128,7 +128,7 @@ MESSAGES = [
     (None, r"builtins.NoneType is not an array; nearest: numpy.asarray\(it\)"),
     (np.float32(1), r"numpy.float32 is not an array; nearest: numpy.asarray\(it\)"),
     (np.zeros(3, "M8[s]"), r"elements of type datetime64\[s\] are not supported; known: f64, f32, .*"),
-    (np.zeros(3, ml_dtypes.float8_e8m0fnu), "elements of type float8_e8m0fnu are not supported; known: .*"),
+    (np.zeros(3, ml_dtypes.float8_e3m4), "elements of type float8_e3m4 are not supported; known: .*"),
     (np.zeros(3, object), "elements of type object are not supported; known: .*"),
     (np.zeros(3, ">f4"), r"elements dtype\('>f4'\) have the other byte order; nearest: array.astype\(.*\)"),
     (

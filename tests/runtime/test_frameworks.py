@@ -161,7 +161,7 @@ def test_torch_on_a_gpu() -> None:
     [
         *(("float64", "f64"), ("float32", "f32"), ("float16", "f16"), ("bfloat16", "bf16")),
         *(("float8_e4m3fn", "f8e4m3"), ("float8_e5m2", "f8e5m2"), ("bool", "boolean")),
-        *(("float8_e4m3fnuz", "f8e4m3fnuz"), ("float8_e5m2fnuz", "f8e5m2fnuz")),
+        *(("float8_e4m3fnuz", "f8e4m3fnuz"), ("float8_e5m2fnuz", "f8e5m2fnuz"), ("float8_e8m0fnu", "f8e8m0")),
         *(("int64", "i64"), ("int32", "i32"), ("int16", "i16"), ("int8", "i8")),
         *(("uint64", "u64"), ("uint32", "u32"), ("uint16", "u16"), ("uint8", "u8")),
         *(("complex128", "c128"), ("complex64", "c64"), ("complex32", "c32")),
@@ -171,7 +171,7 @@ def test_torch_element_types(torch_name: str, name: str) -> None:
     assert describe(Tensor(TorchDType(torch_name))).dtype is dtypes.ALL[name]
 
 
-@pytest.mark.parametrize("name", ["float8_e8m0fnu", "quint8", "bits16"])
+@pytest.mark.parametrize("name", ["float6_e2m3fn", "quint8", "bits16"])
 def test_torch_element_types_without_a_kernel(name: str) -> None:
     with pytest.raises(
         LaunchError, match=f"^A: elements of type torch.{name} are not supported; known: f64, "

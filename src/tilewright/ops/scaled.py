@@ -66,6 +66,10 @@ def scaled_mm(
     activation(sum over blocks of scale_a * scale_b * (a @ b) + bias)``, where the sum over a block is
     multiplied by the scales of that block and added to those of the other blocks, in f32.
 
+    The MX formats are groups of 32 neighbours whose scales are powers of 2, of `f8e8m0`: of mxfp4 ``b`` is
+    `packed` f4e2m1.  Each product of a number and its scale is rounded once, and is exact unless it leaves
+    the range of the dtype of the multiplication; the scale 255 is NaN.
+
     It is one kernel, which reads the narrower operand in its own dtype and converts it exactly before it is
     multiplied: on Hopper in registers.  Where that is faster, a separate kernel converts ``b`` in memory
     first: on Hopper for thousands of rows of ``a``, and for more than 256 rows by weights of 4 bits in
@@ -94,7 +98,7 @@ def scaled_mm(
             128)).
         scale_b: the same for each column of ``b``, with the axes of blocks in the order of the axes of ``b``:
             (..., ceil(K / 128), N) or (..., ceil(K / 128), ceil(N / 128)); with ``group`` an array
-            (K / group, N).
+            (K / group, N), also of f8e8m0.
         zero_b: with ``group``, what is subtracted from the numbers of ``b`` before they are scaled: an array
             (K / group, N) of f32, f16, bf16, i8 or u8.
         group: how many neighbours along K have a scale in common; a divisor of K.
@@ -134,6 +138,13 @@ def scaled_mm(
         >>> scales = np.float16([[0.5], [2]])
         >>> tw.scaled_mm(np.float16([1, 1, 1, 1]), codes, scale_b=scales, group=2, target="reference")
         array([5.5], dtype=float16)
+
+        Weights of mxfp4, of which 32 have the scale 2:
+
+        >>> codes = tw.packed(tw.pack(np.full((1, 32), -1.5), tw.f4e2m1).T, tw.f4e2m1)
+        >>> scales = np.full((1, 1), 2, ml_dtypes.float8_e8m0fnu)
+        >>> tw.scaled_mm(np.ones((1, 32), np.float16), codes, scale_b=scales, group=32, target="reference")
+        array([[-96.]], dtype=float16)
     """
     if isinstance(b, PackedWeights):
         b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)

@@ -21,6 +21,7 @@ from tilewright.ops.scales import (
     OF_GROUPS,
     SCALES,
     as_blocks,
+    as_stored,
     beside_operands,
     broadcast_scales,
     check_prepass,
@@ -237,7 +238,7 @@ def _apart(arrays: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Pair]:
 def _seen(name: str, call: Call, scaling: Scaling) -> Strided:
     """An array of the kernel; the result stands for one that is not there, for it is not read."""
     if scaling.in_groups and name in OF_GROUPS:
-        return Strided(call.arrays[name], call.infos[name])
+        return Strided(call.arrays[name], as_stored(call.infos[name]))
     if scaling.shared is not None and name in SCALES:
         return _of_blocks(name, call, scaling.problem, scaling.shared)
     return _in_place(name, name if name in call.arrays else "out", call, scaling.problem)

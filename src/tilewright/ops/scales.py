@@ -172,6 +172,7 @@ def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
     for name, info in infos.items():
         is_added = name.startswith(("scale_", "bias"))
         kinds = ZEROS if name == "zero_b" else WIDE if is_added else (info.dtype,)
+        kinds = (*kinds, dtypes.f8e8m0) if name == "scale_b" else kinds
         if info.dtype not in kinds:
             near = ", ".join(map(str, kinds))
             raise DTypeError(f"{op}: {name} is {info.dtype}; nearest legal choice: {near}")
@@ -259,6 +260,7 @@ def widens_groups(infos: Mapping[str, ArrayInfo], multiplied: DType) -> bool:
     """
     a, b = infos["a"], infos["b"]
     narrow = a.dtype == multiplied != b.dtype and multiplied in WIDE
+    narrow = narrow and ("scale_b" not in infos or infos["scale_b"].dtype in WIDE)
     return narrow and b.strides[0] == 1 != b.strides[1]
 
 
@@ -428,6 +430,11 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
                 f"{op}: zero_b belongs to groups along K, and group is None; nearest legal choice: "
                 f"group={infos['b'].shape[0]}, and zero_b and scale_b of one row"
             )
+        if "scale_b" in infos and infos["scale_b"].dtype == dtypes.f8e8m0:
+            raise LaunchError(
+                f"{op}: scale_b is f8e8m0, whose numbers belong to groups along K, and group is None; "
+                "nearest legal choice: group=32"
+            )
         return False
     shape = infos["b"].shape
     if len(shape) != 2:
@@ -457,6 +464,11 @@ def in_groups(infos: Mapping[str, ArrayInfo], group: int | None, op: str = "scal
                 f"number each and for each column: {(depth // group, columns)}"
             )
     return True
+
+
+def as_stored(info: ArrayInfo) -> ArrayInfo:
+    """An array of groups as the kernel reads it, which reads exponents as bytes."""
+    return replace(info, dtype=dtypes.u8) if info.dtype == dtypes.f8e8m0 else info
 
 
 def without_groups(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:

@@ -22,9 +22,10 @@ from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 from tilewright.dataflow.nodes import EXACT, SUMMED
-from tilewright.dtypes import DType, f8e4m3, f8e5m2
+from tilewright.dtypes import DType, f8e4m3, f8e5m2, f16, f32, u8, u32
 from tilewright.lang.asynchrony import prior_grid_wait
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.exact_functions import bitcast, maximum
 from tilewright.lang.launch import require
 from tilewright.lang.scalars import ceil_div
 from tilewright.runtime.kernel import Kernel, kernel
@@ -182,7 +183,7 @@ class Operand:
         parts: the matrices that an algebra multiplies: one, both parts of complex numbers, or halves.
         multiplied: the dtype in which they are multiplied; None: their own.
         zeros: the array of what is subtracted from groups of neighbours along K; "": nothing.
-        factors: the array of what these are multiplied by then; "": nothing.
+        factors: the array of what these are multiplied by then, or of the bytes of powers of 2; "": nothing.
         scales: the array by which the products of blocks along K are multiplied; "": nothing.
     """
 
@@ -207,16 +208,30 @@ class Operand:
         return [self._decoded(arrays.tile(part), arrays) for part in self.parts]
 
     def _decoded(self, tile: Any, arrays: KernelArrays) -> Any:
+        factor = arrays.tile(self.factors) if self.factors else None
+        if factor is not None and factor.dtype == u8:
+            # Of f16 the product is rounded once, for powers of 2 are beyond its range.
+            inside = replace(self, multiplied=f32 if self.multiplied == f16 else self.multiplied, factors="")
+            return self._converted(inside._decoded(tile, arrays) * inside._converted(power_of_two(factor)))
         tile = self._converted(tile)
         if self.zeros:
             tile = tile - self._converted(arrays.tile(self.zeros))
-        return tile * self._converted(arrays.tile(self.factors)) if self.factors else tile
+        return tile if factor is None else tile * self._converted(factor)
 
     def _converted(self, tile: Any) -> Any:
         """A tile in the dtype of the multiplication; both kinds of fp8 are multiplied as they are."""
         dtype = self.multiplied
         as_it_is = dtype is None or tile.dtype == dtype or {tile.dtype, dtype} <= OCP_FP8
         return tile if as_it_is else tile.to(dtype)
+
+
+def power_of_two(codes: Any) -> Any:
+    """The f32 numbers of bytes of `f8e8m0`: ``2 ** (code - 127)``, and NaN for 255.
+
+    The code is the exponent of f32, but for 0, a subnormal number, and 255, which would be infinity.
+    """
+    bits = codes.to(u32)
+    return bitcast(maximum(bits << 23, 1 << 22) | ((bits + 1) >> 8) << 22, f32)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ from tests.ops.test_col2im import attempt as add_windows
 from tests.ops.test_gemm_chain import Chain
 from tests.ops.test_grouped import check as check_groups
 from tests.ops.test_grouped import operands as grouped_operands
+from tests.ops.test_mxfp4 import decoded
+from tests.ops.test_mxfp4 import drawn as mx_drawn
+from tests.ops.test_mxfp4 import placed as mx_placed
+from tests.ops.test_mxfp4 import room as mx_room
 from tests.problems.gated_problems import carried_out as gated
 from tests.problems.reduced_problems import carried_out as reduced
 
@@ -173,6 +177,19 @@ def with_scales(kinds: tuple[str, str], shape: tuple[int, int, int], **words: An
     return run
 
 
+def mxfp4(wide: str) -> Case:
+    """`tw.scaled_mm` of weights of mxfp4."""
+
+    def run(target: str) -> None:
+        a, codes, scales = mx_drawn(40, 72, 96, wide)
+        b, scale = mx_placed(codes, scales, "reference")
+        made = tw.scaled_mm(a, b, scale_b=scale, group=32, target=target).astype(np.float64)
+        weights = decoded(codes, scales)
+        assert (np.abs(made - a.astype(np.float64) @ weights) <= mx_room(a, weights, wide)).all()
+
+    return run
+
+
 def contraction(
     subscripts: str, *shapes: tuple[int, ...], kind: str = "f16", activation: str | None = None, **words: Any
 ) -> Case:
@@ -278,6 +295,7 @@ MEMBERS: dict[str, dict[str, Case]] = {
         "i8 by i8": with_scales(("i8", "i8"), RAGGED),
         "blocks": with_scales(("f8e4m3", "f8e4m3"), (40, 40, 200), blocks=(1, 128)),
         "i4 in groups": with_scales(("f16", "i4"), (40, 72, 96), group=32, zeros=True),
+        **{f"mxfp4 by {kind}": mxfp4(kind) for kind in ("f16", "bf16")},
         "f4 in groups": with_scales(("bf16", "f4e2m1"), (40, 72, 96), group=32),
     },
     "einsum": {
