@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.dataflow.nodes import Reduce
+from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.panels_decoding import decoded_depth
 from tilewright.schedule.proposals_reference import tensor_core
@@ -136,10 +138,16 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
     form, size = question.form, sums.computed.bytes
     together = {"factors": len(form.rows_n), "sums": len(form.totals), "products": len(form.products)}
     micro = micro_tile(question.arch, rows, columns, size, **together)
-    atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     is_wide = size > 4 or not form.is_single
     depth = DEPTH // 2 if is_wide else DEPTH
-    return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
+    return _panels(question.dtype, (micro.rows, micro.columns), (rows, columns, depth), balanced)
+
+
+@lru_cache(maxsize=1024)
+def _panels(dtype: DType, micro: tuple[int, int], tile: tuple[int, int, int], balanced: bool) -> Schedule:
+    """The schedule that multiplies panels in micro-tiles, checked once and shared by all problems."""
+    atom = fma(dtype, lanes=(1, 1), each=micro)
+    return Schedule(atom, tile, staging="panels", balanced=balanced)
 
 
 def _decoding(question: Question, tile: tuple[int, int], atom: MmaAtom | None, *, balanced: bool) -> Schedule:
@@ -234,6 +242,7 @@ def tile_time(
     return max(until) * k + (WAKE if busy > 1 else 0)
 
 
+@lru_cache(maxsize=4096)
 def _share(extent: int, tile: int, unit: int) -> int:
     found = share(extent, tile, unit)
     assert isinstance(found, int)
