@@ -117,6 +117,28 @@ def test_many_true_pairs_are_still_true(target: str) -> None:
         assert np.array_equal(multiplied(ones, ones.T, target, out_dtype="i32"), np.full((3, 3), depth))
 
 
+@pytest.mark.in_turns(3)
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte_of_a_boolean_but_0_is_true(kind: str, order: Any, target: str) -> None:
+    """As in NumPy. Bytes whose products cancel as integers of 8 bits, or are 0 in 8 bits, are among them."""
+    rng = np.random.default_rng(11)
+    odd = rng.choice(np.uint8([0, 0, 0, 1, 2, 16, 128, 254, 255]), (37, 300))
+    a, b = odd.view(bool), drawn((300, 29), kind, 1)
+    if kind == "boolean":
+        b = rng.choice(np.uint8([0, 0, 0, 0, 128, 255]), (300, 29)).view(bool)
+    plain_b = b != 0 if kind == "boolean" else b
+    for left, right, plain_left, plain_right in (
+        (a, b, odd != 0, plain_b),
+        (b.T, a.T, plain_b.T, (odd != 0).T),
+    ):
+        made = multiplied(np.array(left, order=order), np.array(right, order=order), target)
+        check(plain_left, plain_right, made)
+    counted = multiplied(a, a.T, target, out_dtype="i32")
+    assert np.array_equal(counted, (odd != 0).astype(np.int32) @ (odd.T != 0).astype(np.int32))
+
+
 @ON_ALL
 @pytest.mark.parametrize(("kind", "wide"), [("i16", "i64"), ("u8", "i32"), ("u8", "f32"), ("i32", "f64")])
 def test_a_wider_result_is_multiplied_in_its_own_dtype(kind: str, wide: str, target: str) -> None:

@@ -3,7 +3,7 @@
 Sums wrap, so that only the lowest bits of operands and sums matter, as many as the result has: an operand of
 as many bits is multiplied as it lies in memory, signed or not, and a narrower one is extended first.  Two
 operands of 8 bits are multiplied as i8, for which there are matrix instructions, if their result has 8 bits,
-or if i8 holds both.  A truth value is a byte of 0 or 1, and the sum of products of two is not 0 if any is 1.
+or if i8 holds both.  A truth value is 0 or 1, and the sum of products of two is not 0 if any is 1.
 """
 
 from __future__ import annotations
@@ -39,23 +39,29 @@ class Whole(NamedTuple):
     multiplied: DType
     result: DType
 
-    def read(self, dtype: DType) -> DType:
+    def read(self, dtype: DType, *, on_gpu: bool) -> DType:
         """The dtype as which the kernel reads an operand.
+
+        A kernel that reads truth values converts each byte to 0 or 1.  On a GPU matrix instructions take the
+        bytes of i8 as they are: a conversion would keep operands out of shared memory.
 
         Args:
             dtype: of the operand, any integer or truth values.
+            on_gpu: whether a GPU multiplies.
         """
-        if dtype.bits == self.multiplied.bits and not self.multiplied.is_float:
-            return self.multiplied
-        return u8 if dtype == boolean else dtype
+        if dtype == boolean and not (on_gpu and self.multiplied == i8):
+            return dtype
+        is_read = dtype.bits == self.multiplied.bits and not self.multiplied.is_float
+        return self.multiplied if is_read else dtype
 
-    def seen(self, given: Strided) -> Strided:
+    def seen(self, given: Strided, *, on_gpu: bool) -> Strided:
         """An operand with the dtype as which the kernel reads it.
 
         Args:
             given: the operand.
+            on_gpu: whether a GPU multiplies.
         """
-        return Strided(given.array, replace(given.info, dtype=self.read(given.info.dtype)))
+        return Strided(given.array, replace(given.info, dtype=self.read(given.info.dtype, on_gpu=on_gpu)))
 
 
 def natural_dtype(a: DType, b: DType) -> DType:

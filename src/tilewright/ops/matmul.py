@@ -51,7 +51,8 @@ def matmul(
 
     Integers and booleans follow `numpy.matmul`: the result has NumPy's dtype, and sums wrap in it.  i16 by
     i16 is i16, u8 by i8 is i16, u32 by i32 is i64, u64 by i64 is f64.  A product of booleans is boolean: the
-    or of ands, of bytes that are 0 or 1 (a view of other bytes as booleans must be made with ``!= 0`` first).
+    or of ands.  A byte of a boolean is true unless it is 0; GPUs that multiply booleans as i8 take bytes as
+    they are, and a view of other bytes than 0 and 1 must be made with ``!= 0`` there first.
     There is one exception: i8 by i8, or by booleans, is i32.  With an integer or float ``out_dtype`` that
     holds NumPy's, operands are multiplied in ``out_dtype``.  ``bias``, ``activation``, ``residual``, ``c``
     (but with ``beta=0``) and ``alpha`` other than 0 and 1 are refused with integers other than i8.

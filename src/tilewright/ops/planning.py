@@ -32,7 +32,7 @@ from tilewright.runtime.plans import Plan
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import HOST, TARGETS
 
 if TYPE_CHECKING:
     from tilewright.ops.integers import Whole
@@ -166,7 +166,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         known = _written_anew(plan_product, arrays, infos, problem, wanted, beta, backend.name, stream)
         return call.done(known, call.order(COMBINED))
     features = arch_of(backend, None).features if infos["a"].dtype in FP8 else frozenset()
-    product = _product(arrays, infos, problem, wanted, whole, features)
+    on_gpu = TARGETS[backend.name].memory != HOST
+    product = _product(arrays, infos, problem, wanted, whole, features, on_gpu=on_gpu)
     numbers = (wanted.alpha, beta) if product.has_numbers else ()
     warns = wanted.schedule is None
     plan = launch(product.kernel, product.arrays, numbers, backend.name, stream, warns=warns)
@@ -219,6 +220,8 @@ def _product(
     wanted: Wanted,
     whole: Whole | None,
     features: frozenset[str],
+    *,
+    on_gpu: bool,
 ) -> _Product:
     """The kernel of a product, for arrays that are given by the names of `matmul`."""
     kind = widened_on(infos["a"].dtype, features) if wanted.schedule is None else ()
@@ -228,7 +231,8 @@ def _product(
     names, rank = COMBINED if terms else PLAIN, len(problem.batch)
     if whole is not None:
         kernel = plain(rank, whole.multiplied).bind(precision=EXACT, schedule=wanted.how)
-        return _Product(kernel, (whole.seen(seen["a"]), whole.seen(seen["b"]), seen["out"]), False)
+        a, b = (whole.seen(seen[name], on_gpu=on_gpu) for name in ("a", "b"))
+        return _Product(kernel, (a, b, seen["out"]), False)
     if terms:
         kernel = combined(rank, number_dtype(infos), *kind).bind(
             precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.how

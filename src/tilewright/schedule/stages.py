@@ -223,7 +223,7 @@ def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool)
 
     To convert numbers on their way from rows of contiguous k to panels takes them one by one; a transposition
     without a conversion, and a conversion without a transposition, take whole vectors.  Packed elements
-    are not transposed.
+    are not transposed.  Truth values are converted byte by byte in vectors before they are transposed.
 
     Args:
         source: the dtype in memory.
@@ -231,7 +231,8 @@ def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool)
         unit: as `packed` takes it.
         along_rows: whether it is contiguous along its rows' dimension in memory.
     """
-    return source != dtype and bool(unit) and not along_rows and not source.is_packed
+    is_apart = source.kind == "bool" or source.is_packed
+    return source != dtype and bool(unit) and not along_rows and not is_apart
 
 
 def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:

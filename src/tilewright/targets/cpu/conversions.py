@@ -7,7 +7,7 @@ infinity (e4m3); floats become integers truncated and saturated, NaN as 0.
 
 from __future__ import annotations
 
-from tilewright.dtypes import FP8, PACKED, DType, bf16, boolean, encoding, f16, f32, f64, i32
+from tilewright.dtypes import FP8, PACKED, DType, bf16, boolean, encoding, f16, f32, f64, i8, i32
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, integer_type, suffix
 
 _STORED = {made.name: f"unsigned {'short' if made.bits == 16 else 'char'}" for made in (f16, bf16, *FP8)}
@@ -75,6 +75,12 @@ static inline bf16 bf16_of_f32(float x) {
     ),
 }
 
+
+_TRUTH = """\
+// Whether a byte in memory is not 0: a bool in C++ would have to be 0 or 1.
+static inline int i32_of_boolean(const bool& x) {
+  return *(const unsigned char*)&x != 0;
+}"""
 
 _PACKED_INTEGERS = tuple(made for made in PACKED if not made.is_float)
 
@@ -201,6 +207,7 @@ static inline {name} {target.name}_of_{source}({kind} x) {{
 def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     found: dict[str, tuple[tuple[str, ...], str]] = {name: ((), text) for name, text in TYPEDEFS.items()}
     found["bits"] = ((), _BITS)
+    found["i32_of_boolean"] = ((), _TRUTH)
     found |= _HALF_BYTES
     found["odd_f32_of_f64"] = (("bits",), _ODD)
     for kind in (made for made in INTEGERS if made.bits == 64):
@@ -243,6 +250,9 @@ def convert(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ..
     if source in _PACKED_INTEGERS:
         outer, more = convert(f"i32_of_{source}({text})", i32, target)
         return outer, (f"i32_of_{source}", *more)
+    if source == boolean:
+        outer, more = convert(f"i32_of_boolean({text})", i8, target)
+        return outer, ("i32_of_boolean", *more)
     wide = computes_in(source)
     if wide != source:
         inner, needs = f"f32_of_{source.name}({text})", (f"f32_of_{source.name}",)

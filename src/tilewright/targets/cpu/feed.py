@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tilewright.dtypes import DType, holds, i8
+from tilewright.dtypes import DType, boolean, holds, i8
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Fragment, Mma, Op, Shared
@@ -102,7 +102,8 @@ def _widened_dtype(kernel: Kernel, op: Shared) -> DType | None:
     if len(wanted) != 1 or wanted == {op.dtype}:
         return None
     written = [o for o in using if isinstance(o, Copy) and o.target.buffer is op.result]
-    return wanted.pop() if all(holds(op.dtype, copy.source.dtype) for copy in written) else None
+    kinds = {copy.source.dtype for copy in written} - {boolean}  # every number holds 0 and 1
+    return wanted.pop() if all(holds(op.dtype, kind) for kind in kinds) else None
 
 
 def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from seeing a tie.
 
 from __future__ import annotations
 
-from tilewright.dtypes import FP8, DType, boolean, f32, f64, i32, limits
+from tilewright.dtypes import FP8, DType, boolean, f32, f64, i8, i32, limits
 from tilewright.errors import DTypeError
 from tilewright.targets.c_integers import called_in_names
 from tilewright.targets.simt.narrow_floats import spelled
@@ -45,6 +45,8 @@ def converted(text: Code, source: DType, target: DType, types: dict[str, str]) -
         return text
     if source.components > 1 or target.components > 1:
         raise DTypeError(f"no conversion from {source} to {target} in generated text")
+    if source == boolean:
+        return converted(call("truth", text), i8, target, types)
     wide, kind = widened(text, source), source.computed
     if target == boolean:
         return code("({} != 0)", wide)

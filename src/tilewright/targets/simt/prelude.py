@@ -54,6 +54,11 @@ CONVERSIONS = {
 DEVICE float bf16_to_float(bf16_t x) {
   return FLOAT_OF((unsigned)x.bits << 16);
 }""",
+    "truth": """
+DEVICE int truth(const bool& x) {
+  // Whether a byte in memory is not 0: a bool in C++ would have to be 0 or 1.
+  return *(const unsigned char*)&x != 0;
+}""",
     "e4m3_to_float": """
 DEVICE float e4m3_to_float(e4m3_t x) {
   // The bits of an f16 whose exponent is 8 too small; 0x7f is NaN.
