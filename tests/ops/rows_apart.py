@@ -23,7 +23,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.runtime import host, native, scheduled
 from tilewright.schedule import tables
-from tilewright.schedule.choose import Question
+from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import Table
 
