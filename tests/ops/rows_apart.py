@@ -45,7 +45,7 @@ class Case(NamedTuple):
     """A way to call a product.
 
     Args:
-        op: `matmul` or `complex_matmul`.
+        op: `matmul`, `complex_matmul` or `gated_matmul`.
         a: dtype of the left operand; ``"(f16)"`` for a pair of arrays of f16.
         b: dtype of the right operand.
         orders: for each operand whether rows (``C``) or columns (``F``) are contiguous.
@@ -102,6 +102,11 @@ def cases() -> Iterator[Case]:
         yield Case("complex_matmul", "c64", "c64", words=(("precision", precision),))
     yield Case("complex_matmul", "c64", "c64", "FC", words=(("conjugate_a", True), ("split_k", "auto")))
 
+    for name in ("f64", "f32", "f16", "bf16", "f8e4m3", "i8"):
+        yield Case("gated_matmul", name, name)
+    yield Case("gated_matmul", "bf16", "i8")
+    yield Case("gated_matmul", "f32", "f32", "CF", words=(("activation", "gelu"), ("split_k", "auto")))
+
 
 CASES = {str(case): case for case in cases()}
 
@@ -120,7 +125,9 @@ class Product:
         rows = (case.items, ROWS) if case.items else (ROWS,)
         self._a = self._drawn(case.a, *rows, k)
         b = self._drawn(case.b, *rows[:-1], k, n)
+        gates = self._drawn(case.b, k, n) if case.op == "gated_matmul" else []
         self._b = [np.asfortranarray(part) if case.orders[1] == "F" else part for part in b]
+        self._gates = [np.asfortranarray(part) if case.orders[1] == "F" else part for part in gates]
         self._added = self._drawn(case.a, ROWS, n)[0] if case.adds else None
         self._bias = self._drawn(case.a, n)[0] if case.adds else None
 
@@ -154,6 +161,7 @@ class Product:
         made = getattr(tw, case.op)(
             *(a if len(a) == 1 else [tuple(a)]),
             self._b[0] if len(self._b) == 1 else tuple(self._b),
+            *self._gates,
             batch_invariant=True,
             target="cpu",
             **words,
