@@ -100,7 +100,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
     taken = timed(calls, asked)
     return found | {
         "name": trial.name,
-        "way": str(trial.product.way),
+        "way": str(trial.plan.details),
         "schedule": str(ran[-1].schedule),
         "schedules": {given: str(other.asked.how) for given, other in others.items()},
         "error_of_bound": comparison.error / comparison.bound,

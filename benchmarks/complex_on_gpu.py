@@ -21,7 +21,7 @@ import tilewright as tw
 from tilewright.checking.composed_products import compare_complex
 from tilewright.dtypes import IN_TORCH
 from tilewright.errors import TilewrightError
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.grades import HALVES_OF
 from tilewright.tune.complex_trial import LAUNCHES, SIX, SixLaunches, bytes_moved
 from tilewright.tune.measure import measure, measure_calls
@@ -113,12 +113,12 @@ class Problem:
         """The largest error of some elements, in parts of its bound."""
         for one in self.made:
             one.fill_(float("nan"))
-        product = product_of_complex({**self.given, "c": None}, self.asked._replace(how=under))
-        ran = product.launch()
+        product = plan_complex({**self.given, "c": None}, self.asked._replace(how=under))
+        ran = product.run()
         torch.cuda.synchronize()
         schedule = ran[-1].schedule
         assert schedule is not None
-        how = product.way.accumulation(schedule)
+        how = product.details.accumulation(schedule)
         rows, columns = VERIFIED
         a, b = ([x[:rows].cpu() for x in self.a], [x[:, :columns].cpu() for x in self.b])
         made = [x[:rows, :columns].cpu() for x in self.made]
@@ -185,7 +185,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
             if CUBLAS in rivals:
                 rivals[CUBLAS]()
                 found["errors"][data][CUBLAS] = problem.errors(problem.theirs)
-        way = product_of_complex({**problem.given, "c": None}, wanted).way
+        way = plan_complex({**problem.given, "c": None}, wanted).details
         six.launch()
     except TilewrightError as error:
         return found | {"failed": str(error).splitlines()[0]}

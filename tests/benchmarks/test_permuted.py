@@ -8,13 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.ops.contraction import posed
-from tilewright.ops.contractions import IN_KERNEL
-from tilewright.ops.einsum import Dropout, bound_for
+from tilewright.ops.einsum import ARRAYS, EinsumExtras, plan_einsum
 from tilewright.ops.planning import Wanted
-from tilewright.ops.subscripts import read_subscripts
-from tilewright.runtime.arrays import describe
-from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.choice import choose
 
 from .test_benchmarks import HERE, run
@@ -38,14 +33,13 @@ def test_every_case_compiles_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
         shapes["out"] = tuple((b, s, h, d)[axis] for axis in order)
         shapes["bias"] = tuple(1 if axis < 2 else (h, d)[axis - 2] for axis in order)
         given = {name: np.empty(shape, np.float16) for name, shape in shapes.items()}
-        infos = {name: describe(one) for name, one in given.items()}
-        problem = posed(read_subscripts(text, (3, 3)), infos)
-        seen = {name: Strided(given[name], info) for name, info in problem.infos.items()}
-        arguments = [*(seen.get(name, seen["out"]) for name in IN_KERNEL), 1.0, *Dropout().numbers]
-        question = bound_for(problem, infos, Wanted()).question(*arguments, target="cuda", arch="sm_90a")
+        in_call = {name: given.get(name) for name in ARRAYS}
+        product = plan_einsum(text, in_call, Wanted(), EinsumExtras()).product
+        arguments = [*product.arrays, *product.numbers]
+        question = product.kernel.question(*arguments, target="cuda", arch="sm_90a")
         assert question is not None
         schedule = choose(replace(question, processors=PROCESSORS))
-        kernel = bound_for(problem, infos, Wanted(schedule=schedule))
+        kernel = plan_einsum(text, in_call, Wanted(schedule=schedule), EinsumExtras()).product.kernel
         made = kernel.compile(*arguments, target="cuda", arch="sm_90a")
         assert made.resources["spill_store_bytes"] == 0, (text, schedule)
         by_bulk[layout, d, order] = "tma_store" in made.source

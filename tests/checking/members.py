@@ -17,7 +17,7 @@ import tilewright as tw
 from tilewright.ops.complex_products import four_products, products_of_halves, three_products
 from tilewright.ops.contraction import posed
 from tilewright.ops.contractions import IN_KERNEL
-from tilewright.ops.einsum import Dropout, bound_for
+from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, plan_einsum
 from tilewright.ops.gated_matmul import BIASES, gated
 from tilewright.ops.planning import Wanted
 from tilewright.ops.products import (
@@ -316,7 +316,12 @@ def _contraction(subscripts: str, *shapes: tuple[int, ...]) -> Member:
     given = {names[name]: view(name, array) for name, array in whole.items()}
     schedules = {name: replace(one, tile=(32, 64, 32)) for name, one in PARTITIONS.items()}
     schedules["bulk copies"] = replace(BULK, tile=(64, 64, 64), atom=tw.atoms.wgmma("f16", 64))
-    ways = {name: bound_for(problem, infos, Wanted(schedule=one)) for name, one in schedules.items()}
+    arrays = {name: np.empty(shape, kinds[name].replace("f", "float")) for name, shape in of.items()}
+    in_call = {name: arrays.get(name) for name in ARRAYS}
+    ways = {
+        name: plan_einsum(subscripts, in_call, Wanted(schedule=one), EinsumExtras()).product.kernel
+        for name, one in schedules.items()
+    }
     return Member(ways, like, want, given)
 
 

@@ -14,10 +14,10 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.ops import complex_ways
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
-from tilewright.runtime import gpu_memory as scratches
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray, scratch
+from tilewright.runtime.gpu_memory import scratch as scratches
 from tilewright.schedule.question import Splitting
 
 pytestmark = pytest.mark.gpu
@@ -45,11 +45,11 @@ def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.Monk
     there = {one: put(array) for one, array in arrays.items()}
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
     given = {one: there.get(one) for one in ("a", "b", "c", "out")}
-    product = product_of_complex(given, ComplexWanted(**factors, **flags, method=method))
-    ran = product.launch()
+    product = plan_complex(given, ComplexWanted(**factors, **flags, method=method))
+    ran = product.run()
     CUDA_DRIVER.synchronize()
     assert {one.target for one in ran} == {"cuda"}
-    how = product.way.accumulation(ran[-1].schedule)
+    how = product.details.accumulation(ran[-1].schedule)
     beta = 1 if factors["beta"] is None else factors["beta"]
     check(
         *(get(there["out"]), arrays["a"], arrays["b"], arrays.get("c")),
@@ -71,13 +71,13 @@ def test_large_products(part: str, precision: str) -> None:
     out = np.zeros((1500, 1500), a.dtype)
     there = [DeviceArray.of(one) for one in (a, b, out)]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    product = product_of_complex(given, ComplexWanted(precision=precision))
-    assert [one.name for one in product.way.planes] == (["a", "b"] if part == "f32" else [])
-    assert (product.way.doubled is not None) is (part == "f16")
-    ran = product.launch()
+    product = plan_complex(given, ComplexWanted(precision=precision))
+    assert [one.name for one in product.details.planes] == (["a", "b"] if part == "f32" else [])
+    assert (product.details.doubled is not None) is (part == "f16")
+    ran = product.run()
     CUDA_DRIVER.synchronize()
-    assert product.way.rounds is (precision == "tf32")
-    how = product.way.accumulation(ran[-1].schedule)
+    assert product.details.rounds is (precision == "tf32")
+    how = product.details.accumulation(ran[-1].schedule)
     rows = slice(0, 1500, 7)
     compare_complex(a[rows], b, there[2].host()[rows], how=how).raise_if_wrong()
 
@@ -89,13 +89,13 @@ def test_planes_of_tf32_are_rounded() -> None:
     b = [one.T.copy() for one in b]
     there = [put(tuple(one)) for one in (a, b)]
     out = put(tuple(np.full((1030, 1030), np.nan, np.float32) for _ in range(2)))
-    product = product_of_complex({"a": there[0], "b": there[1], "out": out}, ComplexWanted(precision="tf32"))
-    ran = product.launch()
+    product = plan_complex({"a": there[0], "b": there[1], "out": out}, ComplexWanted(precision="tf32"))
+    ran = product.run()
     CUDA_DRIVER.synchronize()
-    assert (product.way.rounds, ran[-1].schedule.atom.rounding) == (True, "truncate")
+    assert (product.details.rounds, ran[-1].schedule.atom.rounding) == (True, "truncate")
     rows, made = slice(0, 1030, 5), get(out)
     sides = tuple(x[rows] for x in a), tuple(b), tuple(x[rows] for x in made)
-    compare_complex(*sides, how=product.way.accumulation(ran[-1].schedule)).raise_if_wrong()
+    compare_complex(*sides, how=product.details.accumulation(ran[-1].schedule)).raise_if_wrong()
     assert not compare_complex(*sides, how=Accumulation.of(ran[-1].schedule.atom)).ok
 
 
@@ -113,13 +113,13 @@ def test_k_in_parts(
         for _ in range(2):
             there = [DeviceArray.of(one) for one in (a, b, np.zeros((90, 70), a.dtype))]
             given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-            product = product_of_complex(given, asked)
-            schedule = product.launch()[-1].schedule
+            product = plan_complex(given, asked)
+            schedule = product.run()[-1].schedule
             CUDA_DRIVER.synchronize()
             found.append(there[2].host())
     assert schedule is not None
     assert schedule.split_k == split.get("split_k", schedule.split_k)
-    compare_complex(a, b, found[0], how=product.way.accumulation(schedule)).raise_if_wrong()
+    compare_complex(a, b, found[0], how=product.details.accumulation(schedule)).raise_if_wrong()
     np.testing.assert_array_equal(found[0].view(np.uint8), found[1].view(np.uint8))
 
 
@@ -133,8 +133,8 @@ def test_one_product_of_pairs_again(order: str, conjugates: tuple[int, int]) -> 
         a = numbers(rng, (520, 1000), tw.f16, "interleaved")
         b = numbers(rng, (1000, 776), tw.f16, "interleaved" + order)
         there = [DeviceArray.of(one) for one in (a, b, np.zeros((520, 776), a.dtype))]
-        product = product_of_complex({"a": there[0], "b": there[1], "out": there[2]}, ComplexWanted(**flags))
-        assert product.way.doubled is not None
+        product = plan_complex({"a": there[0], "b": there[1], "out": there[2]}, ComplexWanted(**flags))
+        assert product.details.doubled is not None
         tw.complex_matmul(there[0], there[1], out=there[2], **flags)
         CUDA_DRIVER.synchronize()
         how = Accumulation.of(tw.atoms.wgmma("f16", 128))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,14 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.ops import complex_planning, complex_ways
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.complex_ways import way_for
 from tilewright.ops.plane_kernels import Writing, splitting, splitting_of_two
 from tilewright.ops.planes import Planes
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.backends import backend_named
 from tilewright.schedule.question import Splitting
 from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.target import CUDA
@@ -203,11 +203,11 @@ def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) 
         arrays, factors, conjugates = made(name)
         given = {one: arrays.get(one) for one in ("a", "b", "c", "out")}
         flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
-        product = product_of_complex(given, ComplexWanted(**factors, **flags, target=target))
-        assert [one.name for one in product.way.planes] == ["a", "b"]
-        names = [executable.kernel.name for executable in product.launch()]
+        product = plan_complex(given, ComplexWanted(**factors, **flags, target=target))
+        assert [one.name for one in product.details.planes] == ["a", "b"]
+        names = [executable.kernel.name for executable in product.run()]
         assert names == ["planes_of_both", "gemm_complex"]
-        check(product.out, arrays["a"], arrays["b"], arrays["c"], conjugates=conjugates, **factors)
+        check(product.result, arrays["a"], arrays["b"], arrays["c"], conjugates=conjugates, **factors)
 
 
 @pytest.mark.parametrize(("method", "layout"), [("4m", "interleaved"), ("3m", "planar")])
@@ -218,11 +218,11 @@ def test_planes_lie_along_rows_for_tiles_that_are_less_deep(method: str, layout:
     )
     rng = np.random.default_rng(7)
     a, b = (numbers(rng, shape, tw.f16, layout) for shape in ((72, 40), (40, 80)))
-    product = product_of_complex({"a": a, "b": b}, ComplexWanted(method=method, how=how, target="reference"))
+    product = plan_complex({"a": a, "b": b}, ComplexWanted(method=method, how=how, target="reference"))
     count = 3 if method == "3m" else 2
-    assert [(len(one.kept), one.target) for one in product.way.planes] == [(count, 0), (count, 1)]
-    assert product.launch()[-1].schedule == how
-    check(product.out, a, b, None, how=Accumulation.of(how.atom), conjugates=(0, 0), method=method)
+    assert [(len(one.kept), one.target) for one in product.details.planes] == [(count, 0), (count, 1)]
+    assert product.run()[-1].schedule == how
+    check(product.result, a, b, None, how=Accumulation.of(how.atom), conjugates=(0, 0), method=method)
 
 
 def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
@@ -300,12 +300,13 @@ def test_three_products_of_16_bits_have_large_tiles() -> None:
     assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
 
 
-def test_threads_of_a_block_write_planes_where_there_are_some() -> None:
+def test_threads_of_a_block_write_planes_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that writes planes is one thread on a host, and many on a GPU."""
     a = np.ones((6, 6), np.complex64)
-    product = product_of_complex({"a": a, "b": a}, ComplexWanted(method="3m", target="cpu"))
-    for backend, alone in ((product.backend, True), (CUDA, False)):
-        [writes, _] = replace(product, backend=backend).plan.launches
+    monkeypatch.setattr(complex_planning, "backend_for", lambda op, infos, target: backend_named(target))
+    for target, alone in (("cpu", True), ("cuda", False)):
+        plan = plan_complex({"a": a, "b": a}, ComplexWanted(method="3m", target=target))
+        [writes, _] = plan.launches
         assert {how.on_host for how in writes.kernel.constants["hows"]} == {alone}
 
 
@@ -365,7 +366,7 @@ def test_a_product_behind_planes_is_not_looked_at_again(method: str, monkeypatch
     a, b, c = drawn()
     tw.complex_matmul(a, b, c, alpha=2, conjugate_b=True, method=method)
     tw.complex_matmul(a, b, out=c, conjugate_b=True, method=method)
-    monkeypatch.setattr(complex_planning, "product_of_complex", lambda *given: pytest.fail("looked at"))
+    monkeypatch.setattr(complex_planning, "plan_complex", lambda *given: pytest.fail("looked at"))
     a, b, c = drawn()
     made = tw.complex_matmul(a, b, c, alpha=3, conjugate_b=True, method=method)
     check(made, a, b, c, conjugates=(0, 1), alpha=3, beta=1, method=method)
@@ -394,7 +395,7 @@ def test_a_product_that_is_known_is_not_looked_at_again(monkeypatch: pytest.Monk
     for call in calls.values():
         call(*drawn(), 2 + 1j)
     looked = []
-    monkeypatch.setattr(complex_planning, "product_of_complex", lambda *given: looked.append(given))
+    monkeypatch.setattr(complex_planning, "plan_complex", lambda *given: looked.append(given))
     for call in calls.values():
         a, b, c = drawn()
         before = c.copy()

@@ -9,9 +9,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.composed_products import compare_complex, planes
-from tilewright.ops import complex_doubled, complex_planning
+from tilewright.ops import complex_doubled, complex_matmul, complex_planning
 from tilewright.ops.complex_doubled import Doubled, doubling, product_of_doubled
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_ways import Way, by_one_product
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
@@ -49,39 +49,39 @@ def test_every_element_is_right(
     always(monkeypatch)
     a, b, out = operands(order)
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
-    product = product_of_complex({"a": a, "b": b, "out": out}, ComplexWanted(**flags, target="reference"))
-    ran = product.launch()
+    product = plan_complex({"a": a, "b": b, "out": out}, ComplexWanted(**flags, target="reference"))
+    ran = product.run()
     assert [one.kernel.name for one in ran] == ["complex_twice", "gemm_of_pairs"]
     assert {one.target for one in ran} == {"reference"}
-    assert product.way.doubled is not None
-    assert product.way.doubled.along_k is (order == "nt")
-    assert product.way.moved_bytes == 3 * K * N * 4
+    assert product.details.doubled is not None
+    assert product.details.doubled.along_k is (order == "nt")
+    assert product.details.moved_bytes == 3 * K * N * 4
     schedule = ran[-1].schedule
     assert schedule is not None
     sides = [
         (re, -im if wanted else im) for (re, im), wanted in zip(map(planes, (a, b)), conjugates, strict=True)
     ]
-    compare_complex(*sides, out, how=product.way.accumulation(schedule)).raise_if_wrong()
+    compare_complex(*sides, out, how=product.details.accumulation(schedule)).raise_if_wrong()
 
 
 def test_a_known_product_launches_both_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """On other arrays, whose numbers are written twice again."""
     always(monkeypatch)
-    complex_planning._PLANS.forget()
+    complex_matmul._PLANS.forget()
     for seed in range(2):
         a, b, out = operands("nn", seed)
         assert tw.complex_matmul(a, b, out=out, target="cpu") is out
         compare_complex(a, b, out).raise_if_wrong()
-    complex_planning._PLANS.forget()
+    complex_matmul._PLANS.forget()
 
 
 def test_a_sign_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     always(monkeypatch)
     monkeypatch.setattr(complex_doubled, "LOW", 0)
     a, b, out = operands("nn")
-    product = product_of_complex({"a": a, "b": b, "out": out}, ComplexWanted(target="reference"))
-    ran = product.launch()
-    assert not compare_complex(a, b, out, how=product.way.accumulation(ran[-1].schedule)).ok
+    product = plan_complex({"a": a, "b": b, "out": out}, ComplexWanted(target="reference"))
+    ran = product.run()
+    assert not compare_complex(a, b, out, how=product.details.accumulation(ran[-1].schedule)).ok
 
 
 OTHERS: tuple[dict[str, Any], ...] = (
@@ -103,8 +103,8 @@ def test_what_is_no_plain_product_of_such_arrays_goes_another_way(
     sync = tw.Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(1, 1), stages=2)
     given = {one: value for one, value in words.items() if one not in ("a", "out", "how")}
     asked = ComplexWanted(**given, how=sync if "how" in words else None, target="reference")
-    product = product_of_complex({"a": a, "b": b, "out": out}, asked)
-    assert product.way.doubled is None
+    product = plan_complex({"a": a, "b": b, "out": out}, asked)
+    assert product.details.doubled is None
 
 
 def on_a_gpu(m: int, n: int, k: int, *, offset: int = 0) -> dict[str, ArrayInfo]:

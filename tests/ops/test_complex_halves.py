@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex, planes
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import products_of_halves
 from tilewright.ops.complex_splitting import Tiling, splitting_of_both
 from tilewright.ops.complex_ways import by_halves
@@ -231,8 +231,8 @@ def test_a_gpu_multiplies_halves(kind: str, order: str) -> None:
     a, b = operands(kind, (700, 901, 1003), order)
     there = [DeviceArray.of(one) for one in (a, b, np.full((700, 901), np.nan, np.complex64))]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    product = product_of_complex(given, ComplexWanted(precision="f32", conjugate_a=True))
-    ran = product.launch()
+    product = plan_complex(given, ComplexWanted(precision="f32", conjugate_a=True))
+    ran = product.run()
     CUDA_DRIVER.synchronize()
     assert [(one.kernel.name, one.target) for one in ran] == [
         ("complex_halves", "cuda"),
@@ -250,7 +250,7 @@ def test_a_gpu_multiplies_first_halves(kind: str) -> None:
     a, b = operands(kind, (700, 901, 1003), "nn")
     there = [DeviceArray.of(one) for one in (a, b, np.full((700, 901), np.nan, np.complex64))]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    ran = product_of_complex(given, ComplexWanted(precision="f16")).launch()
+    ran = plan_complex(given, ComplexWanted(precision="f16")).launch()
     CUDA_DRIVER.synchronize()
     assert [one.target for one in ran] == ["cuda", "cuda"]
     assert ran[-1].schedule is not None

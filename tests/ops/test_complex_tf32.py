@@ -13,7 +13,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.functions.conversions import keep_fraction
 from tilewright.ops import plane_kernels
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_ways import way_for
 from tilewright.ops.plane_kernels import Writing, splitting
 from tilewright.ops.problem import problem_of
@@ -36,7 +36,7 @@ def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, 
         one = one.astype(np.complex64) if along == "n" else one.astype(np.complex64).T
         made.append((one.real.copy("K"), one.imag.copy("K")) if layout == "planar" else one)
     given = {"a": made[0], "b": made[1]}
-    return *made, product_of_complex(given, ComplexWanted(precision="tf32", how=BULK, target="reference"))
+    return *made, plan_complex(given, ComplexWanted(precision="tf32", how=BULK, target="reference"))
 
 
 @pytest.mark.parametrize("kind", ["normal", "positive"])
@@ -44,28 +44,28 @@ def product(layout: str, order: str = "nn", kind: str = "normal") -> tuple[Any, 
 def test_planes_are_rounded(layout: str, kind: str) -> None:
     """Also those of an operand that could be multiplied as it lies: of both, or of none."""
     a, b, made = product(layout, kind=kind)
-    assert [(one.name, one.rounded) for one in made.way.planes] == [("a", True), ("b", True)]
-    ran = made.launch()
+    assert [(one.name, one.rounded) for one in made.details.planes] == [("a", True), ("b", True)]
+    ran = made.run()
     assert (ran[-1].target, ran[-1].schedule) == ("reference", BULK)
-    how = made.way.accumulation(BULK)
+    how = made.details.accumulation(BULK)
     assert (how, how.rounding) == (replace(Accumulation.of(BULK.atom), rounding="nearest"), "nearest")
-    compare_complex(a, b, made.out, how=how).raise_if_wrong()
+    compare_complex(a, b, made.result, how=how).raise_if_wrong()
 
 
 def test_a_plan_says_what_is_launched_and_what_it_moves() -> None:
     """Both parts of A and B are read, written and read again; the scratch memory holds what is written."""
     *_, made = product("planar")
-    plan, parts = made.plan, 2 * 4 * (72 * 76 + 76 * 52)
+    plan, parts = made, 2 * 4 * (72 * 76 + 76 * 52)
     assert [one.kernel.program.name for one in plan.launches] == ["planes_of_both", "gemm_complex"]
     assert plan.moved_bytes == 3 * parts + 2 * 4 * 72 * 52
-    assert parts <= plan.scratch_bytes == made.way.size_bytes < 2 * parts
-    words = f"{plan.scratch_bytes} bytes of scratch, {plan.moved_bytes} moved; {made.way}"
+    assert parts <= plan.scratch_bytes == made.details.size_bytes < 2 * parts
+    words = f"{plan.scratch_bytes} bytes of scratch, {plan.moved_bytes} moved; {made.details}"
     assert str(plan) == f"planes_of_both, then gemm_complex: {words}"
 
 
 def test_one_kernel_takes_no_scratch_memory() -> None:
     *_, made = product("planar", order="nt")
-    assert (len(made.plan.launches), made.plan.scratch_bytes) == (1, 0)
+    assert (len(made.launches), made.scratch_bytes) == (1, 0)
 
 
 def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,21 +73,21 @@ def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plane_kernels, "_as_tf32", lambda value: value)
     plane_kernels.splitting_of_two.cache_clear()
     a, b, made = product("interleaved")
-    made.launch()
+    made.run()
     plane_kernels.splitting_of_two.cache_clear()
-    found = compare_complex(a, b, made.out, how=made.way.accumulation(BULK))
+    found = compare_complex(a, b, made.result, how=made.details.accumulation(BULK))
     assert "parts are beyond their bound" in found.reason
-    compare_complex(a, b, made.out, how=Accumulation.of(BULK.atom)).raise_if_wrong()
+    compare_complex(a, b, made.result, how=Accumulation.of(BULK.atom)).raise_if_wrong()
 
 
 def test_planes_that_are_given_along_k_are_multiplied_as_they_lie() -> None:
     """By one kernel, which cuts off."""
     a, b, made = product("planar", order="nt")
-    assert (made.way.planes, made.way.rounds, made.way.launches) == ((), False, 1)
-    made.launch()
-    how = made.way.accumulation(BULK)
+    assert (made.details.planes, made.details.rounds, len(made.launches)) == ((), False, 1)
+    made.run()
+    how = made.details.accumulation(BULK)
     assert how.rounding == "truncate"
-    compare_complex(a, b, made.out, how=how).raise_if_wrong()
+    compare_complex(a, b, made.result, how=how).raise_if_wrong()
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])

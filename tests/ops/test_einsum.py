@@ -14,12 +14,10 @@ from tilewright.functions.derivatives import DERIVATIVES, derivative_of
 from tilewright.functions.philox import rounds
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ops.contraction import posed
-from tilewright.ops.contractions import IN_KERNEL
-from tilewright.ops.einsum import Dropout, bound_for
+from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, plan_einsum
 from tilewright.ops.planning import Wanted
 from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.frameworks import Strided
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 
 pytestmark = pytest.mark.in_turns(3)
@@ -121,12 +119,9 @@ BULK = {
 def compiled(subscripts: str, shapes: Any, schedule: Any) -> Any:
     """The kernel for an H200, of f16 with a bias."""
     given = Contracted.drawn(subscripts, shapes, tw.f16).arrays
-    infos = {name: describe(one) for name, one in given.items()}
-    problem = posed(read_subscripts(subscripts, [len(shape) for shape in shapes]), infos)
-    seen = {name: Strided(given[name], info) for name, info in problem.infos.items()}
-    kernel = bound_for(problem, infos, Wanted(schedule=schedule))
-    arrays = [seen.get(name, seen["out"]) for name in IN_KERNEL]
-    return kernel.compile(*arrays, 1.0, *Dropout().numbers, target="cuda", arch="sm_90a")
+    in_call = {name: given.get(name) for name in ARRAYS}
+    product = plan_einsum(subscripts, in_call, Wanted(schedule=schedule), EinsumExtras()).product
+    return product.kernel.compile(*product.arrays, *product.numbers, target="cuda", arch="sm_90a")
 
 
 @pytest.mark.parametrize("target", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -15,7 +15,7 @@ from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.choice import AttentionQuestion, chained
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
 from tilewright.ops.attending.tiles import for_warpgroups
-from tilewright.ops.gemm_chain import _gains, _seen
+from tilewright.ops.gemm_chain import _one_kernel_pays, _seen
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CUDA, REFERENCE
 
@@ -124,7 +124,7 @@ def test_one_kernel_is_chosen_where_it_gains(shape: tuple[int, int, int, int], g
     arrays = {"a": (m, k), "b": (k, n), "c": (n, p), "out": (m, p)}
     for element, expected in ((np.float16, gains), (np.float32, False)):
         infos = {name: describe(np.empty(extents, element)) for name, extents in arrays.items()}
-        assert _gains(AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
+        assert _one_kernel_pays(AttentionQuestion(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
 
 
 def test_nothing_to_multiply() -> None:
@@ -133,7 +133,7 @@ def test_nothing_to_multiply() -> None:
     assert tw.gemm_chain(a[:0], a[:0].T.reshape(8, 0), c).shape == (0, 3)
 
 
-X = np.ones((6, 8), np.float16)
+X, Y = np.ones((6, 8), np.float16), np.ones((6, 8), np.float16)
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "depth": ({"b": X}, tw.LaunchError, "b with 8 rows, as a has columns"),
     "steps": ({"c": X[:5]}, tw.LaunchError, "c with 6 rows, as b has columns"),
@@ -146,6 +146,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "mixture": ({"c": X.astype(np.float32)}, tw.DTypeError, "c is f32; nearest legal choice: one dtype"),
     "out": ({"out": X[:5]}, tw.LaunchError, r"out with shape \(6, 8\)"),
     "overlap": ({"out": X}, tw.LaunchError, "out and [ac] share memory"),
+    "in place": ({"c": Y, "out": Y}, tw.LaunchError, "out and c share memory"),
     "activation": ({"activation": "rely"}, tw.LaunchError, "activation='rely'; choose one of .*relu"),
     "too wide": (
         {"c": np.ones((6, 257), np.float16), "fused": True},

@@ -99,7 +99,7 @@ def test_a_known_problem_is_one_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 50)))
     out = np.empty((70, 50), np.float32)
     tw.matmul(a, b, out)
-    monkeypatch.setattr("tilewright.ops.matmul.checked", None)
+    monkeypatch.setattr("tilewright.ops.matmul.multiplied", None)
     for _ in range(2):
         x, y, found = a.copy(), b.copy(), np.full_like(out, np.nan)
         assert tw.matmul(x, y, out=found) is found
@@ -187,7 +187,8 @@ def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.Monk
         seen.append(found.shape)
         return found
 
-    monkeypatch.setattr("tilewright.ops.planning.describe", counting)
+    for module in ("planning", "launching"):
+        monkeypatch.setattr(f"tilewright.ops.{module}.describe", counting)
     monkeypatch.setattr("tilewright.runtime.specialise.described", lambda *_: pytest.fail("described again"))
     a, b = np.ones((3, 5), np.float32), np.ones((5, 7), np.float32)
     out = np.full((3, 7), np.nan, np.float32)

@@ -14,8 +14,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.planning import Wanted
-from tilewright.ops.reduced_matmul import REDUCTIONS, bound_for
-from tilewright.runtime.arrays import describe
+from tilewright.ops.reduced_matmul import ARRAYS, REDUCTIONS, plan_reduced
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -41,9 +40,10 @@ def drawn(kind: str, lead: tuple[int, ...], m: int, n: int, k: int, axis: int) -
 
 def verified(given: dict[str, Array], axis: int, words: dict[str, Any], schedule: Any = None) -> None:
     """Compare every element with the graph of the kernel under a bound for each."""
-    infos = {name: describe(one) for name, one in given.items()}
     wanted = Wanted(words["alpha"], activation=words["activation"], schedule=schedule)
-    bound, seen = bound_for(given, infos, REDUCTIONS, axis, wanted)
+    in_order = [given[name] for name in (*ARRAYS, *REDUCTIONS)]
+    product = plan_reduced(in_order, REDUCTIONS, axis, wanted).product
+    bound, seen = product.kernel, product.arrays
     arrays = [
         np.lib.stride_tricks.as_strided(
             one.array, one.info.shape, [step * one.array.itemsize for step in one.info.strides]
@@ -216,9 +216,10 @@ def test_logits_of_a_vocabulary_are_reduced_by_the_main_loop_of_a_product() -> N
     m, n, k = 4096, 32768, 4096
     given = {"a": np.empty((m, k), np.float16), "b": np.empty((n, k), np.float16).T}
     given |= {name: np.empty(m, np.float32) for name in ("max", "logsumexp")}
-    infos = {name: describe(one) for name, one in given.items()}
-    bound, seen = bound_for(given, infos, ("max", "logsumexp"), -1, Wanted())
-    made = bound.compile(*seen, 1.0, target="cuda", arch="sm_90a")
+    names = ("max", "logsumexp")
+    in_order = [given.get(name) for name in (*ARRAYS, *names)]
+    product = plan_reduced(in_order, names, -1, Wanted()).product
+    made = product.kernel.compile(*product.arrays, 1.0, target="cuda", arch="sm_90a")
     assert (made.schedule.staging, made.schedule.across) == ("tma", True)
     assert made.schedule.atom.asynchronous
     assert made.resources["spill_store_bytes"] == 0

@@ -14,7 +14,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.prepasses import pays_widened_groups
 from tilewright.ops.products import scaled_in_groups
-from tilewright.ops.widening_groups import widening_of
+from tilewright.ops.widening import widen_in_groups
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CPU, CUDA
 
@@ -386,7 +386,7 @@ def test_many_rows_on_hopper_are_multiplied_after_a_pass() -> None:
         given = {"a": describe(np.empty((rows, group * 4), np.float16)), "b": of}
         given["scale_b"] = describe(np.empty((4, 2048), np.float16))
         assert pays_widened_groups(given, tw.f16, frozenset(), CPU) == expected
-    widening = widening_of(128, frozenset({"scale_b", "zero_b"}))
+    widening = widen_in_groups().bind(group=128, terms=frozenset({"scale_b", "zero_b"}))
     groups = tw.like("f16", 4096, 32)
     made = widening.compile(
         tw.packed(np.empty((4096, 2048), np.uint8), tw.i4),

@@ -12,12 +12,13 @@ import pytest
 import tilewright as tw
 from tilewright.ops import matmul as matmuls
 from tilewright.ops import planning
-from tilewright.ops.launching import LaunchPlan
+from tilewright.ops.launching import Call
 from tilewright.ops.plane_kernels import REAL, Writing, splitting, splitting_of_two
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import combined, plain
 from tilewright.ops.turning import as_matrices, plan_product, turned, written
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.backends import backend_named
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.question import Splitting
@@ -132,22 +133,27 @@ def test_what_was_launched_is_launched_again(
 
     product()
     assert always == ["a", "b"]
-    monkeypatch.setattr(matmuls, "checked", lambda *given: pytest.fail("looked at again"))
+    monkeypatch.setattr(matmuls, "multiplied", lambda *given: pytest.fail("looked at again"))
     product()
     matmuls._PLANS.forget()
 
 
 @pytest.mark.parametrize(("target", "alone"), [("cpu", True), ("reference", True), ("cuda", False)])
 def test_threads_of_a_block_write_planes_where_there_are_some(
-    target: str, alone: bool, monkeypatch: pytest.MonkeyPatch
+    target: str, alone: bool, always: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block that writes operands along K is one thread on a host, and many on a GPU."""
-    infos, plans = on_a_gpu((64, 64, 64), "tn"), list[LaunchPlan]()
-    problem, arrays = problem_of(infos), dict.fromkeys(infos)
-    monkeypatch.setattr(LaunchPlan, "launched", lambda plan, *rest: plans.append(plan))
-    plan = partial(plan_product, written(as_matrices(infos, problem)))
-    planning._written_anew(plan, arrays, infos, problem, planning.Wanted(), 0.0, target, None)
-    assert {how.on_host for how in plans[0].launches[0].kernel.constants["hows"]} == {alone}
+
+    def serve(call: Call, target: str) -> Any:
+        call.backend = backend_named(target)
+        return call.backend
+
+    monkeypatch.setattr(Call, "serve", serve)
+    a, b = np.ones((64, 64), np.float32).T, np.ones((64, 64), np.float32)
+    given = dict.fromkeys(planning.ARRAYS) | {"a": a, "b": b}
+    plan = planning.plan_matmul(given, planning.Wanted(precision="tf32", target=target))
+    assert always == ["a", "b"]
+    assert {how.on_host for how in plan.launches[0].kernel.constants["hows"]} == {alone}
 
 
 def on_a_gpu(shape: tuple[int, int, int], layout: str, dtype: tw.DType = tw.f32) -> dict[str, ArrayInfo]:

@@ -99,7 +99,7 @@ def test_a_known_call_needs_addresses_and_numbers(monkeypatch: pytest.MonkeyPatc
     for words, _ in calls:
         tw.matmul(a, b, **words)
         tw.matmul(a, b, np.zeros_like(c), **{**words, "out_dtype": None})
-    monkeypatch.setattr("tilewright.ops.matmul.checked", None)
+    monkeypatch.setattr("tilewright.ops.matmul.multiplied", None)
     for words, meaning in calls:
         for scale in (1.0, 1.25):
             said = {n: v * scale if n in ("alpha", "beta") else v for n, v in words.items()}
@@ -112,7 +112,7 @@ def test_a_known_call_needs_addresses_and_numbers(monkeypatch: pytest.MonkeyPatc
 def test_out_may_be_c_of_a_known_call(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = drawn(1, 9, 5), drawn(2, 5, 7)
     tw.matmul(a, b, drawn(3, 9, 7), beta=0.5)
-    monkeypatch.setattr("tilewright.ops.matmul.checked", None)
+    monkeypatch.setattr("tilewright.ops.matmul.multiplied", None)
     for beta in (0.5, -2.5):
         out = drawn(4, 9, 7)
         expected = a.astype(np.float64) @ b + beta * out

@@ -57,7 +57,7 @@ CASES = {
         (COMPLEX, COMPLEX),
         {"c": COMPLEX, "alpha": 2.0, "beta": 0.0, "out": COMPLEX.copy(), "conjugate_a": True}
         | {"conjugate_b": True, "method": "3m", **HOW, "out_dtype": "c128", **SPLIT, "batch_invariant": True},
-        "complex_planning",
+        "complex_matmul",
     ),
     "einsum": Case(
         tw.einsum,

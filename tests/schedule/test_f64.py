@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.ir.ops import Copy
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products, three_products
 from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates
@@ -154,11 +154,11 @@ def test_both_parts_of_complex_numbers_are_copied_at_once(order: str) -> None:
 def test_parts_that_lie_apart_are_copied_alone() -> None:
     rng = np.random.default_rng(6)
     a, b = numbers(rng, (35, 21), tw.f64, "planar"), numbers(rng, (21, 19), tw.f64, "interleaved")
-    product = product_of_complex({"a": a, "b": b}, ComplexWanted(how=SMALL.schedule, target="reference"))
-    assert product.together == (False, True)
-    assert product.launch()[-1].schedule == SMALL.schedule
+    product = plan_complex({"a": a, "b": b}, ComplexWanted(how=SMALL.schedule, target="reference"))
+    assert [len(one.info.shape) for one in product.product.arrays[:4]] == [2, 2, 3, 3]
+    assert product.run()[-1].schedule == SMALL.schedule
     how = Accumulation.of(SMALL.schedule.atom)
-    compare_complex(a, (b.real, b.imag), tuple(product.out), how=how).raise_if_wrong()
+    compare_complex(a, (b.real, b.imag), tuple(product.result), how=how).raise_if_wrong()
 
 
 SMALL = Form("small", Schedule(tw.atoms.MMA_F64_M16K4, (32, 16, 16), (2, 1), 3, "fragments"), "f64", "f64")
@@ -183,7 +183,7 @@ def test_ragged_products_of_complex_numbers_are_right(changes: dict[str, Any]) -
     a, b = (numbers(rng, shape, tw.f64, "interleaved") for shape in ((35, 21), (21, 19)))
     out = np.full((35, 19), np.nan, np.complex128)
     asked = ComplexWanted(how=schedule, target="reference", conjugate_a=True)
-    (ran,) = product_of_complex({"a": a, "b": b, "c": None, "out": out}, asked).launch()
+    (ran,) = plan_complex({"a": a, "b": b, "c": None, "out": out}, asked).launch()
     assert (ran.target, ran.schedule) == ("reference", schedule)
     compare_complex(a.conj(), b, out, how=Accumulation.of(schedule.atom)).raise_if_wrong()
     assert not compare_complex(a, b, out, how=Accumulation.of(schedule.atom)).ok

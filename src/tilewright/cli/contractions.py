@@ -170,7 +170,7 @@ def complex_numbers(
     )
     with working("making the matrices"):
         trial = ComplexTrial(shape, dtype_named(dtype), target, planar, asked, seed)
-    say("plan", str(trial.product.way))
+    say("plan", str(trial.plan.details))
     for name in (OURS, SIX):
         say("", f"{name}: {trial.launches[name]} launches, {trial.bytes[name] / 1e6:.4g} MB moved")
     with working("running"):
@@ -258,7 +258,7 @@ def scaled(
         trial = ScaledTrial(made, target, out, activation, read_schedule(schedule))
     said = "x".join(map(str, shape))
     say("operands", f"{said}: A of {kinds[0]}, B of {kinds[1]}, multiplied as {trial.multiplied}")
-    if trial.widens:
+    if len(trial.plan.launches) > 1:
         say("", "B is widened in memory first, by a pass of its own")
     else:
         say("", f"schedule: {trial.scheduled()}")

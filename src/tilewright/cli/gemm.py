@@ -22,7 +22,7 @@ from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial, graded_trial
+from tilewright.tune.trial import OURS, Trial, gemm_trial
 
 
 @reports
@@ -107,7 +107,7 @@ def gemm(
                 seed=seed,
             )
             choose_precision(precision, (EXACT, TF32, *HALVES_OF), _element(made))
-            trial = graded_trial(made, target, precision, chosen)
+            trial = gemm_trial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:
             write(output, trial.result())

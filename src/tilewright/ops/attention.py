@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,22 +18,18 @@ from tilewright.ops.attending.problem import (
     in_four,
     result_shape,
 )
-from tilewright.ops.call import Call, launch
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_apart
-from tilewright.ops.recalled import Done, called
-from tilewright.runtime.aliases import Pair
-from tilewright.runtime.backends import arch_of
+from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
 
 ARRAYS = ("q", "k", "v", "out", "lse")
 OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
-_PAIRS = tuple(Pair(OUT, other) for other in range(OUT)), tuple(Pair(LSE, other) for other in range(LSE))
-"""What must not share memory with the result, and what not with the logarithms."""
+_RESULTS = itemgetter(OUT, LSE)
 
-
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 @launches
@@ -105,30 +101,46 @@ def attention(
         >>> out.shape, lse.shape, float(out[3, 4, 15])
         ((4, 5, 16), (4, 5), 1.0)
     """
-    words = AttentionWords(causal, diagonal, scale, return_lse, kernel, target)
-    arrays = [q, k, v, out, lse]
-    made = called(
-        _PLANS, arrays, words, (), stream, lambda: _anew(arrays, words, stream), itemgetter(OUT, LSE)
-    )
+    arrays = (q, k, v, out, lse)
+
+    def first(located: Sequence[Located]) -> Done:
+        words = AttentionWords(causal, diagonal, scale, return_lse, kernel, target)
+        return plan_attention(arrays, words, located).launch(stream)
+
+    words = (causal, diagonal, scale, return_lse, kernel, target)
+    made = called(_PLANS, arrays, words, (), stream, first, _RESULTS)
     return made if return_lse else made[0]
 
 
-def _anew(arrays: list[Any], words: AttentionWords, stream: Any) -> Done:
-    """Look at everything, choose a kernel, and launch it; the results are both."""
+def plan_attention(
+    given: Sequence[Any], words: AttentionWords, located: Sequence[Located] = ()
+) -> LaunchPlan:
+    """The launches of `attention`, after a check of everything; the results are both.
+
+    Args:
+        given: the arrays in the order of `ARRAYS`; None for one that is not given.
+        words: what is asked for besides.
+        located: the keys and addresses of the arrays, if those were read.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
     words.check()
-    call = Call.of("attention", dict(zip(ARRAYS, arrays, strict=True)), ARRAYS[:OUT])
+    call = Call.of("attention", dict(zip(ARRAYS, given, strict=True)), ARRAYS[:OUT], located)
     infos = call.infos
     shape = result_shape(infos)
-    backend = call.backend(words.target)
+    call.serve(words.target)
     call.make("out", shape, infos["q"].dtype)
     if words.return_lse:
         call.make("lse", shape[:-1], f32)
     results = (call.arrays["out"], call.arrays.get("lse"))
     has_lse = "lse" in infos
-    for written in ("out", "lse")[: 1 + has_lse]:
+    call.written = ("out", "lse")[: 1 + has_lse]
+    for written in call.written:
         check_apart(infos, written)
     if 0 in shape:
-        return Done(results, None)
+        return call.plan(result=results)
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
     # A column of the result stands for logarithms that nobody wants; it is not touched.
     seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
@@ -137,16 +149,12 @@ def _anew(arrays: list[Any], words: AttentionWords, stream: Any) -> Done:
         seen, diagonal = heads_as_rows(seen, diagonal), None
     question = AttentionQuestion(
         {name: seen[name] for name in ARRAYS[:LSE]},
-        arch_of(backend, None),
-        backend.processors(),
+        *call.machine,
         1 / math.sqrt(infos["q"].shape[-1]) if words.scale is None else float(words.scale),
         diagonal,
         has_lse,
     )
     answer = chosen(question, words.kernel)
-    tensors = [Strided(call.arrays.get(name, results[0]), seen[name]) for name in ARRAYS]
-    plan = launch(answer.kernel, tensors, answer.numbers, backend.name, stream)
-    if plan is not None:
-        order, pairs = (*range(LSE), LSE if has_lse else OUT), _PAIRS[0] + _PAIRS[1] * has_lse
-        plan = replace(plan, order=order, pairs=pairs, fresh=call.fresh, numbers=answer.numbers)
-    return Done(results, plan)
+    tensors = tuple(Strided(call.arrays.get(name, results[0]), seen[name]) for name in ARRAYS)
+    launch = Launch(answer.kernel, tensors, call.stand_ins(ARRAYS), answer.numbers)
+    return call.plan(launch, result=results, numbers=answer.numbers)

@@ -20,10 +20,9 @@ from tilewright.lang.launch import block_index
 from tilewright.lang.operations import copy, fragment, load
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
-from tilewright.ops.call import Call, launch
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import check_apart
-from tilewright.ops.recalled import Done, called
-from tilewright.runtime.aliases import Pair
+from tilewright.ops.replay import Located, Replay, called
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Bound, Kernel, kernel
@@ -48,9 +47,7 @@ THREADS = 128
 VECTOR_BYTES = 16
 """Bytes that a thread reads at once, at most."""
 
-_PLANS = Plans()
-_ORDER = (0, 1)
-_PAIRS = (Pair(1, 0),)
+_PLANS: Plans[Replay] = Plans()
 
 
 class Geometry(NamedTuple):
@@ -144,22 +141,22 @@ def col2im(
         (shape, *how, accumulate, target),
         (),
         stream,
-        lambda: _anew(columns, shape, out, how, accumulate, target, stream),
+        lambda located: plan_col2im(columns, shape, out, how, accumulate, target, located).launch(stream),
         itemgetter(1),
     )
 
 
-def _anew(
+def plan_col2im(
     columns: Any,
     shape: Sequence[int] | None,
     out: Any,
     how: Geometry,
     accumulate: bool,
     target: str | None,
-    stream: Any,
-) -> Done:
-    """`col2im` with everything looked at."""
-    call = Call.of("col2im", {"columns": columns, "out": out}, ("columns",))
+    located: Sequence[Located] = (),
+) -> LaunchPlan:
+    """The launches of `col2im`, after a check of everything; most arguments are those of `col2im`."""
+    call = Call.of("col2im", {"columns": columns, "out": out}, ("columns",), located)
     if accumulate and out is None:
         raise LaunchError(
             "col2im: accumulate=True without out; nearest legal choice: out=, the image to add to"
@@ -175,19 +172,18 @@ def _anew(
             f"col2im: out is {written}, and the sums of {kind} are {made}; nearest legal choice: {made}"
         )
     _check_columns(call.infos["columns"].shape, extents, how)
-    backend = call.backend(target)
+    backend = call.serve(target)
     call.make("out", extents, made)
     check_apart(call.infos)
     if 0 in extents:
-        return Done(call.arrays["out"], None)
+        return call.plan()
     windows = windows_of(len(how.spatial), how.filter, how.stride, how.dilation, how.padding)
     image = _image(call.infos["out"], how)
     seen = {"columns": _columns(call.infos["columns"], image, windows), "out": image}
-    arrays = [Strided(call.arrays[name], info) for name, info in seen.items()]
+    arrays = tuple(Strided(call.arrays[name], info) for name, info in seen.items())
     on_host = TARGETS[backend.name].machine_code and not TARGETS[backend.name].warps
     bound = _bound(seen["columns"], windows, accumulate=accumulate, on_host=on_host)
-    plan = launch(bound, arrays, (), backend.name, stream)
-    return call.done(plan and replace(plan, pairs=_PAIRS), _ORDER)
+    return call.plan(Launch(bound, arrays, call.names))
 
 
 def _extents(shape: Sequence[int] | None, out: ArrayInfo | None) -> tuple[int, ...]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.namespaces import part
+from tilewright.ops.replay import Replay, called
+from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
-PRODUCT = "tilewright.ops.complex_planning:complex_matmul"
-"""What multiplies complex arrays; loaded when the first are multiplied."""
+PLAN = "tilewright.ops.complex_planning:plan_words"
+"""Plans products of complex arrays. Imported when the first are multiplied."""
+
+PARTS = ("a", "a_im", "b", "b_im", "c", "c_im", "out", "out_im")
+"""The arrays of a call; of an interleaved one the first has both parts, and the second is None."""
+
+_PLANS: Plans[Replay] = Plans()
 
 
 @launches
@@ -100,13 +108,62 @@ def complex_matmul(
         >>> re.tolist(), im.tolist()
         ([[-2.0, -1.0], [0.0, -2.0]], [[1.0, 0.0], [2.0, 0.0]])
     """
-    asked = {"alpha": alpha, "beta": beta, "conjugate_a": conjugate_a, "conjugate_b": conjugate_b}
-    how = {
-        "method": method,
-        "precision": precision,
-        "out_dtype": out_dtype,
-        "how": schedule,
-        "target": target,
-    }
-    split = split_k, reduction, batch_invariant
-    return part(PRODUCT)({"a": a, "b": b, "c": c, "out": out}, {**asked, **how}, split, stream)
+    options = (conjugate_a, conjugate_b, method, precision, out_dtype)
+    how = (schedule, split_k, reduction, batch_invariant, target)
+    return multiplied("complex_matmul", (a, b, c, out), (alpha, beta), (*options, *how), stream)
+
+
+def multiplied(
+    op: str,
+    given: tuple[Any, Any, Any, Any],
+    numbers: tuple[complex, complex | None],
+    how: tuple[Any, ...],
+    stream: Any,
+) -> Any:
+    """The product of complex arrays; one like an earlier one needs addresses and numbers alone.
+
+    Args:
+        op: the operation, as messages call it.
+        given: ``a``, ``b``, ``c`` and ``out``.
+        numbers: ``alpha`` and ``beta``.
+        how: the other arguments of `complex_matmul`, in its order, but ``stream``.
+        stream: the caller's.
+    """
+    arrays, are_pairs = list[Any](), True
+    for one in given:
+        if isinstance(one, tuple | list):
+            arrays += one
+            are_pairs &= len(one) == 2
+        else:
+            arrays += (one, None)
+    words: tuple[Any, ...] | None = None
+    passed: tuple[float, ...] = ()
+    alpha = beta = 1 + 0j
+    try:
+        alpha, beta = complex(numbers[0]), complex(1 if numbers[1] is None else numbers[1])
+    except OverflowError:  # of an integer: the plan says which
+        are_pairs = False
+    if are_pairs:
+        passed = (alpha.real, alpha.imag, beta.real, beta.imag)
+        said = (alpha == 0, alpha == 1, alpha.imag == 0, numbers[1] is None, beta == 0, beta.imag == 0)
+        # The types tell a pair, in which no part may be None, from an interleaved array.
+        updates = given[2] is not None and arrays[4] is arrays[6] and arrays[5] is arrays[7]
+        words = (said, *map(type, given), updates, *how)
+    made = called(
+        _PLANS,
+        arrays,
+        words,
+        passed,
+        stream,
+        lambda located: part(PLAN)(op, given, numbers, how, located).launch(stream),
+        _result,
+    )
+    if given[3] is not None:
+        return given[3]
+    return made
+
+
+def _result(arrays: Sequence[Any]) -> Any:
+    """The result, of the arrays of a call that was replayed."""
+    re, im = arrays[6:]
+    return re if im is None else (re, im)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from tilewright.dtypes import ALL, DType
@@ -55,23 +56,27 @@ class Parts:
         return self.re.info.shape
 
 
-def parts_of(op: str, name: str, given: Any) -> Parts:
+def parts_of(
+    op: str, name: str, given: Any, located: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
+) -> Parts:
     """The parts of a caller's array.
 
     Args:
         op: what messages call the operation.
         name: the argument.
         given: an array of complex numbers, or a pair ``(re, im)`` of real ones.
+        located: the keys and addresses of its parts by their names, if those were read.
 
     Raises:
         LaunchError: no array, or a pair of arrays of unequal shapes.
         DTypeError: real numbers, or a pair of two dtypes.
     """
     if isinstance(given, tuple | list):
-        return _planar(op, name, given)
+        return _planar(op, name, given, located)
     lazy = getattr(given, "is_conj", None)
     is_conjugate = bool(lazy()) if callable(lazy) else False
-    info = describe(given.conj() if is_conjugate else given, f"{op}, argument {name}")
+    label = f"{op}, argument {name}"
+    info = describe(given.conj(), label) if is_conjugate else describe(given, label, 0, located.get(name))
     element = info.dtype.component
     if info.dtype.components != 2:
         raise DTypeError(
@@ -84,12 +89,15 @@ def parts_of(op: str, name: str, given: Any) -> Parts:
     return Parts(given, Strided(given, re), Strided(given, im), is_conjugate)
 
 
-def _planar(op: str, name: str, given: Any) -> Parts:
+def _planar(op: str, name: str, given: Any, located: Mapping[str, tuple[Any, Any]]) -> Parts:
     if len(given) != 2:
         raise LaunchError(
             f"{op}: {name} is {len(given)} arrays; nearest legal choice: two, of real and of imaginary parts"
         )
-    re, im = (Strided(one, describe(one, f"{op}, argument {name}[{at}]")) for at, one in enumerate(given))
+    read = (located.get(name), located.get(name + IMAGINARY))
+    labels = (f"{op}, argument {name}[{at}]" for at in range(2))
+    found = [describe(one, label, 0, at) for one, label, at in zip(given, labels, read, strict=True)]
+    re, im = (Strided(one, info) for one, info in zip(given, found, strict=True))
     kind = re.info.dtype
     if kind != im.info.dtype or kind.components != 1 or not kind.is_float or kind.is_packed:
         raise DTypeError(

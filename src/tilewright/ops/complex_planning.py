@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
@@ -13,6 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.complex_doubled import as_matrix, product_of_doubled
+from tilewright.ops.complex_matmul import PARTS
 from tilewright.ops.complex_pairs import are_paired, are_together, as_pairs, with_both
 from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
 from tilewright.ops.complex_products import (
@@ -25,22 +26,18 @@ from tilewright.ops.complex_products import (
     terms_of,
     three_products,
 )
-from tilewright.ops.complex_recalled import are_one, in_parts, plan_of, result_of
 from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
 from tilewright.ops.grades import F16, F32, FASTER_FROM, HALVES_OF, is_split
-from tilewright.ops.launching import Launch, LaunchPlan
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import Wanted, check_numbers, check_splitting, of_sums
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
-from tilewright.ops.recalled import OWN, Done, called
+from tilewright.ops.replay import Located
 from tilewright.ops.results import agreed, check_whole_bytes
-from tilewright.ops.slow import warn
-from tilewright.runtime.arrays import Fresh
+from tilewright.runtime.arrays import ArrayInfo, Fresh
 from tilewright.runtime.arrays import fresh as fresh_array
-from tilewright.runtime.backends import Backend, arch_of, backend_for
-from tilewright.runtime.executable import Executable, Prepared
+from tilewright.runtime.backends import Backend, backend_for
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound, Kernel
-from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import PAIRED
@@ -67,99 +64,16 @@ class ComplexWanted(NamedTuple):
     target: str | None = None
     op: str = "complex_matmul"
 
-    @property
-    def words(self) -> tuple[Any, ...]:
-        """All but the numbers: what a plan depends on, whatever numbers it is launched with."""
-        return self[2:]
 
-
-_PLANS = Plans()
-
-
-@dataclass(frozen=True)
-class Product:
-    """A product that fits, and can be launched.
-
-    Args:
-        parts: the complex arrays.
-        arrays: their real and imaginary parts as the problem has them, by name.
-        problem: what is multiplied.
-        way: what is launched.
-        kernel: the kernel of the product.
-        numbers: alpha and beta.
-        backend: what serves it.
-        pairs: which of ``c`` and ``out`` the kernel sees as pairs of both parts, and their dtype.
-        together: which of ``a`` and ``b`` it sees as one array of both parts.
-        fresh: what makes each array of the result; empty where it is given.
-    """
-
-    parts: Mapping[str, Parts]
-    arrays: Mapping[str, Strided]
-    problem: Problem
-    way: Way
-    kernel: Bound
-    numbers: tuple[float, ...]
-    backend: Backend
-    pairs: Pairs = APART
-    together: Together = (False, False)
-    fresh: tuple[Fresh, ...] = ()
-
-    @property
-    def out(self) -> Any:
-        """The result."""
-        return self.parts["out"].given
-
-    def launch(self, stream: Any = None) -> tuple[Executable, ...]:
-        """Launch it; returns what ran, in order."""
-        return tuple(one.executable for one in self.start(stream))
-
-    def start(self, stream: Any = None) -> tuple[Prepared, ...]:
-        """Launch it; returns what was launched, in order."""
-        launches = self.plan.start(self.backend.name, stream)
-        if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
-            warn(launches[-1].executable)
-        return launches
-
-    @cached_property
-    def plan(self) -> LaunchPlan:
-        """Its launches."""
-        arrays, call, made = dict(self.arrays), [*self.arrays], dict[str, Strided]()
-        launches = list[Launch]()
-        before = self.way.prepass(arrays, on_host=not TARGETS[self.backend.name].warps)
-        if before is not None:
-            launches.append(before.launch(call))
-            made = {**before.made}
-            arrays |= made
-        # What is not added is not read, and the result stands for it.
-        results = RESULTS if self.way.doubled is None else RESULTS[2:3]
-        names = [one if one in arrays else "out" for one in (*self.way.operands, *results)]
-        if self.way.doubled is not None:
-            arrays |= {one: as_matrix(arrays[one]) for one in ("a", "out")}
-        for whole, part in zip(("c", "out"), self.pairs, strict=True):
-            if part is not None:  # the array of real parts stands for both
-                arrays[whole] = as_pairs(arrays[whole])
-                names = [whole if one == whole + IMAGINARY else one for one in names]
-        for whole, is_one in zip(("a", "b"), self.together, strict=True):
-            if is_one:
-                arrays[whole] = with_both(arrays[whole])
-                names = [whole if one == whole + IMAGINARY else one for one in names]
-        places = tuple(OWN if one in made else call.index(one) for one in names)
-        launches.append(Launch(self.kernel, tuple(arrays[one] for one in names), places, self.numbers))
-        return LaunchPlan(tuple(launches), tuple(self.arrays.values()), self.way.size_bytes, str(self.way))
-
-    def known(self, launches: Sequence[Prepared]) -> Plan | None:
-        """What launches it again on arrays like these; None where that must be looked at each time."""
-        if not TARGETS[self.backend.name].machine_code:
-            return None  # which reads the arrays themselves, which are not seen as the caller has them
-        return plan_of(self.plan, launches, self.parts, (*self.arrays,), self.fresh)
-
-
-def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Product:
-    """``out = alpha * op(a) @ op(b) + beta * c`` of complex arrays, ready to be launched.
+def plan_complex(
+    given: Mapping[str, Any], asked: ComplexWanted, located: Sequence[Located] = ()
+) -> LaunchPlan:
+    """The launches of ``out = alpha * op(a) @ op(b) + beta * c``, after a check of everything.
 
     Args:
         given: the arrays ``a``, ``b``, ``c`` and ``out``; None for those that are not there.
         asked: what is asked for besides.
+        located: the keys and addresses of the arrays of `PARTS`, if those were read.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
@@ -167,7 +81,8 @@ def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Produc
     """
     _check_words(asked)
     arguments = {name: one for name, one in given.items() if one is not None or name in ("a", "b")}
-    parts = {name: parts_of(asked.op, name, one) for name, one in arguments.items()}
+    read = dict(zip(PARTS, located, strict=True)) if located else {}
+    parts = {name: parts_of(asked.op, name, one, read) for name, one in arguments.items()}
     scale = _scale_of_c(parts, asked)
     kind = _result_dtype(parts, asked)
     shape = result_shape(parts["a"].shape, parts["b"].shape, asked.op)
@@ -188,32 +103,84 @@ def product_of_complex(given: Mapping[str, Any], asked: ComplexWanted) -> Produc
     if alpha == 0:
         problem, alpha = problem.without_products(), complex(1)
     check_apart(asked.op, parts)
+    call = _call(asked.op, parts, fresh, backend)
     seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
     precision = of_sums(asked.precision, parts["a"].dtype)
-    pairs = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
-    conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in pairs)
+    sides = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
+    conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
     infos = {name: one.info for name, one in seen.items()}
     if is_split(infos, problem, asked.precision, asked.how, backend.name, FASTER_FROM / 4):
         way = by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
     else:
-        machine = (arch_of(backend, None), backend.processors())
         is_plain = (alpha, asked.how, asked.method, precision) == (1, None, METHODS[0], EXACT)
-        one = by_one_product(infos, problem, machine, conjugates) if is_plain and "c" not in parts else None
-        way = one or way_for(infos, problem, asked.method, precision, machine, asked.how, conjugates)
+        one = (
+            by_one_product(infos, problem, call.machine, conjugates)
+            if is_plain and "c" not in parts
+            else None
+        )
+        way = one or way_for(infos, problem, asked.method, precision, call.machine, asked.how, conjugates)
+    has_warps = TARGETS[backend.name].warps
+    before = way.prepass(seen, on_host=not has_warps)
+    there = {**seen, **(before.made if before is not None else {})}
+    # What is not added is not read, and the result stands for it.
+    results = RESULTS if way.doubled is None else RESULTS[2:3]
+    names = [one if one in there else "out" for one in (*way.operands, *results)]
+    numbers: tuple[float, ...] = ()
     if way.doubled is not None:
+        there |= {one: as_matrix(there[one]) for one in ("a", "out")}
         kernel = product_of_doubled().bind(schedule=None)
-        return Product(parts, seen, problem, way, kernel, (), backend, fresh=fresh)
-    constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts), "conjugates": conjugates}
-    beside = _pairs(seen) if TARGETS[backend.name].warps else APART
-    constants["pairs"] = beside
-    if way.halves is None:
-        constants["precision"] = precision
-    in_background = isinstance(asked.how, Schedule) and asked.how.staging in PAIRED
-    in_background |= TARGETS[backend.name].warps
-    together = _together(seen, way) if in_background else (False, False)
-    kernel = _kernel_of(way, together)(len(problem.batch), number).bind(**constants, schedule=asked.how)
-    numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
-    return Product(parts, seen, problem, way, kernel, numbers, backend, beside, together, fresh)
+    else:
+        numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
+        pairs = _pairs(seen) if has_warps else APART
+        in_background = has_warps or (isinstance(asked.how, Schedule) and asked.how.staging in PAIRED)
+        together = _together(seen, way) if in_background else (False, False)
+        constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts)}
+        if way.halves is None:
+            constants["precision"] = precision
+        kernel = _kernel_of(way, together)(len(problem.batch), number).bind(
+            **constants, conjugates=conjugates, pairs=pairs, schedule=asked.how
+        )
+        joined: list[tuple[str, Callable[[Strided], Strided]]]
+        joined = [(one, as_pairs) for one, kind in zip(("c", "out"), pairs, strict=True) if kind is not None]
+        joined += [(one, with_both) for one, is_one in zip(("a", "b"), together, strict=True) if is_one]
+        for whole, join in joined:  # one array has both parts
+            there[whole] = join(there[whole])
+            names = [whole if one == whole + IMAGINARY else one for one in names]
+    launches = [] if before is None else [before.launch]
+    places = (OWN if before is not None and one in before.made else one for one in names)
+    launches.append(Launch(kernel, tuple(there[one] for one in names), tuple(places), numbers))
+    return call.plan(
+        *launches,
+        result=parts["out"].given,
+        scratch_bytes=way.size_bytes,
+        reason=str(way),
+        warns=not isinstance(asked.how, Schedule),
+        details=way,
+    )
+
+
+def _call(op: str, parts: Mapping[str, Parts], fresh: Sequence[Fresh], backend: Backend) -> Call:
+    """The call, whose arrays are those of `PARTS`: of an interleaved array the first has both parts."""
+    arrays, infos = dict[str, Any](), dict[str, ArrayInfo]()
+    inside = dict[str, tuple[str, int]]()
+    for name, one in parts.items():
+        same = "out" if one is parts["out"] else name
+        if one.is_planar:
+            inside |= {name: (same, 0), name + IMAGINARY: (same + IMAGINARY, 0)}
+            found = {name: one.re.info, name + IMAGINARY: one.im.info}
+            given = one.given
+        else:
+            inside |= {name: (same, 0), name + IMAGINARY: (same, one.dtype.bytes)}
+            re = one.re.info
+            found = {name: replace(re, shape=(*re.shape, 2), strides=(*re.strides, 1))}
+            given = (one.given,)
+        if same == name:
+            arrays |= dict(zip(found, given, strict=True))
+            infos |= found
+    makers = tuple((PARTS.index("out") + at, maker) for at, maker in enumerate(fresh))
+    written = ("out", "out" + IMAGINARY) if parts["out"].is_planar else ("out",)
+    updated = frozenset({("out", "c"), ("out" + IMAGINARY, "c" + IMAGINARY)})
+    return Call(op, PARTS, frozenset(arrays), arrays, infos, backend, makers, written, updated, inside)
 
 
 def _pairs(seen: Mapping[str, Strided]) -> Pairs:
@@ -243,81 +210,27 @@ def _kernel_of(way: Way, together: Together) -> Callable[[int, DType], Kernel]:
     return partial(four_products, together=together) if way.method == METHODS[0] else three_products
 
 
-def complex_matmul(
-    given: Mapping[str, Any],
-    asked: Mapping[str, Any],
-    split: tuple[int | str | None, str | None, bool],
-    stream: Any,
-) -> Any:
-    """`complex_matmul`, with how K is split, and its other arguments by the names of `ComplexWanted`."""
-    wanted = ComplexWanted(**asked)
-    if split != (None, None, False):
-        parts = Wanted(schedule=asked["how"], split_k=split[0], reduction=split[1], batch_invariant=split[2])
-        check_splitting(parts, wanted.op)
-        wanted = wanted._replace(how=parts.how)
-    return _computed(given, wanted, stream)
+def plan_words(
+    op: str,
+    given: Sequence[Any],
+    numbers: tuple[complex, complex | None],
+    words: tuple[Any, ...],
+    located: Sequence[Located],
+) -> LaunchPlan:
+    """The launches of a product.
 
-
-def _computed(given: Mapping[str, Any], asked: ComplexWanted, stream: Any) -> Any:
-    """The result of a product, of which one that is known needs addresses and numbers alone."""
-    try:
-        alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
-    except OverflowError:  # of an integer: who plans says which
-        return _anew(given, asked, stream).out
-    complexes = (given["a"], given["b"], given["c"], given["out"])
-    whole = [(None, None) if one is None else in_parts(one) for one in complexes]
-    words: tuple[Any, ...] | None = None
-    if {*map(len, whole)} == {2}:
-        said = (alpha == 0, alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
-        # The types tell a pair, in which no part may be None, from an interleaved array.
-        is_in_place = given["c"] is not None and are_one(*whole[2:])
-        words = (*said, *map(type, given.values()), is_in_place, *asked.words)
-    made = called(
-        _PLANS,
-        [one for parts in whole for one in parts],
-        words,
-        (alpha.real, alpha.imag, beta.real, beta.imag),
-        stream,
-        lambda: _anew(given, asked, stream),
-        result_of,
-    )
-    return made if given["out"] is None else given["out"]
-
-
-def _anew(given: Mapping[str, Any], asked: ComplexWanted, stream: Any) -> Done:
-    """A product with everything looked at."""
-    product = product_of_complex(given, asked)
-    return Done(product.out, product.known(product.start(stream)))
-
-
-def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
-    """`matmul` of complex arrays, given by the names of its arguments.
-
-    Raises:
-        LaunchError: also an activation, a bias or a residual, which are functions of real numbers here.
-        DTypeError: as `product_of_complex`.
+    Args:
+        op: the operation, as messages call it.
+        given: ``a``, ``b``, ``c`` and ``out``.
+        numbers: ``alpha`` and ``beta``.
+        words: the other arguments of `complex_matmul`, in its order, but ``stream``.
+        located: the keys and addresses of the arrays of `PARTS`, if those were read.
     """
-    if added := [name for name in ("bias", "residual") if name in arrays]:
-        raise LaunchError(
-            f"matmul: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
-            "broadcast to the result and added"
-        )
-    if wanted.activation is not None:
-        raise LaunchError(
-            f"matmul: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
-            "nearest legal choice: None"
-        )
-    asked = ComplexWanted(
-        wanted.alpha,
-        wanted.beta,
-        precision=wanted.precision,
-        out_dtype=wanted.out_dtype,
-        how=wanted.how,
-        target=wanted.target,
-        op="matmul",
-    )
-    given = {name: arrays.get(name) for name in ("a", "b", "c", "out")}
-    return _computed(given, asked, stream)
+    options, (schedule, split_k, reduction, batch_invariant, target) = words[:5], words[5:]
+    split = Wanted(schedule=schedule, split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
+    check_splitting(split, op)
+    asked = ComplexWanted._make((*numbers, *options, split.how, target, op))
+    return plan_complex(dict(zip(("a", "b", "c", "out"), given, strict=True)), asked, located)
 
 
 def _seen(array: Strided, problem: Problem, name: str) -> Strided:

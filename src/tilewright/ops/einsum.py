@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 from tilewright.calls import launches
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f16, f32, f64
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.functions.derivatives import DERIVATIVES
-from tilewright.ops.call import Call, launch
-from tilewright.ops.contraction import ADDED, Posed, extents_of, posed
-from tilewright.ops.contraction_halves import is_split, plan_product
-from tilewright.ops.contractions import IN_KERNEL, NAMES, DropoutMask, Ending, Multiplier, contraction
+from tilewright.ops.contraction import ADDED, Contraction, Posed, extents_of, posed
+from tilewright.ops.contractions import (
+    IN_KERNEL,
+    NAMES,
+    DropoutMask,
+    Ending,
+    Multiplier,
+    contraction,
+    contraction_in_halves,
+)
 from tilewright.ops.ending import Saturation, finishing
+from tilewright.ops.grades import FASTER_FROM, HALVES_OF, MOST_ITEMS, MOST_RANK
+from tilewright.ops.halves import plan_of_halves
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
@@ -25,21 +35,21 @@ from tilewright.ops.planning import (
     of_sums,
     said,
 )
-from tilewright.ops.recalled import Done, called
+from tilewright.ops.problem import Matrices
+from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
 from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.ops.tiled_product import EndingTerm
-from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound
-from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
+from tilewright.targets.target import TARGETS
 
 ARRAYS = ("a", "b", "out", "bias", "multiply", "residual")
 """The arrays of a call."""
 
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 class Dropout(NamedTuple):
@@ -98,13 +108,9 @@ class EinsumExtras(NamedTuple):
     saturate: bool = False
     dropped: Dropout = Dropout()
 
-    @property
-    def words(self) -> tuple[Any, ...]:
-        """What a plan depends on, whatever numbers it is launched with."""
-        return (*self[:-1], *self.dropped.words)
 
-
-NOTHING = EinsumExtras()
+NO_DROPOUT = Dropout()
+UNDROPPED, WITHOUT_DROPOUT = NO_DROPOUT.numbers, NO_DROPOUT.words
 
 
 @launches
@@ -188,37 +194,50 @@ def einsum(
         ((2, 2, 2, 2), array([[21., 22.],
                [30., 31.]], dtype=float32))
     """
-    wanted = Wanted(alpha, None, activation, precision, out_dtype, schedule, target, split_k, reduction)
-    dropped = Dropout(dropout, seed, offset)
-    numbers = (alpha, *dropped.numbers)
     arrays = (a, b, out, bias, multiply, residual)
-    extras = EinsumExtras(derivative, saturate, dropped)
+    dropped, numbers, drawn = NO_DROPOUT, (alpha, *UNDROPPED), WITHOUT_DROPOUT
+    if dropout or seed or offset:
+        dropped = Dropout(dropout, seed, offset)
+        numbers, drawn = (alpha, *dropped.numbers), dropped.words
     words: tuple[Any, ...] | None = None
     if schedule is None:
-        words = (subscripts, said(alpha), *wanted.words, *extras.words)
-    given = dict(zip(ARRAYS, arrays, strict=True))
-    return called(
-        _PLANS,
-        arrays,
-        words,
-        numbers,
-        stream,
-        lambda: _checked(subscripts, given, wanted, extras, stream),  # which says what is wrong with which
-    )
+        more = (precision, out_dtype, target, split_k, reduction, derivative, saturate, drawn)
+        words = (subscripts, said(alpha), activation, *more)
+
+    def first(located: Sequence[Located]) -> Done:
+        wanted = Wanted(alpha, None, activation, precision, out_dtype, schedule, target, split_k, reduction)
+        given = dict(zip(ARRAYS, arrays, strict=True))
+        extras = EinsumExtras(derivative, saturate, dropped)
+        return plan_einsum(subscripts, given, wanted, extras, located).launch(stream)
+
+    return called(_PLANS, arrays, words, numbers, stream, first)
 
 
-def _checked(
+def plan_einsum(
     subscripts: str,
     given: Mapping[str, Any],
     wanted: Wanted,
     extras: EinsumExtras,
-    stream: Any,
-) -> Done:
-    """`einsum` with everything looked at."""
+    located: Sequence[Located] = (),
+) -> LaunchPlan:
+    """The launches of `einsum`, after a check of everything.
+
+    Args:
+        subscripts: of the axes.
+        given: the arrays by the names of its arguments; None for one that is not given.
+        wanted: what is asked for besides.
+        extras: likewise.
+        located: the keys and addresses of the arrays, if those were read.
+
+    Raises:
+        LaunchError: subscripts, shapes or devices do not fit, or ``out`` shares memory with what is read.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    numbers = (wanted.alpha, *extras.dropped.numbers)
     check_words(wanted)
     check_splitting(wanted, "einsum")
     _check_derivative(extras.derivative, given)
-    call = Call.of("einsum", given)
+    call = Call.of("einsum", given, located=located)
     infos = call.infos
     fractions = _fractions(infos, extras)
     kind = result_dtype(infos, wanted, "einsum", saturate=extras.saturate, fractions=fractions)
@@ -228,33 +247,77 @@ def _checked(
     depth = prod(extent for axis, extent in axes if axis not in named.out) if wanted.alpha != 0 else 0
     changed = extras.saturate or "multiply" in infos or extras.dropped.probability > 0
     check_sums("einsum", infos, depth, kind, wanted, changed=changed)
-    backend = call.backend(wanted.target).name
+    backend = call.serve(wanted.target).name
     call.make("out", shape, kind)
     check_numbers("einsum", number_dtype(infos), alpha=wanted.alpha)
-    check_apart(infos)
+    check_apart(infos, updated=("residual",))
+    call.updated = frozenset({("out", "residual")})
     drops = bool(extras.dropped.probability)
     problem = posed(named, infos, indexed=drops, multiplies=wanted.alpha != 0)
     if problem.is_empty:
-        return Done(call.arrays["out"], None)
+        return call.plan(details=problem.contraction)
     seen = {name: Strided(call.arrays[name], info) for name, info in problem.infos.items()}
-    numbers = (wanted.alpha, *extras.dropped.numbers)
-    plan: Plan | None
+    seen = {name: seen.get(name, seen["out"]) for name in IN_KERNEL}
+    ending = ending_of(problem, infos, wanted, extras)
     if is_split(problem, wanted, backend):
-        ending = ending_of(problem, infos, wanted, extras)
-        prepared = plan_product(problem, seen, wanted, ending, numbers).launched(backend, stream)
-        plan = None if prepared is None else Plan.of(prepared, *_reached(infos))
-    else:
-        kernel = bound_for(problem, infos, wanted, extras)
-        in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
-        plan = launch(kernel, in_order, numbers, backend, stream, warns=wanted.schedule is None)
-    return call.done(plan, call.order(IN_KERNEL))
+        both = HALVES_OF[wanted.precision] == 2
+        kernel = contraction_in_halves(problem.contraction).bind(
+            both=both, ending=ending, schedule=wanted.how
+        )
+        operands = {name: (seen.pop(name), _matrices(problem.infos[name])) for name in ("a", "b")}
+        plan = plan_of_halves(call, operands, kernel, seen, numbers, both)
+        return replace(plan, details=problem.contraction)
+    kernel = contraction(problem.contraction, number_dtype(infos)).bind(
+        precision=of_sums(wanted.precision, infos["a"].dtype), ending=ending, schedule=wanted.how
+    )
+    product = Launch(kernel, tuple(seen.values()), call.stand_ins(seen), numbers)
+    return call.plan(product, warns=wanted.schedule is None, details=problem.contraction)
 
 
-def _reached(infos: Mapping[str, ArrayInfo]) -> tuple[list[ArrayInfo], tuple[Pair, ...]]:
-    """The arrays in the order of the kernel, and which of them the result must lie clear of."""
-    out = IN_KERNEL.index("out")
-    pairs = (Pair(out, at, name == "residual") for at, name in enumerate(IN_KERNEL[:out]) if name in infos)
-    return [infos.get(name, infos["out"]) for name in IN_KERNEL], tuple(pairs)
+def _matrices(info: ArrayInfo) -> Matrices:
+    return Matrices(info.shape, info.strides)
+
+
+def is_split(problem: Posed, wanted: Wanted, target: str) -> bool:
+    """Whether operands of f32 are split in halves, which tensor cores multiply.
+
+    Args:
+        problem: the contraction.
+        wanted: what is asked for.
+        target: where it runs.
+
+    Raises:
+        LaunchError: a schedule asks for it, and an operand cannot be split.
+    """
+    infos, how = problem.infos, wanted.how
+    if wanted.precision not in HALVES_OF or infos["a"].dtype != f32:
+        return False
+    against = against_halves(problem.contraction)
+    if isinstance(how, Schedule):
+        if how.atom.a_dtype == f16 and against:
+            raise LaunchError(
+                f"einsum: precision={wanted.precision!r} by {how.atom.name}, where {against}: it is "
+                'not split in halves; nearest legal choice: precision="exact" or "tf32"'
+            )
+        return how.atom.a_dtype == f16
+    has_units = TARGETS[target].warps and TARGETS[target].machine_code
+    out, depth = infos["out"].shape, infos["a"].shape[-1]
+    is_wide = any(info.dtype == f64 for info in infos.values())
+    large = (
+        prod(out) * depth >= FASTER_FROM and max(out[: problem.contraction.batch], default=0) <= MOST_ITEMS
+    )
+    return bool(has_units) and large and not against and not is_wide
+
+
+def against_halves(made: Contraction) -> str:
+    """Why operands are not split in halves, whose rows are those of matrices; empty if they are."""
+    for name in "ab":
+        seen = made.of(name)
+        if any(inner for _, inner in seen.groups):
+            return f"{name} is seen through a view"
+        if len(seen.batch) > MOST_RANK:
+            return f"{name} has {len(seen.batch)} dimensions of batches"
+    return ""
 
 
 def _check_derivative(derivative: str | None, given: Mapping[str, Any]) -> None:
@@ -279,27 +342,15 @@ def _fractions(infos: Mapping[str, ArrayInfo], extras: EinsumExtras) -> list[str
     return found + (["dropout"] if extras.dropped.makes_fractions else [])
 
 
-def bound_for(
-    problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras = NOTHING
-) -> Bound:
-    """The kernel of a contraction.
+def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras) -> Ending:
+    """What is done with the sums.
 
     Args:
         problem: the contraction.
         infos: its arrays.
         wanted: what is asked for besides.
-        extras: what `matmul` does not have.
+        extras: likewise.
     """
-    kernel = contraction(problem.contraction, number_dtype(infos))
-    return kernel.bind(
-        precision=of_sums(wanted.precision, infos["a"].dtype),
-        ending=ending_of(problem, infos, wanted, extras),
-        schedule=wanted.how,
-    )
-
-
-def ending_of(problem: Posed, infos: Mapping[str, ArrayInfo], wanted: Wanted, extras: EinsumExtras) -> Ending:
-    """What is done with the sums; the arguments are those of `bound_for`."""
     terms = {"bias"} & infos.keys() | ({"alpha"} if wanted.alpha not in (0, 1) else set())
     found: list[EndingTerm] = finishing(terms, wanted.activation, NAMES["bias"])
     if "multiply" in infos:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -12,8 +12,8 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
-from tilewright.ops.call import Call, launch
 from tilewright.ops.ending import Addend, Conversion, Nonlinearity, Output, RowScales, Saturation
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
@@ -25,7 +25,7 @@ from tilewright.ops.planning import (
 )
 from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import batches
-from tilewright.ops.recalled import Done, called
+from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.ops.results import agreed, check_whole_bytes
 from tilewright.ops.scales import (
     OPERANDS,
@@ -44,8 +44,7 @@ from tilewright.ops.tiled_product import (
     Tiles,
     kernel_of,
 )
-from tilewright.runtime.aliases import is_same
-from tilewright.runtime.arrays import ArrayInfo, sharing
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
 from tilewright.runtime.frameworks import Strided
@@ -69,7 +68,7 @@ IN_KERNEL = ("a", "b", "c", *SCALES, *BIASES, "out")
 GATED = Algebra(((0, 0, 0, 1), (0, 1, 1, 1)), (((0, 1),), ((1, 1),)))
 """A by the two parts of the second operand, B and C."""
 
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 @dataclass(frozen=True)
@@ -214,34 +213,45 @@ def gated_matmul(
     arrays = (a, b, out, c, *scales.values(), bias_b, bias_c)
     wanted = Wanted(1.0, None, activation, precision, out_dtype, schedule, target)
     wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
-    return called(
-        _PLANS,
-        arrays,
-        (factors[0] == 1, factors[1] == 1, *wanted.words) if schedule is None else None,
-        factors,
-        stream,
-        # Which says what is wrong with which.
-        lambda: _checked(dict(zip(ARRAYS, arrays, strict=True)), wanted, factors, stream),
-    )
+    words = (factors[0] == 1, factors[1] == 1, *wanted.words) if schedule is None else None
+
+    def first(located: Sequence[Located]) -> Done:
+        return plan_gated(dict(zip(ARRAYS, arrays, strict=True)), wanted, factors, located).launch(stream)
+
+    return called(_PLANS, arrays, words, factors, stream, first)
 
 
-def _checked(given: Mapping[str, Any], wanted: Wanted, factors: tuple[float, ...], stream: Any) -> Done:
-    """`gated_matmul` with everything looked at."""
+def plan_gated(
+    given: Mapping[str, Any],
+    wanted: Wanted,
+    factors: tuple[float, ...],
+    located: Sequence[Located] = (),
+) -> LaunchPlan:
+    """The launches of `gated_matmul`, after a check of everything.
+
+    Args:
+        given: the arrays by the names of `ARRAYS`; None for one that is not given.
+        wanted: what is asked for besides.
+        factors: the products of the scales that are numbers, of both results.
+        located: the keys and addresses of the arrays, if those were read.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
+        DTypeError: an unsupported dtype or mixture.
+    """
     check_words(wanted)
     check_splitting(wanted, OP)
-    call = Call.of(OP, given, ("a", "b", "c"))
+    call = Call.of(OP, given, ("a", "b", "c"), located)
     infos = call.infos
     terms = {name for name in (*SCALES, *BIASES) if name in infos}
     terms |= {f"alpha_{own}" for own, factor in zip("bc", factors, strict=True) if factor != 1}
     multiplied, kind = _dtypes(infos, wanted, terms)
     shape = _shape(infos)
-    backend = call.backend(wanted.target)
+    backend = call.serve(wanted.target)
     call.make("out", shape, kind)
     if infos["out"].shape != shape:
         raise LaunchError(f"{OP}: out has shape {infos['out'].shape}; nearest legal choice: {shape}")
     check_apart(infos)
-    if is_same(infos["c"], infos["out"]):
-        raise sharing("out and c", "elements of c would be overwritten before they are read", "out")
     if wanted.schedule is None:  # which says itself what is multiplied
         multiplied = _multiplied_on(infos, multiplied, backend)
     problem = _problem(infos)
@@ -252,9 +262,9 @@ def _checked(given: Mapping[str, Any], wanted: Wanted, factors: tuple[float, ...
         activation=wanted.activation,
         schedule=wanted.how,
     )
-    seen = [_seen(name, call, problem) for name in IN_KERNEL]
-    plan = launch(kernel, seen, factors, backend.name, stream, warns=wanted.schedule is None)
-    return call.done(plan, call.order(IN_KERNEL))
+    seen = tuple(_seen(name, call, problem) for name in IN_KERNEL)
+    product = Launch(kernel, seen, call.stand_ins(IN_KERNEL), factors)
+    return call.plan(product, warns=wanted.schedule is None)
 
 
 def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted, terms: set[str]) -> tuple[DType, DType]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from operator import itemgetter
@@ -14,17 +14,13 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.attending.choice import AttentionQuestion, against_warpgroups, chained
 from tilewright.ops.attending.problem import in_four
 from tilewright.ops.attending.tiles import MOST_COLUMNS
-from tilewright.ops.call import Call, launch
-from tilewright.ops.planning import Wanted, check_apart, check_words, checked
-from tilewright.ops.recalled import OWN, Behind, Done, Place, Several, called
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
+from tilewright.ops.planning import Wanted, check_apart, check_words, plan_matmul
+from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import result_dtype
-from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo, current_stream, describe, stream_handle
-from tilewright.runtime.backends import arch_of
-from tilewright.runtime.executable import Backend
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.gpu_memory import scratch
-from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.plans import Plans
 
 FUSED = (f16, bf16, f32)
 
@@ -50,15 +46,11 @@ ARRAYS = ("a", "b", "c", "out")
 """The arrays of a call."""
 
 OUT = ARRAYS.index("out")
-_ORDER = tuple(range(len(ARRAYS)))
-_FACTORS = ((Place(0), Place(1), Place(OWN)), (Place(OWN), Place(2), Place(OUT)))
-"""Where the operands and the result of each of two products lie; the first result is in scratch memory."""
 
 _NUMBERS = (1.0, 1.0)
-"""What products are multiplied by, and what would be added."""
+"""Alpha and beta of both products."""
 
-_PAIRS = tuple(Pair(OUT, other) for other in range(OUT))
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 @launches
@@ -109,74 +101,70 @@ def gemm_chain(
         >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), activation="relu", target="reference").tolist()
         [[1.0, 1.0]]
     """
-    words = ChainWords(activation, fused, target)
+    words, given = ChainWords(activation, fused, target), dict(zip(ARRAYS, (a, b, c, out), strict=True))
     return called(
         _PLANS,
         (a, b, c, out),
         words,
         _NUMBERS,
         stream,
-        lambda: _anew(a, b, c, out, words, stream),
+        lambda located: plan_chain(given, words, located).launch(stream),
         itemgetter(OUT),
     )
 
 
-def _anew(a: Any, b: Any, c: Any, out: Any, words: ChainWords, stream: Any) -> Done:
-    """`gemm_chain` with everything looked at."""
+def plan_chain(given: Mapping[str, Any], words: ChainWords, located: Sequence[Located] = ()) -> LaunchPlan:
+    """The launches of `gemm_chain`, after a check of everything.
+
+    Args:
+        given: the arrays by the names of `ARRAYS`; None for one that is not given.
+        words: what is asked for besides.
+        located: the keys and addresses of the arrays, if those were read.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
     check_words(Wanted(activation=words.activation))
-    call = Call.of("gemm_chain", {"a": a, "b": b, "c": c, "out": out}, ("a", "b", "c"))
+    call = Call.of("gemm_chain", given, ("a", "b", "c"), located)
     infos = call.infos
     shape = _result_shape(infos)
-    backend = call.backend(words.target)
+    call.serve(words.target)
     against = _against_one_kernel(infos)
     if words.fused and against:
         raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
     call.make("out", shape, infos["a"].dtype)
     check_apart(infos)
     if 0 in shape:
-        return Done(call.arrays["out"], None)
-    question = AttentionQuestion(_seen(infos), arch_of(backend, None), backend.processors())
-    one_kernel = not against and words.fused is not False and (words.fused or _gains(question))
-    plan = (_in_one if one_kernel else _in_two)(question, call.arrays, words, backend, stream)
-    return call.done(plan, _ORDER)
+        return call.plan()
+    question = AttentionQuestion(_seen(infos), *call.machine)
+    if not against and words.fused is not False and (words.fused or _one_kernel_pays(question)):
+        seen = tuple(Strided(call.arrays[name], info) for name, info in question.infos.items())
+        return call.plan(Launch(chained(question, words.activation), seen, ARRAYS))
+    return _in_two(call, words)
 
 
-def _in_one(
-    question: AttentionQuestion, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
-) -> Plan | None:
-    """Launch one kernel; what does so again, if anything can."""
-    kernel = chained(question, words.activation)
-    seen = [Strided(arrays[name], info) for name, info in question.infos.items()]
-    plan = launch(kernel, seen, (), backend.name, stream)
-    return plan and replace(plan, pairs=_PAIRS)
-
-
-def _in_two(
-    question: AttentionQuestion, arrays: Mapping[str, Any], words: ChainWords, backend: Backend, stream: Any
-) -> Plan | None:
-    """Launch two products, with the first one in scratch memory; what does so again, if anything can."""
-    a, b, c, out = (arrays[name] for name in ARRAYS)
-    infos = tuple(question.infos.values())
-    device, kind = infos[0].device, infos[0].dtype
-    shape = (*describe(a).shape[:-1], describe(b).shape[-1])
-    handle = current_stream(device, arrays.values()) if stream is None else stream_handle(stream)
-    own = stream if isinstance(device, str) else handle  # on the host there is none
+def _in_two(call: Call, words: ChainWords) -> LaunchPlan:
+    """Two products; the first result lies in scratch memory."""
+    a, b, c, out = (call.arrays[name] for name in ARRAYS)
+    info = call.infos["a"]
+    shape = (*info.shape[:-1], call.infos["b"].shape[-1])
     strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
-    size_bytes = max(prod(shape) * kind.bytes, 1)
-    first = Wanted(activation=words.activation, target=words.target)
-    with scratch(size_bytes, device, handle) as start:
-        placed = replace(infos[0], pointer=start, shape=shape, strides=strides, readonly=False)
-        between = Strided(a, placed)
-        one = checked(a, b, between, None, None, None, first, own).plan
-        other = checked(between, c, out, None, None, None, Wanted(target=words.target), own).plan
-    if one is None or other is None:  # what reads arrays, not addresses
-        return None
-    products = zip((one, other), _FACTORS, strict=True)
-    launches = [Behind(plan.prepared, tuple(places[at] for at in plan.order)) for plan, places in products]
-    return Plan.of(Several(launches, device, size_bytes), infos, _PAIRS)
+    middle = Strided(a, replace(info, pointer=0, shape=shape, strides=strides, readonly=False))
+    factors = (
+        ((a, b, middle), {"a": "a", "b": "b", "out": OWN}, words.activation),
+        ((middle, c, out), {"a": OWN, "b": "c", "out": "out"}, None),
+    )
+    launches = []
+    for arrays, names, activation in factors:
+        given = dict(zip(("a", "b", "out"), arrays, strict=True))
+        launch = plan_matmul(given, Wanted(activation=activation, target=words.target)).product
+        launches.append(replace(launch, names=tuple(names[name] for name in launch.names)))
+    size = max(prod(shape) * info.dtype.bytes, 1)
+    return call.plan(*launches, scratch_bytes=size, reason="the first product is stored", warns=True)
 
 
-def _gains(question: AttentionQuestion) -> bool:
+def _one_kernel_pays(question: AttentionQuestion) -> bool:
     """Whether one kernel is taken if nobody says so: one that multiplies as `matmul` would.
 
     A block works at its rows for all of N: too few of them leave most of the machine idle for long.

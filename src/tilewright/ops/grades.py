@@ -89,7 +89,7 @@ def multiplying(
     how: Schedule | Splitting | None,
     backend: Backend,
 ) -> Callable[..., Any] | None:
-    """What plans a product of operands that are written anew first; None: they are multiplied as they lie.
+    """Plans a product of operands that are written anew first; None: they are multiplied as they lie.
 
     Args:
         infos: the arrays of `matmul`.

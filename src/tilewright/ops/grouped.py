@@ -13,12 +13,11 @@ from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.namespaces import part
-from tilewright.ops.call import Call, launch
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import Wanted, check_apart, check_words
 from tilewright.ops.products import grouped
-from tilewright.ops.recalled import Done, called
+from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.plans import Plans
@@ -30,9 +29,9 @@ LISTS = "tilewright.ops.lists:product_of_lists"
 RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
 """The arrays of a call, and of the kernel, with how many dimensions each has."""
 
-B, BIAS, OUT = (tuple(RANKS).index(name) for name in ("b", "bias", "out"))
+BIAS, OUT = (tuple(RANKS).index(name) for name in ("bias", "out"))
 
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 @launches
@@ -125,28 +124,37 @@ def grouped_matmul(
         wanted.words if schedule is None else None,
         (),
         stream,
-        lambda: _anew(given, wanted, stream),
+        lambda located: plan_grouped(given, wanted, located).launch(stream),
         itemgetter(OUT),
     )
 
 
-def _anew(given: Sequence[Any], wanted: Wanted, stream: Any) -> Done:
-    """`grouped_matmul` of one array each with everything looked at."""
-    call = Call.of("grouped_matmul", dict(zip(RANKS, given, strict=True)), ("a", "b", "ends"))
+def plan_grouped(given: Sequence[Any], wanted: Wanted, located: Sequence[Located] = ()) -> LaunchPlan:
+    """The launches of `grouped_matmul` of one array each, after a check of everything.
+
+    Args:
+        given: the arrays in the order of `RANKS`; None for one that is not given.
+        wanted: what is asked for besides.
+        located: the keys and addresses of the arrays, if those were read.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    call = Call.of("grouped_matmul", dict(zip(RANKS, given, strict=True)), ("a", "b", "ends"), located)
     arrays, infos = call.arrays, call.infos
     _check_shapes(infos)
     kind = result_dtype(infos, wanted, "grouped_matmul")
     check_sums("grouped_matmul", infos, infos["a"].shape[1], kind, wanted)
-    backend = call.backend(wanted.target).name
+    call.serve(wanted.target)
     call.make("out", (infos["a"].shape[0], infos["b"].shape[2]), kind)
     check_apart(infos)
     terms = {"activation"} if wanted.activation is not None else set()
-    order = [*range(len(RANKS))]
+    seen, names = {name: Strided(arrays[name], info) for name, info in infos.items()}, [*RANKS]
     if "bias" in arrays:
         terms.add("bias")
     else:  # a row of each matrix stands for it, and is not read
-        order[BIAS] = B
-        arrays["bias"], infos["bias"] = arrays["b"], _first_rows(infos["b"])
+        seen["bias"], names[BIAS] = Strided(arrays["b"], _first_rows(infos["b"])), "b"
     is_wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
     kernel = grouped(dtypes.f64 if is_wide else dtypes.f32).bind(
         precision=wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT,
@@ -154,10 +162,8 @@ def _anew(given: Sequence[Any], wanted: Wanted, stream: Any) -> Done:
         activation=wanted.activation,
         schedule=wanted.schedule,
     )
-    seen = [Strided(arrays[name], infos[name]) for name in RANKS]
-    plan = launch(kernel, seen, (), backend, stream, warns=wanted.schedule is None)
-    pairs = tuple(Pair(OUT, other) for other in range(OUT))
-    return call.done(plan and replace(plan, pairs=pairs), tuple(order))
+    product = Launch(kernel, tuple(seen[name] for name in RANKS), tuple(names))
+    return call.plan(product, warns=wanted.schedule is None)
 
 
 def _first_rows(info: ArrayInfo) -> ArrayInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,10 +11,9 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.ops.grades import HALVES_OF
-from tilewright.ops.launching import Launch, LaunchPlan
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
-from tilewright.ops.recalled import OWN
 from tilewright.ops.splitting import Tiling, splitting_of_both
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
@@ -122,70 +121,63 @@ def once(given: Strided, rank: int) -> Strided:
     return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
 
 
-def splitting(
-    operands: tuple[Split, Split], placed: tuple[Sequence[Strided], Sequence[Strided]], both: bool
-) -> Launch:
-    """The launch that splits both operands; what repeats along a batch is split once.
-
-    Args:
-        operands: A and B.
-        placed: their halves and units.
-        both: whether low halves are written.
-    """
-    ranks = [len(one.halves.shape) - 2 for one in operands]
-    arrays = [
-        once(array, rank)
-        for one, places, rank in zip(operands, placed, ranks, strict=True)
-        for array in (one.given, *places)
-    ]
-    a, b = operands
-    kernel = splitting_of_both(*ranks).bind(tilings=(a.tiling, b.tiling), both=both)
-    own = (OWN,) * len(placed[0])
-    return Launch(kernel, tuple(arrays), (0, *own, 1, *own))
-
-
-def plan_product(seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any]) -> LaunchPlan:
+def plan_product(
+    call: Call, seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any]
+) -> LaunchPlan:
     """The launches that split both operands, and multiply their halves.
 
     Args:
+        call: the arrays of the call.
         seen: the arrays of the kernel of a product with something done to the sums, by its names.
         problem: what they pose.
         asked: ``grade``, ``terms``, ``activation``, ``schedule``, ``alpha`` and ``beta``.
     """
-    a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], is_turned=False)
-    b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], is_turned=True)
     both = HALVES_OF[asked["grade"]] == 2
     kernel = in_halves(len(problem.batch), dtypes.f32).bind(
         both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
     )
-    rest = [seen[name] for name in ("c", "bias", "residual", "out")]
-    return plan_of_halves((a, b), kernel, rest, (asked["alpha"], asked["beta"]), both)
+    rest = {name: seen[name] for name in ("c", "bias", "residual", "out")}
+    operands = {name: (seen[name], problem.operands[name]) for name in ("a", "b")}
+    return plan_of_halves(call, operands, kernel, rest, (asked["alpha"], asked["beta"]), both)
 
 
 def plan_of_halves(
-    operands: tuple[Split, Split],
+    call: Call,
+    operands: Mapping[str, tuple[Strided, Matrices]],
     kernel: Bound,
-    rest: Sequence[Strided],
-    numbers: tuple[complex, ...],
+    rest: Mapping[str, Strided],
+    numbers: tuple[Any, ...],
     both: bool,
 ) -> LaunchPlan:
     """The launches that split both operands, and multiply their halves by a kernel.
 
+    What repeats along a batch is split once.
+
     Args:
-        operands: A and B.
+        call: the arrays of the call.
+        operands: ``a`` and ``b``, with their matrices.
         kernel: takes both halves of A, those of B, the units of both, and the other arrays.
-        rest: the other arrays.
+        rest: the other arrays, by name.
         numbers: its numbers.
-        both: whether low halves are multiplied.
+        both: whether low halves are written and multiplied.
     """
-    a, b = operands
+    a, b = (
+        Split.of(one.array, one.info, matrices, is_turned=name == "b")
+        for name, (one, matrices) in operands.items()
+    )
     of_a, of_b = a.placed(0), b.placed(a.bytes)
+    ranks = [len(one.halves.shape) - 2 for one in (a, b)]
+    split = splitting_of_both(*ranks).bind(tilings=(a.tiling, b.tiling), both=both)
+    given = [
+        *(once(one, ranks[0]) for one in (a.given, *of_a)),
+        *(once(one, ranks[1]) for one in (b.given, *of_b)),
+    ]
     own = (OWN,) * len(of_a)
-    arrays = (*of_a[:2], *(transposed(one) for one in of_b[:2]), of_a[2], of_b[2], *rest)
-    places = (*own, *own, *(2 + at for at in range(len(rest))))
-    launches = splitting((a, b), (of_a, of_b), both), Launch(kernel, arrays, places, numbers)
+    first = Launch(split, tuple(given), ("a", *own, "b", *own))
+    arrays = (*of_a[:2], *(transposed(one) for one in of_b[:2]), of_a[2], of_b[2], *rest.values())
+    product = Launch(kernel, arrays, (*own, *own, *call.stand_ins(rest)), numbers)
     reason = "tensor cores multiply halves of f16"
-    return LaunchPlan(launches, (a.given, b.given, *rest), a.bytes + b.bytes, reason)
+    return call.plan(first, product, scratch_bytes=a.bytes + b.bytes, reason=reason)
 
 
 def transposed(given: Strided) -> Strided:

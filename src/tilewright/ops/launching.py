@@ -1,19 +1,127 @@
-"""The launches of a call as data: the first ones leave something in scratch memory for the last."""
+"""The launches of a call as data: every operation of the family makes a `LaunchPlan`, and tools read it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
-from tilewright.ops.call import planned
-from tilewright.ops.recalled import OWN, Behind, Place, Several, stream_on
-from tilewright.runtime.executable import Prepared
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
+from tilewright.namespaces import part
+from tilewright.ops.replay import IN_SCRATCH, SCRATCH, Clear, Done, Located, Replay, ReplayedLaunch, stream_on
+from tilewright.runtime.arrays import ArrayInfo, Fresh, describe, fresh, reach
+from tilewright.runtime.backends import arch_of, backend_for
+from tilewright.runtime.executable import Backend, Executable, Prepared
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.gpu_memory import scratch
 from tilewright.runtime.kernel import Bound
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
+
+WARN = "tilewright.ops.slow:warn"
+"""Warns about slow products. Imported at the first GPU launch."""
+
+OWN = ""
+"""The name of an array in scratch memory."""
+
+
+@dataclass
+class Call:
+    """The arrays of a call, by the names of its arguments.
+
+    Args:
+        op: the operation, as messages call it.
+        names: all arrays that it may have, in the order in which a replay is given them.
+        given: the arrays that the caller gave.
+        arrays: the arrays that there are.
+        infos: their descriptions.
+        backend: the backend that serves them, once `serve` has found it.
+        fresh: makes the results that were not given, by their numbers in ``names``.
+        written: the arrays that are written.
+        updated: results, each with an array that it may be: a thread reads an element before it stores it.
+        inside: arrays that begin inside an array of the call: its name, and the bytes before them.
+    """
+
+    op: str
+    names: tuple[str, ...]
+    given: frozenset[str]
+    arrays: dict[str, Any]
+    infos: dict[str, ArrayInfo]
+    backend: Backend | None = None
+    fresh: tuple[tuple[int, Fresh], ...] = ()
+    written: tuple[str, ...] = ("out",)
+    updated: frozenset[tuple[str, str]] = frozenset()
+    inside: Mapping[str, tuple[str, int]] | None = None
+
+    @staticmethod
+    def of(
+        op: str,
+        given: Mapping[str, Any],
+        needed: Iterable[str] = ("a", "b"),
+        located: Sequence[Located] = (),
+        known: Mapping[str, ArrayInfo] = MappingProxyType({}),
+    ) -> Call:
+        """The call with some arrays, each of which is described once.
+
+        Args:
+            op: the operation, as messages call it.
+            given: all arrays that there may be, in order; None for one that is not given.
+            needed: the arrays that must be given.
+            located: for each of them its key and its address, if those were read.
+            known: descriptions that there are already.
+
+        Raises:
+            LaunchError: a value is no array.
+        """
+        arrays = {name: array for name, array in given.items() if array is not None or name in needed}
+        read = dict(zip(given, located, strict=True)) if located else {}
+        infos = {
+            name: known.get(name) or describe(array, f"{op}, argument {name}", located=read.get(name))
+            for name, array in arrays.items()
+        }
+        there = frozenset(name for name, array in given.items() if array is not None)
+        return Call(op, tuple(given), there, arrays, infos)
+
+    def serve(self, target: str | None) -> Backend:
+        """Find the backend that serves the arrays.
+
+        Raises:
+            LaunchError: the target does not exist, or does not reach the arrays.
+        """
+        self.backend = backend_for(self.op, list(self.infos.items()), target)
+        return self.backend
+
+    @property
+    def machine(self) -> tuple[Arch, int]:
+        """The architecture of the backend's machine, and its number of processors."""
+        assert self.backend is not None, "`serve` comes first"
+        return arch_of(self.backend, None), self.backend.processors()
+
+    def make(self, name: str, shape: tuple[int, ...], kind: DType) -> None:
+        """Make an array that is not given, of the framework of the first one."""
+        if name in self.arrays:
+            return
+        maker = fresh(self.arrays[self.names[0]], shape, kind)
+        self.arrays[name] = maker.make()
+        self.infos[name] = describe(self.arrays[name])
+        self.fresh = (*self.fresh, (self.names.index(name), maker))
+
+    @property
+    def there(self) -> frozenset[str]:
+        """The arrays that the caller gave, and those that were made for it."""
+        return frozenset(self.given & self.arrays.keys()) | {self.names[at] for at, _ in self.fresh}
+
+    def stand_ins(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The arrays of the call that a kernel is given: ``out``, which it does not read, for absent ones."""
+        there = self.there
+        return tuple(name if name in there else "out" for name in names)
+
+    def plan(self, *launches: Launch, result: Any = None, **more: Any) -> LaunchPlan:
+        """A plan of the call; its result is ``out`` by default."""
+        result = self.arrays.get("out") if result is None else result
+        return LaunchPlan(self, tuple(launches), result, **more)
 
 
 @dataclass(frozen=True)
@@ -23,44 +131,47 @@ class Launch:
     Args:
         kernel: the kernel.
         arrays: its arrays, as it sees them; pointers into scratch memory are bytes from its start.
-        places: for each array its number among the arrays of the call, or `OWN` in scratch memory.
+        names: for each array its name among the arrays of the call, or `OWN` in scratch memory.
         numbers: its numbers.
     """
 
     kernel: Bound
     arrays: tuple[Strided, ...]
-    places: tuple[int, ...]
-    numbers: tuple[complex, ...] = ()
+    names: tuple[str, ...]
+    numbers: tuple[Any, ...] = ()
 
-    def prepare(self, start: int, backend: str) -> tuple[Prepared, tuple[Any, ...], list[int]]:
-        """What launches it, its arguments, and their addresses.
+    def prepare(self, start: int, target: str) -> tuple[Prepared, tuple[Any, ...], list[int]]:
+        """The prepared launch, its arguments, and their addresses.
 
         Args:
             start: the address of scratch memory.
-            backend: the target.
+            target: the target.
         """
-        pairs = zip(self.arrays, self.places, strict=True)
-        arrays = [_moved(one, start) if place == OWN else one for one, place in pairs]
-        plan, arguments, pointers = planned(self.kernel, arrays, self.numbers, backend)
+        arrays = [
+            Strided(one.array, replace(one.info, pointer=start + one.info.pointer)) if name == OWN else one
+            for one, name in zip(self.arrays, self.names, strict=True)
+        ]
+        tensors = (one.name for one in self.kernel.program.parameters if one.kind == "tensor")
+        infos = {name: one.info for name, one in zip(tensors, arrays, strict=True)}
+        arguments = (*arrays, *self.numbers)
+        plan, pointers = self.kernel.planned(arguments, target, infos)
         return plan.prepared, arguments, pointers
 
-    def again(self, prepared: Prepared) -> Behind:
-        """The same on other arrays of the call."""
-        pairs = zip(self.arrays, self.places, strict=True)
-        places = (Place(at, one.info.pointer if at == OWN else 0) for one, at in pairs)
-        return Behind(prepared, tuple(places))
+    def schedule(self, target: str) -> Schedule | None:
+        """The schedule of the kernel on a target; None of an explicit kernel."""
+        return self.kernel.schedule_for(*self.arrays, *self.numbers, target=target)
 
     @property
     def moved_bytes(self) -> int:
         """Bytes that it reads and writes; a repeated element counts once.
 
-        Arrays at one address count once too: one of them stands for those that the call does not have.
+        An array that stands for absent ones counts once too.
         """
-        found = dict[tuple[bool, int], int]()
-        for one, place in zip(self.arrays, self.places, strict=True):
+        found = dict[tuple[str, int], int]()
+        for one, name in zip(self.arrays, self.names, strict=True):
             info = one.info
             count = prod(n for n, step in zip(info.shape, info.strides, strict=True) if step)
-            at = place == OWN, info.pointer
+            at = name, info.pointer
             found[at] = max(found.get(at, 0), count * info.dtype.bits // 8)
         return sum(found.values())
 
@@ -72,19 +183,19 @@ class Prepass:
     Args:
         kernel: the kernel.
         arrays: its arrays, as it sees them; pointers into scratch memory are bytes from its start.
-        given: for each array its name among those of the product; "" in scratch memory.
+        names: for each array its name among those of the product; `OWN` in scratch memory.
         made: the arrays that it writes, as the product sees them, by name.
     """
 
     kernel: Bound
     arrays: tuple[Strided, ...]
-    given: tuple[str, ...]
+    names: tuple[str, ...]
     made: Mapping[str, Strided]
 
-    def launch(self, names: Sequence[str]) -> Launch:
-        """The launch, for a call whose arrays have some names."""
-        places = tuple(names.index(name) if name else OWN for name in self.given)
-        return Launch(self.kernel, self.arrays, places)
+    @property
+    def launch(self) -> Launch:
+        """The launch."""
+        return Launch(self.kernel, self.arrays, self.names)
 
 
 @dataclass(frozen=True)
@@ -92,16 +203,40 @@ class LaunchPlan:
     """The launches of a call, in order; the last one is the product.
 
     Args:
-        launches: the launches.
-        arrays: the arrays of the call.
-        scratch_bytes: bytes of scratch memory that they share.
-        reason: why there are several.
+        call: the arrays of the call.
+        launches: the launches; none if there is nothing to compute.
+        result: what the call returns.
+        scratch_bytes: bytes of scratch memory that the launches share.
+        reason: why there are so many.
+        warns: whether a product that is far slower than the hardware is warned about.
+        numbers: the numbers of a replay, if not those of the call.
+        details: the strategy of a complex product, or the contraction of `einsum`.
     """
 
+    call: Call
     launches: tuple[Launch, ...]
-    arrays: tuple[Strided, ...]
+    result: Any
     scratch_bytes: int = 0
     reason: str = "one kernel reads the arrays as they lie"
+    warns: bool = False
+    numbers: tuple[float | int, ...] = ()
+    details: Any = None
+
+    @property
+    def product(self) -> Launch:
+        """The launch that multiplies."""
+        return self.launches[-1]
+
+    @property
+    def target(self) -> str:
+        """The target that it runs on."""
+        assert self.call.backend is not None, "`Call.serve` comes first"
+        return self.call.backend.name
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the product; None of an explicit kernel."""
+        return self.product.schedule(self.target)
 
     @property
     def moved_bytes(self) -> int:
@@ -109,41 +244,81 @@ class LaunchPlan:
         return sum(one.moved_bytes for one in self.launches)
 
     def __str__(self) -> str:
-        names = ", then ".join(one.kernel.program.name for one in self.launches)
+        names = ", then ".join(one.kernel.program.name for one in self.launches) or "nothing"
         return f"{names}: {self.scratch_bytes} bytes of scratch, {self.moved_bytes} moved; {self.reason}"
 
-    def start(self, backend: str, stream: Any) -> tuple[Prepared, ...]:
-        """Launch all; returns what was launched.
+    def start(self, stream: Any = None) -> tuple[Prepared, ...]:
+        """Launch all; returns the prepared launches.
 
         Args:
-            backend: the target.
             stream: the CUDA stream; None: the framework's current one.
         """
-        device = self.arrays[0].info.device
-        if not self.scratch_bytes:
-            return self._started(0, backend, stream)
-        handle, stream = stream_on(device, [one.array for one in self.arrays], stream)
-        with scratch(self.scratch_bytes, device, handle) as start:
-            return self._started(start, backend, stream)
+        if not self.launches:
+            return ()
+        if len(self.launches) == 1:
+            return self._started(0, stream)
+        device = self.launches[0].arrays[0].info.device
+        handle, stream = stream_on(device, [*self.call.arrays.values()], stream)
+        with part(SCRATCH)(self.scratch_bytes or 1, device, handle) as start:
+            return self._started(start, stream)
 
-    def _started(self, start: int, backend: str, stream: Any) -> tuple[Prepared, ...]:
-        launches = [one.prepare(start, backend) for one in self.launches]
-        for prepared, arguments, pointers in launches:
+    def _started(self, start: int, stream: Any) -> tuple[Prepared, ...]:
+        made = [one.prepare(start, self.target) for one in self.launches]
+        if self.warns and TARGETS[self.target].warps and TARGETS[self.target].machine_code:
+            part(WARN)(made[-1][0].executable)
+        for prepared, arguments, pointers in made:
             prepared.launch(arguments, pointers, stream)
-        return tuple(prepared for prepared, _, _ in launches)
+        return tuple(prepared for prepared, _, _ in made)
 
-    def launched(self, backend: str, stream: Any) -> Several | None:
-        """Launch all; returns what does so again, if anything can; the arguments are those of `start`."""
-        prepared = self.start(backend, stream)
+    def run(self, stream: Any = None) -> tuple[Executable, ...]:
+        """Launch all; returns the executables that ran, in order."""
+        return tuple(one.executable for one in self.start(stream))
+
+    def launch(self, stream: Any = None) -> Done:
+        """Launch all; returns the result, with the record that replays them if the target has one.
+
+        Args:
+            stream: the CUDA stream; None: the framework's current one.
+        """
+        prepared = self.start(stream)
         # The reference reads arrays, not addresses.
-        return self.again(prepared) if TARGETS[backend].machine_code else None
+        is_kept = prepared and TARGETS[self.target].machine_code
+        return Done(self.result, self._replay(prepared) if is_kept else None)
 
-    def again(self, prepared: Sequence[Prepared]) -> Several:
-        """What was launched, for other arrays."""
-        launches = [one.again(made) for one, made in zip(self.launches, prepared, strict=True)]
-        return Several(launches, self.arrays[0].info.device, self.scratch_bytes)
+    def _replay(self, prepared: Sequence[Prepared]) -> Replay:
+        launches = []
+        for made, one in zip(prepared, self.launches, strict=True):
+            found = [self._place(name, seen) for name, seen in zip(one.names, one.arrays, strict=True)]
+            places, offsets = (tuple(values) for values in zip(*found, strict=True))
+            launches.append(ReplayedLaunch(made, places, offsets if any(offsets) else ()))
+        call, device = self.call, self.launches[0].arrays[0].info.device
+        return Replay(
+            tuple(launches), (*self._clear(),), call.fresh, device, self.scratch_bytes, self.numbers
+        )
+
+    def _place(self, name: str, seen: Strided) -> tuple[int, int]:
+        """The number of the array that an argument lies in, and the bytes before it."""
+        if name == OWN:
+            return IN_SCRATCH, seen.info.pointer
+        whole, offset = (self.call.inside or {}).get(name, (name, 0))
+        return self.call.names.index(whole), offset
+
+    def _clear(self) -> Iterable[Clear]:
+        """What is written shares no memory with other arrays, unless both are one array."""
+        call = self.call
+        there = [name for name in call.names if name in call.there]
+        for at, written in enumerate(call.written):
+            mine = call.infos[written]
+            for name in there:
+                if name == written or name in call.written[:at]:
+                    continue
+                theirs = call.infos[name]
+                in_place = (written, name) in call.updated and _layout(mine) == _layout(theirs)
+                places = call.names.index(written), call.names.index(name)
+                yield Clear(places[0], *reach(mine), places[1], *reach(theirs), in_place)
 
 
-def _moved(one: Strided, start: int) -> Strided:
-    """An array in scratch memory, at its address."""
-    return Strided(one.array, replace(one.info, pointer=start + one.info.pointer))
+def _layout(info: ArrayInfo) -> tuple[object, ...]:
+    """The dtype, and extents and strides of the dimensions that have several elements."""
+    steps = (step for step in zip(info.shape, info.strides, strict=True) if step[0] != 1)
+    return (info.dtype, *steps)

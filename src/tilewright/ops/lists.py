@@ -14,7 +14,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
-from tilewright.ops.call import planned
+from tilewright.ops.launching import Launch
 from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
 from tilewright.ops.planning import Wanted
 from tilewright.ops.products import each
@@ -216,16 +216,17 @@ def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream
     )
     absent = lists["b"].buffer  # stands for a bias that is not there, and is not read
     buffers = [*(lists[name].buffer if name in lists else absent for name in LISTS), seen]
-    plan, arguments, pointers = planned(kernel, buffers, (count,), known.backend.name)
-    known.table.write_maps(table, lists, plan.prepared.executable)
+    product = Launch(kernel, tuple(buffers), (*LISTS, TABLE), (count,))
+    prepared, arguments, pointers = product.prepare(0, known.backend.name)
+    known.table.write_maps(table, lists, prepared.executable)
     if TARGETS[known.backend.name].warps and wanted.schedule is None:
-        warn(plan.prepared.executable)
+        warn(prepared.executable)
     if isinstance(first.device, str):
-        plan.prepared.launch(arguments, pointers, stream)
+        prepared.launch(arguments, pointers, stream)
         return None
     bare = tuple(Strided(None, replace(one.info, owner=None)) for one in buffers)
     content = table[:count].tobytes()
-    found = Repeat(plan.prepared, (*bare, count), tuple(pointers[:-1]), content, first.device)
+    found = Repeat(prepared, (*bare, count), tuple(pointers[:-1]), content, first.device)
     found.launch(lists["a"].arrays[:1], stream)
     return found
 

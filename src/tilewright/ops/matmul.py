@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.kinds import MOST
-from tilewright.ops.planning import Wanted, asked, checked, said
-from tilewright.ops.recalled import called
+from tilewright.ops.planning import ARRAYS, Wanted, asked, multiplied, said
+from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.runtime.arrays import LOCATORS, locate_new
-from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.shortcuts import Shortcuts
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.tracebacks import trim
@@ -21,7 +22,7 @@ _ONE: complex = 1.0
 _EXACT = "exact"
 _PLAIN_NUMBERS = {float, int, type(None)}
 
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 _SHORTCUTS = Shortcuts()
 
 
@@ -155,48 +156,45 @@ def matmul(
 
 
 def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
-    """A product and nothing else: one that is known needs only the addresses."""
-    key: tuple[Any, ...]
-    is_fresh = out is None
+    """A product and nothing else. `called`, without loops over arrays that there are not."""
+    key: tuple[Any, ...] | None
+    known: Replay | None
+    at_a = at_b = at_out = key_out = None
     try:
         key_a, at_a = LOCATORS.get(type(a), locate_new)(a, 0)
         key_b, at_b = LOCATORS.get(type(b), locate_new)(b, 0)
-        key = (key_a, key_b, type(a), target)
-        if is_fresh:
-            plan = _PLANS.find(key)
-            if plan is not None:
-                ((_, maker),) = plan.fresh
-                out = maker.make()
-                at = maker.address(out)
-                if at & 15 == 0:  # as its kernel was told
-                    return _launched(plan, (a, b, out), (at_a, at_b, at), target, stream, is_fresh)
+        if out is None:
+            key = (key_a, key_b, type(a), target)
         else:
-            key_out, at = LOCATORS.get(type(out), locate_new)(out, 0)
-            key = (*key, key_out)
-            plan = _PLANS.find(key)
-            if plan is not None and plan.apart((at_a, at_b, at)):
-                return _launched(plan, (a, b, out), (at_a, at_b, at), target, stream, is_fresh)
-    except (LaunchError, TypeError):  # TypeError: something that has no hash
-        # Which says what is wrong with which.
-        return checked(a, b, out, None, None, None, asked(target=target), stream).out
-    made = checked(a, b, None if is_fresh else out, None, None, None, asked(target=target), stream)
-    if made.plan is not None:
-        _PLANS.keep(key, made.plan)
-        _remember(made.plan, (a, b, made.out), target, is_fresh)
-    return made.out
+            key_out, at_out = LOCATORS.get(type(out), locate_new)(out, 0)
+            key = (key_a, key_b, type(a), target, key_out)
+        located: Sequence[Located] = ((key_a, at_a), (key_b, at_b), (key_out, at_out))
+        known = _PLANS.find(key)
+    except (LaunchError, TypeError):  # no array, or no hash: the plan says which
+        key, known, located = None, None, ()
+    if known is not None:
+        found = known.run((a, b, out), (at_a, at_b, at_out), (), stream)
+        if found is not None:
+            if known.launches[0].prepared.may_be_inlined:
+                _remember(known, found, target)
+            return found[2]
+    given = {"a": a, "b": b, "out": out}
+    result, record = multiplied(given, asked(target=target), stream, located)
+    if key is not None and record is not None:
+        _PLANS.keep(key, record)
+        _remember(record, (a, b, result), target)
+    return result
 
 
 def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
     """A product with which something else is done; one that is known needs addresses and numbers."""
     numbers = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
-    return called(
-        _PLANS,
-        arrays,
-        _words(wanted),
-        numbers,
-        stream,
-        lambda: checked(*arrays, asked(*wanted), stream),  # which says what is wrong with which
-    )
+    given = dict(zip(ARRAYS, arrays, strict=True))
+
+    def first(located: Sequence[Located]) -> Done:
+        return multiplied(given, asked(*wanted), stream, located)
+
+    return called(_PLANS, arrays, _words(wanted), numbers, stream, first)
 
 
 def _words(wanted: Wanted) -> tuple[Any, ...] | None:
@@ -211,20 +209,7 @@ def _words(wanted: Wanted) -> tuple[Any, ...] | None:
     return *map(said, numbers), *wanted.words
 
 
-def _launched(
-    plan: Plan,
-    arrays: tuple[Any, Any, Any],
-    at: tuple[int, int, int],
-    target: str | None,
-    stream: Any,
-    is_fresh: bool,
-) -> Any:
-    plan.prepared.launch(arrays, at, stream)
-    if plan.prepared.may_be_inlined:
-        _remember(plan, arrays, target, is_fresh)
-    return arrays[2]
-
-
-def _remember(plan: Plan, arrays: tuple[Any, Any, Any], target: str | None, is_fresh: bool) -> None:
-    if target is None:
-        _SHORTCUTS.keep(plan.prepared, arrays, (0, 1, 2), fresh=is_fresh)
+def _remember(record: Replay, arrays: Sequence[Any], target: str | None) -> None:
+    if target is None and len(record.launches) == 1:
+        prepared, places, _ = record.launches[0]
+        _SHORTCUTS.keep(prepared, arrays, places, fresh=bool(record.fresh))

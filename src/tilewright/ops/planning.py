@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,34 +15,29 @@ from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.namespaces import part
-from tilewright.ops.call import Call, launch
 from tilewright.ops.ending import ACTIVATIONS
 from tilewright.ops.grades import HALVES_OF, multiplying
-from tilewright.ops.problem import Matrices, Problem, check_broadcast, problem_of, result_shape
+from tilewright.ops.launching import Call, Launch, LaunchPlan
+from tilewright.ops.problem import Matrices, check_broadcast, problem_of, result_shape
 from tilewright.ops.products import combined, plain
-from tilewright.ops.recalled import Done
+from tilewright.ops.replay import Done, Located
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.runtime.aliases import Pair, is_same
+from tilewright.runtime.aliases import is_same
 from tilewright.runtime.arrays import ArrayInfo, describe, overlap, sharing
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.binding import check_output
 from tilewright.runtime.binding import number as held_number
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound
-from tilewright.runtime.plans import Plan
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.matrix_cores import nearest
 from tilewright.targets.target import HOST, TARGETS
 
-if TYPE_CHECKING:
-    from tilewright.ops.integers import Whole
-
 INTEGERS = "tilewright.ops.integers:whole_product"
 """Says how integers are multiplied; loaded for the first."""
 
-COMPLEX = "tilewright.ops.complex_planning:matmul_of_complex"
-"""What multiplies complex arrays; loaded when the first are multiplied."""
+COMPLEX = "tilewright.ops.complex_matmul:multiplied"
+"""Multiplies complex arrays. Imported when the first are multiplied."""
 
 
 class Wanted(NamedTuple):
@@ -122,6 +118,9 @@ def check_splitting(wanted: Wanted, op: str = "matmul") -> None:
 ARRAYS = ("a", "b", "out", "c", "bias", "residual")
 """The arrays of a call."""
 
+UPDATED = ("c", "residual")
+"""Arrays that may be the result: a thread reads an element of them before it stores that element."""
+
 PLAIN = ("a", "b", "out")
 """The arrays of the kernel of a product and nothing else, in its order."""
 
@@ -129,30 +128,81 @@ COMBINED = ("a", "b", "c", "bias", "residual", "out")
 """Those of the kernel that does something with the sums; for what it does not read it is given ``out``."""
 
 
-@launches.of("matmul")
-def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: Wanted, stream: Any) -> Done:
-    """`matmul` with everything looked at.
+def multiplied(
+    given: Mapping[str, Any], wanted: Wanted, stream: Any, located: Sequence[Located] = ()
+) -> Done:
+    """Check everything about a call of `matmul`, plan it, and launch it; of complex arrays `complex_matmul`.
+
+    Args:
+        given: the arrays by the names of `ARRAYS`; None for one that is not given.
+        wanted: what is asked for besides.
+        stream: the caller's.
+        located: the keys and addresses of the arrays, if those were read.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)
-    added = {"out": out, "c": c, "bias": bias, "residual": residual}
-    arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
-    infos = {} if _is_pair(a) or _is_pair(b) else {name: _info(arrays, name) for name in ("a", "b")}
-    if not infos or 2 in (info.dtype.components for info in infos.values()):
-        return Done(part(COMPLEX)(arrays, wanted, stream), None)
+    known = dict[str, ArrayInfo]()
+    if not (_is_pair(given["a"]) or _is_pair(given["b"])):
+        read = dict(zip(given, located, strict=False))
+        for name in ("a", "b"):
+            known[name] = describe(given[name], f"matmul, argument {name}", located=read.get(name))
+    if not known or 2 in (info.dtype.components for info in known.values()):
+        return Done(_product_of_complex(given, wanted, stream), None)
+    return plan_matmul(given, wanted, located, known).launch(stream)
+
+
+def _product_of_complex(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
+    """`matmul` of complex arrays.
+
+    Raises:
+        LaunchError: also an activation, a bias or a residual, which are functions of real numbers here.
+    """
+    if added := [name for name in ("bias", "residual") if given[name] is not None]:
+        raise LaunchError(
+            f"matmul: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
+            "broadcast to the result and added"
+        )
+    if wanted.activation is not None:
+        raise LaunchError(
+            f"matmul: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
+            "nearest legal choice: None"
+        )
+    arrays = tuple(given[name] for name in ("a", "b", "c", "out"))
+    options = (False, False, "4m", wanted.precision, wanted.out_dtype)
+    how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
+    return part(COMPLEX)("matmul", arrays, (wanted.alpha, wanted.beta), (*options, *how), stream)
+
+
+def plan_matmul(
+    given: Mapping[str, Any],
+    wanted: Wanted,
+    located: Sequence[Located] = (),
+    known: Mapping[str, ArrayInfo] = MappingProxyType({}),
+) -> LaunchPlan:
+    """The launches of `matmul` of real numbers.
+
+    Args:
+        given: the arrays by the names of `ARRAYS`; None for one that is not given.
+        wanted: what is asked for besides.
+        located: the keys and addresses of the arrays, if those were read.
+        known: descriptions of arrays that there are already.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    call = Call.of("matmul", given, located=located, known=known)
+    arrays, infos = call.arrays, call.infos
     _refuse_complex_numbers(wanted)
-    given = frozenset(arrays)
-    beta = _scale_of_c(arrays, wanted.beta)
-    infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
+    beta = _scale_of_c(call, wanted.beta)
     is_whole = not infos["a"].dtype.is_float or not infos["b"].dtype.is_float
     whole = part(INTEGERS)(infos, wanted) if is_whole else None
     kind = result_dtype(infos, wanted) if whole is None else whole.result
     shape = result_shape(infos["a"].shape, infos["b"].shape)
-    call = Call("matmul", ARRAYS, given, arrays, infos)
-    backend = call.backend(wanted.target)
+    backend = call.serve(wanted.target)
     if "c" in infos and beta == 0:  # it fits, and is not read
         check_broadcast("c", infos.pop("c"), shape)
         del arrays["c"]
@@ -160,22 +210,46 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     call.make("out", shape, kind)
     check_numbers("matmul", number_dtype(infos), alpha=wanted.alpha, beta=beta)
     problem = problem_of(infos) if wanted.alpha != 0 else problem_of(infos).without_products()
-    check_apart(infos)
+    check_apart(infos, updated=UPDATED)
+    call.updated = frozenset(("out", name) for name in UPDATED)
+    seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
+    terms = _terms(arrays, wanted)
     plan_product = multiplying(infos, problem, wanted.precision, wanted.how, backend)
     if plan_product is not None:
-        known = _written_anew(plan_product, arrays, infos, problem, wanted, beta, backend.name, stream)
-        return call.done(known, call.order(COMBINED))
+        asked = {
+            "grade": wanted.precision,
+            "terms": terms,
+            "activation": wanted.activation,
+            "schedule": wanted.how,
+            "alpha": wanted.alpha,
+            "beta": beta,
+            "on_host": not TARGETS[backend.name].warps,
+        }
+        made: LaunchPlan = plan_product(call, _with_absent(seen), problem, asked)
+        return made
     features = arch_of(backend, None).features if infos["a"].dtype in FP8 else frozenset()
-    on_gpu = TARGETS[backend.name].memory != HOST
-    product = _product(arrays, infos, problem, wanted, whole, features, on_gpu=on_gpu)
-    numbers = (wanted.alpha, beta) if product.has_numbers else ()
-    warns = wanted.schedule is None
-    plan = launch(product.kernel, product.arrays, numbers, backend.name, stream, warns=warns)
-    return call.done(plan, call.order(COMBINED if product.has_numbers else PLAIN))
-
-
-def _info(arrays: Mapping[str, Any], name: str) -> ArrayInfo:
-    return describe(arrays[name], f"matmul, argument {name}")
+    multiplied = widened_on(infos["a"].dtype, features) if wanted.schedule is None else ()
+    names, rank = COMBINED if terms else PLAIN, len(problem.batch)
+    numbers: tuple[Any, ...] = ()
+    if whole is not None:
+        kernel = plain(rank, whole.multiplied).bind(precision=EXACT, schedule=wanted.how)
+        on_gpu = TARGETS[backend.name].memory != HOST
+        seen |= {name: whole.seen(seen[name], on_gpu=on_gpu) for name in ("a", "b")}
+        names = PLAIN
+    elif terms:
+        kernel = combined(rank, number_dtype(infos), *multiplied).bind(
+            precision=of_sums(wanted.precision, infos["a"].dtype),
+            terms=terms,
+            activation=wanted.activation,
+            schedule=wanted.how,
+        )
+        numbers = (wanted.alpha, beta)
+    else:
+        precision = of_sums(wanted.precision, infos["a"].dtype)
+        kernel = plain(rank, *multiplied).bind(precision=precision, schedule=wanted.how)
+    seen = _with_absent(seen)
+    product = Launch(kernel, tuple(seen[name] for name in names), call.stand_ins(names), numbers)
+    return call.plan(product, warns=wanted.schedule is None)
 
 
 def _is_pair(array: Any) -> bool:
@@ -197,50 +271,6 @@ def _refuse_complex_numbers(wanted: Wanted) -> None:
                 f"matmul: {name}={shown(given)} beside arrays of real numbers; nearest legal choice: "
                 f"{name}={given.real:g}, or complex arrays"
             )
-
-
-class _Product(NamedTuple):
-    """The kernel of a product, and its arguments.
-
-    Args:
-        kernel: the kernel.
-        arrays: its arrays, in its order, as the problem has them.
-        has_numbers: whether it takes alpha and beta behind them.
-    """
-
-    kernel: Bound
-    arrays: tuple[Strided, ...]
-    has_numbers: bool
-
-
-def _product(
-    arrays: Mapping[str, Any],
-    infos: Mapping[str, ArrayInfo],
-    problem: Problem,
-    wanted: Wanted,
-    whole: Whole | None,
-    features: frozenset[str],
-    *,
-    on_gpu: bool,
-) -> _Product:
-    """The kernel of a product, for arrays that are given by the names of `matmul`."""
-    kind = widened_on(infos["a"].dtype, features) if wanted.schedule is None else ()
-    seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
-    terms = _terms(arrays, wanted)
-    precision = of_sums(wanted.precision, infos["a"].dtype)
-    names, rank = COMBINED if terms else PLAIN, len(problem.batch)
-    if whole is not None:
-        kernel = plain(rank, whole.multiplied).bind(precision=EXACT, schedule=wanted.how)
-        a, b = (whole.seen(seen[name], on_gpu=on_gpu) for name in ("a", "b"))
-        return _Product(kernel, (a, b, seen["out"]), False)
-    if terms:
-        kernel = combined(rank, number_dtype(infos), *kind).bind(
-            precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.how
-        )
-    else:
-        kernel = plain(rank, *kind).bind(precision=precision, schedule=wanted.how)
-    given = _with_absent(seen)
-    return _Product(kernel, tuple(given[name] for name in names), bool(terms))
 
 
 def widened_on(dtype: DType, features: frozenset[str]) -> tuple[DType, ...]:
@@ -308,36 +338,6 @@ def of_sums(precision: str, dtype: DType) -> str:
     return SUMMED if precision == SUMMED and dtype.is_float and dtype.bits < 32 else EXACT
 
 
-def _written_anew(
-    plan_product: Callable[..., Any],
-    arrays: Mapping[str, Any],
-    infos: Mapping[str, ArrayInfo],
-    problem: Problem,
-    wanted: Wanted,
-    beta: float,
-    backend: str,
-    stream: Any,
-) -> Plan | None:
-    """Launch what writes operands anew, and multiplies those; what does so again, if anything can."""
-    seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
-    asked = {
-        "grade": wanted.precision,
-        "terms": _terms(arrays, wanted),
-        "activation": wanted.activation,
-        "schedule": wanted.how,
-        "alpha": wanted.alpha,
-        "beta": beta,
-        "on_host": not TARGETS[backend].warps,
-    }
-    prepared = plan_product(_with_absent(seen), problem, asked).launched(backend, stream)
-    if prepared is None:
-        return None
-    out, known = COMBINED.index("out"), [infos.get(name, infos["out"]) for name in COMBINED]
-    others = (name for name in arrays if name != "out")
-    pairs = (Pair(out, COMBINED.index(name), name in ("c", "residual")) for name in others)
-    return Plan.of(prepared, known, tuple(pairs))
-
-
 def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
     """What is done with the sums; empty if they are the result."""
     terms = {name for name in ("c", "bias", "residual") if name in arrays}
@@ -364,23 +364,32 @@ def check_words(wanted: Wanted) -> None:
             raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
 
 
-def _scale_of_c(arrays: dict[str, Any], beta: Any) -> Any:
-    """What ``c`` is multiplied by; without ``c`` it is ``out``, which is added to the arrays as such."""
+def _scale_of_c(call: Call, beta: Any) -> Any:
+    """The factor of ``c``; without ``c`` it multiplies ``out``, which is added to the arrays as ``c``."""
     if beta is None:
         return 1.0
-    if beta != 0 and "c" not in arrays:
-        if "out" not in arrays:
+    if beta != 0 and "c" not in call.arrays:
+        if "out" not in call.arrays:
             raise LaunchError(f"matmul: beta={beta} multiplies neither c nor out; nearest legal choice: c=")
-        arrays["c"] = arrays["out"]
+        call.arrays["c"], call.infos["c"] = call.arrays["out"], call.infos["out"]
     return beta
 
 
-def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out") -> None:
-    """What is written can be, and must not be read, or written too, in another place."""
+def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out", updated: Collection[str] = ()) -> None:
+    """An array that is written can be, and shares no memory with another one.
+
+    Args:
+        infos: the arrays of a call.
+        written: the name of one that is written.
+        updated: arrays that may be the same one, element for element.
+
+    Raises:
+        LaunchError: it cannot be written, or shares memory.
+    """
     out = infos[written]
     check_output("the call", written, out)
     for name, info in infos.items():
-        if name == written or (name in ("c", "residual") and is_same(info, out)):
+        if name == written or (name in updated and is_same(info, out)):
             continue
         if overlap(out, info):
             why = f"elements of {name} would be overwritten before they are read"

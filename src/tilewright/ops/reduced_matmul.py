@@ -13,8 +13,8 @@ from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.ops.call import Call, launch
 from tilewright.ops.ending import AxisReductions, Conversion, Output, finishing
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
     Wanted,
     check_apart,
@@ -27,12 +27,11 @@ from tilewright.ops.planning import (
 )
 from tilewright.ops.problem import Matrices, problem_of, result_shape
 from tilewright.ops.products import batches
-from tilewright.ops.recalled import Done, called
+from tilewright.ops.replay import Located, Replay, called
 from tilewright.ops.results import check_whole_bytes, result_dtype
 from tilewright.ops.tiled_product import Algebra, EndingTerm, Operand, TiledProduct, kernel_of
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
 
@@ -48,7 +47,7 @@ PRODUCT = "product"
 ARRAYS = ("a", "b", "bias", PRODUCT)
 """The arrays of a call, behind which are its results."""
 
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 @lru_cache(maxsize=64)
@@ -143,18 +142,36 @@ def reduced_matmul(
         (said(alpha), names, axis, *wanted.words) if schedule is None else None,
         (alpha,),
         stream,
-        lambda: _checked(given, names, axis, wanted, stream),  # which says what is wrong with which
+        lambda located: plan_reduced(given, names, axis, wanted, located).launch(stream),
         itemgetter(slice(len(ARRAYS), None)),
     )
     return made[0] if isinstance(reduce, str) else tuple(made)
 
 
-def _checked(given: Sequence[Any], names: tuple[str, ...], axis: int, wanted: Wanted, stream: Any) -> Done:
-    """`reduced_matmul` with everything looked at."""
+def plan_reduced(
+    given: Sequence[Any],
+    names: tuple[str, ...],
+    axis: int,
+    wanted: Wanted,
+    located: Sequence[Located] = (),
+) -> LaunchPlan:
+    """The launches of `reduced_matmul`, after a check of everything.
+
+    Args:
+        given: the arrays of `ARRAYS`, and the results; None for one that is not given.
+        names: the reductions.
+        axis: as `reduced_matmul` takes it.
+        wanted: what is asked for besides.
+        located: the keys and addresses of the arrays, if those were read.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, or an array that is written shares memory with another one.
+        DTypeError: an unsupported dtype or mixture.
+    """
     if axis not in (-1, -2):
         raise LaunchError(f"reduced_matmul: axis={axis}; nearest legal choice: -1, rows, or -2, columns")
     check_words(wanted)
-    call = Call.of("reduced_matmul", dict(zip((*ARRAYS, *names), given, strict=True)))
+    call = Call.of("reduced_matmul", dict(zip((*ARRAYS, *names), given, strict=True)), located=located)
     arrays, infos = call.arrays, call.infos
     kind = _dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
@@ -163,40 +180,12 @@ def _checked(given: Sequence[Any], names: tuple[str, ...], axis: int, wanted: Wa
     for name in names:
         call.make(name, kept, kind)
     check_numbers("reduced_matmul", number_dtype(infos), alpha=wanted.alpha)
-    backend = call.backend(wanted.target).name
+    call.serve(wanted.target)
     _check_outs(infos, names, kept)
-    made = tuple(arrays[name] for name in names)
+    call.written = (*names, *((PRODUCT,) if PRODUCT in infos else ()))
+    results = tuple(arrays[name] for name in names)
     if not prod(kept):
-        return Done(made, None)
-    bound, seen = bound_for(arrays, infos, names, axis, wanted)
-    plan = launch(bound, seen, (wanted.alpha,), backend, stream, warns=wanted.schedule is None)
-    return Done(made, plan and replace(plan, order=_order(names, given), fresh=call.fresh))
-
-
-def _order(names: tuple[str, ...], given: Sequence[Any]) -> tuple[int, ...]:
-    """Which of the arrays of a call each array of the kernel is; of what it is not given it reads nothing."""
-    bias, product, first = (ARRAYS.index("bias"), ARRAYS.index(PRODUCT), len(ARRAYS))
-    added = (1 if given[bias] is None else bias, first if given[product] is None else product)
-    return 0, 1, *added, *(first + (names.index(one) if one in names else 0) for one in REDUCTIONS)
-
-
-def bound_for(
-    arrays: Mapping[str, Any],
-    infos: Mapping[str, ArrayInfo],
-    names: tuple[str, ...],
-    axis: int,
-    wanted: Wanted,
-) -> tuple[Bound, list[Strided]]:
-    """The kernel, and its arrays, in which batches are merged with rows where strides allow it.
-
-    Args:
-        arrays: those of the call; of results by the names of the reductions.
-        infos: what they are.
-        names: the reductions.
-        axis: as `reduced_matmul` has it.
-        wanted: what is asked for besides.
-    """
-    shape = result_shape(infos["a"].shape, infos["b"].shape, "reduced_matmul")
+        return call.plan(result=results)
     place = len(shape) - 1 if axis == -1 else len(shape) - 2
     whole = {name: info for name, info in infos.items() if name != PRODUCT}
     for name in names:  # as arrays that are broadcast to the product
@@ -219,10 +208,12 @@ def bound_for(
     dim = rank + (1 if axis == -1 else 0)
     for name in names:
         seen[name] = seen_as(arrays[name], infos[name], _without(problem.operands[name], dim))
-    # What is not read or written has the shape of what is.
-    first = seen[names[0]]
-    matrices = problem.operands["out"] if PRODUCT in arrays else problem.operands[names[0]]
-    seen["D"] = seen_as(arrays.get(PRODUCT, first.array), infos.get(PRODUCT, first.info), matrices)
+    # A kernel without a bias or a product is given `b` and the first result, and does not read them.
+    first = names[0]
+    stored = PRODUCT if PRODUCT in arrays else first
+    seen["D"] = seen_as(
+        arrays[stored], infos[stored], problem.operands["out" if stored == PRODUCT else first]
+    )
     if "bias" not in seen:
         seen["bias"] = seen_as(arrays["b"], infos["b"], _row(problem.operands["b"]))
     terms = {*names, *(name for name in ("bias", PRODUCT) if name in arrays)}
@@ -233,9 +224,12 @@ def bound_for(
         activation=wanted.activation,
         schedule=wanted.schedule,
     )
-    given: list[Strided] = [seen[name] for name in ("a", "b", "bias", "D")]
-    given += [seen.get(name, first) for name in REDUCTIONS]
-    return bound, given
+    in_order = [seen[name] for name in ("a", "b", "bias", "D")]
+    in_order += [seen.get(name, seen[first]) for name in REDUCTIONS]
+    in_call = ["a", "b", "bias" if "bias" in arrays else "b", stored]
+    in_call += [name if name in names else first for name in REDUCTIONS]
+    launch = Launch(bound, tuple(in_order), tuple(in_call), (wanted.alpha,))
+    return call.plan(launch, result=results, warns=wanted.schedule is None)
 
 
 def _without(matrices: Matrices, dim: int) -> Matrices:

@@ -12,7 +12,7 @@ from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.packed_weights import PackedWeights
 from tilewright.ops.planning import Wanted
-from tilewright.ops.recalled import called
+from tilewright.ops.replay import Replay, called
 from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
 from tilewright.runtime.plans import Plans
 from tilewright.schedule.schedule import Schedule
@@ -20,14 +20,14 @@ from tilewright.schedule.schedule import Schedule
 ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b")
 """The arrays of a call."""
 
-CHECKED = "tilewright.ops.scaled_planning:checked"
-"""What looks at everything; loaded for the first call."""
+PLAN = "tilewright.ops.scaled_planning:plan_scaled"
+"""Checks everything, and plans. Imported at the first call."""
 
-_PLANS = Plans()
+_PLANS: Plans[Replay] = Plans()
 
 
 class ScaledExtras(NamedTuple):
-    """What is asked for that `matmul` does not have; all of it is part of what a plan is found by.
+    """What is asked for that `matmul` does not have.
 
     Args:
         group: how many neighbours along K have a scale in common; None: there are no groups.
@@ -150,17 +150,14 @@ def scaled_mm(
         b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)
     number, scales = _numbers_apart((scale_a, scale_b))
     arrays = (a, b, out, *scales, bias, zero_b)
-    wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
-    extras = ScaledExtras(group, prepass)
-    return called(
-        _PLANS,
-        arrays,
-        (number == 1, *wanted.words, *extras),
-        (number,),
-        stream,
-        # Which says what is wrong with which.
-        lambda: part(CHECKED)(dict(zip(ARRAYS, arrays, strict=True)), wanted, extras, stream),
-    )
+    words = (number == 1, activation, out_dtype, schedule, target, group, prepass)
+
+    def first(located: Any) -> Any:
+        wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
+        given, extras = dict(zip(ARRAYS, arrays, strict=True)), ScaledExtras(group, prepass)
+        return part(PLAN)(given, wanted, extras, located).launch(stream)
+
+    return called(_PLANS, arrays, words, (number,), stream, first)
 
 
 def _of_packed(weights: PackedWeights, *beside: Any) -> tuple[Any, Any, Any, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +10,12 @@ from tilewright import dtypes
 from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
-from tilewright.ops.call import Call, launch
+from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
 from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
-from tilewright.ops.recalled import Done
+from tilewright.ops.replay import Located
 from tilewright.ops.scaled import ScaledExtras
 from tilewright.ops.scales import (
     OF_GROUPS,
@@ -33,13 +33,10 @@ from tilewright.ops.scales import (
     shared_rows,
     without_groups,
 )
-from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound
-from tilewright.runtime.plans import Plan
 from tilewright.targets.target import TARGETS
 
 IN_KERNEL = ("a", "b", "scale_a", "scale_b", "bias", "out")
@@ -49,11 +46,7 @@ WITH_GROUPS = ("a", "b", "scale_a", "scale_b", "zero_b", "bias", "out")
 """The same where weights have groups; of scales and zero points one stands for the other if need be."""
 
 WIDENED_FIRST = "tilewright.ops.widening:plan_product"
-"""Plans a product with operand B widened in memory first; loaded when it is wanted."""
-
-WIDENED_GROUPS = "tilewright.ops.widening_groups:plan_product"
-WIDENING_GROUPS = "tilewright.ops.widening_groups:widening_of"
-"""The same of weights in groups."""
+"""Plans a product with operand B widened in memory first. Imported when the first is planned."""
 
 
 @dataclass(frozen=True)
@@ -100,32 +93,56 @@ class Scaling:
         return tuple(name if name in arrays else instead.get(name, name) for name in self.names)
 
 
-def checked(given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, stream: Any) -> Done:
-    """`scaled_mm` with everything looked at.
+def plan_scaled(
+    given: Mapping[str, Any], wanted: Wanted, extras: ScaledExtras, located: Sequence[Located] = ()
+) -> LaunchPlan:
+    """The launches of `scaled_mm`, after a check of everything.
+
+    Args:
+        given: the arrays by the names of its arguments; None for one that is not given.
+        wanted: what is asked for besides; ``alpha`` is the product of the scales that are numbers.
+        extras: likewise.
+        located: the keys and addresses of the arrays, if those were read.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)
-    call = Call.of("scaled_mm", given)
+    call = Call.of("scaled_mm", given, located=located)
     kind = scaled_dtype(call.infos, wanted)
     _check_packed_along_k(call.infos)
     shape = result_shape(call.infos["a"].shape, call.infos["b"].shape, "scaled_mm")
-    backend = call.backend(wanted.target)
+    backend = call.serve(wanted.target)
     call.make("out", shape, kind)
     scaling = Scaling.of(call.infos, extras.group)
     check_apart(call.infos)
     multiplied, widens = _multiplied(call.infos, scaling, wanted, extras.prepass, backend)
-    kernel = _bound(scaling, multiplied, _terms(call.arrays, wanted), wanted)
-    names = scaling.present(call.arrays)
+    terms = {name for name in (*SCALES, "zero_b", "bias") if name in call.arrays}
+    terms |= {"alpha"} if wanted.alpha != 1 else set()
+    words = {"multiplied": multiplied, "activation": wanted.activation, "schedule": wanted.schedule}
+    rank, numbers, names = len(scaling.problem.batch), (wanted.alpha,), scaling.present(call.arrays)
     seen = [_seen(name, call, scaling) for name in names]
-    numbers = (wanted.alpha,)
+    if widens and scaling.group is not None:  # the pass scales weights
+        kernel = scaled(0).bind(terms=frozenset(terms - {*OF_GROUPS}), **words)
+        scale = _in_place("scale_b", "out", call, scaling.problem)
+        arrays = {name: _seen(name, call, scaling) for name in IN_KERNEL if name != "scale_b"}
+        in_order = tuple(arrays.get(name, scale) for name in IN_KERNEL)
+        in_call = tuple("out" if name == "scale_b" else name for name in call.stand_ins(IN_KERNEL))
+        places = {name: WITH_GROUPS.index(name) for name in OF_GROUPS}
+        of_groups = {name: (names[at], seen[at]) for name, at in places.items()}
+        product = Launch(kernel, in_order, in_call, numbers)
+        return part(WIDENED_FIRST)(call, product, (scaling.group, of_groups))  # type: ignore[no-any-return]
+    made, own = scaled, dict[str, Any]()
+    if scaling.group is not None:
+        made, own = scaled_in_groups, {"group": scaling.group}
+    elif scaling.shared is not None:
+        made, own = scaled_by_blocks, {"shared": scaling.shared}
+    kernel = made(rank).bind(terms=frozenset(terms), **words, **own)
+    product = Launch(kernel, tuple(seen), call.stand_ins(names), numbers)
     if widens:
-        plan = _launch_widened(kernel, seen, call, scaling, numbers, backend.name, stream)
-    else:
-        plan = launch(kernel, seen, numbers, backend.name, stream, warns=wanted.schedule is None)
-    return call.done(plan, call.order(names))
+        return part(WIDENED_FIRST)(call, product)  # type: ignore[no-any-return]
+    return call.plan(product, warns=wanted.schedule is None)
 
 
 def _check_packed_along_k(infos: Mapping[str, ArrayInfo]) -> None:
@@ -168,71 +185,6 @@ def _multiplied(
         batch = scaling.problem.batch
         raise LaunchError(f"prepass=True of batches {batch} that are no rows; use prepass=None")
     return multiplied, widens
-
-
-def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
-    """What is done with the sums, but for the activation."""
-    terms = {name for name in (*SCALES, "zero_b", "bias") if name in arrays}
-    return frozenset(terms | ({"alpha"} if wanted.alpha != 1 else set()))
-
-
-def _bound(scaling: Scaling, multiplied: DType, terms: frozenset[str], wanted: Wanted) -> Bound:
-    """The kernel of a product."""
-    made, own = scaled, dict[str, Any]()
-    if scaling.in_groups:
-        made, own = scaled_in_groups, {"group": scaling.group}
-    elif scaling.shared is not None:
-        made, own = scaled_by_blocks, {"shared": scaling.shared}
-    return made(len(scaling.problem.batch)).bind(
-        multiplied=multiplied, terms=terms, activation=wanted.activation, schedule=wanted.schedule, **own
-    )
-
-
-def _launch_widened(
-    kernel: Bound,
-    seen: list[Strided],
-    call: Call,
-    scaling: Scaling,
-    numbers: tuple[complex, ...],
-    backend: str,
-    stream: Any,
-) -> Plan | None:
-    """Widen weights, and multiply; returns what does so again, if anything can."""
-    if scaling.in_groups:
-        plan = _after_groups(kernel, seen, call, scaling, numbers)
-    else:
-        plan = part(WIDENED_FIRST)(kernel, seen, numbers)
-    prepared = plan.launched(backend, stream)
-    if prepared is None:
-        return None
-    return Plan.of(prepared, [one.info for one in seen], tuple(_apart(call.arrays, scaling.names)))
-
-
-def _after_groups(
-    kernel: Bound,
-    seen: list[Strided],
-    call: Call,
-    scaling: Scaling,
-    numbers: tuple[complex, ...],
-) -> Any:
-    """The launches that widen weights in groups, and multiply."""
-    asked = dict(kernel.constants)
-    terms, group = asked["terms"], asked.pop("group")
-    product = scaled(0).bind(**{**asked, "terms": terms - {*OF_GROUPS}})
-    problem = scaling.problem
-    given = tuple(
-        _in_place(name, "out", call, problem) if name in OF_GROUPS else _seen(name, call, scaling)
-        for name in IN_KERNEL
-    )
-    widening = part(WIDENING_GROUPS)(group, terms & {*OF_GROUPS})
-    beside = [seen[WITH_GROUPS.index(name)] for name in OF_GROUPS]
-    return part(WIDENED_GROUPS)(product, given, widening, beside, numbers)
-
-
-def _apart(arrays: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Pair]:
-    """The result and each array that is read, which must not share memory."""
-    out = names.index("out")
-    yield from (Pair(out, place, False) for place, name in enumerate(names[:out]) if name in arrays)
 
 
 def _seen(name: str, call: Call, scaling: Scaling) -> Strided:

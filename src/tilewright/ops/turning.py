@@ -15,16 +15,14 @@ from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import TF32
 from tilewright.ops.grades import pays
-from tilewright.ops.launching import Launch, LaunchPlan
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.plane_kernels import REAL
 from tilewright.ops.planes import Planes, is_dense, prepass_of
 from tilewright.ops.prepasses import gains
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import combined, plain
-from tilewright.ops.recalled import OWN
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
 
@@ -92,29 +90,35 @@ def written(seen: Mapping[str, ArrayInfo]) -> tuple[Planes, ...]:
 
 
 def plan_product(
-    planes: tuple[Planes, ...], seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any]
+    planes: tuple[Planes, ...],
+    call: Call,
+    seen: Mapping[str, Strided],
+    problem: Problem,
+    asked: Mapping[str, Any],
 ) -> LaunchPlan:
     """The launches that write operands along K, and multiply.
 
     Args:
         planes: the operands that are written.
+        call: the arrays of the call.
         seen: the arrays of the kernel of a product with something done to the sums, by its names.
         problem: what they pose.
         asked: ``terms``, ``activation``, ``schedule``, ``alpha``, ``beta`` and ``on_host``.
     """
-    kernel, names, numbers = _product(len(problem.batch), asked)
+    rank, words = len(problem.batch), {"precision": TF32, "schedule": asked["schedule"]}
+    names: tuple[str, ...] = PLAIN
+    numbers: tuple[complex, ...] = ()
+    if asked["terms"]:
+        names, numbers = ARRAYS, (asked["alpha"], asked["beta"])
+        kernel = combined(rank, dtypes.f32).bind(
+            **words, terms=asked["terms"], activation=asked["activation"]
+        )
+    else:
+        kernel = plain(rank).bind(**words)
     before = prepass_of(planes, seen, 0, on_host=asked["on_host"])
     arrays = tuple(before.made.get(name, seen[name]) for name in names)
-    places = tuple(OWN if name in before.made else ARRAYS.index(name) for name in names)
-    launches = before.launch(ARRAYS), Launch(kernel, arrays, places, numbers)
+    given = call.stand_ins(names)
+    places = tuple(OWN if name in before.made else one for name, one in zip(names, given, strict=True))
     size, reason = sum(one.size_bytes for one in planes), "tensor cores take tf32 along K alone"
-    return LaunchPlan(launches, tuple(seen[name] for name in ARRAYS), size, reason)
-
-
-def _product(rank: int, asked: Mapping[str, Any]) -> tuple[Bound, tuple[str, ...], tuple[complex, ...]]:
-    """The kernel of a product, the names of its arrays, and the numbers behind them."""
-    words = {"precision": TF32, "schedule": asked["schedule"]}
-    if not asked["terms"]:
-        return plain(rank).bind(**words), PLAIN, ()
-    kernel = combined(rank, dtypes.f32).bind(**words, terms=asked["terms"], activation=asked["activation"])
-    return kernel, ARRAYS, (asked["alpha"], asked["beta"])
+    product = Launch(kernel, arrays, places, numbers)
+    return call.plan(before.launch, product, scratch_bytes=size, reason=reason)

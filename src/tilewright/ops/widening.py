@@ -1,15 +1,16 @@
-"""Weights that are widened in memory before they are multiplied, which pays where many rows share them.
+"""Operand B converted in memory before the product, to the dtype of the multiplication.
 
-One pass reads the narrow numbers and writes them, exactly, in the dtype of the multiplication; the product
-then is one of two operands of one width, which bulk copies bring and ``wgmma`` takes as they lie.
+One pass reads the narrow numbers once for all rows and writes them exactly, or, of weights in groups along K,
+with their zero points and scales. The product then multiplies two operands of one dtype, which bulk copies
+load and ``wgmma`` reads as they lie. Each weight is rounded as the single kernel rounds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tilewright.dtypes import DType
@@ -17,15 +18,17 @@ from tilewright.lang import operations as tw
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.ops.grades import MOST_RANK
-from tilewright.ops.halves import Part, once
-from tilewright.ops.launching import Launch, LaunchPlan
-from tilewright.ops.recalled import OWN
+from tilewright.ops.halves import Part, once, turned
+from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.kernel import Bound, Kernel, kernel
-from tilewright.threads.distribution import raked
+from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.threads.distribution import Distribution, raked
 
 SPREAD = raked((8, 512), (8, 32), 16, 1)
-"""Which threads widen what: a warp for each row, 16 bytes of narrow numbers at once for each thread."""
+"""The threads that widen a tile: a warp for each row, 16 bytes of narrow numbers at once for each thread."""
+
+VECTOR = 16
+"""Numbers that a thread widens at once in groups."""
 
 UNIT = 8
 """Elements that rows are a multiple of, as bulk copies ask."""
@@ -46,6 +49,50 @@ def widen(rank: int) -> Kernel:
     return widened_in_memory
 
 
+def spread_over(group: int) -> Distribution:
+    """Which threads widen what: tiles that lie in a group, so that each row of them has one scale.
+
+    Args:
+        group: how many neighbours have a scale in common.
+
+    Example:
+        >>> spread_over(128).shape, spread_over(96).shape, spread_over(5).shape
+        ((32, 128), (128, 32), (8, 512))
+    """
+    columns = gcd(group, SPREAD.shape[1])
+    if columns < VECTOR:
+        return SPREAD
+    rows = SPREAD.shape[0] * SPREAD.shape[1] // columns
+    return raked((rows, columns), (rows, columns // VECTOR), VECTOR, 1)
+
+
+@lru_cache(maxsize=1)
+def widen_in_groups() -> Kernel:
+    """``Y[r, c] = (X[r, c] - Z[r, c // group]) * S[r, c // group]``, in the dtype of Y."""
+
+    @kernel(X="R C", S="R G", Z="R G", Y="R C")
+    def widened_groups(X: Any, S: Any, Z: Any, Y: Any, *, group: int, terms: frozenset[str]) -> None:
+        spread = spread_over(group)
+        tile = spread.shape
+        r, c = block_index(ceil_div(X.shape, tile))
+
+        def of_group(array: Any) -> Any:
+            if group % tile[1]:
+                every = array.broadcast(2, group).merge(1)
+                return tw.load(every.tile(tile, (r, c)), spread).to(Y.dtype)
+            one = array.tile((tile[0], 1), (r, c * tile[1] // group))
+            return tw.load(one, spread.projected((tile[0], 1))).to(Y.dtype)
+
+        wide = tw.load(X.tile(tile, (r, c)), spread, element=Y.dtype)
+        if "zero_b" in terms:
+            wide = wide - of_group(Z)
+        if "scale_b" in terms:
+            wide = wide * of_group(S)
+        tw.copy(wide, Y.tile(tile, (r, c)))
+
+    return widened_groups
+
+
 @dataclass(frozen=True)
 class Wide:
     """An operand and its wide copy, both as (batches, rows, columns) with contiguous rows.
@@ -53,56 +100,65 @@ class Wide:
     Args:
         given: the operand.
         copy: what lies in scratch memory.
-        turned: whether rows and columns are those of the operand exchanged.
+        is_turned: whether rows and columns are those of the operand exchanged.
     """
 
     given: Strided
     copy: Part
-    turned: bool
+    is_turned: bool
 
     @staticmethod
     def of(seen: Strided, dtype: DType) -> Wide:
         """The wide copy of an operand, in the order of memory that it has."""
         info = seen.info
-        turned = info.strides[-2] == 1 and info.strides[-1] != 1
-        shape, strides = (_turned(values, turned) for values in (info.shape, info.strides))
+        is_turned = info.strides[-2] == 1 and info.strides[-1] != 1
+        shape, strides = (turned(values, is_turned) for values in (info.shape, info.strides))
         *batch, rows, columns = shape
         pitch = -(-columns // UNIT) * UNIT
         own = [extent if step else 1 for extent, step in zip(batch, strides, strict=False)]
         lead = [step and pitch * rows * prod(own[at + 1 :]) for at, step in enumerate(strides[:-2])]
         given = Strided(seen.array, replace(info, shape=shape, strides=strides))
-        return Wide(given, Part(dtype, shape, (*lead, pitch, 1)), turned)
-
-    def launch(self) -> Launch:
-        """The launch that widens it; what repeats along a batch is widened once."""
-        rank = len(self.copy.shape) - 2
-        arrays = tuple(once(one, rank) for one in (self.given, self.copy.at(0, self.given)))
-        return Launch(widen(rank).bind(), arrays, (1, OWN))
+        return Wide(given, Part(dtype, shape, (*lead, pitch, 1)), is_turned)
 
     def seen(self) -> Strided:
         """The wide copy with the extents of the operand."""
         placed = self.copy.at(0, self.given)
-        shape, strides = (_turned(of, self.turned) for of in (placed.info.shape, placed.info.strides))
+        shape, strides = (turned(of, self.is_turned) for of in (placed.info.shape, placed.info.strides))
         return Strided(placed.array, replace(placed.info, shape=shape, strides=strides))
 
 
-def _turned(values: tuple[int, ...], turned: bool) -> tuple[int, ...]:
-    return (*values[:-2], values[-1], values[-2]) if turned else tuple(values)
-
-
-REASON = "a pass widens narrow weights once for all rows"
-
-
-def plan_product(bound: Bound, seen: Sequence[Strided], numbers: tuple[complex, ...]) -> LaunchPlan:
+def plan_product(
+    call: Call, product: Launch, groups: tuple[int, Mapping[str, tuple[str, Strided]]] | None = None
+) -> LaunchPlan:
     """The launches that widen operand B, and multiply.
 
+    What repeats along a batch is widened once.
+
     Args:
-        bound: the kernel of the product, which multiplies operands of one dtype.
-        seen: its arrays, the operands first.
-        numbers: its numbers.
+        call: the arrays of the call.
+        product: multiplies operands of one dtype; its ``b`` is replaced by the wide copy.
+        groups: the length of groups along K, and for ``"scale_b"`` and ``"zero_b"`` the name and the view
+            (groups, columns) of the array that the pass is given; None: there are no groups.
     """
-    a, b, *rest = seen
-    wide = Wide.of(b, a.info.dtype)
-    places = (0, OWN, *range(2, 2 + len(rest)))
-    launches = wide.launch(), Launch(bound, (a, wide.seen(), *rest), places, numbers)
-    return LaunchPlan(launches, tuple(seen), wide.copy.bytes, REASON)
+    at = product.names.index("b")
+    wide = Wide.of(product.arrays[at], product.arrays[product.names.index("a")].info.dtype)
+    copy = wide.copy.at(0, wide.given)
+    if groups is None:
+        rank = len(wide.copy.shape) - 2
+        first = Launch(widen(rank).bind(), (once(wide.given, rank), once(copy, rank)), ("b", OWN))
+    else:
+        assert wide.is_turned, "neighbours along K are neighbours in memory"
+        size, of_groups = groups
+        rows = [
+            Strided(one.array, replace(one.info, shape=one.info.shape[::-1], strides=one.info.strides[::-1]))
+            for _, one in of_groups.values()
+        ]
+        bound = widen_in_groups().bind(group=size, terms=frozenset({*of_groups} & call.there))
+        first = Launch(
+            bound, (wide.given, *rows, copy), ("b", *(name for name, _ in of_groups.values()), OWN)
+        )
+    arrays, names = [*product.arrays], [*product.names]
+    arrays[at], names[at] = wide.seen(), OWN
+    last = replace(product, arrays=tuple(arrays), names=tuple(names))
+    reason = "a pass widens narrow weights once for all rows"
+    return call.plan(first, last, scratch_bytes=wide.copy.bytes, reason=reason)

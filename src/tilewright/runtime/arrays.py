@@ -197,7 +197,9 @@ LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
 """`locate` for each type of array seen so far, for those who count every call; others take `locate_new`."""
 
 
-def describe(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
+def describe(
+    array: Any, name: str = "", stream: int = 0, located: tuple[Hashable, int] | None = None
+) -> ArrayInfo:
     """Where an array lies and what it looks like; nothing is copied.
 
     Args:
@@ -205,6 +207,7 @@ def describe(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
             `__cuda_array_interface__`.
         name: what messages call it.
         stream: the handle of the CUDA stream that will use it; a DLPack producer orders its work before.
+        located: the key and the address that `locate` gave for it; saves reading them again.
 
     Raises:
         LaunchError: it is no array, or one that no kernel can take.
@@ -214,7 +217,10 @@ def describe(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
         ArrayInfo(pointer=..., shape=(4, 3), strides=(6, 2), dtype=f16, device='cpu', readonly=False)
     """
     try:
-        return _family(array).describe(array, stream)
+        family = _family(array)
+        if located is not None and family.complete is not None:
+            return family.complete(array, *located)
+        return family.describe(array, stream)
     except LaunchError as problem:
         if name:
             raise LaunchError(f"{name}: {problem}") from problem.__cause__

@@ -63,6 +63,7 @@ class Family:
         watch: for an array, cheap functions whose answers change when it is moved or resized.
         stream: for an array and a device's index, a function that asks for the framework's current stream.
         one_stream: whether that function serves all arrays of a type on that device.
+        complete: for an array, its key and its address, everything about it; None: `describe` reads it again.
     """
 
     describe: Callable[[Any, int], ArrayInfo]
@@ -70,6 +71,7 @@ class Family:
     watch: Callable[[Any], tuple[Callable[[], object], ...]]
     stream: Callable[[Any, int], Callable[[], int | None]]
     one_stream: bool = True
+    complete: Callable[[Any, Any, int], ArrayInfo] | None = None
 
 
 def finish(
@@ -213,9 +215,13 @@ def unsupported(given: object) -> LaunchError:
 
 
 def _describe_numpy(array: Any, stream: int) -> ArrayInfo:
-    element, readonly = numpy_element(array.dtype), not array.flags.writeable
-    pointer = _locate_numpy(array, stream)[1]
-    return finish(pointer, array.shape, array.strides, element, HOST, readonly, array, element.bytes)
+    return _complete_numpy(array, *_locate_numpy(array, stream))
+
+
+def _complete_numpy(array: Any, key: Any, pointer: int) -> ArrayInfo:
+    shape, strides, kind, _, writeable = key
+    element = numpy_element(kind)
+    return finish(pointer, shape, strides, element, HOST, not writeable, array, element.bytes)
 
 
 def _locate_numpy(array: Any, stream: int) -> tuple[Hashable, int]:
@@ -231,7 +237,7 @@ def _watch_numpy(array: Any) -> tuple[Callable[[], object], ...]:
     return address, lambda: array.shape
 
 
-NUMPY = Family(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream)
+NUMPY = Family(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream, complete=_complete_numpy)
 
 
 def _plain(array: Any) -> np.ndarray[Any, np.dtype[Any]]:

@@ -180,7 +180,7 @@ class Bound(BoundChecks, BoundFlow):
         self._kernel = None if kernel is None else ref(kernel)  # which holds this object
         self.constants = dict(constants)
         self.schedule = schedule
-        self._plans = Plans()
+        self._plans: Plans[Plan] = Plans()
         self._last: tuple[list[Any] | None, Any, list[int]] = (None, None, [])
         self._builds = Builds(program, self.constants, around or Surroundings(program), schedule)
         self._kinds = tuple(parameter.kind for parameter in program.parameters)

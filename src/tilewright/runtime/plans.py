@@ -1,45 +1,54 @@
-"""What is remembered of launches: the one for arguments of an exact shape, and how far its arrays reach."""
+"""Launches that are kept for later calls of the same metadata, and how far their arrays reach."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo, Fresh, reach
+from tilewright.runtime.arrays import ArrayInfo, reach
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.recent import Recent, last_launch, remembers
 
 KEPT = 1024
-"""How many plans are remembered in one place; the least recently used is forgotten first."""
+"""Launches that one place keeps. The least recently used is dropped first."""
+
+
+class Kept(Protocol):
+    """A record that launches something."""
+
+    @property
+    def prepared_launches(self) -> tuple[Prepared, ...]:
+        """The prepared launches that it holds."""
+
+
+KeptType = TypeVar("KeptType", bound=Kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A launch for arguments of one exact shape.
+    """A launch of one kernel for arguments of one exact shape.
 
     Args:
         prepared: the launch.
-        reaches: bytes from each array's address to its lowest element and to behind its highest, in order.
-        pairs: which of them must not share memory.
-        order: which of the arrays of a call that is launched by it each array is.
-        offsets: bytes from each of these to where the array begins; empty: none.
-        fresh: what makes those arrays of the call that are not given, by their places there.
-        numbers: what the kernel is given behind its arrays; empty if each call says it.
+        reaches: bytes from each array's address to its lowest element and to the end of its highest.
+        pairs: the arrays that must not share memory.
     """
 
     prepared: Prepared
     reaches: tuple[tuple[int, int], ...]
     pairs: tuple[Pair, ...] = ()
-    order: tuple[int, ...] = ()
-    offsets: tuple[int, ...] = ()
-    fresh: tuple[tuple[int, Fresh], ...] = ()
-    numbers: tuple[float | int, ...] = ()
 
     @staticmethod
     def of(prepared: Prepared, arrays: Iterable[ArrayInfo], pairs: tuple[Pair, ...] = ()) -> Plan:
         """The plan of a launch on arrays like these."""
         return Plan(prepared, tuple(reach(info) for info in arrays), pairs)
+
+    @property
+    def prepared_launches(self) -> tuple[Prepared, ...]:
+        """The prepared launches that it holds: one."""
+        return (self.prepared,)
 
     def apart(self, pointers: Sequence[int]) -> bool:
         """Whether all arrays that must not share memory lie clear of each other, at these addresses.
@@ -56,22 +65,26 @@ class Plan:
         return True
 
 
-class Plans:
-    """Plans by the metadata that they were made for; safe to use from several threads."""
+class Plans(Generic[KeptType]):
+    """Launches by the metadata that they were made for; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._plans: Recent[Hashable, Plan] = Recent(KEPT, _used)
-        self.find: Callable[[Hashable], Plan | None] = self._plans.find
+        self._plans: Recent[Hashable, KeptType] = Recent(KEPT, _used)
+        self.find: Callable[[Hashable], KeptType | None] = self._plans.find
         self.keep = self._plans.keep
         remembers(self)
 
     def forget(self, executable: Executable | None = None) -> None:
-        """Let go of the plans that launch an executable, or of all."""
-        self._plans.forget(lambda plan: executable in (None, plan.prepared.executable))
+        """Let go of the records that launch an executable, or of all."""
+        self._plans.forget(
+            lambda kept: (
+                executable is None or any(one.executable is executable for one in kept.prepared_launches)
+            )
+        )
 
     def __len__(self) -> int:
         return len(self._plans)
 
 
-def _used(plan: Plan) -> int:
-    return last_launch(plan.prepared)
+def _used(kept: Kept) -> int:
+    return max(map(last_launch, kept.prepared_launches))

@@ -16,10 +16,11 @@ from tilewright.checking.compare import GemmComparison
 from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.checking.sample import Array, normal
 from tilewright.dtypes import IN_TORCH, DType
+from tilewright.lang.copies import copy
 from tilewright.lang.launch import block_index
-from tilewright.lang.operations import copy, load
+from tilewright.lang.operations import load
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.complex_planning import ComplexWanted, Product, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.matmul import matmul
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_memory import device_get, device_put
@@ -134,7 +135,7 @@ class ComplexTrial:
         blank = [np.full((m, n), np.nan, self.dtype.numpy) for _ in range(2)]
         self.planar = planar
         self._there = [self._put(one) for one in (self.a, self.b, self._together(blank, planar=planar))]
-        self.product: Product = product_of_complex(
+        self.plan = plan_complex(
             dict(zip(("a", "b", "out"), self._there, strict=True)),
             self.asked._replace(target=self.target),
         )
@@ -156,7 +157,7 @@ class ComplexTrial:
 
     def launch(self) -> tuple[Executable, ...]:
         """Start it; on a GPU it may still run when this returns."""
-        return self.product.launch()
+        return self.plan.run()
 
     def run(self) -> tuple[tuple[Executable, ...], float]:
         """Run it to its end; gives back what ran, and the seconds that the call took."""
@@ -176,11 +177,11 @@ class ComplexTrial:
             )
         )
         (a_re, a_im), b = sides
-        schedule = self.product.launch()[-1].schedule
+        schedule = self.plan.schedule
         assert schedule is not None, "the kernel is a dataflow kernel"
-        split = self.product.way.halves
+        split = self.plan.details.halves
         halves = 0 if split is None else 2 if split.both else 1
-        how = self.product.way.accumulation(schedule)
+        how = self.plan.details.accumulation(schedule)
         found = tuple(one[rows] for one in planes(made))
         method = self.asked.method
         return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=method, halves=halves)
@@ -218,14 +219,12 @@ class ComplexTrial:
     @property
     def launches(self) -> dict[str, int]:
         """How many kernels each flow starts."""
-        return {OURS: self.product.way.launches, SIX: 6}
+        return {OURS: len(self.plan.launches), SIX: 6}
 
     @property
     def bytes(self) -> dict[str, int]:
         """What the launches of each flow read and write, every array once for each launch."""
-        (m, n, k), size = self.shape, self.dtype.bytes
-        own = 2 * size * (m * k + k * n + m * n) + self.product.way.moved_bytes
-        return {OURS: own, SIX: bytes_moved(self.shape, size)}
+        return {OURS: self.plan.moved_bytes, SIX: bytes_moved(self.shape, self.dtype.bytes)}
 
     def perf(self, microseconds: float) -> str:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""

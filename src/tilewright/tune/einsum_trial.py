@@ -17,19 +17,16 @@ from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
-from tilewright.ops.contraction import ADDED, Contraction, Posed, extents_of, posed
-from tilewright.ops.contraction_halves import is_split
-from tilewright.ops.contractions import IN_KERNEL, contraction_in_halves
-from tilewright.ops.einsum import Dropout, EinsumExtras, bound_for, einsum, ending_of
-from tilewright.ops.grades import F32, HALVES_OF
-from tilewright.ops.halves import Part, Split
+from tilewright.ops.contraction import ADDED, Contraction, extents_of
+from tilewright.ops.contractions import NAMES, NUMBERS
+from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, einsum, plan_einsum
+from tilewright.ops.grades import HALVES_OF
+from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.planning import Wanted
-from tilewright.ops.problem import Matrices
 from tilewright.ops.products import output_dtype
 from tilewright.ops.subscripts import Subscripts, read_subscripts
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_get, device_put
-from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import CUDA
 from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
@@ -141,6 +138,17 @@ class EinsumTrial:
         self._there = {name: device_put(one, self.target) for name, one in self.given.arrays.items()}
         kind = dtypes.dtype(self.given.arrays["a"].dtype)
         self.name = f"einsum<{self.target}, {kind}, {self.given.subscripts}>"
+        self.plan = self._planned(self._there, self.precision, self.schedule, self.target)
+
+    def _planned(
+        self, arrays: dict[str, Any], precision: str, schedule: Schedule | None, target: str
+    ) -> LaunchPlan:
+        """The launches for some arrays."""
+        given = {name: arrays.get(name) for name in ARRAYS}
+        asked = Wanted(self.alpha, None, self.activation, precision, schedule=schedule, target=target)
+        asked = asked._replace(split_k=self.split_k, reduction=self.reduction)
+        extras = EinsumExtras(self.derivative, self.saturate, self.dropped)
+        return plan_einsum(self.given.subscripts, given, asked, extras)
 
     def launch(self) -> Any:
         """Start it; on a GPU it may still run when this returns."""
@@ -170,88 +178,39 @@ class EinsumTrial:
         return np.asarray(device_get(self._there["out"]))
 
     @property
-    def _posed(self) -> Posed:
-        infos = {name: describe(array) for name, array in self.given.arrays.items()}
-        return posed(self.given.named, infos, indexed=self.dropped.probability > 0)
-
-    @property
     def contraction(self) -> Contraction:
         """How the kernel sees the arrays."""
-        return self._posed.contraction
-
-    @property
-    def _wanted(self) -> Wanted:
-        """What is asked for, as `einsum` hands it on."""
-        asked = Wanted(self.alpha, None, self.activation, self.precision, schedule=self.schedule)
-        return asked._replace(split_k=self.split_k, reduction=self.reduction)
-
-    @property
-    def _besides(self) -> EinsumExtras:
-        return EinsumExtras(self.derivative, self.saturate, self.dropped)
+        found: Contraction = self.plan.details
+        return found
 
     @property
     def halves(self) -> int:
         """Into how many halves of f16 operands are split, which are multiplied instead; 0: they are not."""
-        return HALVES_OF[self.precision] if is_split(self._posed, self._wanted, self.target) else 0
-
-    def _of_halves(self) -> Schedule | None:
-        """The schedule of the kernel that multiplies halves: from their extents and order in memory alone."""
-        problem, held = self._posed, {**self.given.arrays, "out": self.result()}
-        sides = []
-        for name in "ab":
-            info = problem.infos[name]
-            matrices = Matrices(info.shape, info.strides)
-            split = Split.of(held[name], info, matrices, is_turned=name == "b")
-            half, units = (_like(part) for part in (split.halves, split.units))
-            sides.append((half.swapaxes(-1, -2) if name == "b" else half, units))
-        (a, of_a), (b, of_b) = sides
-        seen = {name: _seen(held[name], info) for name, info in problem.infos.items()}
-        rest = [seen.get(name, seen["out"]) for name in IN_KERNEL[2:]]
-        infos = {name: describe(array) for name, array in held.items()}
-        ending = ending_of(problem, infos, self._wanted, self._besides)
-        kernel = contraction_in_halves(problem.contraction)
-        bound = kernel.bind(both=self.halves == HALVES_OF[F32], ending=ending, schedule=self._wanted.how)
-        numbers = self._numbers.values()
-        return bound.schedule_for(a, a, b, b, of_a, of_b, *rest, *numbers, target=self.target)
-
-    def _kernel(self) -> tuple[Bound, dict[str, Array]]:
-        """The kernel, and its arrays by its names, on the host, as it sees them."""
-        problem = self._posed
-        held = {**self.given.arrays, "out": self.result()}
-        infos = {name: describe(array) for name, array in held.items()}
-        # Halves of f32 are compared with what f32 is multiplied to.
-        exact = self._wanted._replace(precision=EXACT, schedule=None) if self.halves else self._wanted
-        bound = bound_for(problem, infos, exact, self._besides)
-        problem = posed(self.given.named, infos, indexed=self.dropped.probability > 0)
-        seen = {name: _seen(held[name], info) for name, info in problem.infos.items()}
-        tensors = [p.name for p in bound.program.parameters if p.kind == "tensor"]
-        in_order = [seen.get(name, seen["out"]) for name in IN_KERNEL]
-        return bound, dict(zip(tensors, in_order, strict=True))
-
-    @property
-    def _numbers(self) -> dict[str, float]:
-        """The numbers of the kernel, by its names."""
-        names = ("alpha", "seed", "offset", "threshold", "scale")
-        return dict(zip(names, (self.alpha, *self.dropped.numbers), strict=True))
+        return HALVES_OF[self.precision] if len(self.plan.launches) > 1 else 0
 
     def scheduled(self) -> Schedule:
-        """How it is computed."""
-        if self.halves:
-            found = self._of_halves()
-        else:
-            bound, given = self._kernel()
-            found = bound.schedule_for(*given.values(), *self._numbers.values(), target=self.target)
+        """How the product is computed."""
+        found = self.plan.schedule
         assert found is not None, "the kernel is a dataflow kernel"
         return found
 
     def verify(self) -> StoredComparison:
-        """Compare every element with the graph of what is computed, under a bound for each."""
-        bound, given = self._kernel()
-        schedule = self.scheduled()
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
-        flow = bound.flow(*given.values(), *self._numbers.values())
+        """Compare every element with the graph of the single kernel, under a bound for each.
+
+        Halves of f32 are compared with the product of f32.
+        """
+        held, schedule = {**self.given.arrays, "out": self.result()}, self.scheduled()
+        words = (EXACT, None) if self.halves else (self.precision, self.schedule)
+        product = self._planned(held, *words, "reference").product
+        flow = product.kernel.flow(*product.arrays, *product.numbers)
+        given = dict[str, Array]()
+        for own, name, seen in zip(NAMES.values(), product.names, product.arrays, strict=True):
+            strides = [stride * held[name].itemsize for stride in seen.info.strides]
+            given[own] = np.lib.stride_tricks.as_strided(held[name], seen.info.shape, strides)
         stored = {"D": given.pop("D")}
-        return compare_flow(flow, stored, given, self._numbers, how, self.halves)
+        numbers = dict(zip(NUMBERS, product.numbers, strict=True))
+        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        return compare_flow(flow, stored, given, numbers, how, self.halves)
 
     def time(self, effort: Effort | None = None) -> Measurement:
         """Measure it in turns with NumPy or PyTorch, in two steps: contract, then add and order."""
@@ -286,18 +245,6 @@ class EinsumTrial:
     def perf(self, microseconds: float) -> str:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
         return perf_line(microseconds, self.flops, self.bytes, self.name)
-
-
-def _seen(array: Array, info: ArrayInfo) -> Array:
-    """An array in host memory as a kernel sees it."""
-    strides = [stride * array.itemsize for stride in info.strides]
-    return np.lib.stride_tricks.as_strided(array, info.shape, strides)
-
-
-def _like(part: Part) -> Array:
-    """An array of a layout, of which no element is looked at."""
-    strides = [stride * part.dtype.bytes for stride in part.strides]
-    return np.lib.stride_tricks.as_strided(np.zeros(1, part.dtype.numpy), part.shape, strides)
 
 
 def torch_einsum(

@@ -17,24 +17,16 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import IN_TORCH, DType, limits
-from tilewright.ops.prepasses import pays_widened, pays_widened_groups
-from tilewright.ops.products import BLOCK, scaled, scaled_by_blocks, scaled_in_groups
-from tilewright.ops.scaled import scaled_mm
-from tilewright.ops.scales import (
-    SCALES,
-    multiplied_as,
-    multiplied_on,
-    natural_dtype,
-    shared_rows,
-)
+from tilewright.ops.planning import Wanted
+from tilewright.ops.products import BLOCK
+from tilewright.ops.scaled import ARRAYS, ScaledExtras, scaled_mm
+from tilewright.ops.scaled_planning import plan_scaled
+from tilewright.ops.scales import SCALES, multiplied_as, natural_dtype
 from tilewright.packing import pack
-from tilewright.runtime.arrays import describe
-from tilewright.runtime.backends import arch_of, backend_named
 from tilewright.runtime.gpu_memory import device_get, device_put
-from tilewright.runtime.kernel import Bound
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import CUDA, TARGETS
+from tilewright.targets.target import CUDA
 from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
 from tilewright.tune.rivals import as_tensor
 from tilewright.tune.three_launches import ThreeLaunches
@@ -147,8 +139,6 @@ class ScaledTrial:
         out: dtype of the result; None: as `scaled_mm` has it.
         activation: what is done with each element at the end.
         schedule: how it is computed; None: as it is chosen.
-
-    ``widens`` says whether a pass of its own widens B in memory first.
     """
 
     operands: ScaledOperands
@@ -161,28 +151,18 @@ class ScaledTrial:
     def __post_init__(self) -> None:
         made, (m, n, _) = self.operands, self.operands.shape
         kinds = dtypes.dtype(made.a.dtype), dtypes.dtype(made.b.dtype)
-        self.multiplied = multiplied_as(*kinds)
-        self.out = self.out or natural_dtype(self.multiplied)
+        self.out = self.out or natural_dtype(multiplied_as(*kinds))
         blank = np.full(m * n * self.out.bytes, _UNWRITTEN, np.uint8).view(self.out.numpy).reshape(m, n)
         given = {"a": made.a, "b": made.b, "out": blank, "bias": made.bias, "zero_b": made.zero_b}
         given |= {name: getattr(made, name) for name in SCALES}
         self._there = {name: placed(array, self.target) for name, array in given.items() if array is not None}
-        if self.schedule is None:
-            arch = arch_of(backend_named(self.target), None)
-            a, b = describe(self._there["a"]), describe(self._there["b"])
-            self.multiplied = multiplied_on(a, b, TARGETS[self.target], arch)
-        arrays = {name: describe(array) for name, array in self._there.items()}
-        self.shared = shared_rows(arrays) if made.group is None else None
-        if self.shared is not None and not self.multiplied.is_float:
-            self.multiplied = dtypes.f16
-        self.widens = False
-        if self.schedule is None and self.shared is None:
-            features = arch_of(backend_named(self.target), None).features
-            if made.group is None:
-                self.widens = pays_widened(arrays, self.multiplied, features)
-            else:
-                target = TARGETS[self.target]
-                self.widens = pays_widened_groups(arrays, self.multiplied, features, target)
+        asked = Wanted(activation=self.activation, schedule=self.schedule, target=self.target)
+        arrays = {name: self._there.get(name) for name in ARRAYS}
+        self.plan = plan_scaled(arrays, asked, ScaledExtras(made.group))
+        self._one_kernel = self.plan
+        if len(self.plan.launches) > 1:
+            self._one_kernel = plan_scaled(arrays, asked, ScaledExtras(made.group, prepass=False))
+        self.multiplied = self.plan.product.kernel.constants["multiplied"]
         self.name = f"scaled_mm<{self.target}, {kinds[0]} x {kinds[1]} -> {self.out}>"
 
     def launch(self) -> Any:
@@ -203,56 +183,25 @@ class ScaledTrial:
         """The result, in host memory."""
         return np.asarray(device_get(self._there["out"]))
 
-    @property
-    def _kernel(self) -> tuple[Bound, dict[str, Any]]:
-        """The kernel, and its arrays by its names, on the host."""
-        made, (m, n, k) = self.operands, self.operands.shape
-        ones = {"scale_a": np.ones(m, np.float32), "scale_b": np.ones(n, np.float32)}
-        kernel, words = scaled(0), dict[str, Any]()
-        if self.shared is not None:
-            kernel, words = scaled_by_blocks(0), {"shared": self.shared}
-            (rows, columns), along_k = self.shared, -(-k // BLOCK)
-            ones["scale_a"] = np.ones((-(-m // rows), along_k), np.float32)
-            ones["scale_b"] = np.ones((along_k, -(-n // columns)), np.float32)
-        elif made.group is not None:
-            kernel, words = scaled_in_groups(0), {"group": made.group}
-            ones["scale_b"] = np.ones((k // made.group, n), np.float32)
-            ones["zero_b"] = np.zeros((k // made.group, n), np.float32)
-        ones["bias"] = np.zeros(n, np.float32)
-        found = {name: getattr(made, name) for name in ones}
-        terms = frozenset(name for name, array in found.items() if array is not None)
-        bound = kernel.bind(
-            multiplied=self.multiplied,
-            terms=terms,
-            activation=self.activation,
-            schedule=self.schedule,
-            **words,
-        )
-        given = {
-            name: ones[name] if array is None else _of_shape(array, ones[name].shape)
-            for name, array in found.items()
-        }
-        return bound, {"A": made.a, "B": made.b, **given}
-
-    @property
-    def _seen(self) -> list[Any]:
-        """The kernel's arrays as it is given them, in its order: packed where they are."""
-        given = self._kernel[1]
-        return [packed_on_host(array) for array in given.values()]
-
     def scheduled(self) -> Schedule:
-        """How it is computed."""
-        bound, _ = self._kernel
-        found = bound.schedule_for(*self._seen, self.result(), 1.0, target=self.target)
+        """How the product is computed."""
+        found = self.plan.schedule
         assert found is not None, "the kernel is a dataflow kernel"
         return found
 
     def verify(self) -> StoredComparison:
-        """Compare every element with the graph of what is computed, under a bound for each."""
-        bound, given = self._kernel
-        stored, schedule = self.result(), self.scheduled()
+        """Compare every element with the graph of the single kernel, under a bound for each."""
+        product, stored, schedule = self._one_kernel.product, self.result(), self.scheduled()
         how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
-        flow = bound.flow(*self._seen, stored, 1.0)
+        flow = product.kernel.flow(*product.arrays, *product.numbers)
+        tensors = [one.name for one in product.kernel.program.parameters if one.kind == "tensor"]
+        given = {"A": self.operands.a, "B": self.operands.b}
+        for parameter, name, seen in zip(
+            tensors[2:-1], product.names[2:-1], product.arrays[2:-1], strict=True
+        ):
+            array = getattr(self.operands, name, None)  # None: the result stands for it, and is not read
+            shape = seen.info.shape
+            given[parameter] = np.ones(shape, np.float32) if array is None else _of_shape(array, shape)
         return compare_flow(flow, {"D": stored}, given, {"alpha": 1.0}, how)
 
     def time(self, effort: Effort | None = None) -> Measurement:
@@ -268,7 +217,7 @@ class ScaledTrial:
         """
         made = self.operands
         strided = made.group is not None and made.b.strides[0] != made.b.itemsize
-        if self.shared is not None or strided:
+        if "shared" in self._one_kernel.product.kernel.constants or strided:
             return None
         kinds = {dtypes.dtype(array.dtype) for array in (made.a, made.b)}
         # Two kinds of fp8 are multiplied as they are by scaled_mm alone.
@@ -279,14 +228,13 @@ class ScaledTrial:
     def launches(self) -> dict[str, int]:
         """How many kernels each flow starts."""
         own = self.own_passes
-        return {OURS: 1 + self.widens} | ({} if own is None else {OUR_PASSES: own.launches})
+        return {OURS: len(self.plan.launches)} | ({} if own is None else {OUR_PASSES: own.launches})
 
     @property
     def moved(self) -> dict[str, int]:
         """What the launches of each flow read and write, every array once for each launch."""
-        own, copy = self.own_passes, 2 * math.prod(self.operands.b.shape) * self.multiplied.bytes
-        ours = {OURS: self.bytes + self.widens * copy}
-        return ours | ({} if own is None else {OUR_PASSES: own.bytes})
+        own = self.own_passes
+        return {OURS: self.plan.moved_bytes} | ({} if own is None else {OUR_PASSES: own.bytes})
 
     def three_passes(self) -> dict[str, Callable[[], object]]:
         """What is done without such a kernel, by name; nothing where the library is not installed."""

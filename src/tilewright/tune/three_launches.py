@@ -21,8 +21,7 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.ops.ending import ACTIVATIONS, saturated
 from tilewright.ops.matmul import matmul
 from tilewright.ops.products import output_dtype, plain
-from tilewright.ops.widening import widen
-from tilewright.ops.widening_groups import widen_in_groups
+from tilewright.ops.widening import widen, widen_in_groups
 from tilewright.packing import unpack
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_get, device_put

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.checking.compare import Accumulation, GemmComparison, compare_gemm
 from tilewright.checking.composed_products import compare_halves
 from tilewright.checking.sample import Operands
+from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
-from tilewright.ops.grades import F32, HALVES_OF, is_split
-from tilewright.ops.halves import Split, splitting, transposed
-from tilewright.ops.problem import Problem, problem_of
-from tilewright.ops.products import in_halves, output_dtype, plain
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.ops.grades import HALVES_OF
+from tilewright.ops.planning import ARRAYS, Wanted, plan_matmul
+from tilewright.ops.products import output_dtype
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.frameworks import Strided
-from tilewright.runtime.gpu_memory import ALIGNMENT, device_get, device_put
+from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.measure import Effort, Measurement, do_bench, first_time, measure, perf_line
@@ -88,9 +84,14 @@ class Trial:
         out: DType | None = None,
         period: int | None = None,
     ) -> None:
+        self._put(operands, target, out)
         self.bound = bound
-        self.operands = operands
-        self.target = target
+        self._arguments = (self._a, self._b if _takes_b_by_rows(bound) else self._b.T, self._c)
+        self._describe(atom, about, period)
+
+    def _put(self, operands: Operands, target: str, out: DType | None = None) -> None:
+        """Place the matrices in the memory of the target."""
+        self.operands, self.target = operands, target
         self.dtype = dtype(operands.a.dtype)
         self.out_dtype = out or output_dtype(self.dtype)
         m, n, _ = operands.shape
@@ -99,20 +100,20 @@ class Trial:
             device_put(array, target)
             for array in (operands.a, operands.b, blank.view(self.out_dtype.numpy).reshape(m, n))
         )
-        self._arguments = self._arranged()
-        self.schedule = bound.schedule_for(*self._arguments, target=target) if atom is None else None
+
+    def _describe(self, atom: MmaAtom | None, about: str, period: int | None) -> None:
+        """Find out how the kernel adds up, and name the trial."""
+        self.schedule = None
+        if atom is None:
+            self.schedule = self.bound.schedule_for(*self._arguments, target=self.target)
         if self.schedule is not None:
             period = self.schedule.promote * self.schedule.block_k or None
             about = about or _said(self.schedule)
             atom = self.schedule.atom
         if atom is None:
-            raise LaunchError(f"kernel {bound.program.name} is explicit; nearest legal choice: atom=")
+            raise LaunchError(f"kernel {self.bound.program.name} is explicit; nearest legal choice: atom=")
         self.atom, self.period = atom, period
-        self.name = f"{bound.program.name}<{target}, {self.dtype}, {about}>"
-
-    def _arranged(self) -> tuple[Any, ...]:
-        """The kernel's arguments."""
-        return self._a, self._b if _takes_b_by_rows(self.bound) else self._b.T, self._c
+        self.name = f"{self.bound.program.name}<{self.target}, {self.dtype}, {about}>"
 
     def trace(self) -> IrKernel:
         """Record the kernel for the class of these arrays."""
@@ -179,15 +180,48 @@ class Trial:
         return perf_line(microseconds, self.flops, self.bytes, self.name)
 
 
+class PlannedTrial(Trial):
+    """The launches of `matmul` for some matrices: the product, and the prepass that writes its operands.
+
+    Args:
+        operands: A (M, K) and B (K, N), in host memory.
+        target: the target that runs it.
+        precision: the precision of `matmul`.
+        schedule: how the product is computed; default: chosen for the matrices and the machine.
+    """
+
+    def __init__(
+        self, operands: Operands, target: str, precision: str = EXACT, schedule: Schedule | None = None
+    ) -> None:
+        self._put(operands, target)
+        given = dict.fromkeys(ARRAYS) | {"a": self._a, "b": self._b, "out": self._c}
+        self.plan = plan_matmul(given, Wanted(precision=precision, schedule=schedule, target=target))
+        self.bound = self.plan.product.kernel
+        self._arguments = (*self.plan.product.arrays, *self.plan.product.numbers)
+        self.halves = HALVES_OF.get(precision, 0) if "both" in self.bound.constants else 0
+        self._describe(None, "", None)
+
+    def launch(self) -> Executable:
+        """Start all launches; returns the product's executable."""
+        return self.plan.run()[-1]
+
+    def verify(self) -> GemmComparison:
+        """Compare every element of C with a reference of higher precision; of halves under their bound."""
+        if not self.halves:
+            return super().verify()
+        how = Accumulation.of(self.atom, self.period)
+        return compare_halves(self.operands.a, self.operands.b, self.result(), how, self.halves)
+
+
 def gemm_trial(
-    operands: Operands, target: str, precision: str = "exact", schedule: Schedule | None = None
+    operands: Operands, target: str, precision: str = EXACT, schedule: Schedule | None = None
 ) -> Trial:
-    """The kernel of `matmul` on some matrices.
+    """The launches of `matmul` for some matrices.
 
     Args:
         operands: A and B.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores.
+        precision: one of those of `matmul`.
         schedule: how it is computed; default: chosen for the matrices and the machine.
 
     Raises:
@@ -195,7 +229,7 @@ def gemm_trial(
         ScheduleError: the schedule is not legal for the matrices and the machine.
         ToolchainError: the target cannot reach a device.
     """
-    return Trial(plain(0).bind(precision=precision, schedule=schedule), operands, target)
+    return PlannedTrial(operands, target, precision, schedule)
 
 
 def _takes_b_by_rows(bound: Bound) -> bool:
@@ -208,77 +242,3 @@ def _said(schedule: Schedule) -> str:
     """A schedule in short."""
     tile = "x".join(str(extent) for extent in schedule.tile)
     return f"{tile}, {schedule.atom}, stages {schedule.stages}"
-
-
-# ----------------------------------------------------------------
-# F32 by halves: splitting the operands, multiplying the halves.
-
-
-class HalvesTrial(Trial):
-    """As `Trial`: the kernel that multiplies halves, behind those that make them, which are launched with it.
-
-    Args:
-        operands: A (M, K) and B (K, N) of f32, in host memory.
-        target: which target runs it.
-        precision: ``"f32"`` or ``"f16"``.
-        schedule: of the product; default: chosen.
-    """
-
-    def __init__(
-        self, operands: Operands, target: str, precision: str, schedule: Schedule | None = None
-    ) -> None:
-        self.halves = HALVES_OF[precision]
-        bound = in_halves(0, dtypes.f32).bind(
-            both=precision == F32, terms=frozenset(), activation=None, schedule=schedule
-        )
-        super().__init__(bound, operands, target)
-
-    def _arranged(self) -> tuple[Any, ...]:
-        """The halves and their units, in memory of their own, and the result, which stands for all else."""
-        infos, problem = _posed(self._a, self._b, self._c)
-        a = Split.of(self._a, infos["a"], problem.operands["a"], is_turned=False)
-        b = Split.of(self._b, infos["b"], problem.operands["b"], is_turned=True)
-        self._held = device_put(np.empty(a.bytes + b.bytes + ALIGNMENT, np.uint8), self.target)
-        start = -(-describe(self._held).pointer // ALIGNMENT) * ALIGNMENT
-        of_a, of_b = a.placed(start), b.placed(start + a.bytes)
-        both = self.halves == HALVES_OF[F32]
-        self._split = splitting((a, b), (of_a, of_b), both).prepare(0, self.target)
-        out = Strided(self._c, infos["out"])
-        row = Strided(self._c, replace(out.info, shape=out.info.shape[1:], strides=out.info.strides[1:]))
-        halves = (*of_a[:2], *(transposed(one) for one in of_b[:2]))
-        return (*halves, of_a[2], of_b[2], out, row, out, out, 1.0, 1.0)
-
-    def launch(self) -> Executable:
-        """Start all launches; gives back what multiplies."""
-        prepared, arguments, pointers = self._split
-        prepared.launch(arguments, pointers, None)
-        return super().launch()
-
-    def verify(self) -> GemmComparison:
-        """Compare every element of C under the bound of halves."""
-        how = Accumulation.of(self.atom, self.period)
-        return compare_halves(self.operands.a, self.operands.b, self.result(), how, self.halves)
-
-
-def graded_trial(
-    operands: Operands, target: str, precision: str = "exact", schedule: Schedule | None = None
-) -> Trial:
-    """The kernel of `matmul` on some matrices, as `gemm_trial`, by halves where `matmul` multiplies these.
-
-    Args:
-        operands: A and B.
-        target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        precision: one of those of `matmul`.
-        schedule: how it is computed; default: chosen for the matrices and the machine.
-    """
-    out = np.empty((operands.a.shape[0], operands.b.shape[1]), operands.a.dtype)
-    infos, problem = _posed(operands.a, operands.b, out)
-    if is_split(infos, problem, precision, schedule, target):
-        return HalvesTrial(operands, target, precision, schedule)
-    return gemm_trial(operands, target, "exact" if precision in HALVES_OF else precision, schedule)
-
-
-def _posed(a: Any, b: Any, out: Any) -> tuple[dict[str, ArrayInfo], Problem]:
-    """What arrays are, and the problem that they pose."""
-    infos = {name: describe(array) for name, array in zip(("a", "b", "out"), (a, b, out), strict=True)}
-    return infos, problem_of(infos)

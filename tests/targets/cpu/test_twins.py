@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.complex_planning import ComplexWanted, product_of_complex
+from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.runtime import native
 
 from .test_vector_code import loops, vectorised
@@ -100,8 +100,8 @@ def test_rows_that_only_one_of_both_needs_are_filled() -> None:
 def test_both_parts_are_one_loop_of_vectors(toolchain: native.Toolchain, tmp_path: Path) -> None:
     """Of A, of a panel of B and of the result, in whole runs."""
     out = np.empty((M, N), np.complex64)
-    product = product_of_complex({"a": A, "b": B, "c": None, "out": out}, ComplexWanted(target="cpu"))
-    (ran,) = product.launch()
+    product = plan_complex({"a": A, "b": B, "c": None, "out": out}, ComplexWanted(target="cpu"))
+    (ran,) = product.run()
     lines, _ = vectorised(toolchain, ran.source, tmp_path)
     both = {
         places: body

@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.ops import (
     attention,
     col2im,
-    complex_planning,
+    complex_matmul,
     einsum,
     gated_matmul,
     gemm_chain,
@@ -41,7 +41,7 @@ LIBRARY = str(Path(tw.__file__).parent)
 OPERATIONS = (
     attention,
     col2im,
-    complex_planning,
+    complex_matmul,
     einsum,
     gated_matmul,
     gemm_chain,
