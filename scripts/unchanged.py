@@ -68,7 +68,7 @@ from tilewright.runtime.host import CpuBackend  # noqa: E402
 from tilewright.runtime.kernel import Bound  # noqa: E402
 from tilewright.runtime.plans import Plan  # noqa: E402
 from tilewright.schedule.choice import candidates  # noqa: E402
-from tilewright.targets.c_names import KEYWORDS  # noqa: E402
+from tilewright.targets.dialect import KEYWORDS  # noqa: E402
 from tilewright.targets.target import CPU, CUDA, HIP, HOST, TARGETS, Target, owner  # noqa: E402
 
 # ---------------------------------------------------------------- the calls

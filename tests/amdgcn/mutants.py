@@ -24,7 +24,7 @@ from tests.targets.hip.test_turns import SMALL
 
 import tilewright as tw
 from tilewright.amdgcn import ListingError, execute
-from tilewright.amdgcn.flow import Wait
+from tilewright.amdgcn.decode import WaitStep
 from tilewright.amdgcn.state import Waves
 from tilewright.inspect.isa import execute_listing
 from tilewright.ops.products import plain
@@ -158,9 +158,9 @@ class Subject(NamedTuple):
     def idle_waits(self) -> set[int]:
         """Lines of waits at which, whatever the extents, nothing was on its way that they wait for."""
         executed, needed = set[int](), set[int]()
-        run = Wait.run
+        run = WaitStep.run
 
-        def watched(step: Wait, waves: Waves) -> None:
+        def watched(step: WaitStep, waves: Waves) -> None:
             waits = waves.waits
             before = {stream: done.copy() for stream, done in waits.done.items()}
             run(step, waves)
@@ -168,7 +168,7 @@ class Subject(NamedTuple):
             if any((waits.done[stream] > done).any() for stream, done in before.items()):
                 needed.add(step.line)
 
-        with patch.object(Wait, "run", watched):
+        with patch.object(WaitStep, "run", watched):
             assert all(self.is_right(self.text, shape) for shape in self.shapes)
         return executed - needed
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tilewright.amdgcn import (
-    HazardError,
     MisalignedError,
     OutOfBoundsError,
     RegisterError,
     UnknownInstructionError,
+    WaitStateError,
     execute,
 )
 from tilewright.amdgcn.decode import family_of, step_of
@@ -89,7 +89,7 @@ def test_wait_states(before: list[str], states: int, then: str, said: str) -> No
         run("gfx942", *body, *nops, then)
     for nops in ([f"s_nop {states - 2}"], ["s_nop 0"] * (states - 1)):
         with pytest.raises(
-            HazardError, match=rf"{said}.* takes {states} wait states .* are {states - 1}; .*s_nop 0 "
+            WaitStateError, match=rf"{said}.* takes {states} wait states .* are {states - 1}; .*s_nop 0 "
         ):
             run("gfx942", *body, *nops, then)
 
@@ -97,9 +97,9 @@ def test_wait_states(before: list[str], states: int, then: str, said: str) -> No
 def test_matrix_instructions_of_gfx90a_take_twice_as_many_passes() -> None:
     before = [*OPERANDS, "v_mfma_f32_32x32x8f16 v[4:19], v[0:1], v[2:3], 0"]
     run("gfx90a", *before, "s_nop 15", "s_nop 2", "v_add_f32_e32 v4, v4, v4")
-    with pytest.raises(HazardError, match="takes 19 wait states between, and there are 18"):
+    with pytest.raises(WaitStateError, match="takes 19 wait states between, and there are 18"):
         run("gfx90a", *before, "s_nop 15", "s_nop 1", "v_add_f32_e32 v4, v4, v4")
-    with pytest.raises(HazardError, match="nearest: s_nop 15 and s_nop 2 before it"):
+    with pytest.raises(WaitStateError, match="nearest: s_nop 15 and s_nop 2 before it"):
         run("gfx90a", *before, "v_add_f32_e32 v4, v4, v4")
 
 
@@ -125,7 +125,7 @@ def test_m0_is_not_used_at_once() -> None:
     load = "global_load_lds_dword v1, s[2:3]"
     run("gfx942", *body, "s_nop 0", load, "s_waitcnt vmcnt(0)")
     with pytest.raises(
-        HazardError, match="a use of m0 of line 7 by global_load_lds_dword takes 1 wait states"
+        WaitStateError, match="a use of m0 of line 7 by global_load_lds_dword takes 1 wait states"
     ):
         run("gfx942", *body, load, "s_waitcnt vmcnt(0)")
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.amdgcn.decode import family_of, step_of
-from tilewright.amdgcn.lds import Lds
 from tilewright.amdgcn.operands import SGPR, operand
+from tilewright.amdgcn.space import Lds
 from tilewright.amdgcn.state import Waves
 from tilewright.amdgcn.text import instruction
 

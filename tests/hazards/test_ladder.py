@@ -11,7 +11,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.targets import cuda
 from tilewright.targets.reference import Kind, run
-from tilewright.targets.simt.registers import held_at_multiplies, registers_of
+from tilewright.targets.simt.legality import held_at_multiplies, registers_of
 from tilewright.views.transforms import Slice
 
 from .kernels import gemm_arrays

@@ -10,7 +10,7 @@ from tests.amdgcn.mutants import RECORD, RINGS
 from tests.amdgcn.test_by_hand import CASES
 from tests.targets.hip.members import MEMBERS
 
-from tilewright.amdgcn.known import known_mnemonics
+from tilewright.amdgcn.decode import known_mnemonics
 
 PAGE = (Path(__file__).parents[2] / "docs" / "amd_listing.md").read_text(encoding="utf-8")
 LEAST = 40

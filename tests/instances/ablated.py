@@ -20,8 +20,7 @@ from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.runtime import amdgcn
 from tilewright.runtime.executable import Executable
 from tilewright.targets.amd import GFX1151
-from tilewright.targets.hip.emit import HIP_RULES
-from tilewright.targets.hip.lowering import PASSES
+from tilewright.targets.hip.emit import HIP_RULES, PASSES
 from tilewright.targets.hip.prelude import DIALECT
 from tilewright.targets.simt.banks import Serving, spread_over_banks
 from tilewright.targets.simt.emit import emit_text

@@ -21,7 +21,7 @@ from tilewright.schedule.choice import candidates
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets import cuda
-from tilewright.targets.cuda.lowering import lower
+from tilewright.targets.cuda.emit import lower
 from tilewright.targets.nvidia import ARCHITECTURES
 from tilewright.targets.simt.banks import passes_per_access
 

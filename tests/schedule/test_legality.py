@@ -14,7 +14,7 @@ from tilewright.lang.program import Program
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
 from tilewright.schedule.resources import Case
-from tilewright.targets.cuda.lowering import lower
+from tilewright.targets.cuda.emit import lower
 
 from .drawing import compared
 from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, expanded, flow_of, specs

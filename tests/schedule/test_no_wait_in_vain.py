@@ -14,7 +14,7 @@ from tilewright.ir.async_ops import BulkWait, ClusterBarrier, MmaWait, RoleBarri
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import AsyncWait, Barrier, Block, Fill, Op, WarpBarrier
 from tilewright.passes.idle_waits import drop_idle_waits
-from tilewright.targets.cuda.lowering import lower
+from tilewright.targets.cuda.emit import lower
 from tilewright.targets.reference import run
 
 from .forms import FORMS, HOPPER, expanded

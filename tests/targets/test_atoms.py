@@ -15,7 +15,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 from tilewright.targets.atoms import wgmma
-from tilewright.targets.cuda.instructions import Form, function
+from tilewright.targets.cuda.instructions import AsyncForm, function
 from tilewright.targets.cuda.legality import violations
 from tilewright.threads.distribution import Distribution, Mode
 
@@ -84,7 +84,9 @@ def test_nothing_is_read_from_a_name(atom: MmaAtom) -> None:
     called = replace(atom, name="fma.mma.wgmma")
     assert function(called) == function(atom)
     if atom.asynchronous:
-        assert function(called, Form(from_registers=True)) == function(atom, Form(from_registers=True))
+        assert function(called, AsyncForm(from_registers=True)) == function(
+            atom, AsyncForm(from_registers=True)
+        )
         return
     texts = []
     for chosen in (atom, called):

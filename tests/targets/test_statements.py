@@ -16,16 +16,16 @@ from tilewright.targets.statements import (
     Comment,
     Declare,
     Do,
-    Loop,
+    ForLoop,
+    InnerScope,
     Printer,
-    Scope,
     call,
     code,
     joined,
     named,
+    tidy,
     used,
 )
-from tilewright.targets.tidy import tidy
 
 INT = named("int")
 FIRST = code("{} == 0", named("tid"))
@@ -54,12 +54,18 @@ def test_a_piece_names_what_its_parts_name_and_no_word_of_its_template() -> None
 
 
 def test_what_nothing_names_is_not_declared() -> None:
-    body = [declare("a"), declare("b", "a"), declare("c"), Scope([declare("a"), do("g", "a")]), do("f", "c")]
+    body = [
+        declare("a"),
+        declare("b", "a"),
+        declare("c"),
+        InnerScope([declare("a"), do("g", "a")]),
+        do("f", "c"),
+    ]
     assert text(body) == "int c = 1;\n{\n  int a = 1;\n  g(a);\n}\nf(c);"
 
 
 def test_a_declaration_stays_for_what_is_used_in_a_body_or_a_head() -> None:
-    loop = Loop(
+    loop = ForLoop(
         INT, named("i"), Code("0"), code("{} < {}", named("i"), named("n")), Code("1"), [do("f", "a")]
     )
     assert text([declare("n"), declare("a"), loop]) == (
@@ -73,7 +79,7 @@ def test_what_must_be_declared_is() -> None:
 
 def test_ways_in_which_nothing_is_done_are_left_out() -> None:
     asked = [Arm(code("{}", named(each)), []) for each in "ab"]
-    assert text([Branch(asked), Scope([Comment("nothing")]), do("f")]) == "f();"
+    assert text([Branch(asked), InnerScope([Comment("nothing")]), do("f")]) == "f();"
     asked[1].body.append(do("g"))
     assert text([Branch([*asked, Arm(None, [])])]) == "if (a) {\n}\nelse if (b) {\n  g();\n}"
 

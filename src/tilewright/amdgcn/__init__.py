@@ -6,9 +6,9 @@ numbers that were never written, WMMA whose lanes are not replicated. See ``docs
 assumed and what is not modelled.
 """
 
+from tilewright.amdgcn.decode import known_mnemonics
 from tilewright.amdgcn.faults import (
     DeadlockError,
-    HazardError,
     LdsRaceError,
     ListingError,
     ListingParseError,
@@ -21,20 +21,19 @@ from tilewright.amdgcn.faults import (
     UninitialisedError,
     UnknownInstructionError,
     UnreplicatedLanesError,
+    WaitStateError,
 )
-from tilewright.amdgcn.known import known_mnemonics
-from tilewright.amdgcn.launch import Execution, execute
+from tilewright.amdgcn.launch import ListingExecution, execute
 from tilewright.amdgcn.text import Instruction, KernelListing, Listing, read_listing
 
 __all__ = [
     "DeadlockError",
-    "Execution",
-    "HazardError",
     "Instruction",
     "KernelListing",
     "LdsRaceError",
     "Listing",
     "ListingError",
+    "ListingExecution",
     "ListingParseError",
     "MisalignedError",
     "MissedBarrierError",
@@ -45,6 +44,7 @@ __all__ = [
     "UninitialisedError",
     "UnknownInstructionError",
     "UnreplicatedLanesError",
+    "WaitStateError",
     "execute",
     "known_mnemonics",
     "read_listing",

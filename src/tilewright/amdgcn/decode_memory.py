@@ -1,30 +1,167 @@
-"""Decodes loads, stores and atomics."""
+"""Decode loads, stores and atomics into steps."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.access import Access, access_of
-from tilewright.amdgcn.atomics import ATOMICS, COMPARING
-from tilewright.amdgcn.buffers import BufferStep
 from tilewright.amdgcn.faults import UnknownInstructionError
 from tilewright.amdgcn.lanes import Exchange
-from tilewright.amdgcn.lds_steps import LdsAtomic, LdsStep, LoadToLds
 from tilewright.amdgcn.memory import (
+    ATOMICS,
+    COMPARING,
+    AccessForm,
     Address,
+    BufferStep,
     FlatStep,
     GlobalAtomic,
     GlobalLoad,
+    GlobalStep,
     GlobalStore,
     ScalarLoad,
     ScratchStep,
+    access_of,
+    apply,
+    typed_values,
+    words_of,
 )
-from tilewright.amdgcn.state import Family
-from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.operands import M0, SGPR, ListingOperand
+from tilewright.amdgcn.state import Array, InstructionSet, Waves
+from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import Instruction
+
+# ---------------------------------------------------------------- steps that access LDS
+#
+# This includes loads from global memory straight into LDS.
+
+
+UNWRITTEN = "loaded from LDS that nothing was stored to"
+
+
+class LdsStep(GlobalStep):
+    """Loads from LDS, or stores to it, at one or two offsets from the lane's address.
+
+    Args:
+        instruction: as the listing has it.
+        address: the operand that holds the lane's address.
+        access: what each lane loads or stores at each offset.
+        offsets: in bytes.
+        destination: the registers that are loaded.
+        data: the registers that are stored, for each offset.
+    """
+
+    def __init__(
+        self,
+        instruction: Instruction,
+        address: ListingOperand,
+        access: AccessForm,
+        offsets: Sequence[int],
+        destination: Sequence[int] = (),
+        data: Sequence[int] = (),
+    ) -> None:
+        super().__init__(instruction, Address(address, None, {}), access, destination, data)
+        self.loads = ("lds", self.loads[1])
+        self.offsets = tuple(offsets)
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        base = self.address(waves).astype(np.int64)
+        flight = waves.waits.issue("lds", waves.at, self.destination, self.line, self.text)
+        each = self.access.registers
+        found: list[Array] = []
+        unknown: list[Array] = []
+        for number, offset in enumerate(self.offsets):
+            address = (base + offset) & 0xFFFFFFFF  # a base may be negative
+            places = waves.lds.places(waves, address, self.access.size, self)
+            waves.lds.record(waves, places, self.access.size, self, flight, bool(self.data))
+            if self.data:
+                self._store(waves, places, self.data[number * each : (number + 1) * each])
+            else:
+                found += waves.lds.load(places, self.access.size)
+                unknown += waves.lds.unknown.load(places, self.access.size)
+        if self.destination:
+            some = any(np.where(waves.mask, word, 0).any() for word in unknown)
+            self.put(waves, found, unknown if some else None, f"{UNWRITTEN} (line {self.line})")
+
+    def _store(self, waves: Waves, places: Array, data: Sequence[int]) -> None:
+        size = self.access.size
+        waves.lds.store(places, size, self.words(waves, data), waves.mask)
+        bits = [np.zeros((1, 1), np.uint32) if word is None else word for word in self.unknown(waves, data)]
+        waves.lds.unknown.store(places, size, bits, waves.mask)
+
+
+class LdsAtomic(GlobalStep):
+    """An atomic on LDS."""
+
+    def __init__(
+        self,
+        instruction: Instruction,
+        address: ListingOperand,
+        dtype: str,
+        function: Any,
+        destination: Sequence[int],
+        data: Sequence[int],
+    ) -> None:
+        super().__init__(
+            instruction,
+            Address(address, None, instruction.modifiers),
+            AccessForm(np.dtype(dtype).itemsize),
+            destination,
+            data,
+        )
+        self.loads = ("lds", self.loads[1])
+        self.dtype, self.function = dtype, function
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        if not waves.undefined.isdisjoint(self.data):
+            self.require_known(waves)
+        places = waves.lds.places(waves, self.address(waves).astype(np.int64), self.access.size, self)
+        flight = waves.waits.issue("lds", waves.at, self.destination, self.line, self.text)
+        waves.lds.record(waves, places, self.access.size, self, flight, writes=True, atomic=True)
+        old = apply(
+            waves.lds,
+            places,
+            self.dtype,
+            self.function,
+            typed_values(self.words(waves), self.dtype),
+            waves.mask,
+        )
+        if self.destination:
+            unknown = waves.lds.unknown.load(places, self.access.size)
+            some = any(np.where(waves.mask, word, 0).any() for word in unknown)
+            self.put(waves, words_of(old), unknown if some else None, f"{UNWRITTEN} (line {self.line})")
+
+
+class LoadToLds(GlobalStep):
+    """A load from global memory into LDS: to a place that m0 says, one lane behind another."""
+
+    def __init__(self, instruction: Instruction, address: Address, access: AccessForm) -> None:
+        super().__init__(instruction, address, access)
+        self.reads = (*self.reads, SGPR + M0)
+        self.touched = frozenset((*self.touched, SGPR + M0))
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        size = self.access.size
+        waves.require_defined((SGPR + M0,), "an address in LDS", self.line, self.text)
+        places = waves.arrays.places(self.address(waves), size, waves.mask, "a load", self.line, self.text)
+        words = waves.arrays.load(places, size)
+        first = (waves.scalar[M0, waves.at] & np.uint32(0xFFFF)).astype(np.int64)[
+            :, None
+        ] + self.address.offset
+        to = waves.lds.places(waves, first + np.arange(waves.lanes) * max(size, 4), size, self)
+        flight = waves.waits.issue("vm", waves.at, (), self.line, self.text)
+        waves.lds.record(waves, to, size, self, flight, writes=True)
+        waves.lds.store(to, size, words, waves.mask)
+        waves.lds.unknown.store(to, size, [np.zeros((1, 1), np.uint32)] * len(words), waves.mask)
+
+
+# ---------------------------------------------------------------- decoding
+
 
 _MEMORY = re.compile(r"^(global|flat|scratch)_(load|store)_(\w+)$")
 _BUFFER = re.compile(r"^buffer_(load|store)_(\w+)$")
@@ -36,7 +173,7 @@ _LDS_ATOMIC = re.compile(r"^ds_(\w+?)(_rtn)?(_[a-z]+\d+)$")
 _HINTS = {"glc", "slc", "dlc", "sc0", "sc1", "nt", "offset"}
 
 
-def memory_step(instruction: Instruction, family: Family) -> Step | None:
+def memory_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
     """The step of an instruction that accesses memory, or None for others."""
     name = instruction.mnemonic
     if name.startswith("ds_"):
@@ -70,7 +207,7 @@ def _address(instruction: Instruction, vector: int, scalar: int) -> Address:
     )
 
 
-def _vector(instruction: Instruction, space: str, way: str, access: Access) -> Step:
+def _vector(instruction: Instruction, space: str, way: str, access: AccessForm) -> DecodedStep:
     steps: dict[str, Any] = {"scratch": ScratchStep, "flat": FlatStep}
     loads = way == "load"
     address = _address(instruction, 1 if loads else 0, 2)
@@ -80,7 +217,9 @@ def _vector(instruction: Instruction, space: str, way: str, access: Access) -> S
             f"{instruction.mnemonic} takes {access.registers} registers, not {len(registers)}"
         )
     of = steps.get(space, GlobalLoad if loads else GlobalStore)
-    made: Step = of(instruction, address, access, registers if loads else (), () if loads else registers)
+    made: DecodedStep = of(
+        instruction, address, access, registers if loads else (), () if loads else registers
+    )
     return made
 
 
@@ -91,7 +230,7 @@ def operation(name: str) -> tuple[str, Any] | None:
     return ATOMICS.get(name)
 
 
-def _atomic(instruction: Instruction, name: str) -> Step | None:
+def _atomic(instruction: Instruction, name: str) -> DecodedStep | None:
     found = operation(name)
     if found is None:
         return None
@@ -110,7 +249,7 @@ def _swapped_if_equal(old: Any, new: Any, compared: Any) -> Any:
     return np.where(old == compared, new, old)
 
 
-def _lds(instruction: Instruction, name: str) -> Step | None:
+def _lds(instruction: Instruction, name: str) -> DecodedStep | None:
     operands, modifiers = instruction.operands, instruction.modifiers
     if unknown := set(modifiers) - ({"offset0", "offset1"} if _PAIR.match(name) else {"offset"}):
         raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {name}")
@@ -134,7 +273,7 @@ def _lds(instruction: Instruction, name: str) -> Step | None:
     return _lds_atomic(instruction, name)
 
 
-def _lds_atomic(instruction: Instruction, name: str) -> Step | None:
+def _lds_atomic(instruction: Instruction, name: str) -> DecodedStep | None:
     match = _LDS_ATOMIC.match(name)
     found = operation(match.group(1) + match.group(3)) if match else None
     if match is None or found is None:

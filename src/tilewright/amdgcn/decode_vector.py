@@ -1,4 +1,4 @@
-"""Decodes vector instructions that compute numbers of lanes from numbers of lanes."""
+"""Decode vector instructions, which compute lanes from lanes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.compares import COMPARISONS
 from tilewright.amdgcn.faults import UnknownInstructionError
-from tilewright.amdgcn.floats import FLOATS
+from tilewright.amdgcn.floats import COMPARISONS, FLOATS, narrow_pair, widen, widen_pair
 from tilewright.amdgcn.integers import INTEGERS
 from tilewright.amdgcn.lanes import DPP, Dpp, Permute16, ReadLane, WriteLane, counted
-from tilewright.amdgcn.operands import EXEC, VCC, Operand
-from tilewright.amdgcn.packed import choices
-from tilewright.amdgcn.readers import SELECTS, MaskWriter, Reader, VectorWriter, words_read
-from tilewright.amdgcn.rows import Row, row
-from tilewright.amdgcn.state import Family, Waves
-from tilewright.amdgcn.steps import Compute1, Step
+from tilewright.amdgcn.operands import EXEC, VCC, ListingOperand
+from tilewright.amdgcn.packed import (
+    PACKED,
+    both_halves,
+    choices,
+    dot_of_bytes,
+    dot_of_halves,
+    mixed,
+    mixed_readers,
+    mov_pair,
+    packed_readers,
+    rounded_to_half,
+)
+from tilewright.amdgcn.readers import SELECTS, MaskWriter, OperandReader, VectorWriter, words_read
+from tilewright.amdgcn.state import InstructionSet, Waves
+from tilewright.amdgcn.steps import Compute1, DecodedStep, OpcodeRow, row
 from tilewright.amdgcn.text import Instruction
 
-VECTOR: dict[str, Row] = {**INTEGERS, **FLOATS}
+VECTOR: dict[str, OpcodeRow] = {**INTEGERS, **FLOATS}
 _SUFFIX = re.compile(r"_(?:e32|e64_dpp|e64|dpp8|dpp|sdwa)$")
 _COMPARE = re.compile(r"^v_cmp(x?)_(\w+)$")
 _KNOWN = {
@@ -45,7 +54,7 @@ def bare(mnemonic: str) -> str:
     return _SUFFIX.sub("", mnemonic)
 
 
-def vector_step(instruction: Instruction, family: Family) -> Step | None:
+def vector_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
     """The step of a vector instruction, or None for others."""
     name = bare(instruction.mnemonic)
     if (step := _between_lanes(instruction, name, family)) is not None:
@@ -59,7 +68,7 @@ def vector_step(instruction: Instruction, family: Family) -> Step | None:
     return _computed(instruction, family, name, VECTOR[name])
 
 
-def _between_lanes(instruction: Instruction, name: str, family: Family) -> Step | None:
+def _between_lanes(instruction: Instruction, name: str, family: InstructionSet) -> DecodedStep | None:
     operands = instruction.operands
     if name == "v_readfirstlane_b32":
         return ReadLane(instruction, operands[0], operands[1], None)
@@ -76,12 +85,12 @@ def _between_lanes(instruction: Instruction, name: str, family: Family) -> Step 
     return None
 
 
-def implied(index: int, family: Family) -> Operand:
+def implied(index: int, family: InstructionSet) -> ListingOperand:
     """The mask of lanes that begins at a scalar register, as an operand."""
-    return Operand("", "s", index, family.lanes // 32)
+    return ListingOperand("", "s", index, family.lanes // 32)
 
 
-def _computed(instruction: Instruction, family: Family, name: str, of: Row) -> Step:
+def _computed(instruction: Instruction, family: InstructionSet, name: str, of: OpcodeRow) -> DecodedStep:
     operands = list(instruction.operands)
     results = operands[: len(of.results)]
     sources = operands[len(of.results) :]
@@ -100,7 +109,7 @@ def _computed(instruction: Instruction, family: Family, name: str, of: Row) -> S
     halves = choices(instruction.modifiers, "op_sel", len(kinds) + 1, 0)
     selects = [instruction.modifiers.get(f"src{i}_sel", "") for i in range(len(kinds))]
     readers = [
-        Reader(item, kind, vector=True, high=bool(half), select=select)
+        OperandReader(item, kind, vector=True, high=bool(half), select=select)
         for item, kind, half, select in zip(sources, kinds, halves, selects, strict=False)
     ]
     writers: list[Any] = [
@@ -111,14 +120,14 @@ def _computed(instruction: Instruction, family: Family, name: str, of: Row) -> S
     return _moved(step, instruction, family)
 
 
-def _moved(step: Compute1, instruction: Instruction, family: Family) -> Step:
+def _moved(step: Compute1, instruction: Instruction, family: InstructionSet) -> DecodedStep:
     if any(name in instruction.modifiers for name in DPP):
         return Dpp(step, instruction.modifiers, family.lanes)
     return step
 
 
 def _writer(
-    item: Operand, kind: str, instruction: Instruction, family: Family, keeps: bool, high: bool
+    item: ListingOperand, kind: str, instruction: Instruction, family: InstructionSet, keeps: bool, high: bool
 ) -> Any:
     if item.bank != "v":
         raise UnknownInstructionError(f"{item.text} is no vector register")
@@ -134,7 +143,7 @@ def _writer(
 class PartWriter(VectorWriter):
     """Writes a byte or a half of a register; the rest stays or becomes zero (SDWA)."""
 
-    def __init__(self, item: Operand, kind: str, first: int, bits: int, keeps_rest: bool) -> None:
+    def __init__(self, item: ListingOperand, kind: str, first: int, bits: int, keeps_rest: bool) -> None:
         super().__init__(item, kind)
         self.partial = True
         self.first, self.part, self.keeps_rest = first, (1 << bits) - 1, keeps_rest
@@ -177,7 +186,9 @@ def _saturated(compute: Any, instruction: Instruction, kind: str) -> Any:
     )
 
 
-def _comparison(instruction: Instruction, family: Family, form: str, writes_exec: bool) -> Step | None:
+def _comparison(
+    instruction: Instruction, family: InstructionSet, form: str, writes_exec: bool
+) -> DecodedStep | None:
     if form not in COMPARISONS:
         return None
     kinds, compute = COMPARISONS[form]
@@ -190,7 +201,7 @@ def _comparison(instruction: Instruction, family: Family, form: str, writes_exec
     selects = [instruction.modifiers.get(f"src{i}_sel", "") for i in range(2)]
     halves = choices(instruction.modifiers, "op_sel", 2, 0)
     readers = [
-        Reader(item, kind, vector=True, high=bool(half), select=select)
+        OperandReader(item, kind, vector=True, high=bool(half), select=select)
         for item, kind, half, select in zip(operands, kinds, halves, selects, strict=True)
     ]
     if any(name in instruction.modifiers for name in DPP):
@@ -214,3 +225,163 @@ class ExecCompare(Compute1):
         self.run(waves)
         for writer in self.writers:
             writer.put_undefined(waves, None, "")
+
+
+# ----------------------------------------------------------------
+#
+# Packed numbers, dot products, mixed formats, and 8-bit formats.
+
+
+MIXED = (
+    "v_fma_mix_f32",
+    "v_fma_mixlo_f16",
+    "v_fma_mixhi_f16",
+    "v_mad_mix_f32",
+    "v_mad_mixlo_f16",
+    "v_mad_mixhi_f16",
+)
+NARROWED = {"v_cvt_pk_fp8_f32": "fp8", "v_cvt_pk_bf8_f32": "bf8"}
+WIDENED = {"v_cvt_f32_fp8": "fp8", "v_cvt_f32_bf8": "bf8"}
+WIDENED_PAIRS = {"v_cvt_pk_f32_fp8": "fp8", "v_cvt_pk_f32_bf8": "bf8"}
+DOTS = {
+    "v_dot4_i32_i8": (True, True),
+    "v_dot4_u32_u8": (False, False),
+    "v_dot4c_i32_i8": (True, True),
+    "v_dot4_i32_iu8": (False, False),
+}
+HALF_DOTS = ("v_dot2_f32_f16", "v_dot2c_f32_f16", "v_dot2acc_f32_f16")
+BIT_TABLES = {"v_bitop3_b32": "u32", "v_bitop3_b16": "u16"}
+SPECIAL = (*BIT_TABLES, *PACKED, *MIXED, *NARROWED, *WIDENED, *WIDENED_PAIRS, *DOTS, *HALF_DOTS)
+
+
+def packed_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
+    """The step of such an instruction, or None for others."""
+    name = bare(instruction.mnemonic)
+    if name not in SPECIAL:
+        return None
+    if name in BIT_TABLES:
+        return _by_table(instruction, BIT_TABLES[name])
+    if unknown := set(instruction.modifiers) - {
+        "op_sel",
+        "op_sel_hi",
+        "neg_lo",
+        "neg_hi",
+        "clamp",
+        "src0_sel",
+    }:
+        raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {name}")
+    if "clamp" in instruction.modifiers and name not in DOTS:
+        raise UnknownInstructionError(f"no meaning is known for clamp of {name}")
+    if name in PACKED:
+        return _packed(instruction, name)
+    if name in MIXED:
+        return _mixed(instruction, name)
+    if name in DOTS or name in HALF_DOTS:
+        return _dot(instruction, name)
+    return _narrow(instruction, name, family)
+
+
+def _by_table(instruction: Instruction, kind: str) -> DecodedStep:
+    """Each bit of the result from the three bits of the operands, by a table of eight."""
+    if unknown := set(instruction.modifiers) - {"bitop3"}:
+        raise UnknownInstructionError(f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}")
+    table = int(instruction.modifiers.get("bitop3", "0"), 0)
+    to, first, second, third = instruction.operands
+
+    def compute(a: Any, b: Any, c: Any) -> Any:
+        found = a & ~a
+        for line in (line for line in range(8) if table >> line & 1):
+            found = found | (a if line & 4 else ~a) & (b if line & 2 else ~b) & (c if line & 1 else ~c)
+        return found
+
+    readers = [OperandReader(item, kind, vector=True) for item in (first, second, third)]
+    return Compute1(instruction, readers, [VectorWriter(to, kind)], compute)
+
+
+def _packed(instruction: Instruction, name: str) -> DecodedStep:
+    kind, count, function = PACKED[name]
+    to, *operands = instruction.operands
+    if name == "v_pk_fmac_f16":
+        operands = [*operands, to]
+    if len(operands) != count:
+        raise UnknownInstructionError(f"{name} takes {count} operands, not {len(operands)}")
+    readers = packed_readers(operands, kind, instruction.modifiers)
+    writer = VectorWriter(to, "u64" if kind.endswith("32") else "u32")
+    if name == "v_pk_mov_b32":  # `op_sel` chooses the half of both operands, one for each result
+        return Compute1(instruction, readers[:2], [writer], mov_pair, _halves_tracked(1, kind))
+    compute = both_halves(function, count)
+    return Compute1(instruction, readers, [writer], compute, _halves_tracked(count, kind))
+
+
+def _halves_tracked(count: int, kind: str) -> Any:
+    """Each result is undefined where an operand of its own half is."""
+    bits = int(kind[1:])
+    narrow, wide = np.dtype(f"u{bits // 8}"), np.dtype(f"u{bits // 4}")
+
+    def track(values: Any, shadows: Any) -> Any:
+        shape = np.broadcast_shapes(*(value.shape for value in values))
+        parts = []
+        for half in (shadows[:count], shadows[count:]):
+            hit = np.zeros(shape, np.bool_)
+            for shadow in half:
+                if shadow is not None:
+                    hit = hit | (shadow != 0)
+            parts.append(np.where(hit, np.array(-1).astype(narrow), np.array(0, narrow)).astype(wide))
+        return parts[0] | (parts[1] << wide.type(bits))
+
+    return track
+
+
+def _mixed(instruction: Instruction, name: str) -> DecodedStep:
+    to, *operands = instruction.operands
+    readers = mixed_readers(operands, instruction.modifiers)
+    if name.endswith("_f32"):
+        return Compute1(instruction, readers, [VectorWriter(to, "f32")], mixed)
+    writer = VectorWriter(to, "f16", high="mixhi" in name, keeps=True)
+    return Compute1(instruction, readers, [writer], lambda a, b, c: rounded_to_half(mixed(a, b, c)))
+
+
+def _dot(instruction: Instruction, name: str) -> DecodedStep:
+    to, *operands = instruction.operands
+    if len(operands) == 2:
+        operands = [*operands, to]
+    writer = VectorWriter(to, "u32")
+    if name in HALF_DOTS:
+        if instruction.modifiers.keys() & {"op_sel", "neg_lo", "neg_hi"}:
+            raise UnknownInstructionError(f"no meaning is known for the modifiers of {name}")
+        low = packed_readers(operands[:2], "f16", {})
+        readers = [*low[:2], OperandReader(operands[2], "f32", vector=True), *low[2:]]
+        return Compute1(instruction, readers, [VectorWriter(to, "f32")], dot_of_halves)
+    signs = DOTS[name]
+    if name == "v_dot4_i32_iu8":
+        negated = choices(instruction.modifiers, "neg_lo", 3, 0)
+        signs = bool(negated[0]), bool(negated[1])
+    compute = dot_of_bytes(signs, "clamp" in instruction.modifiers)
+    return Compute1(
+        instruction, [OperandReader(item, "u32", vector=True) for item in operands], [writer], compute
+    )
+
+
+def _narrow(instruction: Instruction, name: str, family: InstructionSet) -> DecodedStep:
+    if family.lanes != 64:
+        raise UnknownInstructionError(f"{family.name} has no {name}")
+    to, *operands = instruction.operands
+    upper = choices(instruction.modifiers, "op_sel", 3, 0)
+    if name in NARROWED:
+        readers = [OperandReader(item, "f32", vector=True) for item in operands]
+        writer = VectorWriter(to, "u16", high=bool(upper[2]), keeps=True)
+        return Compute1(instruction, readers, [writer], narrow_pair(NARROWED[name]))
+    select = instruction.modifiers.get("src0_sel", "")
+    if name in WIDENED:
+        byte = int(select[-1]) if select.startswith("BYTE_") else 0
+        if select and not select.startswith("BYTE_"):
+            raise UnknownInstructionError(f"no meaning is known for src0_sel:{select} of {name}")
+        return Compute1(
+            instruction,
+            [OperandReader(operands[0], "u32", vector=True)],
+            [VectorWriter(to, "f32")],
+            widen(WIDENED[name], byte),
+        )
+    high = select == "WORD_1" or bool(upper[0])
+    reader = OperandReader(operands[0], "u16", vector=True, high=high)
+    return Compute1(instruction, [reader], [VectorWriter(to, "u64")], widen_pair(WIDENED_PAIRS[name]))

@@ -52,7 +52,7 @@ class RegisterError(ListingError):
     """A register that the kernel does not declare, or a tuple of registers that begins where none may."""
 
 
-class HazardError(ListingError):
+class WaitStateError(ListingError):
     """An instruction that follows another one sooner than hardware permits without a word."""
 
 

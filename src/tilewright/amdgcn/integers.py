@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.bits import Partly, chosen, tracked, upward
-from tilewright.amdgcn.rows import Row, field_of, left, right, row
+from tilewright.amdgcn.steps import OpcodeRow, Partly, chosen, field_of, left, right, row, tracked, upward
 
 U64 = np.uint64
 
@@ -120,7 +119,7 @@ def _saturated_bytes(a: Any) -> Any:
     return (low | (high << 8)).astype(np.uint16)
 
 
-def _byte(place: int) -> Row:
+def _byte(place: int) -> OpcodeRow:
     shift = np.uint32(8 * place)
     return row(
         "f32 = u32",
@@ -151,8 +150,8 @@ _SUM_OF_24_BITS = tracked(lambda a, b, *more: upward(a.lower(24), b.lower(24), *
 _SAME = tracked(lambda a, b: a.moved(right, b))
 
 
-def _rows() -> dict[str, Row]:
-    rows: dict[str, Row] = {
+def _rows() -> dict[str, OpcodeRow]:
+    rows: dict[str, OpcodeRow] = {
         "v_mov_b32": row("u32 = u32", lambda a: a, _MOVED),
         "v_mov_b16": row("u16 = u16", lambda a: a, _MOVED, keeps=True),
         "v_mov_b64": row("u64 = u64", lambda a: a, _MOVED),

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.amdgcn.faults import UnknownInstructionError
-from tilewright.amdgcn.operands import Operand
-from tilewright.amdgcn.readers import Reader
+from tilewright.amdgcn.operands import ListingOperand
+from tilewright.amdgcn.readers import OperandReader
 from tilewright.amdgcn.state import Array, Waves
-from tilewright.amdgcn.steps import Compute1, Step
+from tilewright.amdgcn.steps import Compute1, DecodedStep
 from tilewright.amdgcn.text import Instruction
 
 DPP = (
@@ -71,10 +71,10 @@ def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
     raise UnknownInstructionError(f"no meaning is known for the lanes of {modifiers}")
 
 
-class MovedReader(Reader):
+class MovedReader(OperandReader):
     """Reads an operand of other lanes."""
 
-    def __init__(self, of: Reader, which: Array, there: Array) -> None:
+    def __init__(self, of: OperandReader, which: Array, there: Array) -> None:
         super().__init__(of.item, of.kind, of.vector, of.high, of.select)
         self.which, self.there = which, there
 
@@ -143,12 +143,18 @@ class Dpp(Compute1):
         self._within(waves, act)
 
 
-class ReadLane(Step):
+class ReadLane(DecodedStep):
     """One lane's number to a scalar register: that of a lane that is named, or of the first active one."""
 
-    def __init__(self, instruction: Instruction, to: Operand, source: Operand, lane: Operand | None) -> None:
-        self.to, self.source = to, Reader(source, "u32", vector=True)
-        self.lane = None if lane is None else Reader(lane, "u32", vector=False)
+    def __init__(
+        self,
+        instruction: Instruction,
+        to: ListingOperand,
+        source: ListingOperand,
+        lane: ListingOperand | None,
+    ) -> None:
+        self.to, self.source = to, OperandReader(source, "u32", vector=True)
+        self.lane = None if lane is None else OperandReader(lane, "u32", vector=False)
         reads = (*self.source.registers, *(() if self.lane is None else self.lane.registers))
         super().__init__(instruction, reads, to.registers)
 
@@ -177,12 +183,17 @@ class ReadLane(Step):
         waves.put_undefined(self.to.registers[0], picked, why)
 
 
-class WriteLane(Step):
+class WriteLane(DecodedStep):
     """A scalar to one lane of a vector register, active or not."""
 
-    def __init__(self, instruction: Instruction, to: Operand, source: Operand, lane: Operand) -> None:
+    def __init__(
+        self, instruction: Instruction, to: ListingOperand, source: ListingOperand, lane: ListingOperand
+    ) -> None:
         self.to = to
-        self.source, self.lane = Reader(source, "u32", vector=False), Reader(lane, "u32", vector=False)
+        self.source, self.lane = (
+            OperandReader(source, "u32", vector=False),
+            OperandReader(lane, "u32", vector=False),
+        )
         super().__init__(instruction, (*self.source.registers, *self.lane.registers), to.registers)
 
     def _at(self, waves: Waves) -> tuple[Array, Array]:
@@ -207,13 +218,13 @@ class WriteLane(Step):
         waves.mask, waves.full = mask, full
 
 
-class Exchange(Step):
+class Exchange(DecodedStep):
     """Lanes read others' numbers through the LDS unit: ``ds_bpermute``, ``ds_permute``, ``ds_swizzle``."""
 
     def __init__(self, instruction: Instruction, form: str) -> None:
         to, *operands = instruction.operands
         self.form, self.to = form, to
-        self.readers = [Reader(item, "u32", vector=True) for item in operands]
+        self.readers = [OperandReader(item, "u32", vector=True) for item in operands]
         offset = instruction.modifiers.get("offset", "0")
         self.offset = swizzle_bits(offset)
         super().__init__(instruction, [r for reader in self.readers for r in reader.registers], to.registers)
@@ -298,13 +309,13 @@ def counted(lanes: int, upper: bool) -> Any:
     return lambda a, b: np.bitwise_count(a & below).astype(np.uint32) + b
 
 
-class Permute16(Step):
+class Permute16(DecodedStep):
     """Lanes read the lane that 64 bits name of their row, or of the other row."""
 
     def __init__(self, instruction: Instruction, other: bool) -> None:
         to, source, low, high = instruction.operands[:4]
-        self.to, self.source, self.other = to, Reader(source, "u32", vector=True), other
-        self.picks = [Reader(low, "u32", vector=False), Reader(high, "u32", vector=False)]
+        self.to, self.source, self.other = to, OperandReader(source, "u32", vector=True), other
+        self.picks = [OperandReader(low, "u32", vector=False), OperandReader(high, "u32", vector=False)]
         reads = [*self.source.registers, *(r for pick in self.picks for r in pick.registers)]
         super().__init__(instruction, reads, to.registers)
         picked = re.findall(r"[01]", instruction.modifiers.get("op_sel", ""))

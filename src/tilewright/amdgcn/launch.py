@@ -1,4 +1,4 @@
-"""Executes a grid of a kernel: its arguments, what waves begin with, and which of them go on."""
+"""Execute a grid of a kernel: set up its arguments and registers, and advance its waves."""
 
 from __future__ import annotations
 
@@ -11,19 +11,149 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.decode import decode, family_of
-from tilewright.amdgcn.engine import Engine
-from tilewright.amdgcn.faults import ListingError, ListingParseError, OutOfBoundsError
-from tilewright.amdgcn.lds import Lds, Watch
+from tilewright.amdgcn.decode import BarrierStep, Jump, decode, family_of
+from tilewright.amdgcn.faults import (
+    DeadlockError,
+    ListingError,
+    ListingParseError,
+    MissedBarrierError,
+    OutOfBoundsError,
+)
 from tilewright.amdgcn.machine_rules import LDS_BYTES
 from tilewright.amdgcn.memory import GlobalStep
-from tilewright.amdgcn.metadata import Argument
 from tilewright.amdgcn.operands import EXEC, SGPR
-from tilewright.amdgcn.space import BASE, Arrays, Space, unknown_space
-from tilewright.amdgcn.state import Array, Family, Waves
-from tilewright.amdgcn.steps import Step
-from tilewright.amdgcn.text import KernelListing, Listing, read_listing
+from tilewright.amdgcn.space import BASE, Arrays, Lds, Space, Watch, unknown_space
+from tilewright.amdgcn.state import Array, InstructionSet, Waves, register_name
+from tilewright.amdgcn.steps import DecodedStep
+from tilewright.amdgcn.text import KernelArgument, KernelListing, Listing, read_listing
 from tilewright.kinds import is_whole
+
+# ---------------------------------------------------------------- choice of the waves that advance
+#
+# The waves at the lowest instruction advance together, so that waves that diverged meet again.
+
+
+RUNNING, WAITING, DONE = range(3)
+FAIR = 64
+"""Every so many turns those go on that have waited longest, so that waves that wait in a loop starve no
+others."""
+
+
+class WaveRunner:
+    """Executes the waves of some blocks.
+
+    Args:
+        waves: before their first instruction.
+        steps: the kernel.
+        block_of: the block of each wave.
+        all_meet: whether a barrier that some waves of a block ended without is refused.
+    """
+
+    def __init__(
+        self, waves: Waves, steps: list[DecodedStep], block_of: Array, *, all_meet: bool = False
+    ) -> None:
+        self.waves, self.steps, self.block_of, self.all_meet = waves, steps, block_of, all_meet
+        self.at = np.zeros(waves.count, np.int64)
+        self.state = np.zeros(waves.count, np.int64)
+        self.turn = np.zeros(waves.count, np.int64)
+        self.counts = [0] * len(steps)
+
+    def run(self, most: int) -> int:
+        """Executes all waves to their end.
+
+        Args:
+            most: instructions of all waves that may be executed.
+
+        Returns:
+            How many of them are left.
+
+        Raises:
+            DeadlockError: no wave can go on, or too many instructions.
+        """
+        turn, left = 0, most
+        while True:
+            running = np.flatnonzero(self.state == RUNNING)
+            if not len(running):
+                if (self.state == DONE).all():
+                    return left
+                raise DeadlockError("waves wait at a barrier that others of their block never reach")
+            turn += 1
+            places = self.at[running]
+            lowest = int(places.min())
+            if turn % FAIR == 0:
+                lowest = int(places[np.argmin(self.turn[running])])
+            chosen = running[places == lowest]
+            others = places[places > lowest]
+            until = int(others.min()) if len(others) else len(self.steps)
+            self.turn[chosen] = turn
+            left -= self._go(chosen, lowest, until) * len(chosen)
+            if left < 0:
+                raise DeadlockError(
+                    f"{most} instructions were executed and the kernel has not ended",
+                    self.steps[lowest].line,
+                    self.steps[lowest].text,
+                )
+
+    def _go(self, chosen: Array, place: int, until: int) -> int:
+        """Executes chosen waves until they branch, wait, end or meet others; how many instructions."""
+        waves, steps, counts = self.waves, self.steps, self.counts
+        waves.select(chosen)
+        first, size = place, len(chosen)
+        while True:
+            if place >= len(steps):
+                raise DeadlockError(
+                    f"the kernel runs beyond its end, behind line {steps[-1].line}",
+                    steps[-1].line,
+                    steps[-1].text,
+                )
+            step = steps[place]
+            counts[place] += size
+            if not waves.waits.pending.keys().isdisjoint(step.touched):
+                waves.waits.check(step.touched, waves.at, step.line, step.text, register_name, step.loads)
+            if step.ends:
+                break
+            if waves.undefined.isdisjoint(step.touched):
+                step.run(waves)
+            else:
+                step.run_tracked(waves)
+            place += 1
+            if place == until:
+                self.at[chosen] = place
+                return place - first
+        self._end(chosen, place, step)
+        return place - first + 1
+
+    def _end(self, chosen: Array, place: int, step: DecodedStep) -> None:
+        self.at[chosen] = place + 1
+        if isinstance(step, Jump):
+            step.check(self.waves)
+            self.at[chosen[step.jumps(self.waves)]] = step.target
+            return
+        if isinstance(step, BarrierStep):
+            self.waves.lds.arrive(self.waves, self.waves.waits.on_way, step)
+            self.state[chosen] = WAITING
+        else:
+            self.state[chosen] = DONE
+        blocks = int(self.block_of.max()) + 1
+        busy = np.bincount(self.block_of[self.state == RUNNING], minlength=blocks)
+        free = (self.state == WAITING) & (busy[self.block_of] == 0)
+        if self.all_meet and free.any() and (self.state == DONE).any():
+            # Refuses that waves go on from a barrier at which others of their block can no longer arrive.
+            ended = np.isin(self.block_of, self.block_of[free]) & (self.state == DONE)
+            if ended.any():
+                among = np.isin(self.block_of, self.block_of[ended])
+                first = self.steps[int(self.at[free & among].min()) - 1]
+                raise MissedBarrierError(
+                    f"{int((free & among).sum())} waves wait at a barrier that {int(ended.sum())} others of "
+                    "their block ended without",
+                    first.line,
+                    first.text,
+                )
+        self.state[free] = RUNNING
+
+
+# ---------------------------------------------------------------- launch
+
 
 Dimensions = tuple[int, int, int]
 PACKET = 64
@@ -32,7 +162,7 @@ MOST_THREADS = 1024
 
 
 @dataclass(slots=True)
-class Execution:
+class ListingExecution:
     """What was executed.
 
     Args:
@@ -59,7 +189,7 @@ def execute(
     stores_once: bool = False,
     all_meet: bool = False,
     watch: Watch | None = None,
-) -> Execution:
+) -> ListingExecution:
     """Executes a grid of a kernel from its listing; what it stores is in the arrays then.
 
     Blocks are executed in the order of their numbers, as many at once as make up `together` waves. A wave's
@@ -135,7 +265,7 @@ def execute(
     launch = _Launch(of, family, decode(of, family), _three(grid), _three(block), arguments, lds_bytes)
     if stores_once:
         launch.arrays.stored = np.zeros(len(launch.arrays.octets), np.bool_)
-    done = Execution()
+    done = ListingExecution()
     waves_of_block = -(-int(np.prod(launch.block)) // family.lanes)
     at_once = max(together // waves_of_block, 1)
     blocks = int(np.prod(launch.grid))
@@ -177,8 +307,8 @@ class _Launch:
     def __init__(
         self,
         kernel: KernelListing,
-        family: Family,
-        steps: list[Step],
+        family: InstructionSet,
+        steps: list[DecodedStep],
         grid: Dimensions,
         block: Dimensions,
         arguments: Sequence[Any],
@@ -222,11 +352,11 @@ class _Launch:
         packet = struct.pack("<HHHHHHIII", 0, 0, *self.block, 0, *extents)
         self.arrays.octets[self.arrays.more : self.arrays.more + len(packet)] = list(packet)
 
-    def _put(self, argument: Argument, octets: bytes) -> None:
+    def _put(self, argument: KernelArgument, octets: bytes) -> None:
         first = self.arguments + argument.offset
         self.arrays.octets[first : first + argument.size] = np.frombuffer(octets, np.uint8)
 
-    def _spelled(self, place: int, argument: Argument, value: Any) -> bytes:
+    def _spelled(self, place: int, argument: KernelArgument, value: Any) -> bytes:
         name = _name(place, argument)
         if argument.kind == "global_buffer":
             return (0 if value is None else self.arrays.address(name)).to_bytes(8, "little")
@@ -250,7 +380,7 @@ class _Launch:
                 return known[kind]
         return 3 if kind == "hidden_grid_dims" else 0
 
-    def engine(self, blocks: range, waves_of_block: int, all_meet: bool) -> Engine:
+    def engine(self, blocks: range, waves_of_block: int, all_meet: bool) -> WaveRunner:
         """Some blocks' waves before their first instruction."""
         used = {register for step in self.steps for register in step.touched if register < SGPR}
         waves = Waves(self.family, len(blocks) * waves_of_block, sorted(used | {0}))
@@ -262,7 +392,7 @@ class _Launch:
         waves.scratch, waves.scratch_unknown = Space(size), unknown_space(size)
         self._threads(waves, np.tile(np.arange(waves_of_block), len(blocks)))
         self._scalars(waves, np.array(blocks)[block_of])
-        return Engine(waves, self.steps, block_of, all_meet=all_meet)
+        return WaveRunner(waves, self.steps, block_of, all_meet=all_meet)
 
     def _threads(self, waves: Waves, wave_in_block: Array) -> None:
         x, y, _ = self.block
@@ -313,7 +443,7 @@ class _Launch:
                 waves.undefined.discard(SGPR + register)
 
 
-def _name(place: int, argument: Argument) -> str:
+def _name(place: int, argument: KernelArgument) -> str:
     return f"argument {place}" + (f" ({argument.name})" if argument.name else "")
 
 
@@ -328,7 +458,7 @@ def _untyped(name: str, size: int, value: object) -> str:
     )
 
 
-def _granule(steps: list[Step]) -> int:
+def _granule(steps: list[DecodedStep]) -> int:
     """The least bytes that an instruction accesses in LDS: 1, 2 or 4."""
     sizes = [
         step.access.size

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tilewright.amdgcn.faults import HazardError, RegisterError, UnknownInstructionError
+from tilewright.amdgcn.faults import RegisterError, UnknownInstructionError, WaitStateError
 from tilewright.amdgcn.matrix import Mfma
 from tilewright.amdgcn.operands import AGPR, EXEC, M0, SGPR, TRAP, VCC
-from tilewright.amdgcn.scalar_floats import SCALAR_FLOATS
-from tilewright.amdgcn.state import Family
-from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.scalars import SCALAR_FLOATS
+from tilewright.amdgcn.state import InstructionSet
+from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import Instruction, KernelListing
 
 _OLD = ("gfx90a",)
@@ -61,7 +61,9 @@ def require_instruction(instruction: Instruction, arch: str) -> None:
         )
 
 
-def require_machine_rules(kernel: KernelListing, steps: Sequence[Step], family: Family) -> None:
+def require_machine_rules(
+    kernel: KernelListing, steps: Sequence[DecodedStep], family: InstructionSet
+) -> None:
     """Refuse a kernel that breaks the rules of registers or of wait states.
 
     Raises:
@@ -76,7 +78,7 @@ def require_machine_rules(kernel: KernelListing, steps: Sequence[Step], family: 
 # ---------------------------------------------------------------- registers
 
 
-def _require_registers(kernel: KernelListing, family: Family) -> None:
+def _require_registers(kernel: KernelListing, family: InstructionSet) -> None:
     says = kernel.directives
     total = says.get("next_free_vgpr", AGPR)
     vectors = min(says.get("accum_offset", total), total) if family.lanes == 64 else total
@@ -99,7 +101,7 @@ def _require_registers(kernel: KernelListing, family: Family) -> None:
                 raise RegisterError(fault, instruction.line, instruction.text)
 
 
-def _unit(bank: str, count: int, family: Family) -> int:
+def _unit(bank: str, count: int, family: InstructionSet) -> int:
     """The multiple at which a tuple of registers begins."""
     if bank == "s":
         return 2 if count == 2 else 4 if count % 4 == 0 else 1
@@ -109,10 +111,10 @@ def _unit(bank: str, count: int, family: Family) -> int:
 # ---------------------------------------------------------------- wait states
 
 
-def _require_wait_states(steps: Sequence[Step], arch: str) -> None:
+def _require_wait_states(steps: Sequence[DecodedStep], arch: str) -> None:
     """Compare each instruction with the `_MOST` wait states before it."""
     time = 0
-    before: list[tuple[int, Step]] = []  # earlier instructions, each with its time
+    before: list[tuple[int, DecodedStep]] = []  # earlier instructions, each with its time
     for step in steps:
         name = step.instruction.mnemonic
         for then, earlier in before:
@@ -121,7 +123,7 @@ def _require_wait_states(steps: Sequence[Step], arch: str) -> None:
             if missing > 0:
                 # One s_nop gives 16 wait states at most.
                 nops = (f"s_nop {min(missing - given, 16) - 1}" for given in range(0, missing, 16))
-                raise HazardError(
+                raise WaitStateError(
                     f"{why} of line {earlier.line} by {name} takes {needed} wait states between, and there "
                     f"are {time - then - 1}; nearest: {' and '.join(nops)} before it",
                     step.line,
@@ -151,7 +153,7 @@ _MOST = 20
 """Wait states after which no rule asks for more."""
 
 
-def _needed(earlier: Step, step: Step, arch: str) -> Iterator[tuple[int, str]]:
+def _needed(earlier: DecodedStep, step: DecodedStep, arch: str) -> Iterator[tuple[int, str]]:
     """The wait states that must lie between two instructions, each with its reason."""
     name, written = step.instruction.mnemonic, {*earlier.writes}
     reads = written.intersection(step.reads)
@@ -182,7 +184,7 @@ def _any_in(registers: Iterable[int], written: set[int]) -> bool:
     return not written.isdisjoint(registers)
 
 
-def _reads_result(step: Step, written: set[int]) -> bool:
+def _reads_result(step: DecodedStep, written: set[int]) -> bool:
     """Whether sums of a matrix instruction are read; those that go into the next one are passed on inside."""
     if isinstance(step, Mfma):
         return _any_in((*step.a.registers, *step.b.registers), written)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.amdgcn.faults import UnknownInstructionError, UnreplicatedLanesError
-from tilewright.amdgcn.operands import Operand, constant_bits
+from tilewright.amdgcn.floats import F16_VALUES, FP8_VALUES, bf16_bits, fma, from_bf16
+from tilewright.amdgcn.operands import ListingOperand, constant_bits
 from tilewright.amdgcn.packed import bytes_of, choices, nibbles_of
-from tilewright.amdgcn.rounding import F16_VALUES, FP8_VALUES, bf16_bits, fma, from_bf16
 from tilewright.amdgcn.state import Array, Waves
-from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import Instruction
 
 BITS = {
@@ -36,7 +36,7 @@ BITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MatrixShape:
     """What a matrix instruction multiplies.
 
     Args:
@@ -62,13 +62,13 @@ _MFMA = re.compile(
 )
 
 
-def wmma_shape(mnemonic: str) -> Shape | None:
+def wmma_shape(mnemonic: str) -> MatrixShape | None:
     """What a WMMA multiplies, or None for other mnemonics."""
     match = _WMMA.match(mnemonic)
-    return Shape(16, 16, 1, match.group(2), match.group(2), match.group(1)) if match else None
+    return MatrixShape(16, 16, 1, match.group(2), match.group(2), match.group(1)) if match else None
 
 
-def mfma_shape(mnemonic: str) -> Shape | None:
+def mfma_shape(mnemonic: str) -> MatrixShape | None:
     """What an MFMA multiplies, or None for other mnemonics.
 
     Example:
@@ -80,17 +80,17 @@ def mfma_shape(mnemonic: str) -> Shape | None:
         return None
     sums, m, k, blocks, both, one, other = match.groups()
     kind = both.removesuffix("_1k")
-    shape = Shape(int(m), int(k), int(blocks or 1), one or kind, other or kind, sums)
+    shape = MatrixShape(int(m), int(k), int(blocks or 1), one or kind, other or kind, sums)
     per_lane = shape.m * shape.k * shape.blocks // 64
     legal = shape.m in (4, 16, 32) and per_lane >= 1 and (sums != "f64" or shape.m == 16)
     return shape if legal else None
 
 
-def of_arch(shape: Shape, arch: str) -> Shape:
+def of_arch(shape: MatrixShape, arch: str) -> MatrixShape:
     """The same with the 8-bit formats of an architecture: on gfx950 they are the OCP's.
 
     Example:
-        >>> of_arch(Shape(32, 16, 1, "fp8", "f16", "f32"), "gfx950").of_a
+        >>> of_arch(MatrixShape(32, 16, 1, "fp8", "f16", "f32"), "gfx950").of_a
         'fp8_ocp'
     """
     if arch != "gfx950":
@@ -127,7 +127,7 @@ def multiplied(a: Array, b: Array, c: Array, kind: str) -> Array:
     return a @ b.swapaxes(-1, -2) + c.astype(np.float64)
 
 
-class MatrixStep(Step):
+class MatrixStep(DecodedStep):
     """What matrix instructions share.
 
     Args:
@@ -135,17 +135,17 @@ class MatrixStep(Step):
         shape: what it multiplies.
     """
 
-    def __init__(self, instruction: Instruction, shape: Shape) -> None:
+    def __init__(self, instruction: Instruction, shape: MatrixShape) -> None:
         self.shape = shape
         self.d, self.a, self.b, self.c = instruction.operands[:4]
         reads = (*self.a.registers, *self.b.registers, *self.c.registers)
         super().__init__(instruction, reads, self.d.registers)
 
-    def stacked(self, waves: Waves, item: Operand) -> Array:
+    def stacked(self, waves: Waves, item: ListingOperand) -> Array:
         """The registers of an operand: (waves, lanes, registers)."""
         return np.stack([waves.vector[register][waves.at] for register in item.registers], -1)
 
-    def undefined(self, waves: Waves, item: Operand) -> Array | None:
+    def undefined(self, waves: Waves, item: ListingOperand) -> Array | None:
         """Whether each lane's part of an operand has undefined bits: (waves, lanes, registers)."""
         found = [waves.undefined_bits(register) for register in item.registers]
         if all(bits is None for bits in found):
@@ -203,7 +203,7 @@ class MatrixStep(Step):
 class Wmma(MatrixStep):
     """A 16 × 16 × 16 product of a wave of 32 lanes, whose halves hold the same rows of A and columns of B."""
 
-    def __init__(self, instruction: Instruction, shape: Shape) -> None:
+    def __init__(self, instruction: Instruction, shape: MatrixShape) -> None:
         super().__init__(instruction, shape)
         self.narrow = shape.sums in ("f16", "bf16")
         high = choices(instruction.modifiers, "op_sel", 3, 0)[2]
@@ -225,7 +225,7 @@ class Wmma(MatrixStep):
                 self.text,
             )
 
-    def _operand(self, waves: Waves, item: Operand, name: str, signed: bool) -> Array:
+    def _operand(self, waves: Waves, item: ListingOperand, name: str, signed: bool) -> Array:
         words = self.stacked(waves, item)
         if not (words[:, :16] == words[:, 16:]).all():
             wave, lane, register = np.argwhere(words[:, :16] != words[:, 16:])[0]
@@ -289,7 +289,7 @@ class Wmma(MatrixStep):
 class Mfma(MatrixStep):
     """A product of a wave of 64 lanes; all lanes take part, active or not."""
 
-    def __init__(self, instruction: Instruction, shape: Shape) -> None:
+    def __init__(self, instruction: Instruction, shape: MatrixShape) -> None:
         super().__init__(instruction, shape)
         self.per_lane = shape.m * shape.k * shape.blocks // 64
         self.registers = shape.m * shape.m * shape.blocks // 64
@@ -326,7 +326,7 @@ class Mfma(MatrixStep):
             block, row = register // 16, 8 * (register % 16 // 4) + 4 * group + register % 4
         return np.asarray((block * m + row) * m + column)
 
-    def _operand(self, waves: Waves, item: Operand, kind: str) -> Array:
+    def _operand(self, waves: Waves, item: ListingOperand, kind: str) -> Array:
         values = numbers(self.stacked(waves, item), kind)
         return self._grouped(values)
 

@@ -1,21 +1,217 @@
-"""Loads, stores and atomics of global and scratch memory, and flat ones, and scalar loads."""
+"""Loads, stores and atomics of global, scratch and flat memory, buffer accesses, and scalar loads."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.access import Access
-from tilewright.amdgcn.atomics import apply
-from tilewright.amdgcn.faults import OutOfBoundsError, UninitialisedError
-from tilewright.amdgcn.operands import APERTURES, Operand
-from tilewright.amdgcn.readers import UNSIGNED, Reader
-from tilewright.amdgcn.space import BASE
+from tilewright.amdgcn.faults import OutOfBoundsError, UninitialisedError, UnknownInstructionError
+from tilewright.amdgcn.floats import bf16_bits, from_bf16, larger, smaller
+from tilewright.amdgcn.operands import APERTURES, ListingOperand
+from tilewright.amdgcn.readers import UNSIGNED, OperandReader
+from tilewright.amdgcn.space import BASE, Space
 from tilewright.amdgcn.state import Array, Waves
-from tilewright.amdgcn.steps import Step
+from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import Instruction
+
+# ---------------------------------------------------------------- atomics
+#
+# The lanes act one after another, in the order of waves and lanes.  This order is an assumption.
+
+
+def _inc(old: Any, value: Any) -> Any:
+    return np.where(old >= value, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _dec(old: Any, value: Any) -> Any:
+    return np.where((old == 0) | (old > value), value, old - old.dtype.type(1))
+
+
+def _pair(function: Any) -> Any:
+    """A function of the lower and of the upper 16 bits of words."""
+
+    def both(old: Any, value: Any) -> Any:
+        low, high = (
+            function(*((x >> np.uint32(s)).astype(np.uint16) for x in (old, value))).astype(np.uint32)
+            for s in (0, 16)
+        )
+        return low | (high << np.uint32(16))
+
+    return both
+
+
+def _add_half(a: Any, b: Any) -> Any:
+    return (a.view(np.float16) + b.view(np.float16)).view(np.uint16)
+
+
+def _add_bf16(a: Any, b: Any) -> Any:
+    return bf16_bits(from_bf16(a) + from_bf16(b))
+
+
+_PLAIN: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "rsub": lambda old, value: value - old,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "swap": lambda old, value: value,
+    "inc": _inc,
+    "dec": _dec,
+}
+_ORDERED = {"min": np.minimum, "max": np.maximum}
+
+
+def _table() -> dict[str, tuple[str, Any]]:
+    """The dtype and the meaning of each operation, by what follows ``atomic_`` or ``ds_``."""
+    table: dict[str, tuple[str, Any]] = {}
+    for name, function in _PLAIN.items():
+        table[name], table[f"{name}_x2"] = ("u4", function), ("u8", function)
+        for bits, dtype in (("32", "u4"), ("64", "u8")):
+            for letter in "ubi":
+                table[f"{name}_{letter}{bits}"] = (dtype, function)
+    for name, function in _ORDERED.items():
+        for letter, sign in (("u", "u"), ("s", "i")):
+            table[f"{letter}{name}"], table[f"{letter}{name}_x2"] = (
+                (f"{sign}4", function),
+                (f"{sign}8", function),
+            )
+        for letter in "ui":
+            table[f"{name}_{letter}32"], table[f"{name}_{letter}64"] = (
+                (f"{letter}4", function),
+                (f"{letter}8", function),
+            )
+    for bits, dtype in (("32", "f4"), ("64", "f8")):
+        table[f"add_f{bits}"] = (dtype, np.add)
+        table[f"max_f{bits}"], table[f"min_f{bits}"] = (dtype, larger), (dtype, smaller)
+    table["pk_add_f16"], table["pk_add_bf16"] = ("u4", _pair(_add_half)), ("u4", _pair(_add_bf16))
+    for name in ("storexchg_b32", "wrxchg_b32"):
+        table[name] = ("u4", _PLAIN["swap"])
+    for name in ("storexchg_b64", "wrxchg_b64"):
+        table[name] = ("u8", _PLAIN["swap"])
+    return table
+
+
+ATOMICS = _table()
+COMPARING = {
+    "cmpswap": "u4", "cmpswap_x2": "u8", "cmpswap_b32": "u4", "cmpswap_b64": "u8",
+    "cmpst_b32": "u4", "cmpst_b64": "u8", "cmpstore_b32": "u4", "cmpstore_b64": "u8",
+}  # fmt: skip
+"""Operations that store where what is there equals a number."""
+
+
+def apply(space: Space, places: Array, dtype: str, function: Any, values: list[Array], mask: Array) -> Array:
+    """Performs an operation in each active lane in turn.
+
+    Args:
+        space: the memory.
+        places: of the lanes.
+        dtype: of the numbers.
+        function: the new number from the old one and those of the lane.
+        values: numbers of the lanes.
+        mask: which lanes are active.
+
+    Returns:
+        The old numbers.
+    """
+    size = np.dtype(dtype).itemsize
+    view = space.octets.view(dtype)
+    at = places[mask] // size
+    given = [np.broadcast_to(value, mask.shape)[mask] for value in values]
+    old = np.zeros(at.shape, dtype)
+    left = np.arange(len(at))
+    while len(left):
+        _, first = np.unique(at[left], return_index=True)
+        turn = left[first]
+        old[turn] = view[at[turn]]
+        view[at[turn]] = function(old[turn], *(value[turn] for value in given))
+        left = np.delete(left, first)
+    result = np.zeros(mask.shape, dtype)
+    result[mask] = old
+    return result
+
+
+# ----------------------------------------------------------------
+#
+# Width, sign and register half of an access, from its mnemonic.
+
+
+@dataclass(frozen=True, slots=True)
+class AccessForm:
+    """What one lane loads or stores.
+
+    Args:
+        size: bytes.
+        signed: fewer than 4 bytes are extended by their sign.
+        half: ``""``, ``"l"`` or ``"h"``: only this half of the register is written or read.
+    """
+
+    size: int
+    signed: bool = False
+    half: str = ""
+
+    @property
+    def registers(self) -> int:
+        """How many registers of 32 bits it fills."""
+        return max(self.size // 4, 1)
+
+    def loaded(self, words: list[Array], old: Array | None) -> list[Array]:
+        """What the registers become, from the loaded words."""
+        if self.size >= 4:
+            return words
+        word = words[0]
+        if self.signed:
+            bits = 8 * self.size
+            wide = word.astype(np.int64)
+            word = ((wide ^ (1 << (bits - 1))) - (1 << (bits - 1))).astype(np.uint32)
+        if not self.half or old is None:
+            return [word]
+        word = word & np.uint32(0xFFFF)
+        if self.half == "h":
+            return [(word << np.uint32(16)) | (old & np.uint32(0xFFFF))]
+        return [word | (old & np.uint32(0xFFFF0000))]
+
+    def stored(self, words: list[Any]) -> list[Any]:
+        """The words whose lower bytes are stored."""
+        return [words[0] >> np.uint32(16)] if self.half == "h" else words
+
+
+_SIZES = {
+    "dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16, "dwordx8": 32, "dwordx16": 64,
+    "b32": 4, "b64": 8, "b96": 12, "b128": 16, "b256": 32, "b512": 64,
+}  # fmt: skip
+_SMALL = {
+    "ubyte": (1, False), "sbyte": (1, True), "ushort": (2, False), "sshort": (2, True), "byte": (1, False),
+    "short": (2, False), "u8": (1, False), "i8": (1, True), "u16": (2, False), "i16": (2, True),
+    "b8": (1, False), "b16": (2, False),
+}  # fmt: skip
+_D16 = re.compile(r"^(?:(\w+?)_d16(_hi)?|d16(_hi)?_(\w+))$")
+
+
+def access_of(form: str) -> AccessForm | None:
+    """What a form as ``dwordx4``, ``b128``, ``ubyte_d16_hi`` or ``d16_hi_u8`` loads or stores.
+
+    Example:
+        >>> access_of("short_d16_hi")
+        Access(size=2, signed=False, half='h')
+    """
+    if form in _SIZES:
+        return AccessForm(_SIZES[form])
+    if form in _SMALL:
+        return AccessForm(*_SMALL[form])
+    if match := _D16.match(form):
+        small = match.group(1) or match.group(4)
+        if small in _SMALL:
+            return AccessForm(*_SMALL[small], "h" if match.group(2) or match.group(3) else "l")
+    return None
+
+
+# ---------------------------------------------------------------- steps
+
 
 GUARD_PLACE = 64
 
@@ -29,12 +225,14 @@ class Address:
         modifiers: of the instruction.
     """
 
-    def __init__(self, vector: Operand, scalar: Operand | None, modifiers: dict[str, str]) -> None:
+    def __init__(
+        self, vector: ListingOperand, scalar: ListingOperand | None, modifiers: dict[str, str]
+    ) -> None:
         self.offset = int(modifiers.get("offset", "0"), 0)
         self.readers = []
         for item in (vector, scalar):
             if item is not None and item.bank not in ("off", "null"):
-                self.readers.append(Reader(item, "u64" if item.count > 1 else "u32", vector=True))
+                self.readers.append(OperandReader(item, "u64" if item.count > 1 else "u32", vector=True))
         self.registers = tuple(register for reader in self.readers for register in reader.registers)
 
     def __call__(self, waves: Waves) -> Array:
@@ -45,7 +243,7 @@ class Address:
         return np.broadcast_to(total, waves.mask.shape)
 
 
-class GlobalStep(Step):
+class GlobalStep(DecodedStep):
     """What loads and stores of global memory share.
 
     Args:
@@ -60,7 +258,7 @@ class GlobalStep(Step):
         self,
         instruction: Instruction,
         address: Address,
-        access: Access,
+        access: AccessForm,
         destination: Sequence[int] = (),
         data: Sequence[int] = (),
     ) -> None:
@@ -173,7 +371,7 @@ class GlobalAtomic(GlobalStep):
         destination: Sequence[int],
         data: Sequence[int],
     ) -> None:
-        super().__init__(instruction, address, Access(np.dtype(dtype).itemsize), destination, data)
+        super().__init__(instruction, address, AccessForm(np.dtype(dtype).itemsize), destination, data)
         self.dtype, self.function = dtype, function
 
     def run(self, waves: Waves) -> None:
@@ -290,13 +488,13 @@ class FlatStep(GlobalStep):
             waves.arrays.store(places, self.access.size, self.words(waves), waves.mask)
 
 
-class ScalarLoad(Step):
+class ScalarLoad(DecodedStep):
     """A load into scalar registers."""
 
-    def __init__(self, instruction: Instruction, access: Access) -> None:
+    def __init__(self, instruction: Instruction, access: AccessForm) -> None:
         destination, base, *offsets = instruction.operands
-        self.base = Reader(base, "u64", vector=False)
-        self.offsets = [Reader(item, "u32", vector=False) for item in offsets]
+        self.base = OperandReader(base, "u64", vector=False)
+        self.offsets = [OperandReader(item, "u32", vector=False) for item in offsets]
         self.constant = int(instruction.modifiers.get("offset", "0"), 0)
         reads = [register for reader in (self.base, *self.offsets) for register in reader.registers]
         super().__init__(instruction, reads, destination.registers)
@@ -333,3 +531,102 @@ def words_of(values: Array) -> list[Array]:
     if bits.dtype.itemsize == 4:
         return [bits]
     return [bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)]
+
+
+# ---------------------------------------------------------------- accesses through a buffer descriptor
+#
+# A load beyond the buffer gives 0, and a store beyond it has no effect.  A descriptor takes four scalar
+# registers: 48 bits of address, a stride, which must be 0 here, the size in bytes, and a format, which
+# these instructions ignore.
+
+
+class BufferStep(GlobalStep):
+    """A load through a descriptor, or a store.
+
+    Args:
+        instruction: as the listing has it.
+        vector: the operand of each lane's offset, or ``off``.
+        descriptor: four scalar registers.
+        scalar: an offset that all lanes share.
+        access: what each lane loads or stores.
+        destination: the registers that are loaded.
+        data: the registers that are stored.
+    """
+
+    def __init__(
+        self,
+        instruction: Instruction,
+        vector: ListingOperand,
+        descriptor: ListingOperand,
+        scalar: ListingOperand,
+        access: AccessForm,
+        destination: Sequence[int] = (),
+        data: Sequence[int] = (),
+    ) -> None:
+        if unknown := set(instruction.modifiers) - {
+            "offen",
+            "offset",
+            "glc",
+            "slc",
+            "dlc",
+            "sc0",
+            "sc1",
+            "nt",
+        }:
+            raise UnknownInstructionError(
+                f"no meaning is known for {sorted(unknown)} of {instruction.mnemonic}"
+            )
+        if (
+            descriptor.bank != "s"
+            or descriptor.count != 4
+            or ("offen" in instruction.modifiers) != (vector.bank == "v")
+        ):
+            raise UnknownInstructionError(f"this form of {instruction.mnemonic} is not known")
+        super().__init__(instruction, Address(vector, None, instruction.modifiers), access, destination, data)
+        parts = [ListingOperand("", "s", descriptor.index + place, 1) for place in range(4)]
+        self.descriptor = [OperandReader(part, "u32", vector=True) for part in parts]
+        self.scalar = OperandReader(scalar, "u32", vector=True)
+        self.uniform = more = (*descriptor.registers, *self.scalar.registers)
+        self.reads = (*self.reads, *more)
+        self.touched = frozenset((*self.touched, *more))
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Refuses an undefined address or descriptor, then acts."""
+        waves.require_defined((*self.address.registers, *self.uniform), "an address", self.line, self.text)
+        self.run(waves)
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves, one word of a lane at a time."""
+        low, high, size, _ = (reader(waves) for reader in self.descriptor)
+        if np.any((high >> np.uint32(16)) & np.uint32(0x3FFF)):
+            raise UnknownInstructionError(
+                "a buffer whose elements have a stride is not known", self.line, self.text
+            )
+        base = low.astype(np.uint64) | ((high & np.uint32(0xFFFF)).astype(np.uint64) << np.uint64(32))
+        shared = self.scalar(waves).astype(np.int64)
+        offset = self.address(waves).astype(np.int64)
+        inside = size.astype(np.int64) - shared
+        addresses = base + (offset + shared).astype(np.uint64)
+        if self.data and not waves.undefined.isdisjoint(self.data):
+            self.require_known(waves)
+        found = []
+        each = min(self.access.size, 4)
+        words = self.words(waves) if self.data else []
+        for place in range(max(self.access.size // 4, 1)):
+            mask = waves.mask & (offset + 4 * place + each <= inside)
+            found.append(
+                self._word(waves, addresses + np.uint64(4 * place), each, mask, words[place : place + 1])
+            )
+        if self.destination:
+            self.put(waves, found)
+        self.count(waves)
+
+    def _word(self, waves: Waves, addresses: Array, size: int, mask: Array, words: list[Array]) -> Array:
+        what = "a store" if self.data else "a load"
+        places: Array = waves.arrays.places(addresses, size, mask, what, self.line, self.text)
+        if not self.data:
+            loaded: Array = waves.arrays.load(places, size)[0]
+            return np.asarray(np.where(mask, loaded, np.uint32(0)))
+        waves.arrays.store_once(places, size, mask, self.line, self.text)
+        waves.arrays.store(places, size, words, mask)
+        return places

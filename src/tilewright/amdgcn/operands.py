@@ -46,7 +46,7 @@ _FLOAT = re.compile(r"^[+-]?\d+\.\d*(?:e[+-]?\d+)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class ListingOperand:
     """One operand.
 
     Args:
@@ -82,7 +82,7 @@ class Operand:
         return ()
 
 
-def operand(text: str) -> Operand:
+def operand(text: str) -> ListingOperand:
     """The operand that a text spells.
 
     Raises:
@@ -108,7 +108,7 @@ def operand(text: str) -> Operand:
     return replace(made, text=text, negative=negative, absolute=absolute, signed=signed)
 
 
-def _plain(text: str) -> Operand:
+def _plain(text: str) -> ListingOperand:
     if match := _REGISTER.match(text):
         bank, single, first, last, half = match.groups()
         index = int(single or first)
@@ -119,29 +119,29 @@ def _plain(text: str) -> Operand:
                 f"has 1 to {MOST_TOGETHER} of them"
             )
         index += {"v": 0, "s": 0, "a": AGPR, "ttmp": TRAP}[bank]
-        return Operand(text, "v" if bank in "va" else "s", index, count, half=half or "")
+        return ListingOperand(text, "v" if bank in "va" else "s", index, count, half=half or "")
     if text in SPECIAL:
-        return Operand(text, "s", *SPECIAL[text])
+        return ListingOperand(text, "s", *SPECIAL[text])
     if text in APERTURES:
-        return Operand(text, "constant", APERTURES[text])
+        return ListingOperand(text, "constant", APERTURES[text])
     if _INTEGER.match(text):
         value = int(text, 0) if len(text) <= 80 else 1 << 64
         if not -(1 << 63) <= value < 1 << 64:
             raise ListingParseError(f"operand {text[:80]!r} has more than 64 bits")
-        return Operand(text, "constant", value)
+        return ListingOperand(text, "constant", value)
     if _FLOAT.match(text):
-        return Operand(text, "float", number=float(text))
+        return ListingOperand(text, "float", number=float(text))
     if text in ("null", "off"):
-        return Operand(text, text)
+        return ListingOperand(text, text)
     if re.match(r"^[\w.$@+()/-]+$", text):
-        return Operand(text, "name")
+        return ListingOperand(text, "name")
     raise ListingParseError(f"operand {text!r} is not understood")
 
 
 _TWO_PI_INVERSE = {"f16": 0x3118, "f32": 0x3E22F983, "f64": 0x3FC45F306DC9C882}
 
 
-def constant_bits(item: Operand, kind: str) -> int:
+def constant_bits(item: ListingOperand, kind: str) -> int:
     """The bits that a constant operand has where an operand of a kind is read, e.g. ``f32`` or ``u64``.
 
     A constant in floating point is one of the width of the operand; an integer is its bits. A literal of 32

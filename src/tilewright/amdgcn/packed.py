@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.floats import towards_zero
-from tilewright.amdgcn.operands import Operand
-from tilewright.amdgcn.readers import Reader
-from tilewright.amdgcn.rounding import fma, larger, smaller
-from tilewright.amdgcn.rows import left, right
+from tilewright.amdgcn.floats import fma, larger, smaller, towards_zero
+from tilewright.amdgcn.operands import ListingOperand
+from tilewright.amdgcn.readers import OperandReader
 from tilewright.amdgcn.state import Array, Waves
+from tilewright.amdgcn.steps import left, right
 
 _TWO: dict[str, tuple[str, int, Any]] = {
     "add_f16": ("f16", 2, np.add),
@@ -54,7 +53,7 @@ def choices(modifiers: dict[str, str], name: str, count: int, default: int) -> l
     return (found + [default] * count)[:count]
 
 
-class HalfReader(Reader):
+class HalfReader(OperandReader):
     """Reads one half of an operand that holds two numbers.
 
     Args:
@@ -64,7 +63,7 @@ class HalfReader(Reader):
         negated: it is negated.
     """
 
-    def __init__(self, item: Operand, kind: str, high: bool, negated: bool) -> None:
+    def __init__(self, item: ListingOperand, kind: str, high: bool, negated: bool) -> None:
         self.wide = kind.endswith("32")
         self.high_half, self.negated = bool(high), bool(negated)
         super().__init__(item, "u64" if self.wide else "u32", vector=True)
@@ -102,7 +101,7 @@ class HalfReader(Reader):
         return part.astype(np.dtype(f"u{self.of.itemsize}"))
 
 
-def packed_readers(operands: list[Operand], kind: str, modifiers: dict[str, str]) -> list[HalfReader]:
+def packed_readers(operands: list[ListingOperand], kind: str, modifiers: dict[str, str]) -> list[HalfReader]:
     """Readers of the lower numbers of all operands, then of the upper ones."""
     count = len(operands)
     readers = []
@@ -140,12 +139,12 @@ def mov_pair(low: Any, high: Any) -> Any:
     return joined(*np.broadcast_arrays(low, high))
 
 
-def mixed_readers(operands: list[Operand], modifiers: dict[str, str]) -> list[Reader]:
+def mixed_readers(operands: list[ListingOperand], modifiers: dict[str, str]) -> list[OperandReader]:
     """Readers of ``v_fma_mix…``: f16 where ``op_sel_hi`` says so, of one half, else f32."""
     halves = choices(modifiers, "op_sel_hi", len(operands), 0)
     upper = choices(modifiers, "op_sel", len(operands), 0)
     return [
-        Reader(item, "f16" if half else "f32", vector=True, high=bool(high))
+        OperandReader(item, "f16" if half else "f32", vector=True, high=bool(high))
         for item, half, high in zip(operands, halves, upper, strict=True)
     ]
 

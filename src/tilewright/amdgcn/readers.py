@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.amdgcn.faults import ListingParseError
-from tilewright.amdgcn.operands import EXEC, SCC, SGPR, Operand, constant_bits
+from tilewright.amdgcn.operands import EXEC, SCC, SGPR, ListingOperand, constant_bits
 from tilewright.amdgcn.state import Array, Waves, bits_of, lanes_of
 
 DTYPES = {
@@ -36,7 +36,7 @@ def words_read(kind: str) -> int:
     return 2 if kind.endswith("64") else 1
 
 
-class Reader:
+class OperandReader:
     """Reads one operand.
 
     Args:
@@ -47,7 +47,9 @@ class Reader:
         select: the part of a register that is read (SDWA), or nothing.
     """
 
-    def __init__(self, item: Operand, kind: str, vector: bool, high: bool = False, select: str = "") -> None:
+    def __init__(
+        self, item: ListingOperand, kind: str, vector: bool, high: bool = False, select: str = ""
+    ) -> None:
         self.item, self.kind, self.vector = item, kind, vector
         self.high = high or item.half == "h"
         self.select = select if select != "DWORD" else ""
@@ -150,7 +152,7 @@ class VectorWriter:
         keeps: the other half of the register stays; else it becomes zero.
     """
 
-    def __init__(self, item: Operand, kind: str, high: bool = False, keeps: bool = True) -> None:
+    def __init__(self, item: ListingOperand, kind: str, high: bool = False, keeps: bool = True) -> None:
         if item.bank != "v":
             raise ListingParseError(f"operand {item.text!r} is no vector register to write to")
         self.registers = item.registers
@@ -195,7 +197,7 @@ class VectorWriter:
 class ScalarWriter:
     """Writes a result to scalar registers."""
 
-    def __init__(self, item: Operand, kind: str) -> None:
+    def __init__(self, item: ListingOperand, kind: str) -> None:
         if len(item.registers) == 1 and words_read(kind) == 2 and item.index != SCC:  # which takes one bit
             raise ListingParseError(f"operand {item.text!r} is one register, and 64 bits are written to it")
         self.registers = item.registers
@@ -224,7 +226,7 @@ class ScalarWriter:
 class MaskWriter:
     """Writes a bit for each lane to scalar registers; the bits of inactive lanes become 0."""
 
-    def __init__(self, item: Operand) -> None:
+    def __init__(self, item: ListingOperand) -> None:
         self.registers = item.registers
 
     def __call__(self, waves: Waves, value: Array) -> None:

@@ -1,15 +1,22 @@
-"""Scalar instructions: those that compute results of scalar registers, and set the scalar condition."""
+"""Scalar instructions: they compute scalar registers and the scalar condition."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn.bits import chosen, tracked
+from tilewright.amdgcn.faults import UnknownInstructionError
+from tilewright.amdgcn.floats import COMPARISONS, FLOATS
 from tilewright.amdgcn.integers import leading, leading_signs, trailing
-from tilewright.amdgcn.rows import field_of, left, right
+from tilewright.amdgcn.operands import EXEC, SCC, SGPR, ListingOperand
+from tilewright.amdgcn.readers import OperandReader, ScalarWriter
+from tilewright.amdgcn.state import Array, InstructionSet, Waves
+from tilewright.amdgcn.steps import Compute1, DecodedStep, chosen, field_of, left, right, tracked
+from tilewright.amdgcn.text import PROGRAM, Instruction
 
 U64 = np.uint64
 
@@ -267,3 +274,157 @@ NEGATED_FIRST = {
     for width in (32, 64)
 }
 SAVING |= NEGATED_FIRST
+
+
+# ---------------------------------------------------------------- scalar floating point (gfx11.5)
+
+
+_SAME = ("add", "sub", "mul", "min", "max", "ceil", "floor", "trunc", "rndne", "fmamk", "fmaak")
+_CONVERTED = ("f32_u32", "f32_i32", "u32_f32", "i32_f32", "f16_f32", "f32_f16")
+
+
+def _float_rows() -> dict[str, ScalarRow]:
+    rows: dict[str, ScalarRow] = {}
+    for kind in ("f32", "f16"):
+        for name in _SAME:
+            of = FLOATS[f"v_{name}_{kind}"]
+            rows[f"s_{name}_{kind}"] = ScalarRow(kind, of.operands, of.compute)
+        fma: Any = FLOATS[f"v_fma_{kind}"].compute
+        rows[f"s_fmac_{kind}"] = ScalarRow(
+            kind, (kind, kind), lambda c, a, b, fma=fma: fma(a, b, c), accumulates=True
+        )
+        for form, (kinds, compute) in COMPARISONS.items():
+            name, _, of_kind = form.rpartition("_")
+            if of_kind == kind and name not in ("class", "f", "t", "tru"):
+                rows[f"s_cmp_{form}"] = ScalarRow("", kinds, compute)
+    for form in _CONVERTED:
+        of = FLOATS[f"v_cvt_{form}"]
+        rows[f"s_cvt_{form}"] = ScalarRow(form[:3], of.operands, of.compute)
+    packed = FLOATS["v_cvt_pk_rtz_f16_f32"]
+    rows["s_cvt_pk_rtz_f16_f32"] = ScalarRow("u32", packed.operands, packed.compute)
+    rows["s_cvt_hi_f32_f16"] = ScalarRow(
+        "f32", ("u32",), lambda a: (a >> np.uint32(16)).astype(np.uint16).view(np.float16).astype(np.float32)
+    )
+    return rows
+
+
+SCALAR_FLOATS = _float_rows()
+
+
+# ---------------------------------------------------------------- decoding
+
+
+CONDITION = ListingOperand("scc", "s", SCC, 1)
+
+
+def scalar_step(instruction: Instruction, family: InstructionSet) -> DecodedStep | None:
+    """The step of a scalar instruction, or None for others."""
+    name = instruction.mnemonic
+    if name in SAVING:
+        function, width = SAVING[name]
+        return SaveExec(instruction, function, width)
+    if name == "s_getpc_b64":
+        here = ListingOperand("the program", "constant", PROGRAM)
+        moved = replace(instruction, operands=(*instruction.operands, here))
+        return _step(moved, SCALARS["s_mov_b64"])
+    if name in SCALAR_FLOATS and family.lanes == 32:
+        return _step(instruction, SCALAR_FLOATS[name])
+    return _step(instruction, SCALARS[name]) if name in SCALARS else None
+
+
+def _step(instruction: Instruction, of: ScalarRow) -> DecodedStep:
+    operands = [_immediate(instruction.mnemonic, item) for item in instruction.operands]
+    kinds = list(of.operands)
+    results: list[ListingOperand] = []
+    if of.result:
+        results.append(operands.pop(0))
+    sources = [*(results if of.accumulates else ()), *operands]
+    if of.accumulates:
+        kinds = [of.result, *kinds]
+    if kinds and kinds[-1] == "scc":
+        sources.append(CONDITION)
+        kinds[-1] = "u32"
+    if len(sources) != len(kinds):
+        raise UnknownInstructionError(
+            f"{instruction.mnemonic} takes {len(kinds)} operands, not {len(sources)}"
+        )
+    readers = [OperandReader(item, kind, vector=False) for item, kind in zip(sources, kinds, strict=True)]
+    for item in (*sources, *results):
+        if item.bank == "v":
+            raise UnknownInstructionError(f"{item.text} is no scalar")
+    writers = [ScalarWriter(item, of.result) for item in results]
+    compute, track = of.compute, of.track
+    if not of.result:
+        writers.append(ScalarWriter(CONDITION, "u32"))
+        return Compute1(instruction, readers, writers, lambda *v: compute(*v).astype(np.uint32), track)
+    if of.condition:
+        writers.append(ScalarWriter(CONDITION, "u32"))
+        return Compute1(
+            instruction, readers, writers, _with_condition(compute, of.condition), _and_condition(track)
+        )
+    return Compute1(instruction, readers, writers, compute, track)
+
+
+_IMMEDIATE = re.compile(r"^s_(?:addk|mulk|movk|cmovk|cmpk_\w+)_(i32|u32)$")
+
+
+def _immediate(name: str, item: ListingOperand) -> ListingOperand:
+    """The constant of an instruction that holds 16 bits of it, extended by its sign where it has one."""
+    if (match := _IMMEDIATE.match(name)) is None or item.bank != "constant":
+        return item
+    value = item.index & 0xFFFF
+    return replace(item, index=value - 0x10000 if value & 0x8000 and match[1] == "i32" else value)
+
+
+def _with_condition(compute: Any, condition: str) -> Any:
+    if condition == "computed":
+        return lambda *values: tuple(
+            part if place == 0 else part.astype(np.uint32) for place, part in enumerate(compute(*values))
+        )
+
+    def nonzero(*values: Any) -> Any:
+        made = compute(*values)
+        return made, (made != 0).astype(np.uint32)
+
+    return nonzero
+
+
+def _and_condition(track: Any) -> Any:
+    if track is None:
+        return None
+
+    def both(values: Sequence[Array], shadows: Sequence[Array | None]) -> Any:
+        bits = track(values, shadows)
+        return bits, np.where(bits != 0, np.uint32(0xFFFFFFFF), np.uint32(0))
+
+    return both
+
+
+class SaveExec(DecodedStep):
+    """Saves the mask of active lanes, then combines it with an operand."""
+
+    def __init__(self, instruction: Instruction, function: Any, width: int) -> None:
+        to, source = instruction.operands
+        kind = f"u{width}"
+        mask = ListingOperand("exec", "s", EXEC, width // 32)
+        self.function = function
+        self.readers = [OperandReader(source, kind, vector=False), OperandReader(mask, kind, vector=False)]
+        self.writers = [ScalarWriter(item, kind) for item in (to, mask, CONDITION)]
+        reads = [*self.readers[0].registers, *self.readers[1].registers]
+        super().__init__(instruction, reads, [r for writer in self.writers for r in writer.registers])
+
+    def run(self, waves: Waves) -> None:
+        """Acts on the selected waves."""
+        given, mask = (np.array(reader(waves)) for reader in self.readers)
+        made = np.broadcast_to(self.function(given, mask), mask.shape)
+        for writer, value in zip(self.writers, (mask, made, (made != 0).astype(np.uint32)), strict=True):
+            writer(waves, value)
+
+    def run_tracked(self, waves: Waves) -> None:
+        """Acts, and says which bits of what it writes are undefined."""
+        waves.require_defined(
+            [r for r in self.reads if r != SGPR + EXEC], "the mask of active lanes", self.line, self.text
+        )
+        self.run(waves)
+        for writer in self.writers:
+            writer.put_undefined(waves, None, "")

@@ -1,20 +1,240 @@
-"""A listing as it is read: kernels with their instructions, labels, directives and arguments."""
+"""Parser of a listing: kernels with their instructions, labels, directives, constants and metadata."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.amdgcn.constants import Constants, with_distances
 from tilewright.amdgcn.faults import ListingParseError, nearest
-from tilewright.amdgcn.metadata import (
-    METADATA_BEGIN,
-    METADATA_END,
-    Argument,
-    KernelRecord,
-    kernel_records,
-)
-from tilewright.amdgcn.operands import Operand, operand
+from tilewright.amdgcn.operands import ListingOperand, operand
+
+# ----------------------------------------------------------------
+#
+# Metadata: arguments of each kernel, and the initial state of a wave.
+
+
+METADATA_BEGIN, METADATA_END = ".amdgpu_metadata", ".end_amdgpu_metadata"
+"""What stands before and behind it in a listing."""
+
+MOST_METADATA_BYTES = 1 << 16
+"""Bytes of a kernel's arguments, at most."""
+
+_ENTRY = re.compile(r"^(\s*)(- )?\s*(?:(\.?[\w.]+):)?\s*(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """One argument of a kernel, as its metadata says.
+
+    Args:
+        name: as in the source, or ``""``.
+        offset: bytes from the begin of the kernel's arguments.
+        size: in bytes.
+        kind: ``global_buffer``, ``by_value``, or ``hidden_…``, which the runtime gives.
+    """
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+
+
+@dataclass(slots=True)
+class KernelRecord:
+    """The metadata of one kernel: its arguments, and its other fields by their names."""
+
+    arguments: list[KernelArgument] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+def read_metadata(text: str) -> dict[str, KernelRecord]:
+    """The kernels that the metadata of a listing names; none where it has no metadata.
+
+    Args:
+        text: the whole listing.
+
+    Example:
+        >>> text = '''
+        ... .amdgpu_metadata
+        ... amdhsa.kernels:
+        ...   - .args: []
+        ...     .name: nothing
+        ...     .vgpr_count: 5
+        ... .end_amdgpu_metadata
+        ... '''
+        >>> read_metadata(text)["nothing"].fields[".vgpr_count"]
+        '5'
+    """
+    _, _, behind = text.partition(METADATA_BEGIN)
+    return kernel_records(behind.partition(METADATA_END)[0].splitlines())
+
+
+def kernel_records(lines: list[str]) -> dict[str, KernelRecord]:
+    """The kernels that the metadata of a listing names, by their names.
+
+    Args:
+        lines: what stands between ``.amdgpu_metadata`` and ``.end_amdgpu_metadata``.
+
+    Raises:
+        ListingParseError: a kernel without a name.
+    """
+    records: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    inside, nested = False, 0
+    for line in lines:
+        if not line.strip() or (match := _ENTRY.match(line)) is None:
+            continue
+        spaces, dash, key, value = match.groups()
+        indent = len(spaces) + (2 if dash else 0)
+        value = value.strip().strip("'\"")
+        if indent == 0:
+            inside = key == "amdhsa.kernels"
+            continue
+        if not inside:
+            continue
+        if dash and len(spaces) <= 2:
+            records.append(({}, []))
+            nested = 0
+        if not records:
+            raise ListingParseError(f"the metadata has {line.strip()!r} before the first kernel")
+        if nested and indent <= nested:
+            nested = 0
+        if nested:
+            if dash:
+                records[-1][1].append({})
+            if key and records[-1][1]:
+                records[-1][1][-1][key] = value
+        elif key == ".args":
+            nested = indent
+        elif key:
+            records[-1][0][key] = value
+    if any(".name" not in fields for fields, _ in records):
+        raise ListingParseError("the metadata has a kernel without .name")
+    return {
+        fields[".name"]: KernelRecord([_argument(item) for item in arguments], fields)
+        for fields, arguments in records
+    }
+
+
+def _argument(item: dict[str, str]) -> KernelArgument:
+    name, kind = item.get(".name", ""), item.get(".value_kind", "")
+    offset, size = (_bytes(item, field) for field in (".offset", ".size"))
+    if kind == "global_buffer" and size != 8:
+        raise ListingParseError(f"the metadata has an array with .size {size}; an address has 8 bytes")
+    return KernelArgument(name, offset, size, kind)
+
+
+def _bytes(item: dict[str, str], field: str) -> int:
+    """A field of an argument that counts bytes."""
+    text = item.get(field, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= MOST_METADATA_BYTES):
+        raise ListingParseError(
+            f"the metadata has an argument with {field} {text!r}; "
+            f"it is an integer up to {MOST_METADATA_BYTES}"
+        )
+    return int(text)
+
+
+# ----------------------------------------------------------------
+#
+# Constants: bytes at labels, and operands that give a distance to them.
+#
+# A kernel finds a constant from the address of an instruction (``s_getpc_b64``), to which it adds a
+# distance (``name@rel32@lo+4``, ``name@rel32@hi+12``).  Here all instructions have one address, and the
+# constants lie before the arrays of a launch.
+
+
+PLACE = 0x4000_0000_0100
+"""The address of the first constant."""
+
+PROGRAM = 0x5000_0000_0000
+"""What every instruction takes for its own address."""
+
+_BYTES = {".byte": 1, ".short": 2, ".long": 4, ".quad": 8}
+_DISTANCE = re.compile(r"^([\w.$]+)@rel32@(lo|hi)\+(4|12)$")
+_ALIGN = 16
+
+
+MOST_BYTES = 1 << 24
+"""Bytes of one constant, at most."""
+
+
+@dataclass(slots=True)
+class Constants:
+    """The bytes of a listing's constants.
+
+    Args:
+        octets: all of them, one behind the other.
+        places: where each label's begin.
+    """
+
+    octets: bytearray = field(default_factory=bytearray)
+    places: dict[str, int] = field(default_factory=dict)
+
+    def take(self, label: str, word: str, rest: str) -> bool:
+        """Adds what a directive says to the bytes behind a label; whether it is such a directive.
+
+        Raises:
+            ListingParseError: bytes that are no plain numbers.
+
+        Example:
+            >>> constants = Constants()
+            >>> constants.take("pair", ".long", "1, 0x2"), constants.take("pair", ".size", "pair, 8")
+            (True, False)
+            >>> constants.take("", ".comm", "zeros,8,4"), constants.places
+            (True, {'pair': 0, 'zeros': 16})
+            >>> constants.octets.hex()
+            '010000000200000000000000000000000000000000000000'
+        """
+        if word == ".comm":
+            parts = [part.strip() for part in rest.split(",")]
+            if len(parts) != 3:
+                raise ListingParseError(f".comm {rest} does not say a name, bytes and an alignment")
+            label, rest, word = parts[0], parts[1], ".zero"
+        if word != ".zero" and word not in _BYTES:
+            return False
+        if label not in self.places:
+            self.octets.extend(bytes(-len(self.octets) % _ALIGN))
+            self.places[label] = len(self.octets)
+        try:
+            numbers = [int(number, 0) for number in rest.split(",")]
+        except ValueError:
+            raise ListingParseError(f"the bytes of {label} are not understood: {word} {rest}") from None
+        if word == ".zero":
+            if not 0 <= numbers[0] <= MOST_BYTES:
+                raise ListingParseError(f"{label} has {numbers[0]} bytes; a constant has 0 to {MOST_BYTES}")
+            self.octets.extend(bytes(numbers[0]))
+            return True
+        size = _BYTES[word]
+        for number in numbers:
+            self.octets.extend((number % (1 << (8 * size))).to_bytes(size, "little"))
+        return True
+
+
+def with_distances(
+    operands: Sequence[ListingOperand], places: Mapping[str, int]
+) -> tuple[ListingOperand, ...]:
+    """Operands, of which those that say how far away a constant lies are numbers.
+
+    Raises:
+        ListingParseError: there is no such constant.
+    """
+    return tuple(_distance(item, places) for item in operands)
+
+
+def _distance(item: ListingOperand, places: Mapping[str, int]) -> ListingOperand:
+    found = _DISTANCE.match(item.text) if item.bank == "name" else None
+    if found is None:
+        return item
+    name, half, _ = found.groups()
+    if name not in places:
+        raise ListingParseError(f"nothing is known of the constant {name!r}")
+    apart = PLACE + places[name] - PROGRAM
+    return replace(item, bank="constant", index=apart >> 32 if half == "hi" else apart & 0xFFFFFFFF)
+
+
+# ---------------------------------------------------------------- instructions and kernels
+
 
 _COMMENT = re.compile(r";.*$|//.*$")
 _LABEL = re.compile(r"^([\w.$@]+):\s*(.*)$")
@@ -41,7 +261,7 @@ class Instruction:
     line: int
     text: str
     mnemonic: str
-    operands: tuple[Operand, ...]
+    operands: tuple[ListingOperand, ...]
     modifiers: dict[str, str] = field(default_factory=dict)
     second: Instruction | None = None
 
@@ -67,7 +287,7 @@ class KernelListing:
     constants: Constants = field(default_factory=Constants)
 
     @property
-    def arguments(self) -> list[Argument]:
+    def arguments(self) -> list[KernelArgument]:
         """What the kernel is called with, as its metadata says."""
         return self.record.arguments
 
@@ -123,7 +343,7 @@ def read_listing(text: str) -> Listing:
         >>> listing.arch, listing.kernels["nothing"].instructions[0].mnemonic
         ('gfx1151', 's_endpgm')
     """
-    reader = _Reader()
+    reader = _ListingReader()
     for number, line in enumerate(text.splitlines(), 1):
         reader.take(number, line)
     if not reader.arch:
@@ -157,7 +377,7 @@ MOST = {
 MOST_OF_OTHERS = (1 << 32) - 1
 
 
-class _Reader:
+class _ListingReader:
     """Takes the lines of a listing one by one."""
 
     def __init__(self) -> None:
@@ -178,7 +398,12 @@ class _Reader:
             return
         bare = _COMMENT.sub("", line).strip()
         if match := _LABEL.match(bare):
-            self._label(match.group(1))
+            name = match.group(1)
+            if name.startswith(".L"):
+                if self.current is not None:
+                    self.current.labels[name] = len(self.current.instructions)
+            else:
+                self.current = self.functions[name] = KernelListing(name)
             bare = match.group(2).strip()
         if not bare:
             return
@@ -186,13 +411,6 @@ class _Reader:
             self._directive(bare)
         elif self.current is not None:
             self.current.instructions.append(instruction(number, bare))
-
-    def _label(self, name: str) -> None:
-        if name.startswith(".L"):
-            if self.current is not None:
-                self.current.labels[name] = len(self.current.instructions)
-        else:
-            self.current = self.functions[name] = KernelListing(name)
 
     def _directive(self, text: str) -> None:
         word, _, rest = text.partition(" ") if " " in text else text.partition("\t")
@@ -242,7 +460,7 @@ def _half(line: int, text: str, whole: str) -> Instruction:
             modifiers[name] = value
         pieces[-1] = " ".join(words)
     if mnemonic.startswith(("s_wait", "s_delay_alu", "s_sendmsg", "s_setreg", "s_getreg")):
-        return Instruction(line, whole, mnemonic, (Operand(rest, "name"),), {"all": rest})
+        return Instruction(line, whole, mnemonic, (ListingOperand(rest, "name"),), {"all": rest})
     try:
         operands = tuple(operand(piece) for piece in pieces if piece)
     except ListingParseError as error:

@@ -20,8 +20,8 @@ from tilewright.passes.pipeline import Stage
 from tilewright.runtime.executable import Executable
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.targets.listing import Access
 from tilewright.targets.reference.report import UNCOALESCED, Report
+from tilewright.targets.rules import CopySpelling
 from tilewright.targets.simt.banks import passes_per_access
 from tilewright.targets.target import CUDA, TARGETS, target_named
 from tilewright.threads.banks import coalescing
@@ -76,9 +76,9 @@ def _typical(sym: Sym, is_size: bool) -> int:
 
 _UNITS = {"registers": "registers per thread"}
 
-Accesses: TypeAlias = Mapping[tuple[Op, Location | None], Access]
+Accesses: TypeAlias = Mapping[tuple[Op, Location | None], CopySpelling]
 
-FUSED = Access(None, "a loop that it shares with its neighbours")
+FUSED = CopySpelling(None, "a loop that it shares with its neighbours")
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def movements(
         kernel: lowered for the target.
         target: which; how its banks are met is predicted for ``cuda``.
         arch: the target's architecture.
-        accesses: how the target spells copies, from its `Listing`; copies that it lacks are spelled together
-            with others.
+        accesses: how the target spells copies, from its `EmittedText`; copies that it lacks are spelled
+            together with others.
         traced: the kernel before it was lowered, which tells the copies that were to go on in the background.
     """
     factors = _factors(traced) if traced else {}

@@ -38,11 +38,11 @@ from tilewright.runtime.specialise import spec_of
 from tilewright.runtime.specimens import Order, Specimen, like
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.rebuilding import evaluate
-from tilewright.targets.listing import Listing
 from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import ExecutionRecorder
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import bind_sizes, run
+from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import CUDA, target_named
 from tilewright.targets.target import REFERENCE as ON_HOST
 
@@ -155,7 +155,7 @@ class Subject:
         return self.bound.compile(*self.specimens(), target=target, arch=arch)
 
     @_traces
-    def listing(self, target: str, arch: str | None = None) -> Listing | None:
+    def listing(self, target: str, arch: str | None = None) -> EmittedText | None:
         """The text for a target, and its notes, without a compiler; None where the target has no text.
 
         Raises:

@@ -20,7 +20,7 @@ from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding, Number, Packing, packing
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 
 @launches.made("a call of a kernel or kernel.compile(...) gives one")
@@ -47,7 +47,7 @@ class Executable:
     target: str
     arch: str
     kernel: Kernel
-    listing: Listing | None = None
+    listing: EmittedText | None = None
     path: Path | None = None
     cached: bool = False
     seconds: float = 0.0
@@ -121,7 +121,7 @@ class Backend(Protocol):
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
 
-    def listing(self, kernel: Kernel, arch: str | None) -> Listing | None:
+    def listing(self, kernel: Kernel, arch: str | None) -> EmittedText | None:
         """Lower and emit, without a compiler; None where the target executes the kernel itself."""
 
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:

@@ -28,7 +28,7 @@ from tilewright.runtime.environment import renew_after_fork
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.gpu_memory import Clears, Memory, Workspaces
 from tilewright.runtime.recent import Recent
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 # ----------------------------------------------------------------
 # Tensor maps of TMA, encoded by the driver once for every address.
@@ -259,9 +259,9 @@ class GpuBackend:
         found: list[Violation] = self.lowering.violations(kernel, arch or self.arch_name())
         return found
 
-    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
+    def listing(self, kernel: Kernel, arch: str | None) -> EmittedText:
         """Lower and emit."""
-        made: Listing = self.lowering.emit(kernel, arch or self.arch_name())
+        made: EmittedText = self.lowering.emit(kernel, arch or self.arch_name())
         return made
 
     @staticmethod

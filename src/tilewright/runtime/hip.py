@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from tilewright.amdgcn.metadata import read_metadata
+from tilewright.amdgcn.text import read_metadata
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.ir.kernel import Kernel
@@ -21,7 +21,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_launch import GpuBackend, Launch, Loaded, PreparedGpu, Start
 from tilewright.runtime.hip_driver import HIP_DRIVER
 from tilewright.targets import hip
-from tilewright.targets.simt.occupancy import warps_per_simd
+from tilewright.targets.amd import warps_per_simd
 from tilewright.targets.target import HIP
 
 # ----------------------------------------------------------------

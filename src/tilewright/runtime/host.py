@@ -21,8 +21,8 @@ from tilewright.runtime.native import compile_library, host_arch, processor_name
 from tilewright.runtime.shortcut_table import InlineLaunch
 from tilewright.runtime.workers import POOL_SOURCE, Launcher, Scratch
 from tilewright.targets import cpu
-from tilewright.targets.cpu.signals import waits
-from tilewright.targets.listing import Listing
+from tilewright.targets.cpu.spelling import waits
+from tilewright.targets.rules import EmittedText
 from tilewright.targets.target import CPU, HOST
 
 
@@ -48,7 +48,7 @@ class CpuBackend:
         """The target's own rules that a kernel breaks."""
         return cpu.violations(kernel, arch or self.arch_name())
 
-    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
+    def listing(self, kernel: Kernel, arch: str | None) -> EmittedText:
         """Lower and emit."""
         return cpu.emit(kernel, arch or self.arch_name())
 

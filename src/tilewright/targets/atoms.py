@@ -55,7 +55,7 @@ BYTES = (i8, u8)
 
 
 @dataclass(frozen=True)
-class Row:
+class AtomRow:
     """What the documentation lists of an atom; see `MmaAtom` for the fields that it shares.
 
     Args:
@@ -110,7 +110,7 @@ def _warps(count: int) -> tuple[Mode, ...]:
     return (Mode(count, 0, 16),) if count > 1 else ()
 
 
-def _mma_sync(row: Row) -> MmaAtom:
+def _mma_sync(row: AtomRow) -> MmaAtom:
     """The atom of ``mma.sync`` with 8 columns."""
     shape, per_register = f"m{row.m}n8k{row.k}", max(4 // row.a.bytes, 1)
     return MmaAtom(
@@ -131,20 +131,22 @@ def _mma_sync(row: Row) -> MmaAtom:
     )
 
 
-MMA_F16 = _mma_sync(Row(f16, f16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS))
+MMA_F16 = _mma_sync(AtomRow(f16, f16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS))
 MMA_F16_F16 = _mma_sync(
-    Row(f16, f16, f16, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=AlignedSum(25, 16, "nearest"))
+    AtomRow(f16, f16, f16, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=AlignedSum(25, 16, "nearest"))
 )
-MMA_BF16 = _mma_sync(Row(bf16, bf16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS))
-MMA_TF32 = _mma_sync(Row(f32, f32, f32, 8, "sm_80", precision=10, sum_bits=FLOAT_SUM_BITS, sums=TF32_SUMS))
-MMA_I8 = _mma_sync(Row(i8, i8, i32, 32, "sm_80"))
-MMA_U8 = _mma_sync(Row(u8, u8, i32, 32, "sm_80"))
-MMA_F64 = _mma_sync(Row(f64, f64, f64, 4, "sm_80", m=8))
-MMA_F64_M16 = _mma_sync(Row(f64, f64, f64, 8, "sm_90"))
-MMA_F64_M16K4 = _mma_sync(Row(f64, f64, f64, 4, "sm_90"))
-MMA_F64_M16K16 = _mma_sync(Row(f64, f64, f64, 16, "sm_90"))
-MMA_E4M3 = _mma_sync(Row(f8e4m3, f8e4m3, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS))
-MMA_E5M2 = _mma_sync(Row(f8e5m2, f8e5m2, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS))
+MMA_BF16 = _mma_sync(AtomRow(bf16, bf16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS))
+MMA_TF32 = _mma_sync(
+    AtomRow(f32, f32, f32, 8, "sm_80", precision=10, sum_bits=FLOAT_SUM_BITS, sums=TF32_SUMS)
+)
+MMA_I8 = _mma_sync(AtomRow(i8, i8, i32, 32, "sm_80"))
+MMA_U8 = _mma_sync(AtomRow(u8, u8, i32, 32, "sm_80"))
+MMA_F64 = _mma_sync(AtomRow(f64, f64, f64, 4, "sm_80", m=8))
+MMA_F64_M16 = _mma_sync(AtomRow(f64, f64, f64, 8, "sm_90"))
+MMA_F64_M16K4 = _mma_sync(AtomRow(f64, f64, f64, 4, "sm_90"))
+MMA_F64_M16K16 = _mma_sync(AtomRow(f64, f64, f64, 16, "sm_90"))
+MMA_E4M3 = _mma_sync(AtomRow(f8e4m3, f8e4m3, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS))
+MMA_E5M2 = _mma_sync(AtomRow(f8e5m2, f8e5m2, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS))
 
 _MMA_SYNC = {name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)}
 MMA_SYNC: tuple[MmaAtom, ...] = tuple(_MMA_SYNC.values())
@@ -155,10 +157,10 @@ __all__ += _MMA_SYNC
 globals().update(MATRIX_CORES)  # authors write those of all vendors as ``tw.atoms.…``
 __all__ += MATRIX_CORES
 
-WGMMA: tuple[Row, ...] = (
-    Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS, majors=("k", "mn")),
-    Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS, majors=("k", "mn")),
-    Row(
+WGMMA: tuple[AtomRow, ...] = (
+    AtomRow(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS, majors=("k", "mn")),
+    AtomRow(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, sums=HALF_SUMS, majors=("k", "mn")),
+    AtomRow(
         f32,
         f32,
         f32,
@@ -169,8 +171,8 @@ WGMMA: tuple[Row, ...] = (
         sum_bits=FLOAT_SUM_BITS,
         sums=TF32_SUMS,
     ),
-    *(Row(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS) for a in FP8 for b in FP8),
-    *(Row(a, b, i32, 32, "sm_90a", wide=16) for a in BYTES for b in BYTES),
+    *(AtomRow(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS, sums=FP8_SUMS) for a in FP8 for b in FP8),
+    *(AtomRow(a, b, i32, 32, "sm_90a", wide=16) for a in BYTES for b in BYTES),
 )
 """The atoms of ``wgmma``; each comes with up to 256 columns.
 
@@ -316,7 +318,7 @@ def wgmma(
 
 
 @lru_cache(maxsize=1024)
-def _wgmma(row: Row, n: int) -> MmaAtom:
+def _wgmma(row: AtomRow, n: int) -> MmaAtom:
     return MmaAtom(
         f"wgmma.m64n{n}k{row.k}.{row.named}",
         row.a,

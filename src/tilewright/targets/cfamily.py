@@ -34,8 +34,7 @@ from tilewright.symbolic.arithmetic import maximum, minimum
 from tilewright.symbolic.nodes import TRUE, Add, Cond, FloorDiv, Int, Mod, Sym, bits, bounds
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.symbolic.spelling import Speller
-from tilewright.targets.c_names import KEYWORDS, not_reserved
-from tilewright.targets.dialect import Dialect
+from tilewright.targets.dialect import KEYWORDS, Dialect, not_reserved
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.statements import (
     Arm,
@@ -46,9 +45,9 @@ from tilewright.targets.statements import (
     Comment,
     Declare,
     Do,
-    Loop,
+    ForLoop,
+    InnerScope,
     Raw,
-    Scope,
     Statement,
     call,
     code,
@@ -172,7 +171,7 @@ class Emitter:
     def indented(self) -> Iterator[None]:
         """``{ statements of the with block }``."""
         inner: Body = []
-        self.add(Scope(inner))
+        self.add(InnerScope(inner))
         with self.into(inner):
             yield
 
@@ -206,7 +205,7 @@ class Emitter:
     ) -> Iterator[None]:
         """``for (kind index = start; condition; index += step) statements of the with block``."""
         inner: Body = []
-        self.add(Loop(named(kind), index, code("{}", start), condition, code("{}", step), inner, before))
+        self.add(ForLoop(named(kind), index, code("{}", start), condition, code("{}", step), inner, before))
         with self.into(inner):
             yield
 

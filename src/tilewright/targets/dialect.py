@@ -1,15 +1,15 @@
-"""How one member of the C family spells what all of them have."""
+"""Spelling of types, integers and names in the C family, and the record of one dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import ALL, DType
 
 
 @dataclass(frozen=True)
-class Atomic:
+class AtomicFunction:
     """A function of the prelude that reduces into memory in one step: ``function(address, value)``.
 
     Args:
@@ -45,7 +45,7 @@ class Dialect:
     copied: str = "#pragma unroll {}"
     bits: str = "__builtin_bit_cast"
     reserved: frozenset[str] = frozenset()
-    atomics: Mapping[tuple[str, str], tuple[Atomic, ...]] = field(default_factory=dict)
+    atomics: Mapping[tuple[str, str], tuple[AtomicFunction, ...]] = field(default_factory=dict)
 
     def unrolled(self, copies: bool | int) -> str:
         """The line before a loop: with so many copies of its body in each turn, or with all of them."""
@@ -56,3 +56,80 @@ class Dialect:
     def type(self, dtype: DType) -> str:
         """The storage type of a dtype."""
         return self.types[dtype.name]
+
+
+# ---------------------------------------------------------------- integer types and constants in C
+
+
+_SIGNED = {8: "signed char", 16: "short", 32: "int", 64: "long long"}
+_UNSIGNED = {8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
+
+INTEGERS = tuple(made for made in ALL.values() if made.kind in ("int", "uint") and not made.is_packed)
+"""Every integer dtype that C has too."""
+
+
+def integer_type(dtype: DType) -> str:
+    """The type of an integer dtype.
+
+    Example:
+        >>> from tilewright.dtypes import i8, u32
+        >>> integer_type(i8), integer_type(u32)
+        ('signed char', 'unsigned')
+    """
+    return (_UNSIGNED if dtype.kind == "uint" else _SIGNED)[dtype.bits]
+
+
+def unsigned_type(dtype: DType) -> str:
+    """The unsigned type of as many bits."""
+    return _UNSIGNED[dtype.bits]
+
+
+def suffix(dtype: DType) -> str:
+    """How a constant of an integer dtype ends; narrow ones are constants of ``int``.
+
+    Example:
+        >>> from tilewright.dtypes import i64, u16, u32
+        >>> suffix(i64), suffix(u16), suffix(u32)
+        ('ll', '', 'u')
+    """
+    return "u" * (dtype.kind == "uint" and dtype.bits >= 32) + "ll" * (dtype.bits == 64)
+
+
+INTEGER_TYPES: dict[str, str] = {made.name: integer_type(made) for made in INTEGERS}
+"""The type of each integer dtype, by its name."""
+
+
+def called_in_names(dtype: DType) -> str:
+    """What names of functions call an integer dtype of at least 32 bits.
+
+    Example:
+        >>> from tilewright.dtypes import i32, i64, u32
+        >>> called_in_names(i32), called_in_names(u32), called_in_names(i64)
+        ('int', 'uint', 'll')
+    """
+    return "u" * (dtype.kind == "uint") + ("int" if dtype.bits == 32 else "ll")
+
+
+# ----------------------------------------------------------------
+#
+# Names that variables of generated C cannot have.
+
+
+_KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const
+consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do
+double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
+namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
+this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+while xor xor_eq main NULL
+"""
+KEYWORDS = frozenset(_KEYWORDS.split())
+"""Words of C++ that no variable may have as its name."""
+
+
+def not_reserved(name: str) -> str:
+    """A name without the underscores before it that C++ keeps for itself, as in ``__syncthreads``."""
+    bare = name.lstrip("_")
+    is_reserved = bare[:1].isalpha() and (name.startswith("__") or (bare != name and bare[0].isupper()))
+    return bare if is_reserved else name

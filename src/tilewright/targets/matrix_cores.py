@@ -48,7 +48,7 @@ _SECTIONS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixCoreRow:
     """What the documentation lists of an atom of rows and columns of equal number.
 
     Args:
@@ -73,7 +73,7 @@ class Row:
         return f"{self.side}x{self.side}x{self.k}.{self.c}.{self.a}"
 
 
-def _mfma(row: Row) -> MmaAtom:
+def _mfma(row: MatrixCoreRow) -> MmaAtom:
     """64 lanes: as many along the rows as there are, the others along K of operands, and rows of C."""
     beside = 64 // row.side
     held = row.k // beside
@@ -97,7 +97,7 @@ def _mfma(row: Row) -> MmaAtom:
     )
 
 
-def _wmma(row: Row) -> MmaAtom:
+def _wmma(row: MatrixCoreRow) -> MmaAtom:
     """32 lanes; half of them hold copies of A and B, and every second row of C."""
     operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, None, 0)), (Mode(row.k, 1, 1),))
     sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 1)), (Mode(8, 0, 2),))
@@ -107,7 +107,7 @@ def _wmma(row: Row) -> MmaAtom:
     )
 
 
-def _wmma_gfx12(row: Row) -> MmaAtom:
+def _wmma_gfx12(row: MatrixCoreRow) -> MmaAtom:
     """32 lanes; half of them hold the other half of K, and the lower rows of C."""
     operand = Distribution((16, row.k), (Mode(16, 0, 1), Mode(2, 1, row.k // 2)), (Mode(row.k // 2, 1, 1),))
     sums = Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 8)), (Mode(8, 0, 1),))
@@ -117,50 +117,50 @@ def _wmma_gfx12(row: Row) -> MmaAtom:
     )
 
 
-MFMA_F16 = _mfma(Row(f16, f32, 32, 8, "mfma"))
-MFMA_F16_K16 = _mfma(Row(f16, f32, 32, 16, "mfma"))
-MFMA_F16_M16 = _mfma(Row(f16, f32, 16, 16, "mfma"))
-MFMA_F16_M16K32 = _mfma(Row(f16, f32, 16, 32, "mfma"))
-MFMA_BF16 = _mfma(Row(bf16, f32, 32, 8, "mfma"))
-MFMA_BF16_K16 = _mfma(Row(bf16, f32, 32, 16, "mfma"))
-MFMA_BF16_M16 = _mfma(Row(bf16, f32, 16, 16, "mfma"))
-MFMA_BF16_M16K32 = _mfma(Row(bf16, f32, 16, 32, "mfma"))
-MFMA_F32 = _mfma(Row(f32, f32, 32, 2, "mfma"))
-MFMA_F32_K8 = _mfma(Row(f32, f32, 32, 8, "mfma"))
-MFMA_F32_M16 = _mfma(Row(f32, f32, 16, 4, "mfma"))
-MFMA_F32_M16K16 = _mfma(Row(f32, f32, 16, 16, "mfma"))
-MFMA_F64_M16 = _mfma(Row(f64, f64, 16, 4, "mfma", run=1))
-MFMA_F64_M16K8 = _mfma(Row(f64, f64, 16, 8, "mfma", run=1))
-MFMA_I8_K8 = _mfma(Row(i8, i32, 32, 8, "gfx90a"))
-MFMA_I8_M16K16 = _mfma(Row(i8, i32, 16, 16, "gfx90a"))
-MFMA_I8 = _mfma(Row(i8, i32, 32, 16, "gfx940"))
-MFMA_I8_K32 = _mfma(Row(i8, i32, 32, 32, "gfx940"))
-MFMA_I8_M16 = _mfma(Row(i8, i32, 16, 32, "gfx940"))
-MFMA_I8_M16K64 = _mfma(Row(i8, i32, 16, 64, "gfx940"))
-MFMA_E4M3 = _mfma(Row(f8e4m3, f32, 32, 16, "gfx950"))
-MFMA_E4M3_K32 = _mfma(Row(f8e4m3, f32, 32, 32, "gfx950"))
-MFMA_E4M3_M16 = _mfma(Row(f8e4m3, f32, 16, 32, "gfx950"))
-MFMA_E5M2 = _mfma(Row(f8e5m2, f32, 32, 16, "gfx950"))
-MFMA_E5M2_K32 = _mfma(Row(f8e5m2, f32, 32, 32, "gfx950"))
-MFMA_E5M2_M16 = _mfma(Row(f8e5m2, f32, 16, 32, "gfx950"))
-MFMA_E4M3FNUZ = _mfma(Row(f8e4m3fnuz, f32, 32, 16, "gfx942"))
-MFMA_E4M3FNUZ_K32 = _mfma(Row(f8e4m3fnuz, f32, 32, 32, "gfx942"))
-MFMA_E4M3FNUZ_M16 = _mfma(Row(f8e4m3fnuz, f32, 16, 32, "gfx942"))
-MFMA_E5M2FNUZ = _mfma(Row(f8e5m2fnuz, f32, 32, 16, "gfx942"))
-MFMA_E5M2FNUZ_K32 = _mfma(Row(f8e5m2fnuz, f32, 32, 32, "gfx942"))
-MFMA_E5M2FNUZ_M16 = _mfma(Row(f8e5m2fnuz, f32, 16, 32, "gfx942"))
+MFMA_F16 = _mfma(MatrixCoreRow(f16, f32, 32, 8, "mfma"))
+MFMA_F16_K16 = _mfma(MatrixCoreRow(f16, f32, 32, 16, "mfma"))
+MFMA_F16_M16 = _mfma(MatrixCoreRow(f16, f32, 16, 16, "mfma"))
+MFMA_F16_M16K32 = _mfma(MatrixCoreRow(f16, f32, 16, 32, "mfma"))
+MFMA_BF16 = _mfma(MatrixCoreRow(bf16, f32, 32, 8, "mfma"))
+MFMA_BF16_K16 = _mfma(MatrixCoreRow(bf16, f32, 32, 16, "mfma"))
+MFMA_BF16_M16 = _mfma(MatrixCoreRow(bf16, f32, 16, 16, "mfma"))
+MFMA_BF16_M16K32 = _mfma(MatrixCoreRow(bf16, f32, 16, 32, "mfma"))
+MFMA_F32 = _mfma(MatrixCoreRow(f32, f32, 32, 2, "mfma"))
+MFMA_F32_K8 = _mfma(MatrixCoreRow(f32, f32, 32, 8, "mfma"))
+MFMA_F32_M16 = _mfma(MatrixCoreRow(f32, f32, 16, 4, "mfma"))
+MFMA_F32_M16K16 = _mfma(MatrixCoreRow(f32, f32, 16, 16, "mfma"))
+MFMA_F64_M16 = _mfma(MatrixCoreRow(f64, f64, 16, 4, "mfma", run=1))
+MFMA_F64_M16K8 = _mfma(MatrixCoreRow(f64, f64, 16, 8, "mfma", run=1))
+MFMA_I8_K8 = _mfma(MatrixCoreRow(i8, i32, 32, 8, "gfx90a"))
+MFMA_I8_M16K16 = _mfma(MatrixCoreRow(i8, i32, 16, 16, "gfx90a"))
+MFMA_I8 = _mfma(MatrixCoreRow(i8, i32, 32, 16, "gfx940"))
+MFMA_I8_K32 = _mfma(MatrixCoreRow(i8, i32, 32, 32, "gfx940"))
+MFMA_I8_M16 = _mfma(MatrixCoreRow(i8, i32, 16, 32, "gfx940"))
+MFMA_I8_M16K64 = _mfma(MatrixCoreRow(i8, i32, 16, 64, "gfx940"))
+MFMA_E4M3 = _mfma(MatrixCoreRow(f8e4m3, f32, 32, 16, "gfx950"))
+MFMA_E4M3_K32 = _mfma(MatrixCoreRow(f8e4m3, f32, 32, 32, "gfx950"))
+MFMA_E4M3_M16 = _mfma(MatrixCoreRow(f8e4m3, f32, 16, 32, "gfx950"))
+MFMA_E5M2 = _mfma(MatrixCoreRow(f8e5m2, f32, 32, 16, "gfx950"))
+MFMA_E5M2_K32 = _mfma(MatrixCoreRow(f8e5m2, f32, 32, 32, "gfx950"))
+MFMA_E5M2_M16 = _mfma(MatrixCoreRow(f8e5m2, f32, 16, 32, "gfx950"))
+MFMA_E4M3FNUZ = _mfma(MatrixCoreRow(f8e4m3fnuz, f32, 32, 16, "gfx942"))
+MFMA_E4M3FNUZ_K32 = _mfma(MatrixCoreRow(f8e4m3fnuz, f32, 32, 32, "gfx942"))
+MFMA_E4M3FNUZ_M16 = _mfma(MatrixCoreRow(f8e4m3fnuz, f32, 16, 32, "gfx942"))
+MFMA_E5M2FNUZ = _mfma(MatrixCoreRow(f8e5m2fnuz, f32, 32, 16, "gfx942"))
+MFMA_E5M2FNUZ_K32 = _mfma(MatrixCoreRow(f8e5m2fnuz, f32, 32, 32, "gfx942"))
+MFMA_E5M2FNUZ_M16 = _mfma(MatrixCoreRow(f8e5m2fnuz, f32, 16, 32, "gfx942"))
 
-WMMA_F16 = _wmma(Row(f16, f32, 16, 16, "gfx11"))
-WMMA_BF16 = _wmma(Row(bf16, f32, 16, 16, "gfx11"))
-WMMA_I8 = _wmma(Row(i8, i32, 16, 16, "gfx11"))
-WMMA_U8 = _wmma(Row(u8, i32, 16, 16, "gfx11"))
+WMMA_F16 = _wmma(MatrixCoreRow(f16, f32, 16, 16, "gfx11"))
+WMMA_BF16 = _wmma(MatrixCoreRow(bf16, f32, 16, 16, "gfx11"))
+WMMA_I8 = _wmma(MatrixCoreRow(i8, i32, 16, 16, "gfx11"))
+WMMA_U8 = _wmma(MatrixCoreRow(u8, i32, 16, 16, "gfx11"))
 
-WMMA_F16_GFX12 = _wmma_gfx12(Row(f16, f32, 16, 16, "gfx12"))
-WMMA_BF16_GFX12 = _wmma_gfx12(Row(bf16, f32, 16, 16, "gfx12"))
-WMMA_I8_GFX12 = _wmma_gfx12(Row(i8, i32, 16, 16, "gfx12"))
-WMMA_U8_GFX12 = _wmma_gfx12(Row(u8, i32, 16, 16, "gfx12"))
-WMMA_E4M3_GFX12 = _wmma_gfx12(Row(f8e4m3, f32, 16, 16, "gfx12"))
-WMMA_E5M2_GFX12 = _wmma_gfx12(Row(f8e5m2, f32, 16, 16, "gfx12"))
+WMMA_F16_GFX12 = _wmma_gfx12(MatrixCoreRow(f16, f32, 16, 16, "gfx12"))
+WMMA_BF16_GFX12 = _wmma_gfx12(MatrixCoreRow(bf16, f32, 16, 16, "gfx12"))
+WMMA_I8_GFX12 = _wmma_gfx12(MatrixCoreRow(i8, i32, 16, 16, "gfx12"))
+WMMA_U8_GFX12 = _wmma_gfx12(MatrixCoreRow(u8, i32, 16, 16, "gfx12"))
+WMMA_E4M3_GFX12 = _wmma_gfx12(MatrixCoreRow(f8e4m3, f32, 16, 16, "gfx12"))
+WMMA_E5M2_GFX12 = _wmma_gfx12(MatrixCoreRow(f8e5m2, f32, 16, 16, "gfx12"))
 
 MATRIX_CORES: dict[str, MmaAtom] = {
     name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)

@@ -1,12 +1,12 @@
-"""The tree of statements that generated C is printed from, and the printer.
+"""The statement tree of generated C, the passes that tidy it, and its printer.
 
 Expressions are texts that know which names they use (`Code`); statements are nodes.  Rules make nodes through
-an emitter, passes (`targets/tidy.py`) mend them, the printer writes them: nobody reads text back.
+an emitter, `tidy` rewrites them, and the printer writes them.  Nothing parses the text again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -79,7 +79,7 @@ def names_in(parts: Iterable[object]) -> frozenset[str]:
 
 
 @dataclass
-class Node:
+class BaseStatement:
     """What every statement has.
 
     Args:
@@ -90,28 +90,28 @@ class Node:
 
 
 @dataclass
-class Comment(Node):
+class Comment(BaseStatement):
     """``// text``."""
 
     text: str
 
 
 @dataclass
-class Raw(Node):
+class Raw(BaseStatement):
     """A line as it is, for what no other statement says: a directive, a declaration of the dialect's own."""
 
     text: Code
 
 
 @dataclass
-class Do(Node):
+class Do(BaseStatement):
     """An expression for what it does: ``call(...);``."""
 
     what: Code
 
 
 @dataclass
-class Declare(Node):
+class Declare(BaseStatement):
     """``kind name = value;``.
 
     Args:
@@ -132,7 +132,7 @@ class Declare(Node):
 
 
 @dataclass
-class Assign(Node):
+class Assign(BaseStatement):
     """``target = value;``, or with another operator, such as ``+=``."""
 
     target: Code
@@ -141,7 +141,7 @@ class Assign(Node):
 
 
 @dataclass
-class Loop(Node):
+class ForLoop(BaseStatement):
     """``for (kind index = start; condition; index += step) body``.
 
     Args:
@@ -179,20 +179,20 @@ class Arm:
 
 
 @dataclass
-class Branch(Node):
+class Branch(BaseStatement):
     """``if (condition) body else if (condition) body else body``."""
 
     arms: list[Arm]
 
 
 @dataclass
-class Scope(Node):
+class InnerScope(BaseStatement):
     """``{ body }``, for names that nothing after it sees."""
 
     body: Body
 
 
-Statement: TypeAlias = Comment | Raw | Do | Declare | Assign | Loop | Branch | Scope
+Statement: TypeAlias = Comment | Raw | Do | Declare | Assign | ForLoop | Branch | InnerScope
 Body: TypeAlias = list["Statement"]
 SIMPLE = (Raw, Do, Declare, Assign)
 """Statements of one line."""
@@ -209,7 +209,7 @@ def write_about(body: Body, about: object) -> None:
 
 def bodies(node: Statement) -> Iterator[Body]:
     """The bodies inside a statement."""
-    if isinstance(node, Loop | Scope):
+    if isinstance(node, ForLoop | InnerScope):
         yield node.body
     elif isinstance(node, Branch):
         for arm in node.arms:
@@ -227,11 +227,11 @@ def own_names(node: Statement) -> frozenset[str]:
             return names_in([node.kind, node.value])
         case Assign():
             return names_in([node.target, node.value])
-        case Loop():
+        case ForLoop():
             return names_in([node.kind, node.start, node.condition, node.step]) - {str(node.index)}
         case Branch():
             return names_in([arm.condition for arm in node.arms])
-        case Comment() | Scope():
+        case Comment() | InnerScope():
             return frozenset()
 
 
@@ -242,7 +242,7 @@ def used(body: Body) -> set[str]:
         if isinstance(node, Declare):
             found.discard(node.name)
         for inner in bodies(node):
-            found |= used(inner) - ({str(node.index)} if isinstance(node, Loop) else set())
+            found |= used(inner) - ({str(node.index)} if isinstance(node, ForLoop) else set())
         found |= own_names(node)
     return found
 
@@ -280,9 +280,9 @@ class Printer:
         match node:
             case Comment():
                 self._line(f"// {node.text}", depth)
-            case Scope():
+            case InnerScope():
                 self._braces("", node.body, depth)
-            case Loop():
+            case ForLoop():
                 if node.before:
                     self._line(node.before, depth)
                 self._compound(_loop_head(node), node.body, depth)
@@ -345,7 +345,7 @@ def simple_text(node: Raw | Do | Declare | Assign) -> str:
             return f"{node.target} {node.operator} {node.value};"
 
 
-def _loop_head(node: Loop) -> str:
+def _loop_head(node: ForLoop) -> str:
     grow = f"++{node.index}" if node.step == "1" else f"{node.index} += {node.step}"
     return f"for ({node.kind} {node.index} = {node.start}; {node.condition}; {grow})"
 
@@ -366,3 +366,121 @@ def _cut(text: str, room: int) -> tuple[str, str]:
     least = min(depth for depth, _ in cuts)
     at = max(at for depth, at in cuts if depth == least)
     return text[:at], text[at + 1 :]
+
+
+# ---------------------------------------------------------------- tidying
+#
+# Each pass takes the statements of one body and returns others.  `tidy` applies all of them, innermost
+# bodies first.
+
+
+def drop_unused_declarations(body: Body) -> Body:
+    """Without optional declarations that nothing after them names."""
+    kept: Body = []
+    names: set[str] = set()
+    for node in reversed(body):
+        if isinstance(node, Declare) and node.optional and node.name not in names:
+            continue
+        names |= used([node])
+        kept.append(node)
+    return kept[::-1]
+
+
+def drop_empty_branches(body: Body) -> Body:
+    """Without loops, scopes and branches in which nothing is done, comments aside."""
+    return [kept for node in body if (kept := _not_empty(node)) is not None]
+
+
+def _not_empty(node: Statement) -> Statement | None:
+    match node:
+        case Branch():
+            kept = list(node.arms)
+            while kept and _does_nothing(kept[-1].body):
+                kept.pop()
+            return replace(node, arms=kept) if kept else None
+        case ForLoop() | InnerScope():
+            return None if _does_nothing(node.body) else node
+        case _:
+            return node
+
+
+def _does_nothing(body: Body) -> bool:
+    return all(isinstance(node, Comment) for node in body)
+
+
+def join_equal_arms(body: Body) -> Body:
+    """With one arm where neighbouring arms of a branch do the same."""
+    return [replace(node, arms=_joined(node.arms)) if isinstance(node, Branch) else node for node in body]
+
+
+def _joined(arms: list[Arm]) -> list[Arm]:
+    found = arms[:1]
+    for arm in arms[1:]:
+        last = found[-1]
+        if arm.body == last.body and last.condition is not None and arm.condition is not None:
+            either = joined(" || ", (code("({})", each) for each in (last.condition, arm.condition)))
+            found[-1] = replace(last, condition=either)
+        else:
+            found.append(arm)
+    return found
+
+
+def merge_adjacent_branches(body: Body, steady: Collection[str]) -> Body:
+    """With one branch where neighbours ask the same of names that no statement changes.
+
+    Comments between two branches are those of the second: they go into it.  Branches that declare the same
+    names stay two.
+
+    Args:
+        body: the statements.
+        steady: the names that nothing writes after they are declared.
+    """
+    found: Body = []
+    for node in body:
+        last = len(found) - 1
+        while last >= 0 and isinstance(found[last], Comment):
+            last -= 1
+        before = found[last] if last >= 0 else None
+        if _asks_alike(before, node, steady):
+            assert isinstance(before, Branch)
+            assert isinstance(node, Branch)
+            [first], [second] = before.arms, node.arms
+            both = replace(first, body=[*first.body, *found[last + 1 :], *second.body])
+            found[last:] = [replace(before, arms=[both])]
+        else:
+            found.append(node)
+    return found
+
+
+def _asks_alike(before: Statement | None, node: Statement, steady: Collection[str]) -> bool:
+    if not isinstance(before, Branch) or not isinstance(node, Branch):
+        return False
+    if len(before.arms) > 1 or len(node.arms) > 1:
+        return False
+    [first], [second] = before.arms, node.arms
+    if first.condition is None or first.condition != second.condition:
+        return False
+    meeting = declared(first.body) & (used(second.body) | declared(second.body))
+    return first.condition.names <= set(steady) and not meeting
+
+
+def tidy(body: Body, steady: Collection[str]) -> Body:
+    """A body after all passes, and all that is in it.
+
+    Args:
+        body: the statements.
+        steady: the names that nothing writes after they are declared.
+    """
+    inside = [_tidied_inside(node, steady) for node in body]
+    made = merge_adjacent_branches(join_equal_arms(drop_empty_branches(inside)), steady)
+    return drop_unused_declarations(made)
+
+
+def _tidied_inside(node: Statement, steady: Collection[str]) -> Statement:
+    match node:
+        case Branch():
+            return replace(node, arms=[replace(arm, body=tidy(arm.body, steady)) for arm in node.arms])
+        case ForLoop() | InnerScope():
+            return replace(node, body=tidy(node.body, steady))
+        case _:
+            return node

@@ -17,7 +17,7 @@ from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import bind, packing
 from tilewright.runtime.libraries import Library
 from tilewright.targets import cpu
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 POISON = 0xFF  # NaN in every float format, -1 in every integer
 GUARD_BYTES = 4096
@@ -42,7 +42,7 @@ class Machine:
         *,
         arch: str | None = None,
         toolchain: native.Toolchain | None = None,
-    ) -> Listing:
+    ) -> EmittedText:
         """Check, lower, compile and run; arrays among the arguments are read and written in place."""
         arch = arch or native.host_arch()
         assert verify.violations(kernel) == []
@@ -80,7 +80,7 @@ class Machine:
 
 
 @pytest.fixture(scope="session")
-def machine() -> Callable[..., Listing]:
+def machine() -> Callable[..., EmittedText]:
     return Machine()
 
 

@@ -11,9 +11,9 @@ import tilewright as tw
 from tilewright.dtypes import DType, boolean, holds
 from tilewright.functions import conversions
 from tilewright.runtime import native
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
-Machine = Callable[..., Listing]
+Machine = Callable[..., EmittedText]
 
 # Casting what does not fit is what these tests do.
 pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(3)]

@@ -11,11 +11,11 @@ from tests.pipelined import gemm
 
 import tilewright as tw
 from tilewright.dtypes import DType
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 pytestmark = pytest.mark.in_turns(3)
 
-Machine = Callable[..., Listing]
+Machine = Callable[..., EmittedText]
 SHAPES = [(65, 31), (1, 1), (16, 32), (37, 50), (64, 96)]
 """The first one tells nothing that would not hold of the others."""
 
@@ -28,7 +28,7 @@ def blank(shape: tuple[int, ...], dtype: DType = tw.f32) -> np.ndarray:
     return np.full(shape, np.nan if dtype.is_float else 77).astype(dtype.numpy)
 
 
-def run(machine: Machine, kernel: tw.Kernel, *arrays: np.ndarray, **constants: Any) -> Listing:
+def run(machine: Machine, kernel: tw.Kernel, *arrays: np.ndarray, **constants: Any) -> EmittedText:
     names = [parameter.name for parameter in kernel.program.parameters]
     return machine(kernel.trace(*arrays, **constants), dict(zip(names, arrays, strict=True)))
 

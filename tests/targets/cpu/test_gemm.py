@@ -11,11 +11,11 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.runtime import native
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 pytestmark = pytest.mark.in_turns(3)
 
-Machine = Callable[..., Listing]
+Machine = Callable[..., EmittedText]
 
 RAGGED = [(129, 129, 67), (127, 61, 131), (1, 1, 1), (64, 96, 32), (65, 97, 33), (2, 200, 300), (200, 2, 17)]
 FLOATS = [tw.f32, tw.f64, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2]

@@ -9,11 +9,11 @@ import pytest
 from tilewright.ir.ops import Copy, Mma
 from tilewright.runtime import native
 from tilewright.targets import cpu
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 from .ladder import NAMES, case
 
-Machine = Callable[..., Listing]
+Machine = Callable[..., EmittedText]
 
 
 @pytest.mark.in_turns(4)

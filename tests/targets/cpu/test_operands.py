@@ -9,11 +9,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.targets import cpu
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 pytestmark = pytest.mark.in_turns(3)
 
-Machine = Callable[..., Listing]
+Machine = Callable[..., EmittedText]
 
 MMA = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 1), repeats=(2, 4))
 TILE = (64, 32, 32)

@@ -12,10 +12,10 @@ from tilewright.dtypes import DType
 from tilewright.functions import conversions
 from tilewright.functions.table import fma
 from tilewright.runtime import native
-from tilewright.targets.listing import Listing
 from tilewright.targets.reference import numbers
+from tilewright.targets.rules import EmittedText
 
-Machine = Callable[..., Listing]
+Machine = Callable[..., EmittedText]
 pytestmark = [pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"), pytest.mark.in_turns(3)]
 
 TILE = 1024

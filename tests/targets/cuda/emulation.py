@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.runtime.native import Toolchain
 from tilewright.targets.cuda.prelude import DIALECT
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 HEADER = Path(__file__).with_name("emulator.h")
 GUARD = 512
@@ -93,12 +93,12 @@ static void copy_async(void* to, const void* from, bool exists = true) {
 """What stands for the pieces of the prelude that are made of instructions."""
 
 
-def kernel_text(listing: Listing) -> str:
+def kernel_text(listing: EmittedText) -> str:
     """The kernel without the prelude."""
     return listing.text[listing.text.index('extern "C" __global__') :]
 
 
-def source(listings: Mapping[str, Listing]) -> str:
+def source(listings: Mapping[str, EmittedText]) -> str:
     """One C++ text with every kernel in a namespace of its own, and a function to call each."""
     kernels = "\n".join(kernel_text(listing) for listing in listings.values())
     whole = "\n".join(listing.text for listing in listings.values())
@@ -154,7 +154,7 @@ def library_of(text: str, toolchain: Toolchain, directory: Path) -> ctypes.CDLL:
 class Emulator:
     """The kernels of some listings, compiled for the host."""
 
-    def __init__(self, listings: Mapping[str, Listing], toolchain: Toolchain, directory: Path) -> None:
+    def __init__(self, listings: Mapping[str, EmittedText], toolchain: Toolchain, directory: Path) -> None:
         self.names = list(listings)
         self._library = library_of(source(listings), toolchain, directory)
 

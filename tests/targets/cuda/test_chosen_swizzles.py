@@ -18,8 +18,8 @@ from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.memory_instructions import resolve_vectors
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets import cuda
+from tilewright.targets.cuda.emit import choose_engines
 from tilewright.targets.simt.banks import in_shared, requests
-from tilewright.targets.simt.matrices import choose_engines
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 

@@ -129,7 +129,7 @@ def test_tma_brings_a_row_that_no_swizzle_scatters() -> None:
     assert (y == x).all()
     spec = tw.TensorSpec(tw.f32, 2, 1, (1, 4), (4, 1), 16, False)
     arch = CUDA.architecture("sm_90a")
-    kernel, _ = cuda.lowering.lower(bound.trace(spec, spec), arch)
+    kernel, _ = cuda.lower(bound.trace(spec, spec), arch)
     [made] = kernel.tensor_maps
     assert (made.box, made.is_swizzled) == ((1, 96), False)
     text = tw.ir.print_kernel(kernel)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
-from tilewright.targets.simt.swizzled import split_flips
+from tilewright.targets.simt.copies import split_flips
 from tilewright.targets.simt.thread_values import split_offset
 from tilewright.views.view import View
 

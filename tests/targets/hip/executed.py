@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.amdgcn import Execution
+from tilewright.amdgcn import ListingExecution
 from tilewright.inspect.isa import execute_listing
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
 
 
-def launched(bound: Bound, arch: str, arrays: dict[str, Any], **numbers: Any) -> tuple[Executable, Execution]:
+def launched(
+    bound: Bound, arch: str, arrays: dict[str, Any], **numbers: Any
+) -> tuple[Executable, ListingExecution]:
     """Compile a kernel for the class of some arrays, and execute its listing on them.
 
     Args:

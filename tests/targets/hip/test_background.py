@@ -20,8 +20,7 @@ from tilewright.ir.ops import AsyncCommit, AsyncWait
 from tilewright.ops.products import plain
 from tilewright.runtime.kernel import Bound
 from tilewright.targets.amd import GFX942, GFX950, GFX1151
-from tilewright.targets.hip.emit import emit
-from tilewright.targets.hip.lowering import lower
+from tilewright.targets.hip.emit import emit, lower
 from tilewright.targets.matrix_cores import nearest
 
 from .examples import KERNELS

@@ -16,9 +16,8 @@ from tilewright.inspect.report import resources
 from tilewright.runtime import amdgcn
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.hip import code_object, resources_of
-from tilewright.targets.amd import ARCHITECTURES, GFX942, GFX1151
+from tilewright.targets.amd import ARCHITECTURES, GFX942, GFX1151, limits
 from tilewright.targets.hip.prelude import probe_text
-from tilewright.targets.simt.occupancy import limits
 
 from .machine import toolchain
 

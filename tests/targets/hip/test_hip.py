@@ -24,11 +24,10 @@ from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
 from tilewright.ir.verify import violations
 from tilewright.runtime import amdgcn
 from tilewright.targets.amd import GFX942, GFX1151
-from tilewright.targets.hip.emit import emit
+from tilewright.targets.hip.emit import HIP_RULES, emit
 from tilewright.targets.hip.legality import violations as refusals
 from tilewright.targets.hip.prelude import DIALECT
-from tilewright.targets.hip.spelling import HIP_RULES
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 from .examples import KERNELS, turnstile
 from .machine import machines
@@ -39,7 +38,7 @@ EXECUTED = {arch.name: arch for arch in (GFX942, GFX1151)}
 class Made(NamedTuple):
     """A text, the compiler's listing of it, and how often each instruction stands there."""
 
-    listing: Listing
+    listing: EmittedText
     assembly: str
     count: Counter[str]
 
@@ -54,7 +53,7 @@ class Made(NamedTuple):
         return int(found[1])
 
 
-def compiled(listing: Listing, arch: Arch) -> Made:
+def compiled(listing: EmittedText, arch: Arch) -> Made:
     text = amdgcn.compile_text(listing.text, arch.name, listing.entry)
     return Made(listing, text, Counter(re.findall(r"^\t([a-z]\w+)", text, re.MULTILINE)))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.targets.hip.pairs import PAIRS
+from tilewright.targets.hip.prelude import PAIRS
 
 from .executed import launched
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.amdgcn import Execution, execute
-from tilewright.amdgcn.lds import Watch
+from tilewright.amdgcn import ListingExecution, execute
+from tilewright.amdgcn.space import Watch
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import ScalarParam, SizeParam, TensorParam, passed_params
@@ -51,7 +51,7 @@ def execute_listing(
     watch: Watch | None = None,
     *,
     stores_once: bool = False,
-) -> Execution:
+) -> ListingExecution:
     """Execute a kernel from the listing that it was compiled to for an AMD GPU, as it would be launched.
 
     All waves of a block have to come to as many barriers, as those of kernels that were verified do.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilewright.amdgcn import Instruction
-from tilewright.amdgcn.access import access_of
+from tilewright.amdgcn.memory import access_of
 
 
 class Kind(Enum):

@@ -12,7 +12,7 @@ from tilewright.arch import Arch
 from tilewright.errors import LaunchError
 from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop, amd_line, find_loops
 from tilewright.runtime.hip import resources_in, threads_in
-from tilewright.targets.simt.occupancy import limits
+from tilewright.targets.amd import limits
 from tilewright.targets.target import HIP
 
 LOADS = (Kind.TO_SHARED, Kind.GLOBAL_LOAD)

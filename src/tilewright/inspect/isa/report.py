@@ -16,7 +16,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Copy, For
 from tilewright.symbolic.arithmetic import product
-from tilewright.targets.listing import Listing
+from tilewright.targets.rules import EmittedText
 
 # ----------------------------------------------------------------
 # Sources of an instruction: operation, array, author's line.
@@ -45,7 +45,7 @@ class Source:
     place: str
 
 
-def sources(listing: Listing, lines: Mapping[int, int]) -> dict[int, Source]:
+def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, Source]:
     """Where instructions come from, for those of which it is known.
 
     Args:

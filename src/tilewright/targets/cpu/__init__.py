@@ -1,10 +1,8 @@
 """The CPU target: freestanding C++ text, one thread per block, micro-kernels for matrix multiplies."""
 
 from tilewright.arch import PROCESSORS
-from tilewright.targets.cpu.emit import emit
+from tilewright.targets.cpu.emit import PASSES, emit, lower
 from tilewright.targets.cpu.legality import violations
-from tilewright.targets.cpu.lowering import PASSES, lower
-from tilewright.targets.cpu.signals import why_stuck
-from tilewright.targets.cpu.spelling import CPU_RULES
+from tilewright.targets.cpu.spelling import CPU_RULES, why_stuck
 
 __all__ = ["CPU_RULES", "PASSES", "PROCESSORS", "emit", "lower", "violations", "why_stuck"]

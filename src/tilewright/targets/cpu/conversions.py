@@ -8,7 +8,7 @@ infinity (e4m3); floats become integers truncated and saturated, NaN as 0.
 from __future__ import annotations
 
 from tilewright.dtypes import FP8, PACKED, DType, bf16, boolean, encoding, f16, f32, f64, i8, i32
-from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, integer_type, suffix
+from tilewright.targets.dialect import INTEGER_TYPES, INTEGERS, integer_type, suffix
 
 _STORED = {made.name: f"unsigned {'short' if made.bits == 16 else 'char'}" for made in (f16, bf16, *FP8)}
 

@@ -12,22 +12,22 @@ from tilewright.symbolic.expr import add, all_of, less, maximum, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.emitter import CpuEmitter, Side
+from tilewright.targets.cpu.emitter import CopySide, CpuEmitter
 from tilewright.targets.cpu.loops import (
     PAIR,
     Axis,
     Edges,
     Nest,
+    Runs,
     coalesced,
     edges,
     freedom,
     in_pairs,
     nest,
+    runs,
 )
-from tilewright.targets.cpu.runs import Runs, runs
-from tilewright.targets.cpu.transpose import ask_ahead, blocks, transposition
-from tilewright.targets.cpu.widen import emit_widened
-from tilewright.targets.listing import Access
+from tilewright.targets.cpu.vector_moves import ask_ahead, blocks, emit_widened, transposition
+from tilewright.targets.rules import CopySpelling
 from tilewright.targets.statements import (
     Arm,
     Assign,
@@ -71,8 +71,8 @@ class Copying:
     def __init__(
         self,
         emitter: CpuEmitter,
-        source: Side,
-        target: Side,
+        source: CopySide,
+        target: CopySide,
         outside: Code = ZERO,
         reduce: Code | None = None,
         twin: Code | None = None,
@@ -89,7 +89,7 @@ class Copying:
         self.given: Edges = edges(self.source.view)
         self.taken: Edges = edges(self.target.view)
 
-    def emit(self) -> Access:
+    def emit(self) -> CopySpelling:
         """What lies past the source's edge, then the elements; how those are accessed."""
         taken = self._declare("limit", self.taken.upper)
         bounds = dict(self.taken.upper)
@@ -114,7 +114,7 @@ class Copying:
             if not lanes and self._is_independent() and self.twin is None:
                 named_limits = {at: limit.name for at, limit in within.items()}
                 if emit_widened(self.emitter, (self.source, self.target), loops, named_limits, stack):
-                    return Access(None, "row by row, by tables in registers")
+                    return CopySpelling(None, "row by row, by tables in registers")
             found = None if lanes or not self._is_independent() else runs(loops, self.emitter.local)
             if found is not None:
                 loops = found.loops
@@ -122,9 +122,9 @@ class Copying:
             elif not lanes:
                 self._loops(loops, within, partial(self._elements, loops), rows)
         if lanes:
-            return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
+            return CopySpelling(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
         sides = tuple((side.name, side.dtype) for side in (self.source, self.target))
-        return Access(None, freedom(loops, sides, self.emitter.arch.vector_bytes, self._hindrance()))
+        return CopySpelling(None, freedom(loops, sides, self.emitter.arch.vector_bytes, self._hindrance()))
 
     def _hindrance(self) -> str:
         """Why elements are copied one after the other; empty if nothing says so."""

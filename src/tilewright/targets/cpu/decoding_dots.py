@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from tilewright.symbolic.expr import floordiv
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.cpu.decoding import Decoding
-from tilewright.targets.cpu.decoding_panels import Parts, aligned_array, ask_ahead, elements, form_of
-from tilewright.targets.cpu.decoding_text import Form, header
+from tilewright.targets.cpu.decoding_panels import (
+    PanelForm,
+    PanelParts,
+    aligned_array,
+    ask_ahead,
+    elements,
+    form_of,
+    header,
+)
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
-from tilewright.targets.cpu.transpose import exchanged
+from tilewright.targets.cpu.vector_moves import exchanged
 from tilewright.targets.statements import Code, code, joined
 
 MOST_ROWS = 4
@@ -61,7 +68,7 @@ class Dots:
             held = elements(emitter, op, panel, form)
             ask_ahead(emitter, op, panel, form)
             tables = aligned_array(emitter, "float", "tables", CODES * self.columns)
-            parts = Parts.of(emitter, op, panel, form, _tables)
+            parts = PanelParts.of(emitter, op, panel, form, _tables)
             sums = aligned_array(emitter, "float", "sums", MOST_ROWS * CODES * self.columns)
             emitter.call("fused_lanes")
             kernel = emitter.function("multiply_looked_up", _text(self, op.run, parts.depth // 2))
@@ -97,7 +104,7 @@ def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_
     return Dots(op, columns, row_stride) if fits and form.way == "words" and k_stride == 1 else None
 
 
-def _tables(form: Form, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
+def _tables(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
     """The function that computes the weights of all codes, for each column."""
     given = "".join(f", const float* of_{at}" for at in range(arrays))
     held = "".join(f"    const vector of_column{at} = vector{{}} + of_{at}[n];\n" for at in range(arrays))

@@ -1,4 +1,4 @@
-"""From a lowered kernel to freestanding C++ text."""
+"""The CPU target's passes, and freestanding C++ text from a lowered kernel."""
 
 from __future__ import annotations
 
@@ -7,25 +7,53 @@ from dataclasses import replace
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.types import Value
+from tilewright.passes.common import INVERSES, PACKED
+from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.targets.cpu.conversions import STORAGE, TYPEDEFS
+from tilewright.targets.cpu.copies import pair
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
-from tilewright.targets.cpu.fuse import fuse
+from tilewright.targets.cpu.feed import feed_micro_kernels
 from tilewright.targets.cpu.live import needed, reach, read_of_copies
-from tilewright.targets.cpu.lowering import lower
-from tilewright.targets.cpu.multiply import gather
+from tilewright.targets.cpu.multiply import fuse, gather
 from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
-from tilewright.targets.cpu.signals import waits
-from tilewright.targets.cpu.spelling import CPU_RULES
-from tilewright.targets.cpu.twins import pair
-from tilewright.targets.listing import Listing
-from tilewright.targets.statements import Printer, code, named, used
+from tilewright.targets.cpu.sequential import drop_threads
+from tilewright.targets.cpu.spelling import CPU_RULES, waits
+from tilewright.targets.rules import EmittedText
+from tilewright.targets.statements import Printer, code, named, tidy, used
 from tilewright.targets.target import CPU
-from tilewright.targets.tidy import tidy
+
+# ---------------------------------------------------------------- passes, in order
+
+
+PASSES: tuple[Pass, ...] = (
+    PACKED,
+    Pass(
+        "one-thread",
+        "One thread does the work of the block; accumulators lie in micro-tiles; synchronisation falls away.",
+        drop_threads,
+    ),
+    Pass(
+        "operands",
+        "Operands of matrix multiplies lie in shared memory, widened, as rows of A and panels of B.",
+        lambda kernel, arch: feed_micro_kernels(kernel),
+    ),
+    INVERSES,
+)
+"""The text then fuses neighbouring operations on single elements, and leaves out what lies past an edge."""
+
+
+def lower(kernel: Kernel, arch: Arch | str) -> Passed:
+    """The kernel that the text spells, and a note for each choice that was made."""
+    return run_passes(kernel, CPU.architecture(arch), PASSES)
+
+
+# ---------------------------------------------------------------- text
+
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
 
-def emit(kernel: Kernel, arch: Arch | str) -> Listing:
+def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     """The C++ text of a kernel: no headers, no library, one function that draws blocks from a counter.
 
     Args:
@@ -77,7 +105,7 @@ void {entry}(const void* arguments, long long* next_block, void* scratch, long l
 {leave}}}""",
     ]
     text = "\n\n".join(piece.rstrip("\n") for piece in pieces if piece) + "\n"
-    return Listing(text, entry, lowered, emitter.scratch_bytes, notes, emitter.accesses)
+    return EmittedText(text, entry, lowered, emitter.scratch_bytes, notes, emitter.accesses)
 
 
 def _storage_types(emitter: CpuEmitter) -> list[str]:

@@ -1,13 +1,16 @@
-"""The emitter of the CPU target: where values lie, and which helper functions the text calls."""
+"""The emitter of the CPU target: places of values, helper functions, and literals."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f32, f64
 from tilewright.errors import Location
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
@@ -17,14 +20,12 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cfamily import Emitter
 from tilewright.targets.cpu import conversions, functions
 from tilewright.targets.cpu.conversions import STORAGE, convert
-from tilewright.targets.cpu.fuse import Pointwise, made_by
 from tilewright.targets.cpu.linear import fragment_view
-from tilewright.targets.cpu.live import Extents
-from tilewright.targets.cpu.multiply import Multiply, panel_elems
+from tilewright.targets.cpu.live import NeededExtents
+from tilewright.targets.cpu.multiply import Multiply, Pointwise, made_by, panel_elems
 from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
-from tilewright.targets.dialect import Dialect
-from tilewright.targets.listing import Access
-from tilewright.targets.rules import RuleTable
+from tilewright.targets.dialect import Dialect, suffix
+from tilewright.targets.rules import CopySpelling, RuleTable
 from tilewright.targets.statements import Code, call, code, named, names_in
 from tilewright.views.view import View
 
@@ -45,7 +46,7 @@ DIALECT = Dialect(
 
 
 @dataclass(frozen=True)
-class Side:
+class CopySide:
     """One side of a copy.
 
     Args:
@@ -78,7 +79,7 @@ class CpuEmitter(Emitter):
         kernel: Kernel,
         rules: RuleTable,
         arch: Arch,
-        extents: Mapping[Op, Extents],
+        extents: Mapping[Op, NeededExtents],
         read: Mapping[Op, Mapping[int, Int]],
         reach: Mapping[tuple[Value, int], Int],
     ) -> None:
@@ -92,7 +93,7 @@ class CpuEmitter(Emitter):
         self.extents = extents
         self.read = read
         self.reach = reach
-        self.accesses: dict[tuple[Op, Location | None], Access] = {}
+        self.accesses: dict[tuple[Op, Location | None], CopySpelling] = {}
         self.calls: dict[str, None] = {}
         self.functions: dict[str, str] = {}
         self.scratch: dict[Value, int] = {}
@@ -108,12 +109,12 @@ class CpuEmitter(Emitter):
         super().defined_type(sym, *values)
         return "Index"
 
-    def side(self, value: Value) -> Side:
+    def side(self, value: Value) -> CopySide:
         """A tensor or fragment as one side of a copy."""
         if isinstance(value.type, FragmentType):
-            return Side(self.name(value), value.dtype, self.fragment_view(value.type), True)
+            return CopySide(self.name(value), value.dtype, self.fragment_view(value.type), True)
         kind = value.tensor
-        return Side(self.name(value.buffer), kind.dtype, kind.view, kind.memory is Memory.SHARED)
+        return CopySide(self.name(value.buffer), kind.dtype, kind.view, kind.memory is Memory.SHARED)
 
     def fragment_view(self, kind: FragmentType) -> View:
         """Where the coordinates of a fragment lie in its array."""
@@ -181,3 +182,25 @@ def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
             if value.is_fragment:
                 elems.setdefault(value, value.fragment.distribution.size_values)
     yield from elems.items()
+
+
+# ---------------------------------------------------------------- literals of a storage type
+
+
+def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> Code:
+    """A number as a value of a dtype, rounded once."""
+    if dtype.kind == "bool":
+        return Code("true" if value else "false")
+    if not dtype.is_float and isinstance(value, int):
+        text = f"{value}{suffix(dtype)}"
+        return Code(f"({STORAGE[dtype.name]}){text}" if value < 0 else text)
+    with np.errstate(over="ignore"):
+        near = dtype.component.numpy.type(value)
+    if dtype.components > 1:  # the real part lies in the low bits, the imaginary one is 0
+        return Code(f"({STORAGE[dtype.name]})0x{int.from_bytes(near.tobytes(), 'little'):x}ull")
+    if dtype == f32 and math.isfinite(near):
+        return Code(f"{float(near)!r}f")
+    wide = f"{float(value)!r}"
+    if not math.isfinite(value):
+        wide = '__builtin_nan("")' if value != value else f"{'-' if value < 0 else ''}__builtin_inf()"
+    return emitter.convert(Code(wide), f64, dtype)

@@ -11,7 +11,7 @@ from tilewright.ir.copies import BULK_VERBS, is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import ScalarType, Value
-from tilewright.targets.cpu import signals
+from tilewright.targets.cpu.spelling import endless_waits
 from tilewright.targets.target import CPU
 
 INSTEAD: dict[str, str] = {
@@ -45,7 +45,7 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
         LaunchError: no such architecture.
     """
     CPU.architecture(arch)
-    waiting = signals.violations(kernel)
+    waiting = endless_waits(kernel)
     return [*_background(kernel), *waiting, *(found for op in kernel.walk() for found in _operation(op))]
 
 

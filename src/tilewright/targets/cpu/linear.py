@@ -102,7 +102,7 @@ def distinct(values: Iterable[Value]) -> list[Value]:
 
 
 @dataclass(frozen=True)
-class Panels:
+class PanelLayout:
     """How an operand of shape (rows, depth) lies for a micro-kernel.
 
     ``offset(panel * unit + row, k) == base + panel * panel_stride + row * row_stride + k * k_stride``.
@@ -114,7 +114,7 @@ class Panels:
     k_stride: int
 
 
-def panels(view: View, unit: int) -> Panels | None:
+def panels(view: View, unit: int) -> PanelLayout | None:
     """The panels of ``unit`` rows that a view consists of; None if it has no such form."""
     rows = view.shape[0]
     if view.rank != 2 or view.valid != TRUE or not isinstance(rows, int) or rows % unit:
@@ -127,7 +127,7 @@ def panels(view: View, unit: int) -> Panels | None:
     panel_stride, row_stride, k_stride = (step if isinstance(step, int) else None for step in steps)
     if panel_stride is None or row_stride is None or k_stride is None:
         return None
-    return Panels(base, panel_stride, row_stride, k_stride)
+    return PanelLayout(base, panel_stride, row_stride, k_stride)
 
 
 def panel_view(shape: tuple[int, ...], unit: int) -> View:

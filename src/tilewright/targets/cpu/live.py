@@ -23,7 +23,7 @@ from tilewright.targets.cpu.loops import edges
 
 
 @dataclass(frozen=True)
-class Extents:
+class NeededExtents:
     """How many rows, columns and products of a multiply are needed; None for all of them."""
 
     rows: Int | None = None
@@ -31,7 +31,7 @@ class Extents:
     depth: Int | None = None
 
 
-def needed(kernel: Kernel) -> Mapping[Op, Extents]:
+def needed(kernel: Kernel) -> Mapping[Op, NeededExtents]:
     """How much of each multiply is needed, by the operation (compared by identity of its operands)."""
     limits = reach(kernel)
     writers: defaultdict[Value, list[Op]] = defaultdict(list)
@@ -39,12 +39,12 @@ def needed(kernel: Kernel) -> Mapping[Op, Extents]:
         for value in op.written:
             writers[value.buffer].append(op)
     return {
-        op: Extents(limits.get((op.c, 0)), limits.get((op.c, 1)), _depth(op, writers, before))
+        op: NeededExtents(limits.get((op.c, 0)), limits.get((op.c, 1)), _depth(op, writers, before))
         for op, before in _multiplies(kernel.body, ())
     }
 
 
-def read_of_copies(kernel: Kernel, extents: Mapping[Op, Extents]) -> Mapping[Op, Mapping[int, Int]]:
+def read_of_copies(kernel: Kernel, extents: Mapping[Op, NeededExtents]) -> Mapping[Op, Mapping[int, Int]]:
     """For copies that only feed multiplies: the bounds past which nothing of what they write is read.
 
     Rows and columns are rounded up to whole micro-tiles.  Where multiplies differ there are no bounds.
@@ -70,7 +70,7 @@ def read_of_copies(kernel: Kernel, extents: Mapping[Op, Extents]) -> Mapping[Op,
     return found
 
 
-def _read(target: Value, mma: Mma, extents: Extents) -> dict[int, Int]:
+def _read(target: Value, mma: Mma, extents: NeededExtents) -> dict[int, Int]:
     rows, columns, _ = mma.mma.atom.shape
     for operand, across, unit in ((mma.a, extents.rows, rows), (mma.b, extents.columns, columns)):
         if same_place(operand, target):

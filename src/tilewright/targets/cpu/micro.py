@@ -1,30 +1,129 @@
-"""The micro-kernels, and the rule of matrix multiplies, which is loops over them."""
+"""The rule of matrix multiplies on a CPU: loops over calls of micro-kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.dtypes import f32
 from tilewright.ir.ops import Copy, Mma
-from tilewright.ir.types import Value
-from tilewright.symbolic.expr import add, mul, negate
+from tilewright.ir.types import Memory, Value
+from tilewright.symbolic.expr import add, expand, mul, negate
 from tilewright.symbolic.nodes import FALSE, Int, Sym
-from tilewright.symbolic.rebuilding import substitute
-from tilewright.targets.cpu.ahead import Ahead
+from tilewright.symbolic.rebuilding import slope, substitute
 from tilewright.targets.cpu.arch import adds_groups
-from tilewright.targets.cpu.copies import emit_panel
+from tilewright.targets.cpu.copies import Twins, emit_panel, paired
 from tilewright.targets.cpu.decoding import Decoding
 from tilewright.targets.cpu.decoding_dots import MOST_ROWS, Dots, dots_of
-from tilewright.targets.cpu.dots import group_count, grouping, row_sums
-from tilewright.targets.cpu.emitter import CpuEmitter
-from tilewright.targets.cpu.linear import Panels, distinct, panels, same_place
-from tilewright.targets.cpu.micro_kernels import Form, Term, lanes_of, micro_kernel, vectors_at_once
+from tilewright.targets.cpu.emitter import CACHE_LINE_BYTES, CpuEmitter
+from tilewright.targets.cpu.linear import PanelLayout, distinct, panels, same_place
+from tilewright.targets.cpu.micro_kernels import (
+    KernelForm,
+    Term,
+    group_count,
+    grouping,
+    lanes_of,
+    micro_kernel,
+    row_sums,
+    vectors_at_once,
+)
 from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.sequential import depth_of
-from tilewright.targets.cpu.twins import Twins, paired
 from tilewright.targets.statements import Code, Declare, call, code, joined, named
+
+# ----------------------------------------------------------------
+#
+# Prefetching the next panel during a multiply.
+#
+# The rows from which a panel is packed lie far apart, so that hardware does not prefetch them.  A
+# micro-kernel takes thousands of cycles and leaves memory idle.  So each one prefetches some lines of the
+# next panel.
+
+
+UNROLLED = 4
+"""Lines of one row that are asked for one by one; more are asked for in a loop."""
+
+
+@dataclass
+class Ahead:
+    """The lines of the next panel.
+
+    Args:
+        emitter: where the text goes.
+        source: the pointer.
+        start: the offset of line ``line`` of row ``row``, which lie along the direction of no unit stride.
+        row: the variable of rows.
+        rows: how many there are.
+        run: elements that lie side by side in each row.
+        step: elements in a line.
+        panel: the panel that is multiplied.
+    """
+
+    emitter: CpuEmitter
+    source: Code
+    start: Int
+    row: Sym
+    rows: int
+    run: int
+    step: int
+    panel: Sym
+    share: Code = field(init=False)
+    most: Code = field(init=False)
+
+    @staticmethod
+    def of(emitter: CpuEmitter, op: Copy, panel: Sym, columns: int) -> Ahead | None:
+        """The lines that a copy reads next; None where they do not lie evenly, or are in the cache anyway."""
+        kind = op.source.tensor
+        depth = op.target.tensor.shape[1]
+        if kind.memory is not Memory.GLOBAL or not isinstance(depth, int):
+            return None
+        column, k = kind.view.coords
+        steps = [slope(kind.view.offset, sym) for sym in (column, k)]
+        if None in steps or 1 not in steps:
+            return None
+        row = Sym(emitter.local("row"), 0, depth - 1)
+        first = mul(add(panel, 1), columns)
+        across = steps[0] == 1  # whether columns are neighbours, and k counts the rows
+        at = {column: first if across else add(first, row), k: row if across else 0}
+        rows, run = (depth, columns) if across else (columns, depth)
+        step = max(CACHE_LINE_BYTES // kind.dtype.bytes, 1)
+        name = emitter.name(op.source.buffer)
+        return Ahead(emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel)
+
+    def begin(self, turns: Code, panels: Code, number: str = "") -> None:
+        """Share the rows among so many turns; after the last panel there is nothing to ask for.
+
+        Args:
+            turns: among which they are shared.
+            panels: how many there are.
+            number: what tells the names of its variables from those of others beside it.
+        """
+        self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
+        following = code("{} + 1 < {}", named(self.panel.name), panels)
+        self.emitter.constant("Index", self.most, code("{} ? {} : 0", following, self.rows))
+        self.emitter.constant("Index", self.share, code("({} + {} - 1) / {}", self.most, turns, turns))
+
+    def turn(self, at: Sym) -> None:
+        """Ask for what one turn has to ask for."""
+        index = named(at.name)
+        row = named(self.row.name)
+        end = self.emitter.within(code("({} + 1) * {}", index, self.share), self.most)
+        with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, end)):
+            place = code("{} + {}", self.source, self.emitter.spell(self.start))
+            if self.run <= UNROLLED * self.step:
+                # Of a row that begins inside of a line the panel before has asked for the first one.
+                for last in reversed(range(self.run - 1, -1, -self.step)):
+                    self.emitter.do(
+                        call("__builtin_prefetch", code("{} + {}", place, last) if last else place)
+                    )
+                return
+            each = self.emitter.local("line")
+            with self.emitter.turns(each, self.run, self.step):
+                self.emitter.do(call("__builtin_prefetch", code("{} + {}", place, each)))
+
+
+# ---------------------------------------------------------------- the rule
 
 
 def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
@@ -82,7 +181,7 @@ def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> It
         yield
 
 
-def _looked_up(emitter: CpuEmitter, op: Multiply, a: Panels) -> Dots | None:
+def _looked_up(emitter: CpuEmitter, op: Multiply, a: PanelLayout) -> Dots | None:
     """How few rows are multiplied without panels of B; None where there is no such way."""
     (product, *others), atom = op.products, op.products[0].mma.atom
     if others or len(op.packing) != 1 or product.negative or atom.precision is not None:
@@ -93,7 +192,7 @@ def _looked_up(emitter: CpuEmitter, op: Multiply, a: Panels) -> Dots | None:
     return dots_of(emitter, decoding, atom.shape[1], a.row_stride, a.k_stride)
 
 
-# ---------------------------------------------------------------- what is needed
+# ---------------------------------------------------------------- needed extents
 
 
 @dataclass(frozen=True)
@@ -207,7 +306,7 @@ def _calling(
         is_narrow = atom.c_dtype != atom.c_dtype.computed
         if len(terms) == len(c) or not (width and alike) or is_narrow:
             return None
-    form = Form(atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors)
+    form = KernelForm(atom, lanes, depth_of(products[0].a), of_a[0], of_b[0], terms, width % vectors)
     kernels = [[micro_kernel(emitter, form, (high, wide)) for wide in widths] for high in heights]
     at_a = [_start(emitter, value, one, m.at) for value, one in zip(a, of_a, strict=True)]
     packed = [next(op.is_packed(one) for one in products if same_place(one.b, value)) for value in b]
@@ -230,7 +329,7 @@ def _at(found: Sequence[Value], value: Value) -> int:
     return next(at for at, other in enumerate(found) if same_place(value, other))
 
 
-def _panels_of(operand: Value, unit: int) -> Panels:
+def _panels_of(operand: Value, unit: int) -> PanelLayout:
     """How an operand lies, which the lowering has laid out."""
     found = panels(operand.tensor.view, unit)
     assert found is not None
@@ -244,7 +343,7 @@ def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int
     return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
 
 
-def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: Panels, panel: Code) -> _Grouped:
+def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: PanelLayout, panel: Code) -> _Grouped:
     """What is made of the operands of a multiply of bytes, and where."""
     (rows, columns, _), depth = mma.mma.atom.shape, depth_of(mma.a)
     return _Grouped(
@@ -285,7 +384,7 @@ def _smallest(
         yield len(sizes) - 1, emitter.otherwise()
 
 
-def _start(emitter: CpuEmitter, operand: Value, found: Panels, panel: Int) -> Code:
+def _start(emitter: CpuEmitter, operand: Value, found: PanelLayout, panel: Int) -> Code:
     """Where a panel of an operand begins."""
     start = add(found.base, mul(panel, found.panel_stride))
     return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))

@@ -11,10 +11,162 @@ from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.cpu.arch import adds_groups, holds
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.cpu.dots import micro_kernel as of_bytes
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
-from tilewright.targets.cpu.linear import Panels
+from tilewright.targets.cpu.linear import PanelLayout
 from tilewright.targets.statements import Code, code
+
+# ---------------------------------------------------------------- byte dot products on x86, from AVX2 on
+#
+# Neighbours along K form groups of 4 bytes.  With VNNI a group has four bytes of B with an offset of 128,
+# which ``vpdpbusd`` multiplies by four bytes of A; without it ``vpmaddwd`` multiplies pairs of 16-bit
+# numbers.  A has rows of contiguous k.  B is packed as a panel, and grouped once for all rows.  The offset
+# adds 128 times the sum of a row of A, so each sum starts with this product subtracted.
+
+
+LANE_BYTES = 4
+"""Of a sum."""
+
+
+def group_count(columns: int, depth: int) -> int:
+    """How many groups a panel of B has at most: of two numbers each."""
+    return columns * depth // 2
+
+
+def _vnni(lanes: int) -> str:
+    """The condition under which the processor has dot products of bytes for so many sums at once."""
+    if lanes * LANE_BYTES > 32:
+        return "defined(__AVX512VNNI__)"
+    return "defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))"
+
+
+def grouping(columns: int, lanes: int) -> str:
+    """The function that groups a panel of B, whose rows of one k have so many columns.
+
+    Args:
+        columns: of the panel, a multiple of ``lanes``.
+        lanes: sums of a vector.
+    """
+    load = f"__builtin_convertvector(*(const bytes*)(b + (k + {{}}) * {columns} + n), lanes)"
+    four = " | ".join(f"(({load.format(at)} & 255) << {8 * at})" for at in range(4))
+    two = f"({load.format(0)} & 65535) | ({load.format(1)} << 16)"
+    kinds = f"""\
+  typedef int lanes __attribute__((vector_size({lanes * LANE_BYTES}), aligned(4)));
+  typedef signed char bytes __attribute__((vector_size({lanes}), aligned(1)));"""
+    return f"""\
+// groups of neighbours along k of a panel b[k][n]; what lies past its depth counts as 0
+static void {SELF}(int* groups, const signed char* b, Index depth) {{
+{kinds}
+#if {_vnni(lanes)}
+  const Index many = 4;
+#else
+  const Index many = 2;
+#endif
+  Index k = 0;
+  for (; k + many <= depth; k += many)
+    UNROLL for (Index n = 0; n < {columns}; n += {lanes}) {{
+#if {_vnni(lanes)}
+      const lanes found = ({four}) ^ (int)0x80808080;
+#else
+      const lanes found = {two};
+#endif
+      *(lanes*)(groups + k / many * {columns} + n) = found;
+    }}
+  if (k == depth) return;
+  for (Index n = 0; n < {columns}; ++n) {{
+    unsigned last = 0;
+    for (Index i = 0; k + i < depth; ++i) {{
+      const int value = b[(k + i) * {columns} + n];
+      last |= many == 4 ? (unsigned)((value & 255) ^ 128) << 8 * i : (unsigned)(value & 65535) << 16 * i;
+    }}
+    groups[k / many * {columns} + n] = (int)last;
+  }}
+}}"""
+
+
+def row_sums(pitch: int) -> str:
+    """The function that adds up the rows of A, which lie ``pitch`` bytes apart."""
+    return f"""\
+// sums[i] = sum of a[i][k] over k < depth
+static void {SELF}(int* sums, const signed char* a, Index rows, Index depth) {{
+  for (Index i = 0; i < rows; ++i) {{
+    int sum = 0;
+    for (Index k = 0; k < depth; ++k) sum += a[i * {pitch} + k];
+    sums[i] = sum;
+  }}
+}}"""
+
+
+def dot_kernel(columns: int, lanes: int, pitch: int, depth: int) -> str:
+    """The micro-kernel of bytes: arguments as those of others, with groups for B and the sums of A's rows.
+
+    Args:
+        columns: of a micro-tile.
+        lanes: sums of a vector.
+        pitch: bytes between rows of A.
+        depth: the most that the operands are deep.
+    """
+    kind, prefix = ("v", "") if lanes * LANE_BYTES > 32 else ("x", "DOTS_PREFIX ")
+    dot = f'asm({prefix}"vpdpbusd %2, %1, %0" : "+{kind}"(sum[i][j]) : "{kind}"(right[j]), "{kind}"(left));'
+    each_row = "UNROLL for (Index i = 0; i < ROWS; ++i)"
+    each_vector = "UNROLL for (Index j = 0; j < VECTORS; ++j)"
+    return f"""\
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, i < ROWS, j < {lanes} * VECTORS
+template <int ROWS, int VECTORS>
+static void {SELF}(const signed char* a, const int* b, int* c, Index depth, bool adds, const int* sums) {{
+  typedef int vector __attribute__((vector_size({lanes * LANE_BYTES}), aligned(4)));
+  typedef int word __attribute__((aligned(1)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+#if {_vnni(lanes)}
+#if defined(__AVXVNNI__)
+#define DOTS_PREFIX "%{{vex%}} "
+#else
+#define DOTS_PREFIX ""
+#endif
+  const Index groups = (depth + 3) / 4;
+  {each_row}
+    {each_vector} {{
+      sum[i][j] = vector{{}} - 128 * sums[i];
+      __builtin_prefetch(c + i * {columns} + j * {lanes});
+    }}
+  for (Index g = 0; g < groups; ++g) {{
+    {each_vector} right[j] = *(const vector*)(b + g * {columns} + j * {lanes});
+    {each_row} {{
+      const vector left = vector{{}} + *(const word*)(a + i * {pitch} + 4 * g);
+      {each_vector} {dot}
+    }}
+  }}
+#else
+  (void)sums;  // of no use to products of signed numbers
+  const Index groups = (depth + 1) / 2;
+  short wide[ROWS][{depth}] __attribute__((aligned(64)));
+  for (Index i = 0; i < ROWS; ++i)
+    for (Index k = 0; k < 2 * groups; ++k) wide[i][k] = a[i * {pitch} + k];
+  {each_row}
+    {each_vector} {{
+      sum[i][j] = vector{{}};
+      __builtin_prefetch(c + i * {columns} + j * {lanes});
+    }}
+  for (Index g = 0; g < groups; ++g) {{
+    {each_vector} right[j] = *(const vector*)(b + g * {columns} + j * {lanes});
+    {each_row} {{
+      const vector left = vector{{}} + *(const word*)&wide[i][2 * g];
+      {each_vector} {{
+        vector products;
+        asm("vpmaddwd %2, %1, %0" : "={kind}"(products) : "{kind}"(right[j]), "{kind}"(left));
+        sum[i][j] += products;
+      }}
+    }}
+  }}
+#endif
+  {each_row}
+    {each_vector} {{
+      vector* const to = (vector*)(c + i * {columns} + j * {lanes});
+      *to = adds ? *to + sum[i][j] : sum[i][j];
+    }}
+}}"""
+
+
+# ---------------------------------------------------------------- micro-kernels
 
 
 class Term(NamedTuple):
@@ -27,7 +179,7 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class KernelForm:
     """What a micro-kernel computes.
 
     Args:
@@ -43,8 +195,8 @@ class Form:
     atom: MmaAtom
     lanes: int
     depth: int
-    a: Panels
-    b: Panels
+    a: PanelLayout
+    b: PanelLayout
     terms: tuple[Term, ...] = (Term(0, 0, 0),)
     width: int = 0
 
@@ -95,14 +247,14 @@ def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequenc
     return next(fitting, 0)
 
 
-def micro_kernel(emitter: CpuEmitter, form: Form, size: tuple[int, int]) -> Code:
+def micro_kernel(emitter: CpuEmitter, form: KernelForm, size: tuple[int, int]) -> Code:
     """The micro-kernel for the first rows and columns of a micro-tile."""
     atom = form.atom
     pitch, acc = atom.shape[1], atom.c_dtype
     compute = acc.computed
     rows, vectors = size[0], size[1] // form.lanes
     if adds_groups(atom):
-        text = of_bytes(pitch, form.lanes, form.a.row_stride, form.depth)
+        text = dot_kernel(pitch, form.lanes, form.a.row_stride, form.depth)
         return code("{}<{},{}>", emitter.function("multiply_bytes", text), rows, vectors)
     name = f"multiply_{compute}"
     if atom.precision is not None:
@@ -120,7 +272,7 @@ def micro_kernel(emitter: CpuEmitter, form: Form, size: tuple[int, int]) -> Code
     return emitter.function(name, _converting(emitter, micro, rows * pitch, compute, acc))
 
 
-def _source(emitter: CpuEmitter, form: Form) -> str:
+def _source(emitter: CpuEmitter, form: KernelForm) -> str:
     """Sums in registers over the whole depth; the rows of A are broadcast from memory."""
     atom, lanes = form.atom, form.lanes
     compute = atom.c_dtype.computed
@@ -180,7 +332,7 @@ __attribute__((noinline)) static void {SELF}({", ".join(parameters)}) {{
 }}"""
 
 
-def _added(emitter: CpuEmitter, form: Form, into: str, right: str, negative: bool) -> str:
+def _added(emitter: CpuEmitter, form: KernelForm, into: str, right: str, negative: bool) -> str:
     """The statement that adds a product to a sum, or subtracts it; floats are rounded once."""
     if not form.is_fused:
         return f"{into} {'-' if negative else '+'}= left * {right}"
@@ -192,7 +344,7 @@ def _added(emitter: CpuEmitter, form: Form, into: str, right: str, negative: boo
     return f"{into} = fused_lanes<{sign}1>(left, {right}, {into})"
 
 
-def _meaning(form: Form, adds: Sequence[str]) -> str:
+def _meaning(form: KernelForm, adds: Sequence[str]) -> str:
     """What each sum is, in a comment."""
     lines = []
     for number, adding in enumerate(adds):

@@ -1,27 +1,29 @@
-"""Multiplies gathered with what belongs to them: those beside each other, copies that pack B, zeros of sums.
+"""Operations that share loops: multiplies with packing and zeros, and neighbouring elementwise operations.
 
-Multiplies of one form that follow each other share their loops: what one of them reads is in the caches for
-the next, as of complex numbers, whose parts are read by two products each.  B is packed one panel at a time,
-just before the panel is multiplied: it is then in the first-level cache, and the room of one panel is enough
-for all.  Sums that begin with 0 are not read the first time, so that nobody has to write the zeros.
+Consecutive multiplies of one form share their loops, since they reuse cached operands: each part of a
+complex number is in two products.  B is packed one panel at a time, just before that panel is multiplied.
+So the panel is in the first-level cache, and one panel's memory suffices.  A sum that starts at 0 is not
+read the first time, so that no zeros are written.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, Copy, Fill, For, Fragment, If, Mma, Op, Reshape, Shared
-from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, Fragment, If, Mma, Op, Reshape, Shared
+from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.symbolic.expr import equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
 from tilewright.targets.cpu.arch import adds_groups
 from tilewright.targets.cpu.decoding import Decoding, decoding_of
 from tilewright.targets.cpu.linear import panels, same_place
-from tilewright.targets.cpu.live import Extents
+from tilewright.targets.cpu.live import NeededExtents
+from tilewright.threads.distribution import Distribution
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Multiply(Op):
         return any(copy.target.buffer is product.b.buffer for copy in self.packing)
 
 
-def gather(kernel: Kernel, extents: Mapping[Op, Extents]) -> Block:
+def gather(kernel: Kernel, extents: Mapping[Op, NeededExtents]) -> Block:
     """The kernel's operations with every multiply as a `Multiply`.
 
     Args:
@@ -111,7 +113,7 @@ class _Uses:
         return len(self.writers.get(buffer, ())) == 1 and bool(readers) and named
 
 
-def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, Extents]) -> Block:
+def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, NeededExtents]) -> Block:
     ops: list[Op] = []
     for op in block.ops:
         match op:
@@ -132,7 +134,7 @@ def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, Extents]) -> Block
 # ---------------------------------------------------------------- multiplies beside each other
 
 
-def _join(op: Mma, before: list[Op], extents: Mapping[Op, Extents]) -> None:
+def _join(op: Mma, before: list[Op], extents: Mapping[Op, NeededExtents]) -> None:
     """Put a multiply behind other operations: into the one before it, if they share their loops."""
     at = len(before)
     while at and isinstance(before[at - 1], Reshape):
@@ -145,7 +147,7 @@ def _join(op: Mma, before: list[Op], extents: Mapping[Op, Extents]) -> None:
     before.append(Multiply((op,), (FALSE,), location=op.location))
 
 
-def _goes_with(first: Mma, op: Mma, extents: Mapping[Op, Extents]) -> bool:
+def _goes_with(first: Mma, op: Mma, extents: Mapping[Op, NeededExtents]) -> bool:
     alike = first.mma == op.mma and first.a.tensor.shape == op.a.tensor.shape
     return alike and extents[first] == extents[op] and not adds_groups(op.mma.atom)
 
@@ -281,3 +283,96 @@ def _beginning(op: Multiply, value: Value, when: Cond) -> Multiply:
     """A multiply whose first product that adds to a fragment takes it for 0 at some time."""
     first = next(at for at, one in enumerate(op.products) if one.c == value)
     return replace(op, begins=(*op.begins[:first], when, *op.begins[first + 1 :]))
+
+
+# ----------------------------------------------------------------
+#
+# Neighbouring elementwise operations on fragments share one loop.
+
+
+@dataclass(frozen=True)
+class Pointwise(Op):
+    """Operations on single elements, done for one element after the other; exists only while text is emitted.
+
+    Args:
+        ops: in program order.
+        distribution: of every fragment that they name.
+        stored: the fragments whose new contents others read.
+    """
+
+    name = "pointwise"
+    roles: ClassVar = {}
+    ops: tuple[Op, ...]
+    distribution: Distribution
+    stored: tuple[Value, ...]
+
+
+def _distribution(op: Op) -> Distribution | None:
+    """The distribution of all fragments of an operation on single elements; None for other operations."""
+    if not isinstance(op, Elementwise | Coordinates | Fill | Copy | Fragment):
+        return None
+    if isinstance(op, Elementwise):  # whose operands may be broadcast
+        return op.result.type.distribution if isinstance(op.result.type, FragmentType) else None
+    values = [v for v in (*op.operands, *op.results) if isinstance(v, Value)]
+    if any(v.is_tensor for v in values) or (isinstance(op, Fragment) and op.fill is None):
+        return None
+    spreads = {v.type.distribution for v in values if isinstance(v.type, FragmentType)}
+    return spreads.pop() if len(spreads) == 1 else None
+
+
+def made_by(op: Op) -> Value:
+    """The fragment that an operation on single elements gives new contents."""
+    found: Value = op.results[0] if op.results else op.written[0]
+    return found
+
+
+def fuse(block: Block) -> Block:
+    """The block with every run of operations on single elements as one `Pointwise`."""
+    readers: Counter[Value] = Counter()
+    for op in block.walk():
+        readers.update(set(op.read))
+    return _fused(block, readers)
+
+
+def _fused(block: Block, readers: Counter[Value]) -> Block:
+    ops: list[Op] = []
+    for group in _groups(block):
+        spread = _distribution(group[0])
+        if spread is None:
+            ops.append(_inside(group[0], readers))
+            continue
+        inside = Counter(value for op in group for value in set(op.read))
+        made = dict.fromkeys(made_by(op) for op in group)
+        own = {op.results[0] for op in group if isinstance(op, Elementwise | Coordinates)}
+        # What the group does not define itself may be read before it is written, in the next turn of a loop.
+        stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
+        ops.append(Pointwise(group, spread, stored, location=group[0].location))
+    return Block(tuple(ops))
+
+
+def _inside(op: Op, readers: Counter[Value]) -> Op:
+    match op:
+        case For():
+            return replace(op, body=_fused(op.body, readers))
+        case If():
+            return replace(op, then=_fused(op.then, readers), otherwise=_fused(op.otherwise, readers))
+        case _:
+            return op
+
+
+def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
+    run: list[Op] = []
+    for op in block.ops:
+        if isinstance(op, Fragment) and op.fill is None:
+            yield (op,)  # declares only, so it may come before the run
+            continue
+        spread = _distribution(op)
+        if run and (spread is None or spread != _distribution(run[0])):
+            yield tuple(run)
+            run = []
+        if spread is None:
+            yield (op,)
+        else:
+            run.append(op)
+    if run:
+        yield tuple(run)

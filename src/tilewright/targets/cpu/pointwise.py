@@ -1,21 +1,159 @@
-"""Rules of operations on single elements: fills, elementwise functions, copies between fragments."""
+"""Rules of elementwise operations, with their loops, and of packed numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from tilewright.dtypes import DType, f32, i64
 from tilewright.functions.conversions import clamped_in, saturation
 from tilewright.functions.table import COMPARISON, CONVERSION
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
+from tilewright.ir.packed_ops import Pack, Unpack
 from tilewright.ir.types import Value
+from tilewright.symbolic.expr import add, ceil_div, floordiv, mod, mul
 from tilewright.symbolic.nodes import Expr, Int
 from tilewright.targets.cpu import functions
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
-from tilewright.targets.cpu.elements import Loops
-from tilewright.targets.cpu.emitter import CpuEmitter
-from tilewright.targets.cpu.fuse import Pointwise, made_by
-from tilewright.targets.cpu.literals import literal
-from tilewright.targets.statements import Code, call, code, named, names_in
+from tilewright.targets.cpu.emitter import CpuEmitter, literal
+from tilewright.targets.cpu.multiply import Pointwise, made_by
+from tilewright.targets.statements import Code, call, code, joined, named, names_in
+from tilewright.threads.distribution import Distribution
+from tilewright.threads.registers import Digit, broadcast
+from tilewright.views.view import coordinates
+
+# ----------------------------------------------------------------
+#
+# Loops over the elements of a fragment, with broadcast operands and coordinates.
+
+
+class Loops:
+    """One loop over all elements if all operands have one map, else one for each stretch of them.
+
+    Args:
+        emitter: where the text goes.
+        op: the operations on single elements.
+    """
+
+    def __init__(self, emitter: CpuEmitter, op: Pointwise) -> None:
+        self.emitter = emitter
+        self.spread = op.distribution
+        spread = op.distribution
+        self.steps: dict[Distribution | int, list[int]] = {spread: _weights(spread)}
+        for one in op.ops:
+            for value in one.read:
+                if value.is_fragment:
+                    self.steps.setdefault(value.fragment.distribution, self._broadcast(value))
+            if isinstance(one, Coordinates):
+                along = [mode.step if mode.dim == one.dim else 0 for mode in spread.values]
+                self.steps.setdefault(one.dim, along)
+        self.counts: list[Code | int] = [mode.extent for mode in spread.values]
+        self._limits = self._limited([value for one in op.ops if (value := made_by(one)).is_fragment])
+        self._merge()
+        self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(self.counts))]
+        self._held: dict[Value, Code] = {}
+        self._repeated = [value for one in op.ops for value in one.read if self._is_repeated(value)]
+
+    def _is_repeated(self, value: Value) -> bool:
+        """Whether all turns of the innermost loop read the same element of a fragment."""
+        steps = self.steps.get(value.fragment.distribution) if value.is_fragment else None
+        return steps is not None and steps[:1] == [0]
+
+    def _broadcast(self, value: Value) -> list[int]:
+        digits = broadcast(self.spread, value.fragment.distribution)
+        assert digits is not None, "verified"
+        if digits == (Digit(self.spread.size_values, 1),):
+            return _weights(self.spread)
+        return [digit.weight for digit in digits]
+
+    def _limited(self, made: Sequence[Value]) -> dict[int, Code]:
+        """How often the loops of each dimension's largest steps turn for what reaches memory."""
+        found: dict[int, Code] = {}
+        for dim in range(self.spread.rank):
+            bounds = {self.emitter.reach.get((value, dim)) for value in made}
+            modes = [(mode.step, at) for at, mode in enumerate(self.spread.values) if mode.dim == dim]
+            if len(bounds) == 1 and (bound := bounds.pop()) is not None and modes:
+                step, at = max(modes)
+                needed = self.emitter.spell(ceil_div(bound, step))
+                found[at] = self.emitter.within(needed, self.spread.values[at].extent)
+        return found
+
+    def _merge(self) -> None:
+        """Join loops that continue each other on every side; none continues one that may end early."""
+        kept: list[int] = []
+        counts: list[int] = []
+        limits: dict[int, Code] = {}
+        for at, mode in enumerate(self.spread.values):
+            count, limit = mode.extent, self._limits.get(at)
+            if count == 1:
+                continue
+            last = len(kept) - 1
+            if (
+                kept
+                and last not in limits
+                and all(steps[at] == steps[kept[-1]] * counts[-1] for steps in self.steps.values())
+            ):
+                if limit is not None:
+                    limits[last] = code("{} * {}", counts[-1], limit)
+                counts[-1] *= count
+            else:
+                if limit is not None:
+                    limits[len(kept)] = limit
+                kept.append(at)
+                counts.append(count)
+        self.counts = [limits.get(at, count) for at, count in enumerate(counts)]
+        self.steps = {side: [steps[at] for at in kept] for side, steps in self.steps.items()}
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """The heads of the loops, the slowest first; the innermost one carries no element."""
+        with ExitStack() as stack:
+            for depth in reversed(range(len(self.counts))):
+                name = self.names[depth]
+                if depth == 0:
+                    self._hold()
+                stack.enter_context(self.emitter.turns(name, self.counts[depth], independent=depth == 0))
+            if not self.counts:
+                stack.enter_context(self.emitter.indented())
+            yield
+
+    def _hold(self) -> None:
+        """Read once what all turns read: compilers make no vector code of a truth value read in each."""
+        for value in dict.fromkeys(self._repeated):
+            name = self.emitter.local(f"{self.emitter.name(value)}_all")
+            self.emitter.constant(STORAGE[value.dtype.name], name, self.element(value))
+            self._held[value] = name
+
+    def element(self, value: Value) -> Code:
+        """The element of a fragment that belongs to this turn."""
+        if value in self._held:
+            return self._held[value]
+        return code("{}[{}]", self.emitter.name(value), self._sum(value.fragment.distribution))
+
+    def coordinate(self, dim: int) -> Code:
+        """The coordinate along a dimension."""
+        return self._sum(dim)
+
+    def _sum(self, side: Distribution | int) -> Code:
+        return sum_of(self.names, self.steps.get(side, self.steps[self.spread]))
+
+
+def sum_of(names: Sequence[Code], steps: Sequence[int]) -> Code:
+    """``name * step + ...`` with the largest step first."""
+    parts = [n if s == 1 else code("{} * {}", n, s) for n, s in zip(names, steps, strict=True) if s]
+    return joined(" + ", reversed(parts)) if parts else Code("0")
+
+
+def _weights(spread: Distribution) -> list[int]:
+    found, weight = [], 1
+    for mode in spread.values:
+        found.append(weight)
+        weight *= mode.extent
+    return found
+
+
+# ---------------------------------------------------------------- rules
 
 
 def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
@@ -128,3 +266,65 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, Code], 
     if result.is_float:
         return emitter.convert(spelled, wide, result)
     return code(f"({STORAGE[result.name]})({{}})", spelled)
+
+
+# ----------------------------------------------------------------
+#
+# Packing and unpacking: bytes that hold several numbers, the first in the lowest bits.
+
+
+def emit_unpack(emitter: CpuEmitter, op: Unpack) -> None:
+    """Each byte's numbers, one after another."""
+    kind, mask = op.packed, (1 << op.packed.bits) - 1
+    with ExitStack() as loops:
+        at, numbers = _loops(emitter, loops, op, op.source)
+        byte = _fragment_element(emitter, op.source, at)
+        for part, number in enumerate(numbers):
+            found = code("({} >> {} & {})", byte, kind.bits * part, mask)
+            made = emitter.convert(found, kind, op.target.dtype)
+            emitter.assign(_fragment_element(emitter, op.target, number), made)
+
+
+def emit_pack(emitter: CpuEmitter, op: Pack) -> None:
+    """Each byte of its numbers."""
+    kind, mask = op.packed, (1 << op.packed.bits) - 1
+    with ExitStack() as loops:
+        at, numbers = _loops(emitter, loops, op, op.target)
+        parts = []
+        for part, number in enumerate(numbers):
+            made = emitter.convert(_fragment_element(emitter, op.source, number), op.source.dtype, kind)
+            parts.append(code("({} & {}) << {}", made, mask, kind.bits * part))
+        emitter.assign(_fragment_element(emitter, op.target, at), joined(" | ", parts))
+
+
+def _loops(
+    emitter: CpuEmitter, loops: ExitStack, op: Unpack | Pack, held: Value
+) -> tuple[tuple[Int, ...], list[tuple[Int, ...]]]:
+    """Open loops over the bytes of a tile: the coordinate of a byte, and those of its numbers."""
+    emitter.comment(op, f"{op.source} -> {op.target}, {op.packed.per_byte} numbers in each byte")
+    shape = held.fragment.shape
+    at = coordinates(shape, "b")
+    for i, extent in zip(at, shape, strict=True):
+        loops.enter_context(emitter.turns(named(i.name), extent))
+    each = op.packed.per_byte
+    numbers = [
+        tuple(add(mul(i, each), part) if dim == op.dim else i for dim, i in enumerate(at))
+        for part in range(each)
+    ]
+    return at, numbers
+
+
+def _fragment_element(emitter: CpuEmitter, fragment: Value, at: Sequence[Int]) -> Code:
+    return code("{}[{}]", emitter.name(fragment), emitter.spell(_place(fragment, at)))
+
+
+def _place(fragment: Value, at: Sequence[Int]) -> Int:
+    """Where the element of a fragment that one thread holds lies in its array."""
+    place: Int = 0
+    weight = 1
+    for mode in fragment.fragment.distribution.values:
+        if mode.dim is not None:
+            digit = mod(floordiv(at[mode.dim], mode.step), mode.extent)
+            place = add(place, mul(digit, weight))
+        weight *= mode.extent
+    return place

@@ -11,9 +11,8 @@ import math
 from tilewright.dtypes import DType, limits
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
-from tilewright.targets.cpu.elements import sum_of
-from tilewright.targets.cpu.emitter import SELF, CpuEmitter
-from tilewright.targets.cpu.literals import literal
+from tilewright.targets.cpu.emitter import SELF, CpuEmitter, literal
+from tilewright.targets.cpu.pointwise import sum_of
 from tilewright.targets.statements import Assign, Code, Do, Statement, call, code, named
 from tilewright.threads.registers import Digit
 

@@ -1,8 +1,13 @@
-"""The CPU target's rules: everything that differs from the C family."""
+"""The CPU target's rule table, and its rules of counters between blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from tilewright.errors import Violation
+from tilewright.ir.deadlocks import first_wait
 from tilewright.ir.fragment_ops import Coordinates, Reduce
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -18,17 +23,18 @@ from tilewright.ir.ops import (
     WarpBarrier,
 )
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
+from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
+from tilewright.ir.types import Value
+from tilewright.symbolic.nodes import Int
 from tilewright.targets.cfamily import C_RULES
-from tilewright.targets.cpu.copies import emit_copy, emit_redistribute, emit_twins
+from tilewright.targets.cpu.copies import Twins, emit_copy, emit_redistribute, emit_twins
 from tilewright.targets.cpu.emitter import CpuEmitter
-from tilewright.targets.cpu.fuse import Pointwise
 from tilewright.targets.cpu.micro import emit_mma, emit_multiply
-from tilewright.targets.cpu.multiply import Multiply
-from tilewright.targets.cpu.packed import emit_pack, emit_unpack
-from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
+from tilewright.targets.cpu.multiply import Multiply, Pointwise
+from tilewright.targets.cpu.pointwise import emit_pack, emit_pointwise, emit_scalar, emit_unpack
 from tilewright.targets.cpu.reductions import emit_reduce
-from tilewright.targets.cpu.twins import Twins
 from tilewright.targets.rules import RuleTable
+from tilewright.targets.statements import Code, call, code, named
 from tilewright.targets.target import CPU
 
 CPU_RULES = RuleTable(CPU.name, C_RULES)
@@ -55,3 +61,82 @@ def _placed(emitter: CpuEmitter, op: Op) -> None:
 @CPU_RULES.rule(Barrier, WarpBarrier, AsyncCommit, AsyncWait)
 def _nothing_to_wait_for(emitter: CpuEmitter, op: Op) -> None:
     """One thread runs the block, and its copies complete at once."""
+
+
+# ---------------------------------------------------------------- counters between blocks
+#
+# A block may wait only for blocks with lower numbers.  Threads take blocks in order, so that these have
+# started, and the lowest running block waits for none.  A wait for a higher number may never end: if all
+# threads wait for some seconds, the launch stops with an error that names the line.
+
+
+ORDER = "blocks run in order, and on a CPU a block may wait only for blocks of lower numbers"
+
+
+@CPU_RULES.rule(Signal)
+def _signal(emitter: CpuEmitter, op: Signal) -> None:
+    emitter.comment(op, f"signal {op.counter}")
+    place = _address(emitter, op.counter)
+    if op.of is None:
+        value = emitter.spell(op.value)
+        emitter.do(code("__atomic_fetch_add({}, {}, __ATOMIC_RELEASE)", place, value))
+    else:
+        emitter.do(_take(emitter, place, op.of))
+
+
+@CPU_RULES.rule(Ticket)
+def _ticket(emitter: CpuEmitter, op: Ticket) -> None:
+    emitter.comment(op, f"take a ticket of {op.counter}")
+    place = _address(emitter, op.counter)
+    taken = code("__atomic_fetch_add({}, 1, __ATOMIC_ACQ_REL)", place)
+    if op.of is not None:
+        taken = _take(emitter, place, op.of)
+    target = code("{}[{}]", emitter.name(op.target.buffer), emitter.spell(op.target.tensor.view.offset))
+    emitter.assign(target, taken)
+
+
+def _take(emitter: CpuEmitter, place: Code, of: Int) -> Code:
+    return call("take_ticket_of", place, emitter.spell(of))
+
+
+@CPU_RULES.rule(Await)
+def _await(emitter: CpuEmitter, op: Await) -> None:
+    emitter.comment(op, f"wait until {op.counter} is {emitter.spell(op.value)} or more")
+    number = 1 + waits(emitter.kernel).index(op)
+    least, board = emitter.spell(op.least), named("board")
+    reached = call("await_counter", _address(emitter, op.counter), least, board, number)
+    with emitter.branch(code("!{}", reached)):
+        emitter.line(Code("return;"))
+
+
+@CPU_RULES.rule(Reset)
+def _reset(emitter: CpuEmitter, op: Reset) -> None:
+    emitter.comment(op, f"reset {op.counter} for the next launch")
+    emitter.do(code("__atomic_store_n({}, 0u, __ATOMIC_RELAXED)", _address(emitter, op.counter)))
+
+
+def _address(emitter: CpuEmitter, counter: Value) -> Code:
+    return code("{} + {}", emitter.name(counter.buffer), emitter.spell(counter.tensor.view.offset, True))
+
+
+def waits(kernel: Kernel) -> list[Await]:
+    """The waits of a kernel, in program order."""
+    return [op for op in kernel.walk() if isinstance(op, Await)]
+
+
+def endless_waits(kernel: Kernel) -> Iterator[Violation]:
+    """A wait that certainly never ends: of the first block, which has none before it."""
+    op = first_wait(kernel)
+    if op is not None:
+        text = f"the first block waits until {op.counter} is {op.value}; {ORDER}"
+        yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
+
+
+def why_stuck(kernel: Kernel, number: int) -> str:
+    """What to say of a launch whose wait of this number did not end."""
+    op: Op = waits(kernel)[number - 1]
+    where = "" if op.location is None else f"\n{op.location.excerpt()}"
+    return (
+        f"kernel {kernel.name}: all threads that run blocks waited, and none can go on; {ORDER}: "
+        f"nearest legal choice: number the blocks so that each waits for those before it{where}"
+    )

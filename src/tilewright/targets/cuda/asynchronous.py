@@ -1,6 +1,7 @@
-"""CUDA's rules for transaction barriers and asynchronous MMA.
+"""CUDA's rules for transaction barriers, bulk tensor copies, and asynchronous MMA.
 
-Source: PTX ISA, sections on mbarrier, wgmma, setmaxnreg and griddepcontrol.
+Source: PTX ISA, sections on mbarrier, cp.async.bulk.tensor, tensor maps, fence.proxy, wgmma, setmaxnreg and
+griddepcontrol.
 """
 
 from __future__ import annotations
@@ -9,22 +10,145 @@ from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
-from tilewright.ir.clusters import needs_cluster_scope, only_parts
+from tilewright.ir.bulk_legality import known_box
+from tilewright.ir.clusters import needs_cluster_scope, only_parts, sharing
+from tilewright.ir.copies import AcquireMap, ByMap, Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.ops import For
-from tilewright.ir.types import Value
+from tilewright.ir.types import MapInMemory, Value
 from tilewright.symbolic.expr import add, any_of, less, mul, negate
 from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
 from tilewright.targets.cfamily import loop as loop_of_statements
-from tilewright.targets.cuda.instructions import Form, function
-from tilewright.targets.cuda.places import FIRST_THREAD, TID, address_of, barrier_of, by_first_thread
+from tilewright.targets.cuda.emit import map_of
+from tilewright.targets.cuda.instructions import AsyncForm, function
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
-from tilewright.targets.simt.dialect import SHARED_MEMORY
-from tilewright.targets.simt.emitter import Scope, SimtEmitter
+from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD
+from tilewright.targets.simt.emitter import LocalNames, SimtEmitter
 from tilewright.targets.statements import Code, Do, call, code, named
 from tilewright.views.boxes import ROW_BYTES
+
+# ----------------------------------------------------------------
+#
+# The thread that acts for a role, and the addresses of barriers and tiles.
+
+
+TID = named(THREAD)
+FIRST_THREAD = code("{} == 0", TID)
+
+
+def by_first_thread(emitter: SimtEmitter, what: Code) -> None:
+    """What the first thread of the role, or of the block, does for all of it."""
+    emitter.add(when(FIRST_THREAD, Do(what)))
+
+
+def barrier_of(emitter: SimtEmitter, barrier: Value, stage: Int) -> Code:
+    """The address of a stage of a transaction barrier."""
+    return emitter.plus(emitter.name(barrier), stage)
+
+
+def address_of(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
+    """The address of a tile's first element, plus ``step`` elements."""
+    view = tile.tensor.view
+    start = view.at((0,) * view.rank)
+    return emitter.plus(emitter.name(tile.buffer), add(start, step))
+
+
+# ---------------------------------------------------------------- bulk copies, and tensor maps in memory
+
+
+@CUDA_RULES.rule(Copy, variant="bulk")
+def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
+    """``cp.async.bulk.tensor``, by the role's first thread."""
+    if is_bulk_load(op):
+        # ``cp.async.bulk.tensor`` into shared memory, completing on the barrier; of several blocks by a
+        # mask.
+        assert op.barrier is not None, "the verifier asks for one"
+        place = barrier_of(emitter, op.barrier, op.stage)
+        places = [_map(emitter, op), address_of(emitter, op.target), place]
+        function, how = "tma_load", "by TMA"
+        if op.multicast:
+            function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
+            places.append(_mask(emitter, op.multicast))
+        if op.readers != 0:
+            function += "_read_by"
+            places.append(emitter.spell(op.readers))
+        emitter.comment(op, f"{op.source} -> {op.target}, {how}")
+        _walk_box(emitter, op, function, places)
+    else:
+        _tma_store(emitter, op)
+
+
+def _axes(axes: tuple[int, ...]) -> str:
+    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+
+
+def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
+    """One bit for each block that gets the box."""
+    mask, shift = sharing(emitter.kernel.cluster, axes)
+    return Code(f"{mask:#x}") if shift == 0 else code(f"{mask:#x} << {{}}", emitter.spell(shift, tight=True))
+
+
+def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
+    """``cp.async.bulk.tensor`` out of shared memory, or ``cp.reduce.async.bulk.tensor``."""
+    function, how = "tma_store", "by TMA"
+    if op.reduction is not None:
+        function, how = f"tma_{op.reduction}", f"each {op.reduction!r} by TMA"
+    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
+    _walk_box(emitter, op, function, [_map(emitter, op), address_of(emitter, op.source)])
+
+
+def _walk_box(emitter: SimtEmitter, op: Copy, function: str, places: list[Code]) -> None:
+    """The first thread names where the box begins, the fastest dimension first."""
+    box = known_box(op)
+    starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]
+    by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
+
+
+def _map(emitter: SimtEmitter, op: Copy) -> Code:
+    held = op.ends[0].tensor.map
+    if held is None:
+        return code("&{}", named(map_of(emitter.kernel, op).name))
+    return _map_in_memory(emitter, held)
+
+
+def _map_in_memory(emitter: SimtEmitter, held: MapInMemory) -> Code:
+    """The address of a tensor map in a table."""
+    place = emitter.plus(emitter.name(held.table.buffer), held.table.tensor.view.at((held.row, held.column)))
+    return code("(const {}*)({})", named("tensor_map_t"), place)
+
+
+@CUDA_RULES.rule(ops.BulkCommit)
+def bulk_commit(emitter: SimtEmitter, op: ops.BulkCommit) -> None:
+    """``cp.async.bulk.commit_group``."""
+    emitter.comment(op, "close the group of stores")
+    by_first_thread(emitter, call("bulk_commit"))
+
+
+@CUDA_RULES.rule(ops.BulkWait)
+def bulk_wait(emitter: SimtEmitter, op: ops.BulkWait) -> None:
+    """``cp.async.bulk.wait_group.read``."""
+    emitter.comment(op, f"wait until at most {op.pending} groups of stores read shared memory")
+    by_first_thread(emitter, call("bulk_wait", of=[op.pending]))
+
+
+@CUDA_RULES.rule(ByMap)
+def by_map(emitter: SimtEmitter, op: ByMap) -> None:
+    """A view has no text of its own; a bulk copy names the address of the map."""
+
+
+@CUDA_RULES.rule(AcquireMap)
+def acquire_map(emitter: SimtEmitter, op: AcquireMap) -> None:
+    """``fence.proxy.tensormap``, of the scope of the system: the host has written the map."""
+    held = op.source.tensor.map
+    assert held is not None, "the verifier asks for one"
+    emitter.comment(op, f"the tensor map of {op.source}, as it was written before the launch")
+    by_first_thread(emitter, call("acquire_map", _map_in_memory(emitter, held)))
+
+
+# ---------------------------------------------------------------- barriers and asynchronous MMA
+
 
 ASSUME = "__builtin_assume"
 """Tells the compiler what it does not see."""
@@ -187,7 +311,7 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
         else:
             at = add(mul(row, a_values), mul(deep, a_values * mma.repeats[0]))
             a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
-        made = function(mma.atom, Form(a is None, along, op.fresh is not False, op.negative))
+        made = function(mma.atom, AsyncForm(a is None, along, op.fresh is not False, op.negative))
         assert made is not None, "legality refuses other atoms"
         adds = () if op.fresh is False else (_adds(emitter, op.fresh, step),)
         multiplied = Do(call(emitter.defined(made), target, a_text, b_text, *adds))
@@ -200,7 +324,7 @@ def _adds(emitter: SimtEmitter, fresh: Cond | bool, step: Sym) -> Code:
     return emitter.spell_cond(any_of(less(0, step), before) if step.high else before)
 
 
-def _warpgroup(scope: Scope, warps: tuple[int, int]) -> tuple[Int, Int]:
+def _warpgroup(scope: LocalNames, warps: tuple[int, int]) -> tuple[Int, Int]:
     """The warpgroup's place among those of the MMA, as something all lanes agree on."""
     if warps == (1, 1):
         return 0, 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.targets.dialect import Atomic
+from tilewright.targets.dialect import AtomicFunction
 
 _REGISTERS = {
     "f64": ("double", "d", "x"),
@@ -125,33 +125,79 @@ DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
 }}"""
 
 
-def _functions() -> Iterator[tuple[str, str, Atomic, str]]:
+def _functions() -> Iterator[tuple[str, str, AtomicFunction, str]]:
     """Every function: the kind and element type of its reduction, what it is, its text."""
     for memory, (suffix, _, _) in _PLACES.items():
         least = "sm_90" if memory == "cluster" else ""
         for kind, forms in _FORMS.items():
             for dtype, form in forms.items():
                 feature = least or _SINCE.get((kind, dtype), "")
-                one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
+                one = AtomicFunction(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
                 yield kind, dtype, one, _one(kind, dtype, form, memory)
         for kind in ("min", "max"):
             for dtype in ("f32", "f64"):
-                one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, least, memory)
+                one = AtomicFunction(f"reduce_{kind}_{dtype}{suffix}", 1, least, memory)
                 yield kind, dtype, one, _extreme(kind, dtype, memory)
     for (dtype, width), (form, packed, feature) in _VECTORS.items():
-        one = Atomic(f"reduce_add_{dtype}x{width}", width, feature)
+        one = AtomicFunction(f"reduce_add_{dtype}x{width}", width, feature)
         yield "add", dtype, one, _several(dtype, width, form, packed)
 
 
-PIECES: dict[str, str] = {one.function: text for _, _, one, text in _functions()}
-"""The functions that the text may call."""
+_COUNTER = '"l"((unsigned long long)__cvta_generic_to_global(counter))'
 
-NEEDS = {name: (_REGISTERS[name.split("_")[2].partition("x")[0]][0],) for name in PIECES}
+_COUNTERS = {
+    "signal_counter": f"""
+DEVICE void signal_counter(unsigned* counter, unsigned value) {{
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;"
+               ::{_COUNTER}, "r"(value) : "memory");
+}}""",
+    "signal_counter_of": f"""
+DEVICE void signal_counter_of(unsigned* counter, unsigned of) {{
+  asm volatile("red.release.gpu.global.inc.u32 [%0], %1;"
+               ::{_COUNTER}, "r"(of - 1) : "memory");
+}}""",
+    "take_ticket": f"""
+DEVICE int take_ticket(unsigned* counter) {{
+  int old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(old) : {_COUNTER} : "memory");
+  return old;
+}}""",
+    "take_ticket_of": f"""
+DEVICE int take_ticket_of(unsigned* counter, unsigned of) {{
+  int old;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(old) : {_COUNTER}, "r"(of - 1) : "memory");
+  return old;
+}}""",
+    "await_counter": f"""
+DEVICE void await_counter(const unsigned* counter, unsigned value) {{
+  for (unsigned sleep = 8;; sleep = sleep < 256 ? 2 * sleep : sleep) {{
+    unsigned seen;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                 : "=r"(seen) : {_COUNTER} : "memory");
+    if (seen >= value) return;
+    asm volatile("nanosleep.u32 %0;" ::"r"(sleep));
+  }}
+}}""",
+    "reset_counter": f"""
+DEVICE void reset_counter(unsigned* counter) {{
+  asm volatile("st.relaxed.gpu.global.u32 [%0], 0;"
+               ::{_COUNTER} : "memory");
+}}""",
+}
+
+_REDUCTIONS = {one.function: text for _, _, one, text in _functions()}
+
+PIECES: dict[str, str] = {**_REDUCTIONS, **_COUNTERS}
+"""Functions of reductions and of counters, by name."""
+
+NEEDS = {name: (_REGISTERS[name.split("_")[2].partition("x")[0]][0],) for name in _REDUCTIONS}
 """The type that each of them names."""
 
 
-def _known() -> dict[tuple[str, str], tuple[Atomic, ...]]:
-    found: dict[tuple[str, str], tuple[Atomic, ...]] = {}
+def _known() -> dict[tuple[str, str], tuple[AtomicFunction, ...]]:
+    found: dict[tuple[str, str], tuple[AtomicFunction, ...]] = {}
     for kind, dtype, one, _ in _functions():
         found[kind, dtype] = (*found.get((kind, dtype), ()), one)
     return found

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
-from tilewright.targets.simt.dialect import Function
+from tilewright.targets.simt.dialect import TextFunction
 
 PTX_TYPES = {
     **{name: name for name in ("f64", "f32", "f16", "bf16")},
@@ -29,7 +29,7 @@ TF32_BITS = 10
 
 
 @dataclass(frozen=True)
-class Form:
+class AsyncForm:
     """How an asynchronous atom finds its operands in one multiply.
 
     Args:
@@ -45,7 +45,7 @@ class Form:
     negative: bool = False
 
 
-Spelling: TypeAlias = Callable[[MmaAtom, Form], Function]
+Spelling: TypeAlias = Callable[[MmaAtom, AsyncForm], TextFunction]
 
 
 def ptx_type(dtype: DType, precision: int | None = None) -> str:
@@ -53,16 +53,16 @@ def ptx_type(dtype: DType, precision: int | None = None) -> str:
     return "tf32" if precision == TF32_BITS else PTX_TYPES[dtype.name]
 
 
-def function(atom: MmaAtom, form: Form | None = None) -> Function | None:
+def function(atom: MmaAtom, form: AsyncForm | None = None) -> TextFunction | None:
     """The function that executes an atom; None if it is spelled as something else, or not at all.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_TF32, wgmma
-        >>> function(MMA_TF32).name, function(wgmma("bf16", 64), Form(along="n")).name
+        >>> function(MMA_TF32).name, function(wgmma("bf16", 64), AsyncForm(along="n")).name
         ('mma_m16n8k8_tf32', 'wgmma_m64n64k16_bf16_n')
     """
     spell = SPELLED.get(atom.instruction)
-    return None if spell is None else spell(atom, form or Form())
+    return None if spell is None else spell(atom, form or AsyncForm())
 
 
 def _shape(atom: MmaAtom) -> str:
@@ -111,7 +111,7 @@ class _Registers:
         return [f'"{sign}{self.constraint}"({name}[{i}])' for i in range(self.count)]
 
 
-def _mma_sync(atom: MmaAtom, form: Form) -> Function:
+def _mma_sync(atom: MmaAtom, form: AsyncForm) -> TextFunction:
     """Source: PTX ISA, "Multiply-and-accumulate instruction: mma"."""
     name = _name("mma", atom)
     a_type, b_type, c_type = _types(atom)
@@ -130,7 +130,7 @@ def _mma_sync(atom: MmaAtom, form: Form) -> Function:
     operands = [f"%{i}" for i in range(first_b + b.count)]
     groups = (operands[: c.count], operands[c.count : first_b], operands[first_b:], operands[: c.count])
     listed = ", ".join("{" + ", ".join(group) + "}" for group in groups)
-    return Function(
+    return TextFunction(
         name,
         f"""
 DEVICE void {name}({stored}* c, const void* a, const void* b) {{{cast}
@@ -145,7 +145,7 @@ DEVICE void {name}({stored}* c, const void* a, const void* b) {{{cast}
     )
 
 
-def _wgmma(atom: MmaAtom, form: Form) -> Function:
+def _wgmma(atom: MmaAtom, form: AsyncForm) -> TextFunction:
     """``wgmma.mma_async`` with B by descriptor and A by descriptor or from registers.
 
     Source: PTX ISA, "Asynchronous multiply-and-accumulate instruction: wgmma.mma_async".
@@ -173,7 +173,7 @@ def _wgmma(atom: MmaAtom, form: Form) -> Function:
     scales = [adds, *(["-1" if form.negative else "1", "1"] if atom.c_dtype.is_float else [])]
     if "mn" in atom.majors:
         scales += [str(int(letter in form.along)) for letter in ("n" if form.from_registers else "mn")]
-    return Function(
+    return TextFunction(
         name,
         f"""
 DEVICE void {name}({c.kind}* d, {kind} a, descriptor_t b{argument}) {{

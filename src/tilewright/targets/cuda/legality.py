@@ -1,8 +1,9 @@
-"""What a kernel asks of CUDA that an architecture does not have."""
+"""Requirements of a kernel that a CUDA architecture does not meet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
@@ -14,10 +15,71 @@ from tilewright.ir.ops import Mma, Op
 from tilewright.passes.memory_instructions import matrices_of
 from tilewright.targets.atoms import TENSOR_CORE, is_listed
 from tilewright.targets.cuda.prelude import DIALECT
-from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.nvidia import ARCHITECTURES
 from tilewright.targets.simt.legality import beyond
 from tilewright.targets.target import CUDA
+
+# ---------------------------------------------------------------- registers that roles set
+#
+# ``setmaxnreg`` waits forever if the registers do not fit those that the block was launched with.  A block
+# gets the registers of its compiled kernel times its threads.  Roles that lower their count return
+# registers to this pool, and roles that raise it wait until the pool has enough.  Source: PTX ISA,
+# "Miscellaneous Instructions: setmaxnreg"; CUDA C++ Programming Guide, "Compute Capabilities".
+
+
+def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
+    """Roles whose registers exceed what a multiprocessor can launch the block with."""
+    if 0 < kernel.threads <= arch.threads:
+        most = min(_allocated(arch.thread_registers, arch), arch.registers_of_each(kernel.threads))
+        reason = f"{kernel.threads} threads of a multiprocessor's {arch.registers} start with at most {most}"
+        yield from _check(kernel, arch, most, reason)
+
+
+def too_many_as_compiled(kernel: Kernel, arch: Arch, compiled: int) -> list[Violation]:
+    """The same for the registers per thread that the kernel was compiled to."""
+    start = _allocated(compiled, arch)
+    reason = f"{kernel.threads} threads start with the {start} that the kernel was compiled for"
+    return list(_check(kernel, arch, start, reason))
+
+
+def _allocated(registers: int, arch: Arch) -> int:
+    return -(-registers // arch.register_unit) * arch.register_unit
+
+
+def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Violation]:
+    """Whether the registers of all warps fit, of which each thread has ``start`` in the beginning."""
+    roles = [op for op in kernel.body.ops if isinstance(op, Role) and op.registers is not None]
+    if not roles:
+        return
+    lanes, warps = kernel.lanes, -(-kernel.threads // kernel.lanes)
+    wanted = [0] * warps
+    for role in roles:
+        for warp in range(role.first, min(role.first + role.warps, warps)):
+            wanted[warp] = max(wanted[warp], role.registers or 0)
+    wanted = [count or start for count in wanted]
+    if lanes * sum(wanted) <= start * kernel.threads:
+        return
+    largest = max(roles, key=lambda role: role.registers or 0)
+    parts = " + ".join(f"{count} x {lanes * len(list(same))}" for count, same in groupby(wanted))
+    yield largest.violation(
+        "registers",
+        f"the roles take {parts} = {lanes * sum(wanted)} registers at once, and the block has "
+        f"{start * kernel.threads}: {reason}; a role would wait for the others' for ever",
+        _nearest(wanted, largest, start * kernel.threads // lanes, arch),
+    )
+
+
+def _nearest(wanted: Sequence[int], largest: Role, most: int, arch: Arch) -> str:
+    """Fewer registers for the warps that ask for the most."""
+    top = largest.registers or 0
+    greedy = sum(count == top for count in wanted)
+    left, unit = most - sum(count for count in wanted if count != top), arch.register_unit
+    fits = left // greedy // unit * unit
+    return f"registers={fits} instead of {top}" if fits >= arch.role_registers[0] else "fewer warps"
+
+
+# ---------------------------------------------------------------- the rules
+
 
 SINCE_SM_90 = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}
 """The verbs of bulk copies, asynchronous MMA, dependent launches."""

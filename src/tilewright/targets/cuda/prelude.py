@@ -6,9 +6,9 @@ Conversions follow the reference: floats to integers truncate and saturate, NaN 
 from __future__ import annotations
 
 from tilewright.targets.atoms import MMA_SYNC
-from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type
-from tilewright.targets.cuda import atomics, packed_words, pair_pieces, signals, wgmma
+from tilewright.targets.cuda import atomics, pairs, wgmma
 from tilewright.targets.cuda.instructions import TF32_BITS, function
+from tilewright.targets.dialect import INTEGERS, called_in_names, integer_type
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.dialect import SimtDialect
@@ -217,16 +217,16 @@ be executed one by one (seen with NVRTC 13.0, which says so by C7511).
 
 DIALECT = SimtDialect(
     floats=FLOATS,
-    pairs=pair_pieces.PAIRS,
+    pairs=pairs.PAIRS,
     types=prelude.STORAGE,
     function="__device__ __forceinline__",
     atomics=atomics.ATOMICS,
     pieces=(
         *(prelude.TYPES, prelude.RANDOM, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS),
-        *(pair_pieces.PIECES, packed_words.PIECES, prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
-        *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES, signals.PIECES),
+        *(pairs.PIECES, prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
+        *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES),
     ),
-    needs={**prelude.NEEDS, **pair_pieces.NEEDS, **packed_words.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
+    needs={**prelude.NEEDS, **pairs.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
     built_in=frozenset(
         (
             *("blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize"),

@@ -1,18 +1,128 @@
-"""From a kernel to HIP text."""
+"""The HIP target: its rules beyond those of `simt`, its passes, and HIP text from a lowered kernel.
+
+Source: AMD's ISA documents of CDNA 2, 3 and 4, "Memory scopes", "LDS", and the instructions
+``GLOBAL_LOAD_LDS``; LLVM, "User Guide for AMDGPU Backend".
+"""
 
 from __future__ import annotations
 
 from tilewright.arch import Arch
+from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.kernel import Kernel
-from tilewright.targets.hip.lowering import lower
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
+from tilewright.passes.by_address import deal_by_address
+from tilewright.passes.common import IDLE_WAITS, INVERSES, OPERANDS, PACKED, SHARED_PLAN, WIDTHS
+from tilewright.passes.pipeline import Pass, Passed, run_passes
+from tilewright.passes.relayout import relayout_shared
+from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.nodes import Int
 from tilewright.targets.hip.prelude import DIALECT
-from tilewright.targets.hip.spelling import HIP_RULES
-from tilewright.targets.listing import Listing
-from tilewright.targets.simt.emit import emit_text
+from tilewright.targets.rules import EmittedText, RuleTable
+from tilewright.targets.simt.banks import Serving, spread_over_banks
+from tilewright.targets.simt.copies import ThreadAccess, access, plan, title
+from tilewright.targets.simt.emit import emit_text, meet
+from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.targets.simt.thread_values import split_offset
+from tilewright.targets.statements import Code, Do, call, code, named
 from tilewright.targets.target import HIP
 
+HIP_RULES = RuleTable(HIP.name, SIMT_RULES)
+"""The rules of the HIP target: those of all per-thread programs, and of copies into shared memory."""
 
-def emit(kernel: Kernel, arch: Arch | str) -> Listing:
+MOST_COUNTED = 63
+"""Loads that a wait can leave under way."""
+
+
+@HIP_RULES.rule(Copy, variant="async")
+def load_to_shared(emitter: SimtEmitter, op: Copy) -> None:
+    """``global_load_lds``: each lane has the next elements in the order of addresses, or zeros."""
+    vector, size = op.vector or 1, op.target.dtype.bytes
+    text = f"{title(op, vector)}, in the background"
+    with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
+        path, at = plan(scope, op.spread, vector)
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        start: Int = op.target.tensor.view.at((0,))
+        base, step = split_offset(add(start, at[0]), path.loops, emitter.sizes)
+        to = scope.name("to")
+        first = call("shared_address", emitter.base(op.target))
+        emitter.constant("unsigned", to, call("of_first_lane", emitter.plus(first, mul(base, size))))
+        place = emitter.plus(to, mul(step, size))
+        loaded = Do(call(f"load_to_shared_{vector * size}", _existing(emitter, source), place))
+        emitter.one_line(path.loops, loaded)
+
+
+def _existing(emitter: SimtEmitter, source: ThreadAccess) -> Code:
+    """The address of the elements, or of zeros where they do not exist."""
+    address, exists = source.address(emitter), source.condition(emitter)
+    if exists is None:
+        return address
+    return code("{} ? (const void*)({}) : {}", exists, address, named("zeros"))
+
+
+@HIP_RULES.rule(AsyncCommit)
+def async_commit(emitter: SimtEmitter, op: AsyncCommit) -> None:
+    """Nothing: waits count loads."""
+
+
+@HIP_RULES.rule(AsyncWait)
+def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
+    """``s_waitcnt vmcnt``: loads end in the order in which they began."""
+    left = min(op.accesses or 0, MOST_COUNTED)
+    emitter.comment(op, f"wait until at most {left} loads are unfinished")
+    emitter.do(call("loads_wait", of=[left]))
+
+
+@HIP_RULES.rule(RoleBarrier)
+def role_barrier(emitter: SimtEmitter, op: RoleBarrier) -> None:
+    """``s_barrier``, which counts the waves that arrive, wherever in the program: all of the block's."""
+    emitter.comment(op, f"barrier {op.number} of all threads, wherever they stand")
+    emitter.do(call("in_this_order"))
+    meet(emitter)
+    emitter.do(call("in_this_order"))
+
+
+# ---------------------------------------------------------------- passes, in order
+
+
+def _spread(kernel: Kernel, arch: Arch) -> Passed:
+    serving = Serving(
+        *(arch.lanes, arch.banks, arch.read_order),
+        matrices=False,
+        pairs=False,
+        by_address=bool(arch.async_bytes),
+    )
+    return relayout_shared(kernel, lambda op, using: spread_over_banks(op, using, serving))
+
+
+PASSES: tuple[Pass, ...] = (
+    PACKED,
+    Pass(
+        "swizzles",
+        "Shared tensors get a swizzle where their accesses would meet in one bank.",
+        _spread,
+    ),
+    WIDTHS,
+    Pass(
+        "by-address",
+        "Copies in the background are dealt out by address in shared memory; others are done at once.",
+        lambda kernel, arch: deal_by_address(kernel, arch),
+    ),
+    OPERANDS,
+    SHARED_PLAN,
+    IDLE_WAITS,
+    INVERSES,
+)
+
+
+def lower(kernel: Kernel, arch: Arch) -> Passed:
+    """The kernel that the text spells, and a note for each choice that was made."""
+    return run_passes(kernel, arch, PASSES)
+
+
+# ---------------------------------------------------------------- text
+
+
+def emit(kernel: Kernel, arch: Arch | str) -> EmittedText:
     """The HIP text of a kernel, which includes no header.
 
     Args:

@@ -1,6 +1,9 @@
-"""From an atom to the function of HIP text that executes it: builtins of clang, of which an atom is several.
+"""HIP functions that execute MMA atoms, and loads straight into shared memory.
 
-Source: clang, ``BuiltinsAMDGPU.def``, for the builtins and their types.
+An atom consists of one or several builtins of clang.
+
+Source: clang, ``BuiltinsAMDGPU.def``, for the builtins and their types; AMD's ISA documents of CDNA 2, 3 and
+4, section "Global", ``GLOBAL_LOAD_LDS``; LLVM, "User Guide for AMDGPU Backend".
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.mma import MmaAtom
 from tilewright.targets.matrix_cores import MFMA, WMMA
-from tilewright.targets.simt.dialect import Function
+from tilewright.targets.simt.dialect import TextFunction
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def builtins(atom: MmaAtom) -> tuple[tuple[int, Builtin], ...]:
     return (*(((1, at_once),) if at_once else ()), (depth // each, step))
 
 
-def function(atom: MmaAtom) -> Function | None:
+def function(atom: MmaAtom) -> TextFunction | None:
     """The function that executes an atom, of the first registers of C, A and B; None if there is none."""
     found = builtins(atom)
     if not found:
@@ -129,7 +132,7 @@ def function(atom: MmaAtom) -> Function | None:
         first, other = ways
         ways = [f"#if defined({found[0][1].since})", first, "#else", other, "#endif"]
     body = "\n".join(ways)
-    return Function(
+    return TextFunction(
         name,
         f"""
 DEVICE void {name}({total}* c, const void* a, const void* b) {{
@@ -157,3 +160,67 @@ def _way(steps: int, one: Builtin, align: int) -> str:
 
 def _vector(count: int) -> str:
     return f"ext_vector_type({count}), " if count > 1 else ""
+
+
+# ----------------------------------------------------------------
+#
+# Loads into shared memory, and the wait for them.
+
+
+def _load(width: int, spelled: str) -> str:
+    return f"""
+DEVICE void load_to_shared_{width}(const void* from, unsigned to) {{
+  // {width} bytes of each lane, one lane behind the other; nothing but `loads_wait` waits for them.
+  asm volatile(
+      "s_mov_b32 m0, %1\\n\\t"
+      "s_nop 0\\n\\t"
+{spelled}
+      :
+      : "v"(from), "s"(to)
+      : "memory", "m0");
+}}"""
+
+
+LOADS_TO_SHARED = {
+    "zeros": """
+// What loads read in the place of elements that do not exist.  Nothing writes them; they are not called
+// constants, for the compiler would then not know that an address is one of global memory.
+__attribute__((device, aligned(16))) static unsigned zeros[4] = {0, 0, 0, 0};""",
+    "load_or_zeros": """
+template <class Word>
+DEVICE Word load_or_zeros(bool exists, const void* from) {
+  return *(const Word*)(exists ? from : (const void*)zeros);
+}""",
+    "anew": """
+DEVICE int anew(int x) {
+  // What conditions on x are is computed here, and not kept since before.
+  asm volatile("" : "+v"(x));
+  return x;
+}""",
+    "shared_address": """
+DEVICE unsigned shared_address(const void* shared) {
+  return (unsigned)(unsigned long)(__attribute__((address_space(3))) const void*)shared;
+}""",
+    "of_first_lane": """
+DEVICE unsigned of_first_lane(unsigned x) {
+  return __builtin_amdgcn_readfirstlane(x);
+}""",
+    "load_to_shared_4": _load(
+        4,
+        """#if defined(__gfx90a__)
+      "global_load_dword %0, off lds"
+#else
+      "global_load_lds_dword %0, off"
+#endif""",
+    ),
+    "load_to_shared_16": _load(16, """      "global_load_lds_dwordx4 %0, off\""""),
+    "loads_wait": """
+template <int pending>
+DEVICE void loads_wait() {
+  asm volatile("s_waitcnt vmcnt(%0)" : : "n"(pending) : "memory");
+}""",
+}
+"""Text of copies into shared memory.
+
+It is assembly because the compiler's own builtin makes each barrier wait for all such loads.
+"""

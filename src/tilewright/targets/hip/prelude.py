@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.functions.formulas import FORMULAS
-from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type, suffix
-from tilewright.targets.hip import atomics, background, pairs
-from tilewright.targets.hip.instructions import function
+from tilewright.targets.dialect import (
+    INTEGER_TYPES,
+    INTEGERS,
+    AtomicFunction,
+    called_in_names,
+    integer_type,
+    suffix,
+)
+from tilewright.targets.hip.instructions import LOADS_TO_SHARED, function
 from tilewright.targets.matrix_cores import MATRIX_CORES
 from tilewright.targets.simt import prelude
-from tilewright.targets.simt.dialect import SimtDialect
+from tilewright.targets.simt.dialect import PairFunction, SimtDialect
 
 _WORDS = {
     "word_2": "typedef unsigned short word_2 __attribute__((may_alias));",
@@ -230,9 +236,114 @@ DEVICE {name} {real}_to_{called}({real} x) {{
     return found
 
 
+_HALVES = "typedef _Float16 halves __attribute__((ext_vector_type(2)));"
+
+_PAIR_BITS = {
+    "e4m3": "(unsigned)from[0].bits << 8 | (unsigned)from[1].bits << 24",
+    "e5m2": "(unsigned)from[0].bits << 8 | (unsigned)from[1].bits << 24",
+    "i8": "((unsigned char)from[0] | (unsigned)(unsigned char)from[1] << 16) ^ 0x64806480",
+}
+"""Two numbers, one in the bits of each half: fp8 in the upper byte, integers less their sign in the lower."""
+
+_PAIR_STEPS = {
+    "e4m3": """  // The bits of an f16 whose exponent is 8 too small.  NaN, alone of all numbers, overflows
+  // in the first product, and infinity times 0 is NaN.
+  typedef short words __attribute__((ext_vector_type(2)));
+  const words shifted = __builtin_bit_cast(words, x) >> (words)(short)1;
+  const halves small = __builtin_bit_cast(halves, __builtin_bit_cast(unsigned, shifted) & 0xbf80bf80);
+  const halves beyond = small * (halves)(_Float16)36864.0f, y = small * (halves)(_Float16)256.0f;
+  const halves made = __builtin_elementwise_fma(beyond, (halves)(_Float16)0.0f, y);""",
+    "e5m2": "  const halves made = __builtin_bit_cast(halves, x);",
+    "i8": """  // The f16 of the bits 0x6400 + b is 1024 + b; the last 128 are those of the sign.
+  const halves made = __builtin_bit_cast(halves, x) - (halves)(_Float16)1152.0f;""",
+}
+
+_STORAGE = {"e4m3": "e4m3_t", "e5m2": "e5m2_t", "i8": "signed char"}
+
+
+def _pair(name: str) -> str:
+    return f"""
+DEVICE void {name}_pair_to_half(half_t* to, const {_STORAGE[name]}* from) {{
+  {_HALVES}
+  const unsigned x = {_PAIR_BITS[name]};
+{_PAIR_STEPS[name]}
+  __builtin_memcpy(to, &made, sizeof(made));
+}}"""
+
+
+_PAIRS = {f"{name}_pair_to_half": _pair(name) for name in _PAIR_STEPS}
+"""Conversions of two numbers to f16 by packed arithmetic; exact, and NaN stays NaN."""
+
+_PAIR_NEEDS = {
+    f"{name}_pair_to_half": ("half_t", *((f"{name}_t",) if name != "i8" else ())) for name in _PAIR_STEPS
+}
+
+PAIRS = {
+    ("f8e4m3", "f16"): PairFunction("e4m3_pair_to_half"),
+    ("f8e5m2", "f16"): PairFunction("e5m2_pair_to_half"),
+    ("i8", "f16"): PairFunction("i8_pair_to_half"),
+}
+"""By source and target dtype."""
+
+_REDUCED = {
+    **{("add", dtype): "add" for dtype in ("f32", "f64", "i32", "u32", "i64", "u64")},
+    **{(kind, dtype): kind for kind in ("min", "max", "and", "or") for dtype in ("i32", "u32", "i64", "u64")},
+}
+_SCOPES = {"global": "AGENT", "shared": "WORKGROUP"}
+_COUNTED = "__ATOMIC_{}, __HIP_MEMORY_SCOPE_AGENT"
+
+
+def _atomic(kind: str, dtype: str, memory: str) -> tuple[str, str]:
+    name = f"reduce_{kind}_{dtype}_{memory}"
+    element = {"f32": "float", "f64": "double"}.get(dtype) or INTEGER_TYPES[dtype]
+    scope = f"__HIP_MEMORY_SCOPE_{_SCOPES[memory]}"
+    return (
+        name,
+        f"""
+DEVICE void {name}({element}* to, {element} x) {{
+  __hip_atomic_fetch_{kind}(to, x, __ATOMIC_RELAXED, {scope});
+}}""",
+    )
+
+
+_ATOMICS = {
+    **dict(_atomic(kind, dtype, memory) for kind, dtype in _REDUCED for memory in _SCOPES),
+    "signal_counter": f"""
+DEVICE void signal_counter(unsigned* counter, unsigned value) {{
+  __hip_atomic_fetch_add(counter, value, {_COUNTED.format("RELEASE")});
+}}""",
+    "signal_counter_of": """
+DEVICE void signal_counter_of(unsigned* counter, unsigned of) {
+  __builtin_amdgcn_atomic_inc32(counter, of - 1, __ATOMIC_RELEASE, "agent");
+}""",
+    "take_ticket": f"""
+DEVICE int take_ticket(unsigned* counter) {{
+  return __hip_atomic_fetch_add(counter, 1u, {_COUNTED.format("ACQ_REL")});
+}}""",
+    "take_ticket_of": """
+DEVICE int take_ticket_of(unsigned* counter, unsigned of) {
+  return __builtin_amdgcn_atomic_inc32(counter, of - 1, __ATOMIC_ACQ_REL, "agent");
+}""",
+    "await_counter": f"""
+DEVICE void await_counter(const unsigned* counter, unsigned value) {{
+  while (__hip_atomic_load(counter, {_COUNTED.format("ACQUIRE")}) < value) __builtin_amdgcn_s_sleep(1);
+}}""",
+    "reset_counter": f"""
+DEVICE void reset_counter(unsigned* counter) {{
+  __hip_atomic_store(counter, 0u, {_COUNTED.format("RELAXED")});
+}}""",
+}
+
+REDUCTIONS = {
+    (kind, dtype): tuple(
+        AtomicFunction(f"reduce_{kind}_{dtype}_{memory}", memory=memory) for memory in _SCOPES
+    )
+    for kind, dtype in _REDUCED
+}
+
 _NEEDS = {
     **prelude.NEEDS,
-    **pairs.NEEDS,
+    **_PAIR_NEEDS,
     "double_to_float_odd": ("fabs",),
     "load_or_zeros": ("zeros",),
     **{f"{called_in_names(kind)}_to_float_odd": ("double_to_float_odd", "fabs") for kind in INTEGERS},
@@ -255,18 +366,18 @@ DIALECT = SimtDialect(
         *(
             _of_integers(),
             prelude.CONVERSIONS,
-            pairs.PIECES,
+            _PAIRS,
             prelude.ACTIVATIONS,
             prelude.MOVES,
             _ORDER,
-            atomics.PIECES,
-            background.PIECES,
+            _ATOMICS,
+            LOADS_TO_SHARED,
         ),
     ),
     needs=_NEEDS,
-    pairs=pairs.PAIRS,
+    pairs=PAIRS,
     words={2: "word_2", 4: "word_4", 8: "word_8", 16: "word_16"},
-    atomics=atomics.ATOMICS,
+    atomics=REDUCTIONS,
     align="__attribute__((aligned({})))",
     float_of="__builtin_bit_cast(float, ",
     bits_of="__builtin_bit_cast(unsigned, ",

@@ -1,9 +1,10 @@
-"""Fragments and the arithmetic on them: one statement per element, in loops over registers."""
+"""Elementwise operations on fragments: one statement per element, in loops over registers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import gcd
 
 import numpy as np
 
@@ -12,15 +13,128 @@ from tilewright.functions.conversions import clamped_in, saturation
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
+from tilewright.symbolic.expr import add, floordiv, mod, mul
 from tilewright.symbolic.nodes import Expr, Int, Sym
-from tilewright.targets.c_integers import suffix, unsigned_type
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.targets.dialect import suffix, unsigned_type
 from tilewright.targets.simt.conversion import converted, widened
-from tilewright.targets.simt.dialect import SimtDialect
-from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter, element
-from tilewright.targets.simt.pairs import converted_in_pairs, in_pairs
-from tilewright.targets.simt.random_masks import random_mask
-from tilewright.targets.statements import Assign, Code, call, code, joined, named
-from tilewright.threads.registers import broadcast, indexed
+from tilewright.targets.simt.dialect import PairFunction, SimtDialect
+from tilewright.targets.simt.emitter import SIMT_RULES, LocalNames, SimtEmitter, element
+from tilewright.targets.simt.random_places import FOUR, RandomPlace
+from tilewright.targets.simt.thread_values import split_offset, thread_coordinate
+from tilewright.targets.statements import Assign, Code, Do, call, code, joined, named
+from tilewright.threads.distribution import Distribution
+from tilewright.threads.registers import Digit, broadcast, indexed
+
+# ----------------------------------------------------------------
+#
+# Random masks: truth values as bits of words, made in short loops.
+#
+# Ten rounds of the generator take some seventy instructions.  Unrolled over the registers of a thread they
+# would exceed the instruction cache.
+
+
+WORD = 32
+"""Bits of a word."""
+
+AT_ONCE = 2
+"""Generations that are written side by side, so that one goes on while another waits for its product."""
+
+
+def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> None:
+    """``random_at_least`` of a place: the bits of a word in a loop, then the truth values that they are."""
+    spread = op.result.fragment.distribution
+    width = gcd(spread.size_values, WORD)
+    each = FOUR if place.along is not None and width % FOUR == 0 else 1
+    shared = "" if each == 1 else f", one generation for {FOUR}"
+    emitter.comment(op, f"{op.result.name} = {op.function}({place.index}, ...){shared}")
+    emitter.declare_registers(op.result)
+    with emitter.indented():
+        scope = LocalNames(emitter)
+        lanes = place.lanes and each == FOUR
+        pair, lane = _pair_of_lanes(scope, spread) if lanes else (0, 0)
+        word = Sym(scope.name("w"), 0, spread.size_values // width - 1)
+        turn = Sym(scope.name("j"), 0, width // each - 1)
+        bits, i = scope.name("bits"), Sym(scope.name("i"), 0, width - 1)
+        thread: Int = emitter.thread(spread.size_threads)
+        if lanes:  # that of the even lane, which holds the first of four
+            thread = mul(pair, 2)
+        register = add(mul(word, width), mul(turn, each), mul(lane, 2))
+        at = dict(zip(place.at, _at(spread, thread, register), strict=True))
+        start, step = split_offset(substitute(place.index, at), (word, turn), emitter.sizes)
+        first = scope.name("first")
+        emitter.constant("long long", first, emitter.spell_wide(start))
+        index = code("{} + {}", first, emitter.spell_wide(step))
+        function = op.function if each == 1 else "four_at_least"
+        made = call(function, index, *(_key(emitter, one) for one in op.operands_[1:]))
+        with emitter.loops((word,)):
+            emitter.declare(named("unsigned"), bits, Code("0"))
+            condition = code("{} < {}", named(turn.name), width // each)
+            before = f"{emitter.dialect.unroll} {AT_ONCE}"
+            with emitter.loop("int", named(turn.name), 0, condition, before=before):
+                shift = emitter.spell(mul(turn, each), tight=True)
+                emitter.assign(bits, code("(unsigned){} << {}", made, shift), "|=")
+            if lanes:
+                other = call(emitter.dialect.exchange, *map(Code, emitter.dialect.exchanging), bits, 1)
+                emitter.assign(bits, call("between_lanes", bits, other, emitter.spell(lane)))
+            to = emitter.spell(add(mul(word, width), i))
+            target = code("{}[{}]", emitter.name(op.result), to)
+            emitter.one_line((i,), Assign(target, code("{} >> {} & 1", bits, named(i.name))))
+
+
+def _pair_of_lanes(scope: LocalNames, spread: Distribution) -> tuple[Int, Int]:
+    """Which pair of lanes the thread belongs to, and which of both it is."""
+    thread = scope.emitter.thread(spread.size_threads)
+    return scope.constant("pair", floordiv(thread, 2)), scope.constant("lane", mod(thread, 2))
+
+
+def _at(spread: Distribution, thread: Int, register: Int) -> Iterator[Int]:
+    """The coordinates of a register of a thread."""
+    for dim, first in enumerate(thread_coordinate(spread.threads, spread.rank, thread)):
+        steps = [Digit(mode.extent, mode.step if mode.dim == dim else 0) for mode in spread.values]
+        yield add(first, indexed(steps, register))
+
+
+def _key(emitter: SimtEmitter, value: Value | float | Int) -> Code:
+    """A key, a counter or a threshold."""
+    if isinstance(value, Value):
+        return emitter.name(value)
+    return emitter.spell_wide(value) if isinstance(value, Expr) else code("{}ull", int(value))
+
+
+# ----------------------------------------------------------------
+#
+# Conversions of two neighbouring numbers at once, if the dialect has them.
+
+
+def converted_in_pairs(emitter: SimtEmitter, op: Elementwise) -> PairFunction | None:
+    """How an operation is done for two numbers at once; None if it is not."""
+    kind = op.result.type
+    if op.function != "convert" or not isinstance(kind, FragmentType):
+        return None
+    [source] = op.operands_
+    if not isinstance(source, Value) or not source.is_fragment:
+        return None
+    spread = kind.distribution
+    if source.fragment.distribution != spread or spread.size_values % 2:
+        return None
+    pair = emitter.dialect.pairs.get((source.dtype.name, kind.dtype.name))
+    return pair if pair is not None and {pair.feature} <= {"", *emitter.arch.features} else None
+
+
+def in_pairs(emitter: SimtEmitter, op: Elementwise, pair: PairFunction) -> None:
+    """Convert two at a time."""
+    [source] = op.operands_
+    assert isinstance(source, Value), "a pair is of registers"
+    emitter.comment(op, f"{op.result.name} = {op.function}({source}), two at a time")
+    i = Sym(emitter.local("i"), 0, op.result.fragment.distribution.size_values // 2 - 1)
+    emitter.declare_registers(op.result)
+    places = (code("&{}[{}]", emitter.name(value), emitter.spell(2 * i)) for value in (op.result, source))
+    emitter.one_line((i,), Do(call(pair.function, *places)))
+
+
+# ---------------------------------------------------------------- rules
+
 
 _INFIX = {
     "add": "+",

@@ -1,14 +1,14 @@
 """Copies between global memory, shared memory and registers, in every combination.
 
-A thread's part of a copy is a walk over vectors.  What does not depend on the walk's loops is computed before
-them; a predicate is tested once per vector; vectors between two memories pass through registers, many loads
-before the first store, so that loads overlap.
+A thread's part of a copy is a walk over vectors.  Values that do not depend on the walk's loops are computed
+before them.  A predicate is tested once per vector.  Vectors between two memories pass through registers,
+with many loads before the first store, so that loads overlap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -17,23 +17,22 @@ import numpy as np
 from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.expr import add, mul, xor
-from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym, divisor
-from tilewright.symbolic.rebuilding import substitute, symbols, with_elements
+from tilewright.symbolic.arithmetic import parts_of
+from tilewright.symbolic.expr import add, all_of, expand, mul, xor
+from tilewright.symbolic.nodes import TRUE, And, Cond, Constant, Element, Int, Sym, Xor, bits, bounds, divisor
+from tilewright.symbolic.rebuilding import elements, split_elements, substitute, symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.dialect import SimtDialect
 from tilewright.targets.simt.emitter import (
     LOOPS,
     WORD_BYTES,
-    Scope,
+    LocalNames,
     SimtEmitter,
     element,
     is_by_words,
     walk_of,
 )
-from tilewright.targets.simt.rows import read_rows
-from tilewright.targets.simt.swizzled import split_flips
 from tilewright.targets.simt.thread_values import (
     Walk,
     extent,
@@ -46,6 +45,112 @@ from tilewright.targets.simt.thread_values import (
 from tilewright.targets.statements import Arm, Assign, Branch, Code, Statement, call, code, joined, named
 from tilewright.threads.distribution import Distribution
 
+# ----------------------------------------------------------------
+#
+# Addresses in swizzled tiles: a base per thread, and the bits that loops flip in it.
+#
+# In ``128*row + ((16*k + col) ^ 8*(row % 8))`` each ``k`` seems to need an address of its own.  But this
+# equals ``(128*row + (col ^ 8*(row % 8))) ^ 16*k``, because no other term has the bits of ``16*k``.  So a
+# thread computes one address, and each step flips bits that are known at compile time.
+
+
+def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
+    """``(start, flips)`` with ``offset == start ^ flips``, where ``flips`` does not depend on the thread.
+
+    Terms of ``start`` that do not depend on the thread alone lie above all bits that are flipped: they may as
+    well be added afterwards.  None if the offset has no such form.
+
+    Args:
+        offset: not negative.
+        own: the symbols that depend on the thread.
+
+    Example:
+        >>> row, col, k = Sym("row", 0, 15), Sym("col", 0, 8, 8), Sym("k", 0, 7)
+        >>> split_flips(128 * row + ((16 * k + col) ^ (8 * (row % 8))), {row, col})
+        (128*row + ((8*(row % 8)) ^ col), 16*k)
+        >>> split_flips(128 * row + col, {row, col})
+    """
+    parts, constant = parts_of(expand(offset))
+    for term, factor in parts:
+        if not isinstance(term, Xor) or factor < 1 or factor & (factor - 1):
+            continue
+        for value, other in ((term.left, term.right), (term.right, term.left)):
+            still, flips = _split(value, own)
+            if flips == 0 or not symbols(other) | symbols(still) <= set(own):
+                continue
+            kept = xor(still, other)
+            rest = add(constant, *(mul(t, f) for t, f in parts if t is not term))
+            low = (mul(kept, factor), mul(flips, factor))
+            if _apart(still, flips) and all(_apart(part, rest) for part in low):
+                return add(rest, mul(kept, factor)), mul(flips, factor)
+    return None
+
+
+def _split(value: Int, own: Collection[Sym]) -> tuple[Int, Int]:
+    """The terms that depend on the thread, with the constant, and the others."""
+    parts, constant = parts_of(expand(value))
+    mine = [mul(term, factor) for term, factor in parts if symbols(term) & set(own)]
+    others = [mul(term, factor) for term, factor in parts if not symbols(term) & set(own)]
+    return add(constant, *mine), add(*others)
+
+
+def _apart(low: Int, high: Int) -> bool:
+    """Whether ``low`` lies in bits below all those that ``high`` can have."""
+    if bounds(low)[0] < 0 or bounds(high)[0] < 0:
+        return False
+    step = divisor(high)
+    return high == 0 or bounds(low)[1] < (step & -step)
+
+
+# ----------------------------------------------------------------
+#
+# Gathered rows: a thread reads each row index once.
+#
+# An offset such as ``X_stride0*I[8*i + row] + col`` names an integer in memory.  Its values for all turns
+# of the register loops are read before these loops, into registers.
+
+
+ABSENT = "-1"
+"""What stands for a row where the index has no element: no row of any tensor."""
+
+
+def read_rows(
+    scope: LocalNames, tensor: Value, at: Sequence[Int], loops: Sequence[Sym]
+) -> Mapping[Element, Int]:
+    """Declare the integers in memory that place a thread's accesses to a tensor."""
+    if not tensor.tensor.indices:
+        return {}
+    view = tensor.tensor.view
+    offset, valid = view.at(tuple(at)), view.valid_at(tuple(at))
+    known = split_elements(valid)[0]
+    return {element: _read(scope, element, known, loops) for element in elements((valid, offset))}
+
+
+def _read(scope: LocalNames, element: Element, known: Cond, loops: Sequence[Sym]) -> Int:
+    """Declare one of them; what of the access is known to exist guards it."""
+    emitter = scope.emitter
+    turning = [loop for loop in loops if loop in symbols(element.at)]
+    others = set(loops) - set(turning)
+    parts = known.parts if isinstance(known, And) else (known,)
+    guard = all_of(*(part for part in parts if not symbols(part) & others))
+    value = emitter.spell(element)
+    if guard != TRUE:
+        value = code(f"{{}} ? {{}} : {ABSENT}", emitter.spell_cond(guard), value)
+    kind = "int" if bits(element) == 32 else "long long"
+    low = min(element.low, int(ABSENT))
+    if not turning:
+        name = scope.name("chosen")
+        emitter.constant(kind, name, value)
+        return Sym(name, low, element.high)
+    name, number = scope.name("chosen"), turn(turning)
+    emitter.declare(named(kind), name, extent=math.prod(extent(loop) for loop in turning))
+    emitter.one_line(turning, Assign(code("{}[{}]", name, emitter.spell(number)), value))
+    return Element(Sym(name), number, low, element.high)
+
+
+# ---------------------------------------------------------------- rules
+
+
 STAGED_ACCESSES = {16: 8, 8: 8}
 """How many accesses, by their width in bytes, a thread loads before it stores, between memories."""
 
@@ -57,7 +162,7 @@ STAGED_NARROW = 16
 
 
 @dataclass(frozen=True)
-class Access:
+class ThreadAccess:
     """One side of a copy in memory.
 
     Args:
@@ -122,7 +227,7 @@ def when(condition: Code | None, statement: Statement) -> Statement:
 
 
 def place(
-    scope: Scope,
+    scope: LocalNames,
     wanted: str,
     tensor: Value,
     at: Sequence[Int],
@@ -149,7 +254,7 @@ def place(
 
 
 def access(
-    scope: Scope,
+    scope: LocalNames,
     wanted: str,
     tensor: Value,
     at: Sequence[Int],
@@ -158,7 +263,7 @@ def access(
     *,
     const: bool,
     other: float | int = 0,
-) -> Access:
+) -> ThreadAccess:
     """Declare what one side of a copy needs before its loops."""
     emitter = scope.emitter
     outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else None
@@ -173,11 +278,13 @@ def access(
     load_if = emitter.dialect.load_if if tensor.tensor.memory is Memory.GLOBAL and is_own else "load_if"
     load_part = emitter.dialect.load_part if _is_part(tensor, vector) else ""
     if not loops:
-        return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if, load_part)
+        return ThreadAccess(
+            pointer, step, None, outer, tensor.dtype, word, vector, outside, load_if, load_part
+        )
     inside = scope.condition("inside", outer)
     if const and math.prod(map(extent, loops)) > MOST_CONDITIONS:
         inner = _anew(scope, inner)
-    return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside, load_if, load_part)
+    return ThreadAccess(pointer, step, inside, inner, tensor.dtype, word, vector, outside, load_if, load_part)
 
 
 def _is_part(tensor: Value, vector: int) -> bool:
@@ -188,7 +295,7 @@ def _is_part(tensor: Value, vector: int) -> bool:
     return divisor(add(view.offset, mul(view.at((0,) * view.rank), -1))) % 2 == 0
 
 
-def _anew(scope: Scope, valid: Cond) -> Cond:
+def _anew(scope: LocalNames, valid: Cond) -> Cond:
     """A condition on numbers of the thread that are named anew, if the dialect has a function for that."""
     if not scope.emitter.dialect.anew:
         return valid
@@ -197,7 +304,7 @@ def _anew(scope: Scope, valid: Cond) -> Cond:
     return found
 
 
-def in_turn(access: Access, loops: Sequence[Sym], dialect: SimtDialect) -> list[Sym]:
+def in_turn(access: ThreadAccess, loops: Sequence[Sym], dialect: SimtDialect) -> list[Sym]:
     """Loops in an order in which few conditions are known at a time, where these lie in scalar registers.
 
     What has most values changes slowest: each of its conditions is then tested for all of the others.
@@ -231,7 +338,7 @@ def title(op: Copy, vector: int) -> str:
 
 
 def copy(emitter: SimtEmitter, op: Copy) -> None:
-    """A copy by loads and stores; `tilewright.targets.simt.reductions` has those that reduce."""
+    """A copy by loads and stores; `tilewright.targets.simt.atomics` has those that reduce."""
     if op.source.is_fragment and op.target.is_fragment:
         _between_fragments(emitter, op)
     elif op.target.is_fragment:
@@ -261,7 +368,7 @@ def _between_fragments(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def plan(
-    scope: Scope, spread: Distribution, vector: int, batch: int | None = None
+    scope: LocalNames, spread: Distribution, vector: int, batch: int | None = None
 ) -> tuple[Walk, tuple[Int, ...]]:
     """A thread's walk, and the coordinate it visits; declares where the thread starts."""
     emitter = scope.emitter
@@ -313,7 +420,7 @@ def _store(emitter: SimtEmitter, op: Copy) -> None:
                 _pack(scope, target, e, converted(held, op.source.dtype, op.target.dtype, types))
 
 
-def _pack(scope: Scope, target: Access, e: Sym, value: Code) -> None:
+def _pack(scope: LocalNames, target: ThreadAccess, e: Sym, value: Code) -> None:
     """Collect the elements of a word, each of which is ``value`` for its number ``e``, and store the word."""
     emitter, packed = scope.emitter, scope.name("packed")
     emitter.declare_array(target.dtype, packed, target.vector, target.vector * target.dtype.bytes)
@@ -322,7 +429,7 @@ def _pack(scope: Scope, target: Access, e: Sym, value: Code) -> None:
 
 
 def _convert(
-    scope: Scope, word: Code, source: DType, name: Code, register: Int, target: DType, vector: int
+    scope: LocalNames, word: Code, source: DType, name: Code, register: Int, target: DType, vector: int
 ) -> None:
     """Convert the elements of a loaded word into the registers from ``name[register]`` on."""
     emitter = scope.emitter
@@ -369,7 +476,9 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
                 _put(scope, op, target, place)
 
 
-def _sides(scope: Scope, op: Copy, at: Sequence[Int], loops: Sequence[Sym]) -> tuple[Access, Access]:
+def _sides(
+    scope: LocalNames, op: Copy, at: Sequence[Int], loops: Sequence[Sym]
+) -> tuple[ThreadAccess, ThreadAccess]:
     """Declare what both sides of a copy between memories need before loops."""
     vector = op.vector or 1
     return (
@@ -378,7 +487,7 @@ def _sides(scope: Scope, op: Copy, at: Sequence[Int], loops: Sequence[Sym]) -> t
     )
 
 
-def _put(scope: Scope, op: Copy, target: Access, word: Code) -> None:
+def _put(scope: LocalNames, op: Copy, target: ThreadAccess, word: Code) -> None:
     """Store one loaded word, converted to the target's dtype."""
     emitter, types = scope.emitter, scope.emitter.dialect.types
     if op.source.dtype == op.target.dtype:

@@ -20,7 +20,7 @@ SHARED_MEMORY = "shared_memory"
 
 
 @dataclass(frozen=True)
-class Function:
+class TextFunction:
     """A function of the text.
 
     Args:
@@ -33,7 +33,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairFunction:
     """How something is done for two neighbouring numbers at once.
 
     Args:
@@ -45,7 +45,7 @@ class Pair:
     feature: str = ""
 
 
-def no_instruction(atom: MmaAtom) -> Function | None:
+def no_instruction(atom: MmaAtom) -> TextFunction | None:
     """Of a dialect whose atoms are all multiply-adds."""
     return None
 
@@ -128,8 +128,8 @@ class SimtDialect(Dialect):
     load_part: str = ""
     prefetched: str = ""
     anew: str = ""
-    instruction: Callable[[MmaAtom], Function | None] = no_instruction
-    pairs: Mapping[tuple[str, str], Pair] = field(default_factory=dict, hash=False)
+    instruction: Callable[[MmaAtom], TextFunction | None] = no_instruction
+    pairs: Mapping[tuple[str, str], PairFunction] = field(default_factory=dict, hash=False)
     rounding: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

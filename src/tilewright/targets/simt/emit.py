@@ -1,4 +1,4 @@
-"""From a lowered kernel to the text of one thread's program, in any dialect."""
+"""The text of one thread's program from a lowered kernel, in any dialect; its memory, barriers and roles."""
 
 from __future__ import annotations
 
@@ -7,31 +7,37 @@ import math
 from tilewright.arch import Arch
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, passed_params
-from tilewright.ir.ops import Shared
+from tilewright.ir.ops import Barrier, Shared, WarpBarrier
+from tilewright.ir.types import Memory
 from tilewright.passes.pipeline import Passed
-from tilewright.targets.listing import Listing
-from tilewright.targets.rules import RuleTable
-from tilewright.targets.simt import (
-    arithmetic,
-    blocks,
-    copies,
-    fragment_ops,
-    mma,
-    packed,
-    reductions,
-    roles,
-    signals,
-)
+from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.nodes import Int
+from tilewright.targets.rules import EmittedText, RuleTable
+from tilewright.targets.simt import arithmetic, atomics, conversion, copies, fragments
 from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD, SimtDialect
-from tilewright.targets.simt.emitter import SimtEmitter
-from tilewright.targets.statements import COLUMNS, Code, Printer, call, code, named, names_in, used
-from tilewright.targets.tidy import tidy
+from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.targets.statements import (
+    COLUMNS,
+    Arm,
+    Branch,
+    Code,
+    Printer,
+    call,
+    code,
+    joined,
+    named,
+    names_in,
+    tidy,
+    used,
+)
 
-RULES = arithmetic, blocks, copies, fragment_ops, mma, packed, reductions, roles, signals
+RULES = arithmetic, atomics, conversion, copies, fragments
 """Rules that every dialect shares; importing them adds them to their table."""
 
 
-def emit_text(kernel: Kernel, passed: Passed, arch: Arch, rules: RuleTable, dialect: SimtDialect) -> Listing:
+def emit_text(
+    kernel: Kernel, passed: Passed, arch: Arch, rules: RuleTable, dialect: SimtDialect
+) -> EmittedText:
     """The text of a kernel, which includes no header.
 
     Args:
@@ -58,7 +64,7 @@ def emit_text(kernel: Kernel, passed: Passed, arch: Arch, rules: RuleTable, dial
     text = "\n".join([*printer.print(body), "}", ""])
     first = above.count("\n") + 1
     lines = {first + at: op for at, op in printer.about.items()}
-    return Listing(above + text, entry, lowered, emitter.shared_bytes, notes, lines=lines)
+    return EmittedText(above + text, entry, lowered, emitter.shared_bytes, notes, lines=lines)
 
 
 def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
@@ -118,3 +124,108 @@ def _start(emitter: SimtEmitter) -> None:
         align = math.lcm(16, *(op.align for op in kernel.walk() if isinstance(op, Shared)))
         form = dialect.shared.format(name=SHARED_MEMORY, align=align, bytes=emitter.shared_bytes)
         emitter.line(Code(form, (SHARED_MEMORY,)))
+
+
+# ---------------------------------------------------------------- shared memory and barriers
+
+
+@SIMT_RULES.rule(Shared)
+def shared(emitter: SimtEmitter, op: Shared) -> None:
+    """A pointer into the block's one buffer."""
+    shape = "x".join(str(extent) for extent in op.view.shape)
+    emitter.comment(op, f"{op.result.name}: {op.dtype} {shape}")
+    kind, offset = emitter.type(op.dtype), emitter.shared_offsets[op.result]
+    place = code("({} + {})" if offset else "{}", named(SHARED_MEMORY), offset)
+    emitter.declare(code("{}* const", kind), emitter.name(op.result), code("({}*){}", kind, place))
+
+
+@SIMT_RULES.rule(Barrier)
+def barrier(emitter: SimtEmitter, op: Barrier) -> None:
+    """All threads of the block wait; their accesses to memory are ordered, where some need it."""
+    emitter.comment(op, "barrier")
+    meet(emitter)
+
+
+def meet(emitter: SimtEmitter) -> None:
+    """A barrier of all threads of the block."""
+    dialect = emitter.dialect
+    shared_alone = dialect.barrier_of_shared and not reads_what_it_writes(emitter.kernel)
+    emitter.do(call(dialect.barrier_of_shared if shared_alone else dialect.barrier))
+
+
+@SIMT_RULES.rule(WarpBarrier)
+def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
+    """The lanes of each warp wait."""
+    emitter.comment(op, "barrier of each warp")
+    emitter.do(call(emitter.dialect.warp_barrier))
+
+
+def reads_what_it_writes(kernel: Kernel) -> bool:
+    """Whether a kernel reads an array in global memory that it also writes."""
+    ops = list(kernel.walk())
+    read, written = (
+        {value.buffer for values in each for value in values if value.is_tensor}
+        for each in ([op.read for op in ops], [op.written for op in ops])
+    )
+    return any(value.tensor.memory is Memory.GLOBAL for value in read & written)
+
+
+# ---------------------------------------------------------------- roles
+
+
+TID = named(THREAD)
+
+
+@SIMT_RULES.rule(Role)
+def role(emitter: SimtEmitter, op: Role) -> None:
+    """A branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
+    lanes, dialect = emitter.kernel.lanes, emitter.dialect
+    first, count = op.first * lanes, op.count * lanes
+    end = first + op.warps * lanes
+    outer = emitter.group_first, emitter.group_threads
+    last = end == emitter.group_threads
+    before = emitter.body[-1] if emitter.body else None
+    follows = first > 0 and before is emitter.roles and first >= emitter.roles_end
+    who = call(dialect.uniform, TID) if dialect.asks_whole_warps else TID
+    below = code("{} < {}", who, end)
+    condition: Code | None = below
+    if follows and last:
+        condition = None
+    elif first > 0 and not follows:
+        above = code("{} >= {}", who, first)
+        condition = above if last else joined(" && ", (above, below))
+    arm = Arm(condition, [], emitter.place(op) + _warps(op))
+    with emitter.into(arm.body):
+        if op.registers is not None:
+            way = "up" if op.registers * emitter.kernel.threads > emitter.arch.registers else "down"
+            emitter.do(call(f"set_registers_{way}", of=[op.registers]))
+        start = add(outer[0], first)
+        if op.index is not None:
+            group = code("({}) / {}" if start != 0 else "{} / {}", _thread_from(emitter, start), count)
+            emitter.constant("int", emitter.name(op.index), call(dialect.uniform, group))
+            start = add(start, mul(op.index, count))
+        emitter.group_first, emitter.group_threads = start, count
+        if first or op.index is not None:
+            emitter.constant("int", TID, _thread_from(emitter, start))
+        emitter.block(op.body)
+    emitter.group_first, emitter.group_threads = outer
+    if follows and isinstance(before, Branch):
+        before.arms.append(arm)
+        emitter.roles = before  # roles inside of this one had a branch of their own
+    else:
+        emitter.roles = Branch([arm])
+        emitter.add(emitter.roles)
+    emitter.roles_end = end
+
+
+def _thread_from(emitter: SimtEmitter, start: Int) -> Code:
+    """The thread's index, counted from another thread of the block."""
+    index = Code(emitter.dialect.thread)
+    return index if start == 0 else code("{} - {}", index, emitter.spell(start, tight=True))
+
+
+def _warps(op: Role) -> str:
+    """Which warps execute a role, in words."""
+    last = op.first + op.warps - 1
+    warps = f"warps {op.first} to {last}" if last > op.first else f"warp {op.first}"
+    return warps if op.index is None else f"{warps}, in {op.groups} groups"

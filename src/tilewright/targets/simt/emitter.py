@@ -21,7 +21,7 @@ from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor, bits,
 from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.cfamily import C_RULES, Emitter
 from tilewright.targets.rules import RuleTable
-from tilewright.targets.simt.dialect import THREAD, Function, SimtDialect
+from tilewright.targets.simt.dialect import THREAD, SimtDialect, TextFunction
 from tilewright.targets.simt.random_places import RandomPlaces
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
 from tilewright.targets.statements import Assign, Branch, Code, Statement, call, code, named
@@ -138,7 +138,7 @@ class SimtEmitter(Emitter):
         """The thread's index, known to be below ``threads``."""
         return Sym(_THREAD_SYMBOL, 0, threads - 1)
 
-    def defined(self, function: Function) -> str:
+    def defined(self, function: TextFunction) -> str:
         """The name of a function that the text then defines."""
         self.functions[function.name] = function.text
         return function.name
@@ -166,7 +166,7 @@ class SimtEmitter(Emitter):
         )
 
     @contextmanager
-    def scope(self, op: Op, text: str, guard: Cond = TRUE, *, bare: bool = False) -> Iterator[Scope]:
+    def scope(self, op: Op, text: str, guard: Cond = TRUE, *, bare: bool = False) -> Iterator[LocalNames]:
         """A comment and a block of its own for one operation; under ``if (guard)`` if there is one.
 
         Args:
@@ -176,7 +176,7 @@ class SimtEmitter(Emitter):
             bare: leave the braces out, for text that declares nothing.
         """
         self.comment(op, text)
-        inner = Scope(self)
+        inner = LocalNames(self)
         if guard == TRUE and bare:
             yield inner
             return
@@ -306,7 +306,7 @@ def is_by_words(op: Op) -> TypeGuard[Copy]:
     return size < WORD_BYTES and op.spread.size_values * size % WORD_BYTES == 0
 
 
-class Scope:
+class LocalNames:
     """The local names of one operation's block."""
 
     def __init__(self, emitter: SimtEmitter) -> None:

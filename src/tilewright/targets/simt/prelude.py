@@ -8,11 +8,12 @@ reference: one rounding to nearest even.  A dialect has pieces of its own beside
 
 from __future__ import annotations
 
-from tilewright.dtypes import FP8, PACKED, DType
+from tilewright.dtypes import FP8, PACKED, DType, f32, f64
 from tilewright.functions import philox
-from tilewright.targets.c_integers import INTEGER_TYPES
-from tilewright.targets.simt import activations, division, narrow_floats
-from tilewright.targets.simt.narrow_floats import spelled
+from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
+from tilewright.targets.dialect import INTEGER_TYPES
+from tilewright.targets.simt import conversion
+from tilewright.targets.simt.conversion import spelled
 
 STORAGE: dict[str, str] = {
     "f64": "double",
@@ -49,7 +50,7 @@ DEVICE int {kind}_to_int(unsigned bits) {{
 
 
 CONVERSIONS = {
-    **narrow_floats.PIECES,
+    **conversion.PIECES,
     "bf16_to_float": """
 DEVICE float bf16_to_float(bf16_t x) {
   return FLOAT_OF((unsigned)x.bits << 16);
@@ -126,11 +127,151 @@ DEVICE unsigned between_lanes(unsigned own, unsigned other, bool is_odd) {
 }
 """Random numbers that are a function of a counter."""
 
-DIVISION = division.PIECES
-"""Quotients, rests and shifts as the reference has them."""
+_INDICES = {
+    "floor_div": """
+template <class A, class B>
+DEVICE auto floor_div(A a, B b) {
+  return a / b - (a % b != 0 && a < 0);
+}""",
+    "floor_mod": """
+template <class A, class B>
+DEVICE auto floor_mod(A a, B b) {
+  return (a % b + b) % b;
+}""",
+    "quotient": """
+DEVICE int quotient(int n, long long inverse) {
+  // n / d, with inverse = (2^63 - 1) / d
+  const unsigned long long twice = 2u * (unsigned)n + 2u;
+  return (twice * (unsigned)(inverse >> 32) + (twice * (unsigned)inverse >> 32)) >> 32;
+}""",
+    "remainder": """
+DEVICE int remainder(int n, int d, long long inverse) {
+  return n - quotient(n, inverse) * d;
+}""",
+    "min_int": """
+template <class A, class B>
+DEVICE decltype(A() + B()) min_int(A a, B b) {
+  return a < b ? a : b;
+}""",
+    "max_int": """
+template <class A, class B>
+DEVICE decltype(A() + B()) max_int(A a, B b) {
+  return a > b ? a : b;
+}""",
+}
 
-ACTIVATIONS = activations.PIECES
-"""Activations, given ``fast_exp2`` and ``fast_reciprocal``."""
+_WHOLE = {
+    "floor_quotient": """
+template <class T>
+DEVICE T floor_quotient(T a, T b) {
+  // Rounded down; 0 for b = 0, and the least a over -1 is itself.
+  if (b == 0) return 0;
+  if (b == (T)-1 && (T)-1 < 0) return (T)(0 - (unsigned long long)a);
+  return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}""",
+    "floor_remainder": """
+template <class T>
+DEVICE T floor_remainder(T a, T b) {
+  // With the sign of b; 0 for b = 0.
+  if (b == 0 || (b == (T)-1 && (T)-1 < 0)) return 0;
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}""",
+    "shifted_left": """
+template <class T>
+DEVICE T shifted_left(T a, T count) {
+  // A count outside of the bits shifts all of them out.
+  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
+  return inside ? (T)((unsigned long long)a << count) : (T)0;
+}""",
+    "shifted_right": """
+template <class T>
+DEVICE T shifted_right(T a, T count) {
+  // A count outside of the bits shifts all of them out.
+  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
+  return inside ? (T)(a >> count) : (T)(a < 0 ? -1 : 0);
+}""",
+}
+
+
+def _of_floats(real: str, suffix: str) -> dict[str, str]:
+    """Quotient and rest of one type of floats, the steps being those of NumPy and Python."""
+    return {
+        f"floor_remainder_{real}": f"""
+DEVICE {real} floor_remainder_{real}({real} a, {real} b) {{
+  const {real} rest = fmod{suffix}(a, b);
+  if (rest == 0) return copysign{suffix}(({real})0, b);
+  return (rest < 0) != (b < 0) ? rest + b : rest;
+}}""",
+        f"floor_quotient_{real}": f"""
+DEVICE {real} floor_quotient_{real}({real} a, {real} b) {{
+  if (b == 0) return a / b;
+  const {real} rest = fmod{suffix}(a, b);
+  const {real} near = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0) ? 1 : 0);
+  if (near == 0) return copysign{suffix}(({real})0, a / b);
+  const {real} below = floor{suffix}(near);
+  return near - below > ({real})0.5 ? below + 1 : below;
+}}""",
+    }
+
+
+DIVISION: dict[str, str] = {**_INDICES, **_WHOLE, **_of_floats("float", "f"), **_of_floats("double", "")}
+"""Quotients, remainders and shifts as the reference has them; indices have positive divisors."""
+
+_FINITE_BELOW = f"fmaxf(x, {LOWEST[f32]!r}f)"
+"""x, or the lowest finite number for -inf and for NaN, whose share is NaN."""
+
+_FINITE_BELOW_F64 = f"fmax(x, {LOWEST[f64]!r})"
+
+
+def _fused(coefficients: tuple[float, ...], variable: str) -> str:
+    """A polynomial in f32 by fused multiply-adds, the lowest coefficient first."""
+    text = f"{coefficients[-1]!r}f"
+    for coefficient in reversed(coefficients[:-1]):
+        text = f"fmaf({text}, {variable}, {coefficient!r}f)"
+    return text
+
+
+def _share(name: str, slope: str) -> str:
+    return f"""
+DEVICE float {name}(float x) {{
+  // x / (1 + 2**t)
+  const float t = x * {slope};
+  return {_FINITE_BELOW} * fast_reciprocal(1.0f + fast_exp2(t));
+}}"""
+
+
+ACTIVATIONS: dict[str, str] = {
+    "fast_sigmoid": """
+DEVICE float fast_sigmoid(float x) {
+  // Within 5 units in the last place; results below the least normal number become 0.
+  return fast_reciprocal(1.0f + expf(-x));
+}""",
+    "fast_silu": _share("fast_silu", f"{SILU_SLOPE!r}f"),
+    "fast_gelu": _share("fast_gelu", _fused(GELU, "(x * x)")),
+    "fast_gelu_tanh": _share("fast_gelu_tanh", _fused(GELU_TANH, "(x * x)")),
+    "sigmoid": """
+DEVICE double sigmoid(double x) {
+  const double small = exp(-fabs(x));
+  return (x < 0 ? small : 1.0) / (1.0 + small);
+}""",
+    "silu": f"""
+DEVICE double silu(double x) {{
+  return {_FINITE_BELOW_F64} * sigmoid(x);
+}}""",
+    "gelu": f"""
+DEVICE double gelu(double x) {{
+  return {_FINITE_BELOW_F64} * (0.5 + 0.5 * erf(x * {0.5**0.5!r}));
+}}""",
+    "gelu_tanh": f"""
+DEVICE double gelu_tanh(double x) {{
+  return {_FINITE_BELOW_F64} / (1.0 + exp2(x * ({GELU_TANH[0]!r} + {GELU_TANH[1]!r} * (x * x))));
+}}""",
+}
+"""Activations.  Those of f32 use the dialect's ``fast_exp2`` and ``fast_reciprocal``.
+
+These two are within 2 and 1 units in the last place, and 0 for results below the least normal number.
+"""
 
 REALS = (("float", "f"), ("double", ""))
 """Types with arithmetic, and how the names of the language's functions of them end."""
@@ -142,8 +283,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "half2_t": ("half_t",),
     "remainder": ("quotient",),
     **{name: needs for name, (needs, _) in philox.PIECES.items()},
-    **activations.NEEDS,
-    **narrow_floats.NEEDS,
+    **{f"fast_{name}": ("fast_exp2", "fast_reciprocal") for name in ("silu", "gelu", "gelu_tanh")},
+    "fast_sigmoid": ("fast_reciprocal",),
+    "silu": ("sigmoid",),
+    **conversion.NEEDS,
     **{f"{name}_to_float": (f"{name}_t",) for name in _SIXTEEN_BITS},
     **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in _BY_HALVES},
     **{f"float_to_{name}": (f"{name}_t",) for name in _SIXTEEN_BITS},

@@ -1,0 +1,201 @@
+"""Operations on whole fragments: MMAs, reductions, redistributions and coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
+from tilewright.ir.ops import Mma
+from tilewright.ir.types import Value
+from tilewright.symbolic.expr import add
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate
+from tilewright.targets.simt.arithmetic import wrapping, wraps
+from tilewright.targets.simt.conversion import converted, widened
+from tilewright.targets.simt.emitter import SIMT_RULES, LocalNames, SimtEmitter, element
+from tilewright.targets.simt.thread_values import thread_coordinate
+from tilewright.targets.statements import Assign, Code, Do, Statement, call, code
+from tilewright.threads.distribution import registers
+from tilewright.threads.registers import Digit, indexed, register_digits
+
+
+@dataclass(frozen=True)
+class AtomLoops:
+    """The loops over the atoms of a tiled MMA, and the first register of each atom's operands.
+
+    Args:
+        loops: those with more than one turn, outermost first.
+        a: first register of A.
+        b: first register of B.
+        c: first register of the accumulator.
+    """
+
+    loops: tuple[Sym, ...]
+    a: Int
+    b: Int
+    c: Int
+
+
+def atom_loops(scope: LocalNames, op: Mma) -> AtomLoops:
+    """The loops over K, N and M, in this order."""
+    repeats_m, repeats_n = op.mma.repeats
+    atom = op.mma.atom
+    steps = op.a.fragment.shape[1] // atom.shape[2]
+    step, j, i = (index(scope, name, n) for name, n in (("step", steps), ("j", repeats_n), ("i", repeats_m)))
+    return AtomLoops(
+        tuple(loop for loop in (step, j, i) if isinstance(loop, Sym)),
+        (step * repeats_m + i) * atom.a.size_values,
+        (step * repeats_n + j) * atom.b.size_values,
+        (j * repeats_m + i) * atom.c.size_values,
+    )
+
+
+def index(scope: LocalNames, name: str, count: int) -> Int:
+    """The index of a loop of ``count`` turns: 0 if there is only one."""
+    return Sym(scope.name(name), 0, count - 1) if count > 1 else 0
+
+
+@SIMT_RULES.rule(Mma)
+def mma(emitter: SimtEmitter, op: Mma) -> None:
+    """The atom's instruction; multiply-adds if the dialect has none."""
+    atom = op.mma.atom
+    instruction = emitter.dialect.instruction(atom)
+    if instruction is None:
+        multiply_add(emitter, op)
+        return
+    guard = emitter.participants(op.mma.c())
+    precision = atom.precision if atom.rounding == "nearest" else None  # others round by themselves
+    whole = precision is None
+    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}, by {atom}", guard, bare=whole) as scope:
+        a, b = (_operand(scope, operand, precision) for operand in (op.a, op.b))
+        atoms = atom_loops(scope, op)
+        names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
+        registers = (code("&{}[{}]", name, emitter.spell(at)) for name, at in names)
+        emitter.one_line(atoms.loops, Do(call(emitter.defined(instruction), *registers)))
+
+
+def _operand(scope: LocalNames, operand: Value, precision: int | None) -> Code:
+    """The operand's registers; declared anew, rounded, if the atom reads fewer fraction bits."""
+    emitter = scope.emitter
+    name = emitter.name(operand)
+    if precision is None:
+        return name
+    rounded = scope.name(f"{name}_rounded")
+    count = operand.fragment.distribution.size_values
+    i = Sym(scope.name("i"), 0, count - 1)
+    emitter.declare_array(operand.dtype, rounded, count)
+    made = call(emitter.dialect.rounding[precision], element(name, i))
+    emitter.one_line((i,), Assign(element(rounded, i), made))
+    return rounded
+
+
+def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
+    """``c[x, y] += a[x] * b[y]`` for every atom; products are exact, f32 and f64 sums are rounded once.
+
+    Narrow floats are widened where they are multiplied: the loops are unrolled, so that a compiler widens
+    each number once, and chooses when.
+    """
+    guard = emitter.participants(op.mma.c())
+    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}", guard, bare=True) as scope:
+        atom = op.mma.atom
+        rows, columns = atom.a.size_values, atom.b.size_values
+        atoms = atom_loops(scope, op)
+        x, y = index(scope, "x", rows), index(scope, "y", columns)
+        left, right, total = (
+            code("{}[{}]", emitter.name(value), emitter.spell(at))
+            for value, at in (
+                (op.a, atoms.a + x),
+                (op.b, atoms.b + y),
+                (op.c, atoms.c + x * columns + y),
+            )
+        )
+        left, right = widened(left, op.a.dtype), widened(right, op.b.dtype)
+        inner = tuple(loop for loop in (x, y) if isinstance(loop, Sym))
+        emitter.one_line((*atoms.loops, *inner), _sum(total, left, right, atom.c_dtype))
+
+
+def _sum(total: Code, left: Code, right: Code, dtype: DType) -> Statement:
+    if not dtype.is_float:
+        return Assign(total, code("{} * {}", left, right), "+=")
+    return Assign(total, call("fma" if dtype.bits == 64 else "fmaf", left, right, total))
+
+
+# ----------------------------------------------------------------
+#
+# Reductions over registers and lanes, redistributions, coordinates.
+
+
+EXTREME = {"max": "max_or_nan", "min": "min_or_nan"}
+"""What takes the larger or smaller of two numbers."""
+
+
+@SIMT_RULES.rule(Reduce)
+def reduce(emitter: SimtEmitter, op: Reduce) -> None:
+    """Each thread its own registers, then lanes in pairs."""
+    plan, source, dtype = op.plan, op.source, op.source.dtype
+    kind = dtype.computed
+    with emitter.scope(
+        op, f"{op.result.name} = {op.function} of {source.name} along {op.dim}", bare=True
+    ) as scope:
+        emitter.declare_registers(op.result)
+        total, i = scope.name("total"), Sym(scope.name("i"), 0, plan.result.size_values - 1)
+
+        def combined(first: Code, second: Code) -> Code:
+            if op.function in EXTREME:
+                return call(EXTREME[op.function], first, second)
+            if wraps(kind):
+                return wrapping("+", (first, second), kind, emitter.type(kind))
+            return code("{} + {}", first, second)
+
+        def register(j: int | Sym) -> Code:
+            at = add(indexed(plan.kept, i), indexed(plan.reduced, j))
+            return widened(code("{}[{}]", emitter.name(source), emitter.spell(at)), dtype)
+
+        with emitter.loops((i,)):
+            emitter.declare(emitter.type(kind), total, register(0))
+            if plan.count == 2:
+                emitter.assign(total, combined(total, register(1)))
+            elif plan.count > 2:
+                j = Sym(scope.name("j"), 1, plan.count - 1)
+                emitter.one_line((j,), Assign(total, combined(total, register(j))))
+            for apart in [
+                digit.weight << bit for digit in plan.lanes for bit in range(digit.extent.bit_length() - 1)
+            ]:
+                before = map(Code, emitter.dialect.exchanging)
+                other = call(emitter.dialect.exchange, *before, total, apart)
+                emitter.assign(total, combined(total, other))
+            made = converted(total, kind, dtype, emitter.dialect.types)
+            emitter.assign(element(emitter.name(op.result), i), made)
+
+
+@SIMT_RULES.rule(Redistribute)
+def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
+    """Registers under other numbers: in a loop where these follow its index digit by digit, or one by one."""
+    held, name, source = op.source.fragment.distribution, emitter.name(op.result), emitter.name(op.source)
+    box = zip(op.start, op.distribution.shape, strict=True)
+    part = ", ".join(f"{emitter.spell(at)}:{emitter.spell(add(at, n))}" for at, n in box)
+    emitter.comment(op, f"{op.result.name} = {op.source}[{part}]")
+    emitter.declare_registers(op.result)
+    if (found := register_digits(held, op.distribution, op.start)) is not None:
+        i = Sym(emitter.local("i"), 0, op.distribution.size_values - 1)
+        at = emitter.spell(add(found[0], indexed(found[1], i)))
+        emitter.one_line((i,), Assign(element(name, i), code("{}[{}]", source, at)))
+        return
+    chosen = registers(held, op.distribution, [int(evaluate(at, {})) for at in op.start])
+    assert chosen is not None, "the verifier refuses what threads do not hold"
+    for register, where in enumerate(chosen):
+        emitter.assign(element(name, register), element(source, where))
+
+
+@SIMT_RULES.rule(Coordinates)
+def coordinates(emitter: SimtEmitter, op: Coordinates) -> None:
+    """Where the thread starts, and how far each register lies from there."""
+    spread, name = op.distribution, emitter.name(op.result)
+    emitter.comment(op, f"{op.result.name} = coordinates along {op.dim}")
+    emitter.declare_registers(op.result)
+    scope = LocalNames(emitter)
+    start = thread_coordinate(spread.threads, spread.rank, emitter.thread(spread.size_threads))[op.dim]
+    i = Sym(scope.name("i"), 0, spread.size_values - 1)
+    steps = [Digit(mode.extent, mode.step if mode.dim == op.dim else 0) for mode in spread.values]
+    emitter.one_line((i,), Assign(element(name, i), emitter.spell(add(start, indexed(steps, i)))))
