@@ -2,8 +2,8 @@
 
 `execute` runs a grid of a kernel in NumPy, all waves of several blocks at once, and finds what hardware
 would do wrong without a word: races in LDS, accesses out of bounds, waits that are missing or too weak,
-numbers that were never written, WMMA whose lanes are not replicated. See ``docs/amd_listing.md`` for what is
-assumed and what is not modelled.
+numbers that were never written, WMMA whose lanes are not replicated. ``docs/amd_listing.md`` lists the
+assumptions and the limits of the model.
 """
 
 from tilewright.amdgcn.decode import known_mnemonics

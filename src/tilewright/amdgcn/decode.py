@@ -44,7 +44,7 @@ class Nothing(DecodedStep):
 
 
 class WaitStep(DecodedStep):
-    """A wait for what is on its way."""
+    """A wait for outstanding operations."""
 
     def __init__(self, instruction: Instruction) -> None:
         super().__init__(instruction, (), ())
@@ -68,7 +68,7 @@ class End(DecodedStep):
 
 
 class BarrierStep(End):
-    """Where the waves of a block wait for each other."""
+    """A barrier: the waves of a block wait for each other."""
 
 
 _CONDITIONS: dict[str, tuple[str, bool]] = {
@@ -83,12 +83,12 @@ BRANCHES = ("s_branch", *_CONDITIONS)
 
 
 class Jump(DecodedStep):
-    """A jump, of all waves or of those that a condition holds for.
+    """A jump, unconditional or by a condition of each wave.
 
     Args:
         instruction: as the listing has it.
-        target: number of the instruction behind the label.
-        words: of a mask of lanes.
+        target: number of the instruction after the label.
+        words: 32-bit registers of a lane mask.
     """
 
     ends = True

@@ -137,7 +137,7 @@ class LdsAtomic(GlobalStep):
 
 
 class LoadToLds(GlobalStep):
-    """A load from global memory into LDS: to a place that m0 says, one lane behind another."""
+    """A load from global memory into LDS, at the address in m0, lane after lane."""
 
     def __init__(self, instruction: Instruction, address: Address, access: AccessForm) -> None:
         super().__init__(instruction, address, access)
@@ -283,7 +283,7 @@ def _lds_atomic(instruction: Instruction, name: str) -> DecodedStep | None:
     destination = operands.pop(0).registers if match.group(2) else ()
     data = tuple(register for item in operands[1:] for register in item.registers)
     if function is None:
-        # gfx9 names what is compared first, gfx11 what is stored.
+        # gfx9 names the comparand first, gfx11 the stored number.
         stored_first = "cmpstore" in name
         function = (
             _swapped_if_equal

@@ -215,7 +215,7 @@ class ExecCompare(Compute1):
     """A comparison that becomes the mask of active lanes."""
 
     def run_tracked(self, waves: Waves) -> None:
-        """Refuses undefined bits of what is compared; the mask is defined then."""
+        """Refuse undefined bits in a comparison's operands, so that the mask is defined."""
         waves.require_known(
             self.undefined_results(waves, self.results(waves)),
             "the mask of active lanes",

@@ -1,4 +1,4 @@
-"""What the interpreter of a listing finds: one class for each kind of fault, with its line."""
+"""Faults that the interpreter of a listing finds: one class per kind, with the line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ListingError(TilewrightError):
     """A fault at a line of an AMD listing.
 
     Args:
-        message: what is wrong, in one sentence.
+        message: the fault, in one sentence.
         line: number of the line in the listing, from 1; 0 where no line is meant.
         text: the instruction that stands there.
     """
@@ -53,7 +53,7 @@ class RegisterError(ListingError):
 
 
 class WaitStateError(ListingError):
-    """An instruction that follows another one sooner than hardware permits without a word."""
+    """An instruction has fewer wait states after another one than hardware needs."""
 
 
 class StoredTwiceError(ListingError):

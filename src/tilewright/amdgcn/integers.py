@@ -68,7 +68,7 @@ def _bits_set(value: Any, more: Any) -> Any:
 
 
 def leading(value: Any) -> Any:
-    """The number of zeros before the first 1 of a word; all ones where there is none."""
+    """Count leading zeros; a word without a 1 gives all ones."""
     exponent = np.frexp(value.astype(np.float64))[1]
     width = value.dtype.itemsize * 8
     wrong = (exponent > 0) & ((value >> np.maximum(exponent - 1, 0).astype(value.dtype)) == 0)
@@ -77,12 +77,12 @@ def leading(value: Any) -> Any:
 
 
 def leading_signs(value: Any) -> Any:
-    """The number of bits before the first that is not the sign; all ones where there is none."""
+    """Count the leading bits that equal the sign; a word of such bits alone gives all ones."""
     return leading(np.where(value < 0, ~value, value).astype(np.uint32))
 
 
 def trailing(value: Any) -> Any:
-    """The number of zeros behind the last 1 of a word; all ones where there is none."""
+    """Count trailing zeros; a word without a 1 gives all ones."""
     lowest = value & (~value + value.dtype.type(1))
     return np.where(value == 0, 0xFFFFFFFF, value.dtype.itemsize * 8 - 1 - leading(lowest)).astype(np.uint32)
 

@@ -448,7 +448,7 @@ def _name(place: int, argument: KernelArgument) -> str:
 
 
 def _untyped(name: str, size: int, value: object) -> str:
-    """What is wrong with a number of Python: metadata has the size of an argument, not its dtype."""
+    """The error for a Python number: metadata has an argument's size, but not its dtype."""
     bits = 8 * size
     legal = {16: "np.float16(2) or np.int16(2)", 32: "np.float32(2) or np.int32(2)"}
     example = legal.get(bits, "np.float64(2) or np.int64(2)" if bits == 64 else "bytes")

@@ -1,4 +1,4 @@
-"""Rules that a listing must obey whatever its registers hold, and that hardware does not check.
+"""Static rules of a listing that hardware does not check.
 
 The architecture must have each instruction.  The kernel must declare each register, and a tuple of registers
 must begin at a multiple of its unit.  Some pairs of instructions need wait states between them.  Wait states

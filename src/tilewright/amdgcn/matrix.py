@@ -37,7 +37,7 @@ BITS = {
 
 @dataclass(frozen=True, slots=True)
 class MatrixShape:
-    """What a matrix instruction multiplies.
+    """Shape and dtypes of a matrix instruction.
 
     Args:
         m: rows of A, and columns of B.
@@ -196,7 +196,7 @@ class MatrixStep(DecodedStep):
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Which registers of D, (waves, lanes, registers), depend on what is undefined."""
+        """Registers of D, as (waves, lanes, registers), that depend on undefined bits."""
         raise NotImplementedError
 
 
@@ -274,7 +274,7 @@ class Wmma(MatrixStep):
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Which registers of D depend on what is undefined in A, B and C."""
+        """Registers of D that depend on undefined bits of A, B and C."""
         rows = columns = None
         if a is not None:
             row = a[:, :16].any(-1)  # (waves, 16)
@@ -357,7 +357,7 @@ class Mfma(MatrixStep):
     def reach(
         self, a: Array | None, b: Array | None, c: Array | None
     ) -> tuple[Array | None, Array | None, Array | None]:
-        """Which registers of D depend on what is undefined in A, B and C."""
+        """Registers of D that depend on undefined bits of A, B and C."""
         shape = (1, self.shape.blocks, self.shape.m, self.shape.m)
         found: list[Array | None] = []
         for bits, axis in ((a, -1), (b, -2)):

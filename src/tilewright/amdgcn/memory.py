@@ -101,7 +101,7 @@ COMPARING = {
     "cmpswap": "u4", "cmpswap_x2": "u8", "cmpswap_b32": "u4", "cmpswap_b64": "u8",
     "cmpst_b32": "u4", "cmpst_b64": "u8", "cmpstore_b32": "u4", "cmpstore_b64": "u8",
 }  # fmt: skip
-"""Operations that store where what is there equals a number."""
+"""Compare-and-swap operations."""
 
 
 def apply(space: Space, places: Array, dtype: str, function: Any, values: list[Array], mask: Array) -> Array:
@@ -278,7 +278,7 @@ class GlobalStep(DecodedStep):
         return "vs" if not self.destination and waves.family.counts_stores_apart else "vm"
 
     def count(self, waves: Waves) -> None:
-        """Counts it among what is on its way."""
+        """Count it as outstanding."""
         waves.waits.issue(self.stream(waves), waves.at, self.destination, self.line, self.text)
 
     def put(
@@ -306,7 +306,7 @@ class GlobalStep(DecodedStep):
         return self.access.stored([waves.vector[register][waves.at] for register in registers])
 
     def unknown(self, waves: Waves, data: Sequence[int] | None = None) -> list[Array | None]:
-        """Which bits of what is stored are undefined."""
+        """Undefined bits of the stored number."""
         found = [waves.undefined_bits(register) for register in (self.data if data is None else data)]
         if self.access.half == "h" and found[0] is not None:
             found[0] = found[0] >> np.uint32(16)

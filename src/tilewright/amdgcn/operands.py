@@ -1,4 +1,4 @@
-"""Operands as a listing spells them: registers, constants, and what is done with them first."""
+"""Operands of a listing: registers, constants, and their modifiers."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def mixed_readers(operands: list[ListingOperand], modifiers: dict[str, str]) -> 
 
 
 def mixed(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` in f32, of numbers each of which is f16 or f32."""
+    """``a * b + c`` in f32; each operand is f16 or f32."""
     return fma(a.astype(np.float32), b.astype(np.float32), c.astype(np.float32))
 
 

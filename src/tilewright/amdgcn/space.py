@@ -81,7 +81,7 @@ class MemoryRegion:
     Args:
         name: which argument, for messages.
         first: place of the first byte.
-        end: place behind the last one.
+        end: one past the last place.
         legal: which of the bytes are elements; None for all.
     """
 
@@ -92,7 +92,7 @@ class MemoryRegion:
 
 
 def extent(array: Array) -> tuple[int, int]:
-    """Addresses of an array's first byte and behind its last one."""
+    """Addresses of an array's first byte and one past its last byte."""
     low = high = array.ctypes.data
     if array.size == 0:
         return low, low
@@ -110,7 +110,7 @@ def _strided(octets: Array, first: int, array: Array) -> Array:
 
 
 class Arrays(Space):
-    """The memory of a device, in which the arrays of a launch lie, each with a gap before and behind.
+    """Device memory with the arrays of a launch, each between two gaps.
 
     Args:
         arrays: by the names of their arguments; those that overlap keep their places to each other.
@@ -241,7 +241,7 @@ class Arrays(Space):
 
 
 class _Octets:
-    """Lends an array's memory as bytes, whatever its type is."""
+    """Exposes an array's memory as bytes, for any dtype."""
 
     def __init__(self, array: Array) -> None:
         self.array = array
@@ -295,7 +295,7 @@ class _Access:
 
 
 class Lds(Space):
-    """The LDS of several blocks, one behind the other.
+    """The LDS of several blocks, one after the other.
 
     Args:
         size: bytes of one block.
@@ -317,7 +317,7 @@ class Lds(Space):
         self.watch: Watch | None = None
 
     def places(self, waves: Waves, offsets: Array, size: int, step: DecodedStep) -> Array:
-        """Places of the offsets of lanes; those of inactive lanes lie behind all blocks.
+        """Places of the lanes' offsets.  Inactive lanes get a place after all blocks.
 
         Raises:
             OutOfBoundsError: an offset beyond the block's LDS.
@@ -421,7 +421,7 @@ class Lds(Space):
         self, table: Array, granules: Array, keys: Array, mask: Array, did: str, does: str, step: DecodedStep
     ) -> None:
         old = table[granules]
-        # What counts as done behind the next barrier began before it: it meets what others do on either side.
+        # An access that counts as done after the next barrier began before it: it races with both sides.
         conflict = mask & (old >> _EPOCH >= keys >> _EPOCH) & ((old ^ keys) & _WAVE != 0)
         if conflict.any():
             conflict &= (old & keys & ATOMIC) == 0
@@ -442,7 +442,7 @@ class Lds(Space):
         )
 
     def arrive(self, waves: Waves, flights_on_way: Any, step: DecodedStep) -> None:
-        """Waves have come to a barrier: what they have not waited for is done behind it."""
+        """Waves reach a barrier: accesses that they have not waited for count as done after it."""
         at = waves.selected()
         self.epoch[waves.at] += 1
         left = []
@@ -461,4 +461,4 @@ class Lds(Space):
 
 
 GUARD_PLACE = 64
-"""Inactive lanes access bytes so far before the end, behind all blocks."""
+"""Distance from the end of the bytes that inactive lanes access, after all blocks."""

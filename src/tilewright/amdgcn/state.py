@@ -35,7 +35,7 @@ class Outstanding:
     """What one instruction has on its way.
 
     Args:
-        stream: of which it is one.
+        stream: the counter that it belongs to.
         numbers: its place in the stream, for each wave; 0 for waves that did not issue it.
         registers: it loads into.
         line: of the listing.
@@ -80,7 +80,7 @@ def _counted(counts: dict[str, int]) -> dict[str, int]:
 
 
 class Waits:
-    """What is on its way to the registers of waves.
+    """Outstanding loads into registers of waves.
 
     Args:
         waves: how many.
@@ -109,7 +109,7 @@ class Waits:
         return flight
 
     def wait(self, counts: dict[str, int], at: Any) -> None:
-        """Waits of the waves `at` until at most so many are left of each counter."""
+        """Let the waves `at` wait until each counter is at most its given value."""
         for counter, left in counts.items():
             for stream in COUNTERS[counter]:
                 self._finish(stream, self.issued[stream][at] - left, at)
@@ -186,7 +186,7 @@ WHOLE = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """What distinguishes the instruction sets here.
+    """Properties of an instruction set.
 
     Args:
         name: ``gfx11`` or ``gfx9``.

@@ -193,7 +193,7 @@ def row(spelled: str, compute: Compute, track: Track | None = None, keeps: bool 
 
 
 def left(value: Any, by: Any) -> Any:
-    """``value << by``, of which the amount's lower bits count."""
+    """``value << by`` with the lower bits of the amount."""
     bits = value.dtype.itemsize * 8
     return value << (by & by.dtype.type(bits - 1)).astype(value.dtype)
 
@@ -246,7 +246,7 @@ class Partly:
         return Partly(~self.value, self.unknown)
 
     def lower(self, bits: int) -> Partly:
-        """Of which nothing but so many lower bits is used."""
+        """The undefined bits among the lower bits that are used."""
         return Partly(self.value, self.unknown & self.unknown.dtype.type((1 << bits) - 1))
 
     def moved(self, move: Callable[[Any, Any], Any], by: Partly) -> Partly:

@@ -15,7 +15,7 @@ from tilewright.amdgcn.operands import ListingOperand, operand
 
 
 METADATA_BEGIN, METADATA_END = ".amdgpu_metadata", ".end_amdgpu_metadata"
-"""What stands before and behind it in a listing."""
+"""The lines before and after the metadata of a listing."""
 
 MOST_METADATA_BYTES = 1 << 16
 """Bytes of a kernel's arguments, at most."""
@@ -25,7 +25,7 @@ _ENTRY = re.compile(r"^(\s*)(- )?\s*(?:(\.?[\w.]+):)?\s*(.*)$")
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
-    """One argument of a kernel, as its metadata says.
+    """One argument of a kernel, from its metadata.
 
     Args:
         name: as in the source, or ``""``.
@@ -164,7 +164,7 @@ class Constants:
     """The bytes of a listing's constants.
 
     Args:
-        octets: all of them, one behind the other.
+        octets: all of them, one after the other.
         places: where each label's begin.
     """
 
@@ -214,7 +214,7 @@ class Constants:
 def with_distances(
     operands: Sequence[ListingOperand], places: Mapping[str, int]
 ) -> tuple[ListingOperand, ...]:
-    """Operands, of which those that say how far away a constant lies are numbers.
+    """Operands, with distances to constants replaced by numbers.
 
     Raises:
         ListingParseError: there is no such constant.
@@ -378,7 +378,7 @@ MOST_OF_OTHERS = (1 << 32) - 1
 
 
 class _ListingReader:
-    """Takes the lines of a listing one by one."""
+    """Parses a listing line by line."""
 
     def __init__(self) -> None:
         self.arch = ""

@@ -199,10 +199,10 @@ ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (*_CDNA, *_RDNA3, 
 
 
 def warps_per_simd(arch: Arch, registers: int, shared_bytes: int, threads: int) -> int:
-    """Warps that a SIMD executes in turns, as the compiler counts them: so many as have registers there.
+    """Occupancy in warps per SIMD, as the compiler counts it.
 
-    Of shared memory whole blocks have some, or none; registers are counted warp by warp, though a block
-    begins only where all of its warps have theirs.
+    Shared memory is allocated per block.  Registers are counted per warp, although a block starts only when
+    all of its warps have registers.
 
     Args:
         arch: the architecture.

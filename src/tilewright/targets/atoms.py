@@ -1,4 +1,4 @@
-"""A table of the MMA atoms that targets offer: one row for each, which determines its maps and its record.
+"""Table of the targets' MMA atoms: one row each, from which fragment maps and records are derived.
 
 Fragment maps of ``mma.sync`` from the PTX ISA, section "Matrix fragments for mma.m16n8k*": lane ``4*g + t``
 holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {0, 1}`` and ``+ 8``.  The four
@@ -56,7 +56,7 @@ BYTES = (i8, u8)
 
 @dataclass(frozen=True)
 class AtomRow:
-    """What the documentation lists of an atom; see `MmaAtom` for the fields that it shares.
+    """The documented properties of an atom; see `MmaAtom` for the fields that it shares.
 
     Args:
         k: how deep it goes; 32 bytes of A for all but f64.
@@ -343,7 +343,7 @@ def _wgmma(row: AtomRow, n: int) -> MmaAtom:
 
 @lru_cache(maxsize=1024)
 def is_listed(atom: MmaAtom) -> bool:
-    """Whether an atom is one of the rows here, whatever it is called: no other can be spelled.
+    """Whether an atom equals a row of the table up to its name: no other can be emitted.
 
     Example:
         >>> is_listed(MMA_F16), is_listed(wgmma(bf16, 64)), is_listed(replace(MMA_F16, c_dtype=f64))

@@ -1,4 +1,4 @@
-"""What all targets that emit C share: an emitter, the spelling of integers, and the rules of control flow.
+"""The base of all C targets: emitter, spelling of integers, and rules of control flow.
 
 A target adds a rule table whose parent is `C_RULES` and a `Dialect`; its rules write lines to an `Emitter`.
 """
@@ -78,7 +78,7 @@ class Emitter:
         self.dialect = dialect
         self.names = Names()
         self.body: Body = []  # where the next statement goes
-        # Integers of 64 bits: sizes, what variables and memory hold, and what is named or counted with them.
+        # 64-bit integers: sizes, numbers in variables and memory, and everything derived from them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
         self.wide |= {op.result for op in kernel.walk() if is_wide(op)}
         self.from_memory = {op.result for op in kernel.walk() if isinstance(op, ReadIndex)}
@@ -225,7 +225,7 @@ class Emitter:
         return self._spelled_by(lambda: self.speller.cond(value))
 
     def _spelled_by(self, spelling: Callable[[], str]) -> Code:
-        """What is spelled, with the names that the speller asks for on its way."""
+        """The text, with the names that the speller reports."""
         outer, self._asked = self._asked, set()
         text = spelling()
         made, self._asked = Code(text, self._asked), outer | self._asked
@@ -391,4 +391,4 @@ def _read_index(emitter: Emitter, op: ReadIndex) -> None:
 
 @C_RULES.rule(Reshape, Gather, Partition)
 def _no_text(emitter: Emitter, op: Reshape | Gather | Partition) -> None:
-    """A view has no text of its own; whoever uses it spells its offsets."""
+    """A view has no text of its own; its users spell its offsets."""

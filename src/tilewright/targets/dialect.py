@@ -16,7 +16,7 @@ class AtomicFunction:
         function: its name; one of several elements takes the address of the values.
         width: elements at once.
         feature: what the architecture must have; empty for none.
-        memory: ``"global"``, ``"shared"``, or ``"cluster"``: shared memory of whatever block of the cluster.
+        memory: ``"global"``, ``"shared"``, or ``"cluster"``: shared memory of any block of the cluster.
     """
 
     function: str
@@ -33,8 +33,8 @@ class Dialect:
         types: the name of each dtype's storage type.
         function: qualifiers of a helper function in the prelude.
         unroll: the line before a loop that is to be unrolled.
-        copied: the same of a loop that has so many copies of its body in each turn.
-        bits: what is called with a type and a value of another one for the number that has the same bits.
+        copied: the same for a partial unroll; the format's argument is the factor.
+        bits: the bit cast, called with a type and a value.
         reserved: names that the generated text uses itself, besides C++'s keywords.
         atomics: for each kind of reduction and element type, the functions that do it.
     """
@@ -48,7 +48,7 @@ class Dialect:
     atomics: Mapping[tuple[str, str], tuple[AtomicFunction, ...]] = field(default_factory=dict)
 
     def unrolled(self, copies: bool | int) -> str:
-        """The line before a loop: with so many copies of its body in each turn, or with all of them."""
+        """The line before a loop that is unrolled by a factor, or fully (True)."""
         if copies is True or not copies:
             return self.unroll if copies else ""
         return self.copied.format(copies) if copies > 1 else ""

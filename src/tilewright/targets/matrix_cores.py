@@ -1,4 +1,4 @@
-"""The MMA atoms of AMD GPUs, as data: one row for each, from which its maps and its record follow.
+"""MMA atoms of AMD GPUs: one row each, from which fragment maps and records are derived.
 
 ``v_mfma`` is executed by a wave of 64 lanes: a lane holds neighbours along K of one row of A and of B, and
 rows of one column of C.  ``v_wmma`` is executed by a wave of 32 lanes; before gfx12 lanes 16 apart hold
@@ -49,7 +49,7 @@ _SECTIONS = {
 
 @dataclass(frozen=True)
 class MatrixCoreRow:
-    """What the documentation lists of an atom of rows and columns of equal number.
+    """The documented properties of a square atom.
 
     Args:
         a: dtype of A and B.
@@ -57,7 +57,7 @@ class MatrixCoreRow:
         side: rows, and columns.
         k: how deep it goes.
         feature: what the hardware must have.
-        run: consecutive rows of C in a lane's registers, before the rows of the lanes beside it.
+        run: consecutive rows of C in a lane's registers, before the rows of the next lanes.
     """
 
     a: DType

@@ -103,5 +103,5 @@ class EmittedText:
 
     @property
     def code(self) -> str:
-        """The text without its lines of comment, which say where the author wrote it: what is compiled."""
+        """The text that is compiled, without comment lines, which name the author's source lines."""
         return "\n".join(line for line in self.text.splitlines() if not line.lstrip().startswith("//"))

@@ -80,7 +80,7 @@ def names_in(parts: Iterable[object]) -> frozenset[str]:
 
 @dataclass
 class BaseStatement:
-    """What every statement has.
+    """The fields of every statement.
 
     Args:
         about: what it was written for, an operation; no part of its text.
@@ -117,10 +117,10 @@ class Declare(BaseStatement):
     Args:
         kind: its type, and what qualifies it.
         name: a name that the text has not used.
-        value: what it begins with; None for an array or what is written later.
+        value: its initial value; None for an array or a variable written later.
         extent: how many elements an array has; None for a single value.
         optional: whether it may go where nothing names it.
-        comment: said behind it.
+        comment: put after it.
     """
 
     kind: Code
@@ -248,7 +248,7 @@ def used(body: Body) -> set[str]:
 
 
 def declared(body: Body) -> set[str]:
-    """The names that some statements declare, but not what is in them."""
+    """The names that some statements declare, not those in their bodies."""
     return {str(node.name) for node in body if isinstance(node, Declare)}
 
 

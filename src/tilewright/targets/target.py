@@ -1,4 +1,4 @@
-"""The targets: what each one is called, whose arrays it serves, and its architectures.
+"""The targets: their names, the memory that they serve, and their architectures.
 
 A target's name stands here and nowhere else; code that needs to know something of a target asks its record.
 A record holds plain values and names nothing of the rooms above.  A room that has a part for each target, as
@@ -16,13 +16,13 @@ from tilewright.errors import LaunchError, close_to, shown
 from tilewright.namespaces import run_imports
 
 HOST = "cpu"
-"""What DLPack and the frameworks call the memory of the host."""
+"""DLPack's and the frameworks' name of host memory."""
 
 GPU = "cuda"
-"""What they call the memory of an NVIDIA GPU."""
+"""Their name of NVIDIA GPU memory."""
 
 AMD_GPU = "rocm"
-"""What they call the memory of an AMD GPU."""
+"""Their name of AMD GPU memory."""
 
 
 Part = TypeVar("Part")
@@ -86,7 +86,7 @@ class Target:
         name: what users call it.
         called: what else people call it; a message then says the name.
         memory: where the arrays lie that it reaches: `HOST`, or what frameworks call a device.
-        serves: whether it runs kernels on such arrays where nobody names a target.
+        serves: whether it is the default target for such arrays.
         machines: its architectures by name, or the vendor whose `MACHINES` they are.
         arch: the architecture to compile for where there is no such machine; empty: that of this machine.
         machine_code: whether it compiles to machine code, and so has passes, and a speed worth measuring.
@@ -171,7 +171,7 @@ TARGETS: dict[str, Target] = {target.name: target for target in (REFERENCE, CPU,
 """Every target by its name."""
 
 MEANT = {other: target.name for target in TARGETS.values() for other in target.called}
-"""What people call targets, and their names."""
+"""Target names by the other words that people use."""
 
 
 def target_named(name: Any) -> Target:
@@ -187,7 +187,7 @@ def target_named(name: Any) -> Target:
 
 
 def serving(memory: str) -> Target:
-    """The target that runs kernels on arrays of a memory where nobody names one."""
+    """The default target for arrays of a memory."""
     return next(target for target in TARGETS.values() if target.serves and target.memory == memory)
 
 

@@ -1,4 +1,4 @@
-"""The micro-tiles that fit the vector registers of a processor."""
+"""Micro-tiles that fit a processor's vector registers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_VECTORS = 4
 LOADS_PER_FMA = 0.75
 
 BROADCASTS = 2
-"""Registers for elements of A, each of which is in all lanes, beside several sums."""
+"""Registers for broadcast elements of A, next to several sums."""
 
 LEAST_SUMS = 16
 """Vectors of sums that keep multiply-adds busy: of 64 bytes one or two begin in each clock, of 16 bytes up to
@@ -98,7 +98,7 @@ def micro_tile(
 
 
 def holds(arch: Arch, rows: int, vectors: int, factors: int, sums: int) -> bool:
-    """Whether registers hold several sums of so many rows and vectors, with what is multiplied."""
+    """Whether the registers hold several sums of that many rows and vectors, and their operands."""
     return (rows * sums + factors) * vectors + BROADCASTS <= arch.vector_registers
 
 

@@ -32,7 +32,7 @@ TYPEDEFS = {
     "c64": "typedef unsigned long long c64;",
     "c32": "typedef unsigned c32;",
 }
-"""What declares the storage types that C++ lacks."""
+"""Declarations of the storage types that C++ lacks."""
 
 _BITS = """\
 static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
@@ -173,7 +173,7 @@ static inline float f32_of_{kind}({kind} x) {{
 
 
 def _to_one_zero(kind: DType) -> str:
-    """From f32; what is beyond the largest number is NaN, and zero has no sign."""
+    """From f32; numbers beyond the largest become NaN, and zero has no sign."""
     narrow = encoding(kind)
     down, rebias = 23 - narrow.fraction, (127 - narrow.bias) << 23
     least, aligner = (128 - narrow.bias) << 23, (127 + 23 + 1 - narrow.bias - narrow.fraction) << 23

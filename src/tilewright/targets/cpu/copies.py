@@ -76,7 +76,7 @@ def pair(block: Block, kernel: Kernel) -> Block:
 
 
 def paired(ops: Sequence[Op], kernel: Kernel) -> tuple[Op, ...]:
-    """Operations of one block, of which two copies that follow each other are `Twins` where they may be."""
+    """Operations of one block, with two consecutive copies joined into `Twins` if they qualify."""
     found: list[Op] = []
     for op in ops:
         at = len(found)
@@ -159,7 +159,7 @@ _COMBINED = {
     "min": "x < old || x != x ? x : old",
     "max": "x > old || x != x ? x : old",
 }
-"""What is computed; NaN stays."""
+"""The new value of each kind; NaN stays."""
 
 
 def reduction(emitter: CpuEmitter, kind: str, dtype: DType) -> Code:
@@ -205,7 +205,7 @@ def emit_twins(emitter: CpuEmitter, op: Twins) -> None:
 
 
 def emit_panel(emitter: CpuEmitter, op: Copy | Twins | Decoding, panel: Sym, rows: int) -> None:
-    """One panel of a copy that packs panels of so many rows; all go to where the first one lies."""
+    """One panel of a packing copy; every panel is stored in the place of the first."""
     if isinstance(op, Decoding):
         emit_decoded(emitter, op, panel, rows)
         return
@@ -224,7 +224,7 @@ def _sides(emitter: CpuEmitter, op: Copy) -> tuple[CopySide, CopySide]:
 
 
 def _panel(emitter: CpuEmitter, op: Copy, panel: Sym, rows: int) -> tuple[CopySide, CopySide]:
-    """What is read for a panel, and where it goes."""
+    """The source of a panel, and its place."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     depth = op.target.tensor.shape[1]
     row, k = coordinates((rows, depth))
@@ -259,7 +259,7 @@ def _copy_twins(emitter: CpuEmitter, op: Twins, sides: Sequence[tuple[CopySide, 
     """Both copies: in one loop where their arrays turn out to lie side by side, else one after the other."""
     far = 1 if sides[0][0].is_scratch else 0
     found = step_of(sides[0], far)
-    # What is read of one array may end before what is read of the other, if the results do.
+    # One array's tile may end before the other's, if their results do.
     alike = sides[0][1 - far].view == sides[1][1 - far].view
     if found is None or not alike:
         for one, (source, target) in zip(op.copies, sides, strict=True):

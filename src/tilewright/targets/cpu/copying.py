@@ -60,10 +60,10 @@ class Copying:
 
     Args:
         emitter: where the text goes.
-        source: what is read.
-        target: what is written.
+        source: the side that is read.
+        target: the side that is written.
         outside: what elements outside of the source read as.
-        reduce: the function that adds an element to what is there; None: it takes its place.
+        reduce: the function that combines an element with the stored one; None: the element replaces it.
         twin: an array like the one in the thread's own memory, whose elements go with those that lie one
             further on the other side; see `twins`.
     """
@@ -181,7 +181,7 @@ class Copying:
         return self.source.name != self.target.name and not self.reduce
 
     def _element(self, loops: Nest) -> list[Statement]:
-        """The statements that copy one element, and the one beside it."""
+        """The statements that copy one element and its neighbour."""
         read = [(self.source.name, loops.offsets[0])]
         if self.twin is not None:
             beside = (self.source.name, add(loops.offsets[0], 1))
@@ -204,7 +204,7 @@ class Copying:
         """Integers in memory that say where elements lie, read once by the outer loops that they depend on.
 
         Returns:
-            The nest, and what to declare inside of so many loops.
+            The nest, and the declarations inside its outer loops, by depth.
         """
         known_as: dict[Element, Int] = {}
         declared: dict[int, list[Declare]] = {}
@@ -333,7 +333,7 @@ class Copying:
     def _run(
         self, axis: Axis, limits: Mapping[int, Limit], start: Int = 0, most: int | None = None
     ) -> Code | None:
-        """How often an axis of scale 1 turns before its coordinate's limit; None if there is none."""
+        """Turns of an axis of scale 1 before its coordinate's limit, or None without a limit."""
         limit = limits.get(axis.dim)
         if limit is None:
             return None

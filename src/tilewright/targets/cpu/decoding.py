@@ -28,23 +28,23 @@ KINDS = (f16, bf16, f32)
 """In what dtypes."""
 
 LEAST_RUN = 8
-"""Neighbours along K that have the elements beside them in common, a multiple of which there must be."""
+"""Runs of neighbours along K that share their side elements must be multiples of this."""
 
 
 @dataclass(frozen=True)
 class Decoding(Op):
-    """A copy of what is computed of elements in memory; exists only while text is emitted.
+    """A copy of an operand computed from elements in memory.  It exists only while text is emitted.
 
     Args:
         elements: the copy of the operand's own elements, or of the bytes that hold them, to a fragment.
         held: the fragment of the elements.
         packed: the dtype of elements that share bytes; None: they do not.
         dim: along which neighbours share bytes.
-        beside: the copies of the arrays beside it, to fragments.
-        ops: what is computed, in program order.
+        beside: the copies of its side arrays, to fragments.
+        ops: the operations that compute it, in program order.
         made: the operand.
         target: where it goes.
-        run: neighbours along K that have the same elements beside them.
+        run: neighbours along K that share their side elements.
     """
 
     name = "decoding"
@@ -127,7 +127,7 @@ class _Chain:
         before: the operations of the block.
         loads: the copies of arrays that it begins with.
         unpacks: what takes bytes apart.
-        ops: what is computed.
+        ops: the operations.
         taken: all of them.
     """
 
@@ -163,7 +163,7 @@ class _Chain:
         return all(isinstance(one, Value) and one.is_fragment and self.follow(one) for one in op.operands_)
 
     def is_closed(self, copy: Copy, readers: Mapping[Value, Sequence[Op]]) -> bool:
-        """Whether nothing else reads its fragments, nor writes what is loaded before they are computed."""
+        """Whether no other operation reads its fragments, or writes its sources before they are computed."""
         own = (copy, *self.taken)
         made = {value for op in self.taken for value in (*op.written, *op.results)}
         for value in made:
@@ -187,7 +187,7 @@ def _is_far(copy: Copy) -> bool:
 
 
 def _common_run(beside: Sequence[Copy], depth: Int) -> int:
-    """How many neighbours along K have the same elements of arrays beside an operand; 0 if these are few."""
+    """Neighbours along K that share their elements of all side arrays; 0 if they are too few."""
     assert isinstance(depth, int)
     if depth % LEAST_RUN:
         return 0
@@ -196,7 +196,7 @@ def _common_run(beside: Sequence[Copy], depth: Int) -> int:
 
 
 def _is_still(copy: Copy, run: int) -> bool:
-    """Whether so many neighbours along K are one element of what a copy reads."""
+    """Whether a run of neighbours along K is one element of a copy's source."""
     view = copy.source.tensor.view
     depth = view.shape[1]
     if depth == 1:
@@ -259,15 +259,15 @@ SIGNS = {"add": "+", "sub": "-", "mul": "*"}
 
 @dataclass(frozen=True)
 class DecodedNumber:
-    """What is known of a number.
+    """A number of the computation, with the bounds that are known of it.
 
     Args:
-        text: that gives it, for a vector of columns, or for one column.
-        dtype: that it has.
-        is_outer: whether it belongs to a column, for all neighbours along K that are computed together.
-        largest: its size at most, of an integer; 0: it is none, or not known.
-        sizes: the smallest size but for 0 and the largest; None: they are not known.
-        offset: by how much the text is too large.
+        text: its expression, for a vector of columns or for one column.
+        dtype: its dtype.
+        is_outer: whether it belongs to a column, for all neighbours along K of one part.
+        largest: upper bound of an integer's size; 0 for floats and unknown integers.
+        sizes: the smallest nonzero size and the largest; None if unknown.
+        offset: the excess of the text over the number.
     """
 
     text: str
@@ -297,7 +297,7 @@ class Computing:
     kept: set[DType] = field(default_factory=set)
 
     def result(self, op: Decoding) -> str:
-        """The operand of what is decoded, as a vector; ``loaded0[n]`` is a column's number of an array."""
+        """The decoded operand, as a vector; ``loaded0[n]`` is a column's number of a side array."""
         kind = op.packed or op.elements.source.dtype
         own = DecodedNumber("raw", op.held.dtype, False, largest_of(kind), sizes_of(kind))
         known = {op.held: replace(own, offset=offset_of(kind) if op.packed else 0)}
@@ -325,7 +325,7 @@ class Computing:
         dtype, is_sum = left.dtype, function != "mul"
         largest = left.largest + right.largest if is_sum and left.largest and right.largest else 0
         exact = bool(largest) and _is_exact(largest, dtype)
-        if left.offset and exact and right.is_outer:  # what is too much is taken away at once
+        if left.offset and exact and right.is_outer:  # subtract the offset at once
             sign = "-" if function == "add" else "+"
             right = replace(right, text=f"({right.text} {sign} {float(left.offset)}f)")
             left = replace(left, offset=0)

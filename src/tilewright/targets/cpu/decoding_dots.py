@@ -42,7 +42,7 @@ class Dots:
     """A multiply of few rows.
 
     Args:
-        op: what is decoded.
+        op: the decoding.
         columns: of a panel.
         a: how far apart the rows of A are.
     """
@@ -94,7 +94,7 @@ def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_
 
     Args:
         emitter: of the text.
-        op: what is decoded.
+        op: the decoding.
         columns: of a panel.
         row_stride: how far apart rows of A lie.
         k_stride: how far apart neighbours along K lie there.
@@ -123,7 +123,7 @@ static void {SELF}(float* to, const {form.storage}*{given}, Index columns) {{
 
 
 def _text(dots: Dots, run: int, pitch: int) -> str:
-    """The micro-kernel: sums of so many neighbours along K, in the order in which codes lie in two words."""
+    """The micro-kernel: sums along K, in the order of the codes in two words."""
     steps = run // CODES
     shifts = ", ".join(str(CODE_BITS * (lane // 2)) for lane in range(CODES))
     order = ", ".join(str(lane // 2 + lane % 2 * CODES // 2) for lane in range(CODES))

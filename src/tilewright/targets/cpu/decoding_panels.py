@@ -46,7 +46,7 @@ FRACTION, SIGN = 23, 31
 def near(dtype: DType) -> str:
     """Rounds f32 to the precision of a format: where nothing overflows, nor is subnormal but 0.
 
-    What is added is 1.5 times a power of two, whose last bit is the unit of what is kept.
+    The addend is 1.5 times a power of two, whose last bit is the last bit to keep.
     """
     more = (FRACTION + 1 - DIGITS[dtype] << FRACTION) + (1 << FRACTION - 1)
     return f"""\
@@ -58,7 +58,7 @@ template <typename vector, typename bits> static inline vector {SELF}(vector x) 
 
 
 def kept(dtype: DType) -> str:
-    """Rounds f32 to a format, whatever it is."""
+    """The function that rounds any f32 to a format."""
     return _KEPT[dtype]
 
 
@@ -84,7 +84,7 @@ template <typename vector, typename bits> static inline vector {SELF}(vector x) 
 
 @dataclass(frozen=True)
 class PanelForm:
-    """How elements lie from which a panel is computed.
+    """Storage of the elements from which a panel is computed.
 
     Args:
         columns: of the panel.
@@ -125,7 +125,7 @@ Spelled: TypeAlias = Callable[[PanelForm, Sequence[str], str, int, str], str]
 
 
 def rows(form: PanelForm, lines: Sequence[str], made: str, arrays: int, element: str) -> str:
-    """The function that computes so many rows of what holds elements.
+    """The function that computes a number of rows of elements.
 
     Args:
         form: how elements lie.
@@ -223,7 +223,7 @@ def decoding(
     Args:
         form: how elements lie.
         loaded: how many arrays there are.
-        arrays: what is computed of a column's numbers, ``loaded0[n]`` and so on.
+        arrays: expressions of a column's side numbers, ``loaded0[n]`` and so on.
         within: between what sizes some of that is, or 0, where products are rounded by additions.
         each: the function of `rows`.
     """
@@ -257,7 +257,7 @@ ALIGNED = "__attribute__((aligned(64)))"
 
 
 def emit_decoded(emitter: CpuEmitter, op: Decoding, panel: Sym, columns: int) -> None:
-    """One panel of what is computed; all go to where the first one lies."""
+    """One panel of the operand; every panel is stored in the place of the first."""
     emitter.comment(op, f"a panel of {op.target} = {op.made}, computed of {op.source}")
     with emitter.indented():
         form = form_of(emitter, op, columns)
@@ -355,11 +355,11 @@ def _words(emitter: CpuEmitter, held: Code, form: PanelForm, depth: int) -> Code
 
 @dataclass(frozen=True)
 class PanelParts:
-    """The parts of a panel along K for which columns have the same numbers of arrays beside the elements.
+    """Parts of a panel along K in which each column has one number of every side array.
 
     Args:
         emitter: where the text goes.
-        op: what is decoded.
+        op: the decoding.
         panel: which panel.
         columns: of it.
         arrays: where the numbers of columns go.

@@ -275,7 +275,7 @@ def _pitch(depth: int, dtype: DType) -> int:
 
 
 def _runs_along_rows(shared: Value, row: int | None, using: tuple[Op, ...]) -> bool:
-    """Whether what is copied into a tensor is contiguous along its rows, not along k.
+    """Whether a tensor's sources are contiguous along its rows, not along k.
 
     Args:
         shared: the tensor.

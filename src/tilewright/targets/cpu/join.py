@@ -1,9 +1,8 @@
-"""Multiplies of one slice of K after the other become one multiply of all of them.
+"""Merge consecutive multiplies of slices of K into one multiply.
 
 A micro-kernel loads and stores its part of the accumulator once per call; the deeper a multiply, the less
-that costs.  Slices that are held apart, in tensors that nothing but copies and these multiplies name, come to
-lie side by side in one tensor; what fills them then writes a box of it.  Products are added in the same order
-as before.
+that costs.  Slices in separate tensors that only copies and these multiplies use move side by side into one
+tensor, and each copy writes a box of it.  The order of the additions stays.
 """
 
 from __future__ import annotations

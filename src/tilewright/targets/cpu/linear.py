@@ -103,7 +103,7 @@ def distinct(values: Iterable[Value]) -> list[Value]:
 
 @dataclass(frozen=True)
 class PanelLayout:
-    """How an operand of shape (rows, depth) lies for a micro-kernel.
+    """Strides of an operand of shape (rows, depth) for a micro-kernel.
 
     ``offset(panel * unit + row, k) == base + panel * panel_stride + row * row_stride + k * k_stride``.
     """

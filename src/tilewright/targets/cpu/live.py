@@ -1,8 +1,8 @@
-"""How much of each multiply is needed: rows and columns that reach memory, products that are not 0.
+"""Needed extents of each multiply: rows and columns that reach memory, and nonzero products.
 
 At a ragged edge a tile reaches past its tensor.  Rows and columns of an accumulator that no copy writes need
-not be computed, and products of two elements that were both read past the edge of K are 0.  What a multiply
-does not need of its operands need not be copied, nor be filled with zeros.
+not be computed, and products of two elements past the edge of K are 0.  Operands that no multiply needs are
+neither copied nor filled with zeros.
 """
 
 from __future__ import annotations

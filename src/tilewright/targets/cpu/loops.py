@@ -157,7 +157,7 @@ def nest(
     Args:
         shape: extents of the tile.
         views: views of that shape.
-        conditions: for each view what is asked for every element.
+        conditions: for each view, the predicate of every element.
         local: makes a name for a loop variable.
         leading: the view whose larger strides belong to the outer loops.
     """
@@ -225,7 +225,7 @@ def transposed(loops: Nest) -> tuple[Axis, Axis] | None:
 
 
 def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
-    """The nest for arrays of which the innermost loop copies every other element; None if there are none.
+    """The nest whose innermost loop copies every other element, or None.
 
     Of a step that the compiler knows it makes vector loads whose lanes it picks from.
 

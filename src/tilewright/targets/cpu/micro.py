@@ -92,12 +92,12 @@ class Ahead:
         return Ahead(emitter, name, expand(substitute(kind.view.offset, at)), row, rows, run, step, panel)
 
     def begin(self, turns: Code, panels: Code, number: str = "") -> None:
-        """Share the rows among so many turns; after the last panel there is nothing to ask for.
+        """Share the rows among the turns; there is no prefetch after the last panel.
 
         Args:
             turns: among which they are shared.
             panels: how many there are.
-            number: what tells the names of its variables from those of others beside it.
+            number: suffix that makes its variables' names unique.
         """
         self.share, self.most = self.emitter.local(f"share{number}"), self.emitter.local(f"ahead{number}")
         following = code("{} + 1 < {}", named(self.panel.name), panels)
@@ -167,7 +167,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
 
 @contextmanager
 def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> Iterator[None]:
-    """What is done with a panel but where few rows are needed, and are multiplied without it."""
+    """Work on a panel, skipped if few rows are needed, which are multiplied without it."""
     product, (rows, columns, _) = op.products[0], op.products[0].mma.atom.shape
     a = _panels_of(product.a, rows)
     found = _looked_up(emitter, op, a)
@@ -243,7 +243,7 @@ class _Calling:
 
 @dataclass(frozen=True)
 class _Grouped:
-    """What is made of operands whose neighbours along K are multiplied at once.
+    """Operands regrouped for products of several neighbours along K at once.
 
     Args:
         groups: the array of the groups of a panel of B, and how long it is.
@@ -344,7 +344,7 @@ def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int
 
 
 def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: PanelLayout, panel: Code) -> _Grouped:
-    """What is made of the operands of a multiply of bytes, and where."""
+    """Place of the regrouped operands of a byte multiply."""
     (rows, columns, _), depth = mma.mma.atom.shape, depth_of(mma.a)
     return _Grouped(
         (emitter.local("groups"), group_count(columns, depth)),
@@ -357,7 +357,7 @@ def _grouped(emitter: CpuEmitter, mma: Mma, lanes: int, a: PanelLayout, panel: C
 
 
 def _choose(emitter: CpuEmitter, callings: Sequence[_Calling], extents: tuple[_Extent, _Extent]) -> None:
-    """Call the smallest micro-kernels that do what is needed of this micro-tile."""
+    """Call the smallest micro-kernels that cover the needed part of this micro-tile."""
     rows, columns = callings[0].sizes
     for high, found in _smallest(emitter, rows, extents[0]):
         with found:

@@ -33,14 +33,14 @@ def group_count(columns: int, depth: int) -> int:
 
 
 def _vnni(lanes: int) -> str:
-    """The condition under which the processor has dot products of bytes for so many sums at once."""
+    """The preprocessor condition of byte dot products for a vector of sums."""
     if lanes * LANE_BYTES > 32:
         return "defined(__AVX512VNNI__)"
     return "defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))"
 
 
 def grouping(columns: int, lanes: int) -> str:
-    """The function that groups a panel of B, whose rows of one k have so many columns.
+    """The function that groups a panel of B.
 
     Args:
         columns: of the panel, a multiple of ``lanes``.
@@ -180,7 +180,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelForm:
-    """What a micro-kernel computes.
+    """The products of a micro-kernel, and the layout of their operands.
 
     Args:
         atom: the micro-tile.
@@ -220,7 +220,7 @@ def lanes_of(arch: Arch, atom: MmaAtom) -> int:
 
 
 def vectors_at_once(arch: Arch, rows: int, widths: Sequence[int], terms: Sequence[Term]) -> int:
-    """How many vectors of each sum of several products registers hold, with what is multiplied; 0: none.
+    """Vectors of each sum that registers hold next to the operands, for several products; 0 if none.
 
     Args:
         arch: the processor.

@@ -28,11 +28,11 @@ from tilewright.threads.distribution import Distribution
 
 @dataclass(frozen=True)
 class Multiply(Op):
-    """Multiplies with what is done along with them; exists only while text is emitted.
+    """Multiplies with their packing and zeros.  It exists only while text is emitted.
 
     Args:
         products: the multiplies, of the same tiles and extents, in program order.
-        begins: for each when its accumulator counts as 0, whatever it holds.
+        begins: for each, when its accumulator counts as 0, with any contents.
         packing: what fills operands B, one panel before it is multiplied.
     """
 
@@ -131,11 +131,11 @@ def _gathered(block: Block, uses: _Uses, extents: Mapping[Op, NeededExtents]) ->
     return Block(_without_zeros(ops))
 
 
-# ---------------------------------------------------------------- multiplies beside each other
+# ---------------------------------------------------------------- neighbouring multiplies
 
 
 def _join(op: Mma, before: list[Op], extents: Mapping[Op, NeededExtents]) -> None:
-    """Put a multiply behind other operations: into the one before it, if they share their loops."""
+    """Append a multiply, or merge it into the one before if they share their loops."""
     at = len(before)
     while at and isinstance(before[at - 1], Reshape):
         at -= 1

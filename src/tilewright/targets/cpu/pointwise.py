@@ -157,7 +157,7 @@ def _weights(spread: Distribution) -> list[int]:
 
 
 def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
-    """One loop over the elements; what is only used inside it stays in registers."""
+    """One loop over the elements; values used only inside it stay in registers."""
     for one in op.ops:
         emitter.comment(one, describe(one))
     loops = Loops(emitter, op)

@@ -1,4 +1,4 @@
-"""What stands before a kernel's text: macros, and those helper functions that the text calls."""
+"""The text before a kernel: macros, and the helper functions that the kernel calls."""
 
 from __future__ import annotations
 

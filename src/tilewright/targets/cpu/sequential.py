@@ -1,4 +1,4 @@
-"""From a block of threads to one: every tile as a whole, accumulators in the order of micro-tiles.
+"""From a block of threads to one thread: whole tiles, with accumulators in the order of micro-tiles.
 
 Operations are collective and come in program order, so doing each of them on its whole tile, one after the
 other, is one of the orders that the threads could have run in.  Barriers then hold nothing back, and an
@@ -49,7 +49,7 @@ def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distrib
 def _memory_orders(kernel: Kernel) -> dict[Distribution, tuple[int, ...]]:
     """For the distributions of fragments: the dimensions as the first global tensor they exchange has them.
 
-    What is copied between the two is then one run, or few.
+    A copy between the two is then one run, or few.
     """
     found: dict[Distribution, tuple[int, ...]] = {}
     for op in kernel.walk():
@@ -71,7 +71,7 @@ class _Together(NamedTuple):
 
 
 def _together(kernel: Kernel) -> dict[Distribution, _Together]:
-    """For the distribution of each accumulator what is multiplied together; where that differs, the least."""
+    """Widths multiplied together, by accumulator distribution; the least if they differ."""
     found: dict[Distribution, _Together] = {}
     blocks = (kernel.body, *(region for op in kernel.walk() for region in op.regions))
     for multiplies in (run for block in blocks for run in _runs(block)):
@@ -129,7 +129,7 @@ class _Sequence:
         return found or whole(spread.shape, self.orders.get(spread.canonical))
 
     def redistributed(self, op: Redistribute) -> tuple[Op, ...]:
-        """A copy in the order that is wanted; what is only multiplied is packed anyway, from any order."""
+        """A copy in the wanted order; a tile that is only multiplied is packed from any order."""
         name, source = op.result.name, op.source
         if name not in self.operands or any(op.start) or op.distribution.shape != source.fragment.shape:
             taken: dict[str, Any] = {

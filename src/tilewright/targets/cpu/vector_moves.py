@@ -32,7 +32,7 @@ def blocks(
 
     Args:
         loops: of the copy.
-        sides: what is read, and what is written.
+        sides: source and target.
         vector_bytes: of the processor.
 
     Returns:
@@ -60,9 +60,9 @@ def ask_ahead(
 
     Args:
         emitter: where the text goes.
-        source: what is read.
+        source: the side that is read.
         offset: of an element of it.
-        axes: along its rows, and along what is contiguous in it.
+        axes: along its rows, and along its contiguous dimension.
         lanes: the side of a block.
     """
     along, across = axes
@@ -165,7 +165,7 @@ def exchanged(lanes: int) -> list[str]:
 TABLED = (f8e4m3, f8e5m2)
 
 ROW, VECTOR_BYTES = 32, 64
-"""Elements of a row, of which two are looked up at once; and what a vector has to hold."""
+"""Elements of a row (two rows are looked up at once), and bytes of the vectors that this needs."""
 
 
 def emit_widened(
@@ -175,11 +175,11 @@ def emit_widened(
     limits: Mapping[int, Code],
     rest: ExitStack,
 ) -> bool:
-    """Widen the elements of a copy by tables, where and when these serve; others are left to what follows.
+    """Widen the elements of a copy by tables, if they apply; the caller copies the others.
 
     Args:
         emitter: where the text goes.
-        sides: what is read, and what is written.
+        sides: source and target.
         loops: over both.
         limits: what bounds the coordinates of dimensions.
         rest: gets the branch in which other elements are copied.

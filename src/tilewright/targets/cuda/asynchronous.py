@@ -380,7 +380,7 @@ def cluster_wait(emitter: SimtEmitter, op: ops.ClusterWait) -> None:
 
 @CUDA_RULES.rule(ops.Peer)
 def peer(emitter: SimtEmitter, op: ops.Peer) -> None:
-    """A view has no text of its own; whoever accesses it calls the function that maps its address."""
+    """A view has no text of its own; accesses call the function that maps its address."""
 
 
 @CUDA_RULES.rule(ops.PriorGridWait)

@@ -1,4 +1,4 @@
-"""From an atom to the function of CUDA text that executes it: written from the atom's record alone.
+"""CUDA functions that execute MMA atoms, derived from the atom's record alone.
 
 `SPELLED` is the whole table: one entry for each kind of instruction.  What a kind's rows are (dtypes, shapes,
 what they need) stands in `tilewright.targets.atoms`.
@@ -30,7 +30,7 @@ TF32_BITS = 10
 
 @dataclass(frozen=True)
 class AsyncForm:
-    """How an asynchronous atom finds its operands in one multiply.
+    """Sources and signs of an asynchronous atom's operands in one multiply.
 
     Args:
         from_registers: whether A comes from registers.
@@ -49,7 +49,7 @@ Spelling: TypeAlias = Callable[[MmaAtom, AsyncForm], TextFunction]
 
 
 def ptx_type(dtype: DType, precision: int | None = None) -> str:
-    """What PTX calls the type of an operand of which so many fraction bits are multiplied."""
+    """PTX's name of an operand type; ``precision`` is the fraction bits that are multiplied."""
     return "tf32" if precision == TF32_BITS else PTX_TYPES[dtype.name]
 
 

@@ -47,7 +47,7 @@ def _allocated(registers: int, arch: Arch) -> int:
 
 
 def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Violation]:
-    """Whether the registers of all warps fit, of which each thread has ``start`` in the beginning."""
+    """Whether the registers of all warps fit, if each thread starts with ``start``."""
     roles = [op for op in kernel.body.ops if isinstance(op, Role) and op.registers is not None]
     if not roles:
         return

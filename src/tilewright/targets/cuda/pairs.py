@@ -37,7 +37,7 @@ ARITHMETIC = {
 }
 """By function and dtype: of two neighbours and a number that is the same for both.
 
-What is rounded once in halves is what f32 gives that is rounded to them: it has more than twice their bits.
+One rounding in halves equals computing in f32 and rounding: f32 has more than twice their bits.
 """
 
 

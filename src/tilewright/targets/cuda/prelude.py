@@ -209,10 +209,10 @@ DEVICE T* peer(T* tile, int block) {
 _ATOMS = {made.name for atom in MMA_SYNC if (made := function(atom))}
 
 FLOATS = {2: "float2", 4: "float4"}
-"""Types that move so many f32 out of registers in one access.
+"""Types that store several f32 from registers in one access, by count.
 
-Accumulators of MMAs in the background that were read as integers would first have to be moved, and the MMAs
-be executed one by one (seen with NVRTC 13.0, which says so by C7511).
+Reading accumulators of asynchronous MMAs as integers would need moves first, and would serialise the MMAs
+(NVRTC 13.0 warns with C7511).
 """
 
 DIALECT = SimtDialect(

@@ -47,7 +47,7 @@ def _wmma(name: str, element: str, count: int, form: str = _WMMA_FORM) -> Builti
 
 
 def _integers(name: str, count: int, *, signed: bool) -> Builtin:
-    """Whether A and B have a sign is said in each instruction; sums wrap."""
+    """Each instruction states the signedness of A and B; sums wrap."""
     sign = "true" if signed else "false"
     return _wmma(f"i32_16x16x16_iu8_w32{name}", "int", count, f"{sign}, {{a}}, {sign}, {{b}}, {{c}}, false")
 
@@ -68,10 +68,10 @@ _STEPS = {
     ("f8e5m2", 16): (32, _mfma("f32_16x16x32_bf8_bf8", "long")),
 }
 _STEPS |= {(f"{kind}fnuz", side): _STEPS[kind, side] for kind in ("f8e4m3", "f8e5m2") for side in (32, 16)}
-"""How deep the builtins go that all have, by the dtype of A and the rows."""
+"""Depth and builtin that all architectures have, by the dtype of A and the rows."""
 
 _OF_GFX90A = {32: _mfma("i32_32x32x8i8", "int"), 16: _mfma("i32_16x16x16i8", "int")}
-"""The one for integers that later ones do not have, by the rows."""
+"""Integer builtins of gfx90a alone, by the rows."""
 
 _AT_ONCE = {
     ("f16", 32, 16): _mfma("f32_32x32x16_f16", "_Float16", 8, "__gfx950__"),
@@ -81,7 +81,7 @@ _AT_ONCE = {
     ("i8", 32, 32): _mfma("i32_32x32x32_i8", "int", 4, "__gfx950__"),
     ("i8", 16, 64): _mfma("i32_16x16x64_i8", "int", 4, "__gfx950__"),
 }
-"""Those of the latest hardware that go as deep as an atom that is two steps elsewhere."""
+"""Builtins of gfx950 that execute at once an atom that takes two steps elsewhere."""
 
 _OF_WMMA = {
     ("f16", "gfx11"): _wmma("f32_16x16x16_f16_w32", "_Float16", 16),
@@ -98,7 +98,7 @@ _OF_WMMA = {
 
 
 def builtins(atom: MmaAtom) -> tuple[tuple[int, Builtin], ...]:
-    """How often which builtin executes an atom, the one that most hardware has last; empty of multiply-adds.
+    """Builtins that execute an atom, with repeat counts, the most widespread last; empty for multiply-adds.
 
     Example:
         >>> from tilewright.targets.matrix_cores import MFMA_F16_K16
@@ -118,7 +118,7 @@ def builtins(atom: MmaAtom) -> tuple[tuple[int, Builtin], ...]:
 
 
 def function(atom: MmaAtom) -> TextFunction | None:
-    """The function that executes an atom, of the first registers of C, A and B; None if there is none."""
+    """The function that executes an atom on the first registers of C, A and B, or None."""
     found = builtins(atom)
     if not found:
         return None

@@ -149,19 +149,19 @@ _OF_BOTH = (
     ("floor", "x"),
     ("rint", "x"),
 )
-"""Functions that the compiler has for both types of floats."""
+"""Functions that clang has for both float types."""
 
 _OF_FLOATS = (("exp", "x"), ("log", "x"), ("log2", "x"))
-"""Those that it has for f32 alone."""
+"""Functions that clang has for f32 alone."""
 
 _WRITTEN = ("tanh", "erf", "sin", "cos")
-"""Those that it has of neither type."""
+"""Functions that clang has for neither type."""
 
 _FORMULAS_OF = {
     "float": (*_WRITTEN, "pow"),
     "double": (*_WRITTEN, "exp", "exp2", "log", "log2"),
 }
-"""What is written out, by the type."""
+"""Functions written out as formulas, by type."""
 
 
 def _function(name: str, letters: str, real: str) -> str:
@@ -402,7 +402,7 @@ DIALECT = SimtDialect(
 
 
 def probe_text(arch: Arch) -> str:
-    """The whole prelude and the functions of an architecture's atoms: whoever compiles it compiles kernels.
+    """The whole prelude and the functions of an architecture's atoms, as a test of a compiler.
 
     Args:
         arch: the architecture.

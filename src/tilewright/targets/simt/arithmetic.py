@@ -161,7 +161,7 @@ _CALLS = {
     ("exp2", "f32"): "fast_exp2",
     **{(name, "f32"): f"fast_{name}" for name in ("sigmoid", "silu", "gelu", "gelu_tanh")},
 }
-"""What is not called as C's mathematics library calls it."""
+"""Functions whose names differ from those of C's mathematics library."""
 
 _OF_INTEGERS = {
     "floordiv": "floor_quotient",
@@ -361,7 +361,7 @@ def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> 
 
 
 def called(function: str, kind: DType) -> str:
-    """What is called for a function that is no operator, of operands that compute in a dtype.
+    """Name of the C function of an elementwise function without an operator, by compute dtype.
 
     Example:
         >>> called("exp", f64), called("exp2", f32), called("max", i32)
@@ -380,7 +380,7 @@ def wraps(kind: DType) -> bool:
 
 
 def wrapping(sign: str, operands: Sequence[Code], kind: DType, spelled: str) -> Code:
-    """A sum, difference or product of integers that wraps, or with one operand what is left to 0.
+    """A wrapping sum, difference or product of integers, or a negation.
 
     Args:
         sign: ``+``, ``-`` or ``*``.

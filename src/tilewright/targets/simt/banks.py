@@ -1,4 +1,4 @@
-"""Choosing layouts of shared tensors so that the accesses of a warp meet in no bank.
+"""Choose layouts of shared tensors without bank conflicts of a warp's accesses.
 
 Shared memory has 32 banks of 4 bytes.  A warp's accesses of 4 bytes or fewer are served together, those of 8
 bytes in two halves, those of 16 bytes, and ``ldmatrix``, in quarters; lanes that touch different words of one
@@ -48,7 +48,7 @@ class Serving:
         lanes: threads of a warp.
         matrices: whether loads go by rows of matrices where these fit.
         pairs: whether accesses wider than a bank that are equal in pairs of lanes are served together.
-        by_address: whether what is copied in the background is written in the order of addresses.
+        by_address: whether asynchronous copies write in the order of addresses.
         banks: banks of shared memory.
         read_order: lanes in the order in which loads of 16 bytes are served; empty: neighbours.
     """
@@ -264,7 +264,7 @@ def requests(op: Copy, value: Value) -> Requests:
 def asked_by_descriptor(value: Value) -> Requests:
     """What a matrix engine asks of shared memory that reads a whole operand by a descriptor.
 
-    It reads core matrices, eight rows of 16 bytes, each of which can fill all banks once.
+    It reads core matrices of eight rows of 16 bytes, and one matrix can fill all banks once.
 
     Args:
         value: an operand (rows, K) of an asynchronous multiply, in shared memory.
@@ -301,7 +301,7 @@ def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Off
 
 
 def in_shared(value: Value) -> bool:
-    """Whether a value is a tensor in shared memory of which is known where its elements lie."""
+    """Whether a value is a tensor in shared memory with known addresses."""
     return value.is_tensor and value.tensor.memory is Memory.SHARED and not value.tensor.indices
 
 

@@ -55,7 +55,7 @@ DEVICE float {name}_to_float({name}_t x) {{
 
 
 def narrowing(kind: DType) -> str:
-    """Of ``float``, to the nearest, ties to even; what is beyond the range becomes infinity, or NaN."""
+    """From ``float``, to nearest even; numbers beyond the range become infinity, or NaN."""
     name, form = spelled(kind), encoding(kind)
     down, least = 23 - form.fraction, 1 - form.bias - form.fraction
     half, normal = (1 << down - 1) - 1, _word(2.0 ** (1 - form.bias))
@@ -75,7 +75,7 @@ DEVICE {name}_t float_to_{name}(float x) {{
 
 
 def _special(name: str, form: Encoding) -> str:
-    """The first branches: what is beyond the largest number, and NaN."""
+    """The first branches: numbers beyond the largest, and NaN."""
     largest = form.top - form.has_infinity
     end = 2.0 ** ((largest >> form.fraction) - form.bias) * (
         1 + (largest % (1 << form.fraction) + 0.5) / (1 << form.fraction)
@@ -195,7 +195,7 @@ def _integer(wide: Code, kind: DType, target: DType) -> Code:
 
 @SIMT_RULES.rule(AsBytes)
 def as_bytes(emitter: SimtEmitter, op: AsBytes) -> None:
-    """Where the bytes lie is said where they are accessed."""
+    """No text: accesses spell the address."""
 
 
 def _registers(scope: LocalNames, op: Unpack | Pack, bytes_: int) -> tuple[Sym, list[Int]]:

@@ -175,7 +175,7 @@ class ThreadAccess:
         vector: elements of one access.
         other: the word that is read where the vector does not exist; None for zeros.
         load_if: the function that loads it where it exists, or zeros.
-        load_part: the function that loads it from beside the other part of a number; empty: it lies alone.
+        load_part: the function that loads one part of an interleaved number; empty if it is not interleaved.
     """
 
     pointer: Code

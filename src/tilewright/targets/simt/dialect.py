@@ -1,4 +1,4 @@
-"""How a vendor's C++ spells the program of one thread: a record, which the rules of `simt` read."""
+"""The record of a vendor's C++, from which the rules of `simt` write one thread's program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.targets.dialect import Dialect
 
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-"""Types that move so many bytes in one access; words of several are pieces of text."""
+"""Types that move a number of bytes in one access; vector types are pieces of text."""
 
 THREAD = "tid"
 """The variable that holds the thread's index in its block, or in its role."""
@@ -34,7 +34,7 @@ class TextFunction:
 
 @dataclass(frozen=True)
 class PairFunction:
-    """How something is done for two neighbouring numbers at once.
+    """A function of two neighbouring numbers at once.
 
     Args:
         function: a piece of the prelude, of where two results go and where the numbers are.
@@ -59,8 +59,8 @@ class SimtDialect(Dialect):
             see `tilewright.targets.simt.prelude` for the words that stand in them.
         needs: the pieces that a piece names, if it names some.
         built_in: what the compiler knows without a declaration, and no variable may be called.
-        words: the type that moves so many bytes in one access.
-        floats: the type that moves so many f32 out of registers in one access; others are moved as ``words``.
+        words: the type for accesses, by bytes.
+        floats: the type that stores several f32 in one access, by count; others use ``words``.
         align: attribute of a declaration that is aligned to ``{}`` bytes.
         float_of: how the float of some bits begins, up to these.
         bits_of: how the bits of a float begin.
@@ -94,7 +94,7 @@ class SimtDialect(Dialect):
         instruction: the function that executes an atom, of the first registers of C, A and B; None if it has
             no instruction, and is spelled as multiply-adds.
         pairs: conversions of two numbers at once, by the dtypes from which and to which.
-        rounding: the function that rounds a float to so many fraction bits, for atoms that multiply no more.
+        rounding: the function that rounds a float to an atom's fraction bits, by these.
     """
 
     pieces: tuple[Mapping[str, str], ...] = field(repr=False, hash=False)

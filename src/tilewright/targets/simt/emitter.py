@@ -60,7 +60,7 @@ class SimtEmitter(Emitter):
         self.group_first: Int = 0  # of the block's threads, the first of the role being emitted
         self.group_threads = kernel.threads
         self.roles: Branch | None = None  # the last that roles stand in
-        self.roles_end = 0  # the first thread behind them
+        self.roles_end = 0  # the first thread after them
         self._wide_speller = replace(
             self.speller,
             name=self._widened,
@@ -296,7 +296,7 @@ def _in_registers(op: Copy) -> bool:
 
 
 def is_by_words(op: Op) -> TypeGuard[Copy]:
-    """Whether an operation copies narrow registers, several of which are a register of the machine.
+    """Whether an operation copies narrow registers, several to a machine register.
 
     Copied one by one they are taken out of it and put together again, which compilers do not undo.
     """
@@ -356,7 +356,7 @@ class LocalNames:
         return name
 
     def anew(self, sym: Sym) -> Sym:
-        """A symbol for the same number, of which the compiler does not know that it is."""
+        """A symbol of the same number that the compiler cannot relate to it."""
         known = self.emitter.spell(sym)
         made = Sym(self.name(known), sym.low, sym.high, sym.divisor)
         self.emitter.constant("int", named(made.name), call(self.emitter.dialect.anew, known))

@@ -96,7 +96,7 @@ def beyond(
         kernel: the traced kernel.
         arch: the architecture.
         dialect: the target's spelling, which says how it reduces into memory.
-        others: the target's architectures, of which messages name those that could.
+        others: the target's architectures; messages name those that could run it.
     """
     yield from _launch(kernel, arch)
     yield from _clusters(kernel, arch, others)

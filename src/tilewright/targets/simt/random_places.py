@@ -1,8 +1,8 @@
-"""Which random truth values are functions of a place alone: their index as an integer, not as registers.
+"""Random masks that depend only on an element's place, whose index becomes an integer expression.
 
-The index of an element is computed in a fragment, of coordinates and integers.  Where it can be read back as
-an integer of the coordinates, the emitter writes it into a loop, in which it takes one register; the
-fragments that it was computed in are then read by nobody, and have no text.
+A fragment holds the index of each element, computed from coordinates and integers.  If it can be written as
+an integer expression of the coordinates, the emitter puts this into a loop, where it takes one register.
+Then no operation reads the fragments of the index, and they get no text.
 """
 
 from __future__ import annotations

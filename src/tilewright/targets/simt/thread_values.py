@@ -1,4 +1,4 @@
-"""How one thread walks the values of a distribution: coordinates of the thread, loops, registers."""
+"""One thread's walk over the values of a distribution: its coordinates, loops and registers."""
 
 from __future__ import annotations
 
