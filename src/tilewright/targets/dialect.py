@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from tilewright.dtypes import ALL, DType
+import numpy as np
+
+from tilewright.dtypes import ALL, DType, encoding
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,64 @@ def called_in_names(dtype: DType) -> str:
         ('int', 'uint', 'll')
     """
     return "u" * (dtype.kind == "uint") + ("int" if dtype.bits == 32 else "ll")
+
+
+# ---------------------------------------------------------------- numbers narrower than a byte
+
+
+def integer_of_bits(kind: DType) -> str:
+    """The ``int`` of a packed integer, as an expression of its ``bits``.
+
+    Example:
+        >>> from tilewright.dtypes import ALL
+        >>> integer_of_bits(ALL["i4"])
+        '(int)(bits << 28) >> 28'
+    """
+    rest = 32 - kind.bits
+    return f"(int)(bits << {rest}) >> {rest}" if kind.kind == "int" else f"(int)(bits << {rest} >> {rest})"
+
+
+def float_of_bits(kind: DType, float_of: str) -> tuple[str, str]:
+    """The f32 of a packed float, as an expression of its ``bits``, and a comment.
+
+    Args:
+        kind: the packed float.
+        float_of: start of a call that reinterprets an ``unsigned`` as a ``float``.
+    """
+    form = encoding(kind)
+    shift, up = 32 - kind.bits, 23 - form.fraction
+    return (
+        (
+            f"{float_of}(bits & {form.sign}) << {shift} | (bits & {form.sign - 1}) << {up})"
+            f" * {float_of}{254 - form.bias}u << 23)"
+        ),
+        f"// The exponent of the f32 with these bits is {127 - form.bias} too small.",
+    )
+
+
+def bits_of_float(kind: DType, bits_of: str) -> tuple[str, str]:
+    """The statements that return the bits of a packed float nearest to ``x``, and a comment.
+
+    Args:
+        kind: the packed float.
+        bits_of: start of a call that reinterprets a ``float`` as an ``unsigned``.
+    """
+    sign = encoding(kind).sign
+    numbers = np.arange(sign, dtype=np.uint8).view(kind.numbers).astype(float)
+    middles = ((low + high) / 2 for low, high in pairwise(numbers))
+    passed = [f"!(y {'<' if at % 2 else '<='} {float(middle)!r}f)" for at, middle in enumerate(middles)]
+    rows = [" + ".join(passed[at : at + 5]) for at in range(0, len(passed), 5)]
+    rest = "\n      + ".join(rows)
+    return (
+        f"""\
+  const float y = x < 0 ? -x : x;
+  const unsigned size = {rest};
+  return size | (x == x ? {bits_of}x) >> {32 - kind.bits} & {sign} : 0);""",
+        (
+            "// One more for each middle between two numbers that is passed; ties go to the even one, NaN to "
+            f"{numbers[-1]:g}."
+        ),
+    )
 
 
 # ----------------------------------------------------------------

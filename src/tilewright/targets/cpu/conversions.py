@@ -8,7 +8,15 @@ infinity (e4m3); floats become integers truncated and saturated, NaN as 0.
 from __future__ import annotations
 
 from tilewright.dtypes import FP8, PACKED, DType, bf16, boolean, encoding, f16, f32, f64, i8, i32
-from tilewright.targets.dialect import INTEGER_TYPES, INTEGERS, integer_type, suffix
+from tilewright.targets.dialect import (
+    INTEGER_TYPES,
+    INTEGERS,
+    bits_of_float,
+    float_of_bits,
+    integer_of_bits,
+    integer_type,
+    suffix,
+)
 
 _STORED = {made.name: f"unsigned {'short' if made.bits == 16 else 'char'}" for made in (f16, bf16, *FP8)}
 
@@ -85,35 +93,31 @@ static inline int i32_of_boolean(const bool& x) {
 _PACKED_INTEGERS = tuple(made for made in PACKED if not made.is_float)
 
 
-def _of_packed(kind: DType) -> str:
-    """From the bits of a packed integer."""
-    rest = 32 - kind.bits
-    number = f"(int)(bits << {rest}) >> {rest}" if kind.kind == "int" else f"(int)(bits << {rest} >> {rest})"
-    return f"static inline int i32_of_{kind}(unsigned bits) {{ return {number}; }}"
-
-
-_HALF_BYTES = {
-    **{f"i32_of_{kind}": ((), _of_packed(kind)) for kind in _PACKED_INTEGERS},
-    "f32_of_f4e2m1": (
-        ("bits",),
-        """\
-// The exponent of the f32 with these bits is 126 too small.
-static inline float f32_of_f4e2m1(unsigned bits) {
-  return f32_of_bits((bits & 8) << 28 | (bits & 7) << 22) * f32_of_bits(253u << 23);
-}""",
-    ),
-    "f4e2m1_of_f32": (
-        ("bits",),
-        """\
-// One more for each middle between two numbers that is passed; ties go to the even one, NaN to 6.
-static inline unsigned f4e2m1_of_f32(float x) {
-  const float y = x < 0 ? -x : x;
-  const unsigned size = !(y <= 0.25f) + !(y < 0.75f) + !(y <= 1.25f) + !(y < 1.75f) + !(y <= 2.5f)
-      + !(y < 3.5f) + !(y <= 5.0f);
-  return size | (x == x ? bits_of_f32(x) >> 28 & 8 : 0);
-}""",
-    ),
-}
+def _of_packed(kind: DType) -> dict[str, tuple[tuple[str, ...], str]]:
+    """From the bits of a packed number, and to those of a packed float."""
+    if not kind.is_float:
+        text = f"static inline int i32_of_{kind}(unsigned bits) {{ return {integer_of_bits(kind)}; }}"
+        return {f"i32_of_{kind}": ((), text)}
+    wide, why_wide = float_of_bits(kind, "f32_of_bits(")
+    narrow, why_narrow = bits_of_float(kind, "bits_of_f32(")
+    return {
+        f"f32_of_{kind}": (
+            ("bits",),
+            f"""\
+{why_wide}
+static inline float f32_of_{kind}(unsigned bits) {{
+  return {wide};
+}}""",
+        ),
+        f"{kind}_of_f32": (
+            ("bits",),
+            f"""\
+{why_narrow}
+static inline unsigned {kind}_of_f32(float x) {{
+{narrow}
+}}""",
+        ),
+    }
 
 
 def _widening(kind: DType) -> str:
@@ -208,7 +212,8 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     found: dict[str, tuple[tuple[str, ...], str]] = {name: ((), text) for name, text in TYPEDEFS.items()}
     found["bits"] = ((), _BITS)
     found["i32_of_boolean"] = ((), _TRUTH)
-    found |= _HALF_BYTES
+    for kind in sorted(PACKED, key=lambda made: made.is_float):
+        found |= _of_packed(kind)
     found["odd_f32_of_f64"] = (("bits",), _ODD)
     for kind in (made for made in INTEGERS if made.bits == 64):
         found[f"odd_f32_of_{kind.name}"] = (("odd_f32_of_f64",), _odd_of_integer(kind))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from tilewright.dtypes import FP8, DType, Encoding, boolean, encoding, f32, f64, i8, i32, limits
+from tilewright.dtypes import FP8, PACKED, DType, Encoding, boolean, encoding, f32, f64, i8, i32, limits
 from tilewright.errors import DTypeError
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.symbolic.expr import add, mul
@@ -25,14 +25,14 @@ from tilewright.threads.registers import indexed
 
 
 def spelled(kind: DType) -> str:
-    """What functions and types of the text call a float of 8 bits.
+    """Name of a float of at most 8 bits in functions and types of the text.
 
     Example:
         >>> from tilewright.dtypes import f8e4m3fnuz
         >>> spelled(f8e4m3fnuz)
         'e4m3fnuz'
     """
-    return kind.name.removeprefix("f8")
+    return kind.name.removeprefix(f"f{kind.bits}")
 
 
 def widening(kind: DType) -> str:
@@ -117,8 +117,7 @@ NEEDS = {name: (f"{name.removeprefix('float_to_').removesuffix('_to_float')}_t",
 NARROW = {
     "f16": "half",
     "bf16": "bf16",
-    **{made.name: spelled(made) for made in FP8},
-    "f4e2m1": "e2m1",
+    **{made.name: spelled(made) for made in (*FP8, *PACKED) if made.is_float},
 }
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
 

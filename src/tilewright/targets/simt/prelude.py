@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilewright.dtypes import FP8, PACKED, DType, f32, f64
 from tilewright.functions import philox
 from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
-from tilewright.targets.dialect import INTEGER_TYPES
+from tilewright.targets.dialect import INTEGER_TYPES, bits_of_float, float_of_bits, integer_of_bits
 from tilewright.targets.simt import conversion
 from tilewright.targets.simt.conversion import spelled
 
@@ -39,14 +39,29 @@ TYPES = {
 """Storage types without arithmetic."""
 
 
-def _of_packed(kind: DType) -> str:
-    """From the bits of a packed integer, whose sign is the first one."""
-    rest = 32 - kind.bits
-    number = f"(int)(bits << {rest}) >> {rest}" if kind.kind == "int" else f"(int)(bits << {rest} >> {rest})"
-    return f"""
+def _of_packed(kind: DType) -> dict[str, str]:
+    """From the bits of a packed number, and to those of a packed float."""
+    if not kind.is_float:
+        return {
+            f"{kind}_to_int": f"""
 DEVICE int {kind}_to_int(unsigned bits) {{
-  return {number};
+  return {integer_of_bits(kind)};
 }}"""
+        }
+    name = spelled(kind)
+    (wide, why_wide), (narrow, why_narrow) = float_of_bits(kind, "FLOAT_OF("), bits_of_float(kind, "BITS_OF(")
+    return {
+        f"{name}_to_float": f"""
+DEVICE float {name}_to_float(unsigned bits) {{
+  {why_wide}
+  return {wide};
+}}""",
+        f"float_to_{name}": f"""
+DEVICE unsigned float_to_{name}(float x) {{
+  {why_narrow}
+{narrow}
+}}""",
+    }
 
 
 CONVERSIONS = {
@@ -71,20 +86,11 @@ DEVICE float e4m3_to_float(e4m3_t x) {
 DEVICE float e5m2_to_float(e5m2_t x) {
   return half_to_float(half_t{(unsigned short)(x.bits << 8)});
 }""",
-    **{f"{made}_to_int": _of_packed(made) for made in PACKED if not made.is_float},
-    "e2m1_to_float": """
-DEVICE float e2m1_to_float(unsigned bits) {
-  // The exponent of the f32 with these bits is 126 too small.
-  return FLOAT_OF((bits & 8) << 28 | (bits & 7) << 22) * FLOAT_OF(253u << 23);
-}""",
-    "float_to_e2m1": """
-DEVICE unsigned float_to_e2m1(float x) {
-  // One more for each middle between two numbers that is passed; ties go to the even one, NaN to 6.
-  const float y = x < 0 ? -x : x;
-  const unsigned size = !(y <= 0.25f) + !(y < 0.75f) + !(y <= 1.25f) + !(y < 1.75f) + !(y <= 2.5f)
-      + !(y < 3.5f) + !(y <= 5.0f);
-  return size | (x == x ? BITS_OF(x) >> 28 & 8 : 0);
-}""",
+    **{
+        name: text
+        for made in sorted(PACKED, key=lambda one: one.is_float)
+        for name, text in _of_packed(made).items()
+    },
     "negated": """
 template <class T>
 DEVICE T negated(T x) {
