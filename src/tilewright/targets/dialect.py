@@ -113,6 +113,30 @@ def called_in_names(dtype: DType) -> str:
     return "u" * (dtype.kind == "uint") + ("int" if dtype.bits == 32 else "ll")
 
 
+def shifts(left: str, right: str, qualifiers: str) -> dict[str, str]:
+    """C++ functions that shift an integer; a count outside its bits shifts all of them out.
+
+    Args:
+        left: name of the shift to the left.
+        right: name of the shift to the right, which keeps the sign.
+        qualifiers: of a function.
+    """
+    ends = {
+        left: "(T)((unsigned long long)a << count) : (T)0",
+        right: "(T)(a >> count) : (T)(a < 0 ? -1 : 0)",
+    }
+    return {
+        name: f"""\
+template <class T>
+{qualifiers} T {name}(T a, T count) {{
+  // A count outside of the bits shifts all of them out.
+  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
+  return inside ? {end};
+}}"""
+        for name, end in ends.items()
+    }
+
+
 # ---------------------------------------------------------------- numbers narrower than a byte
 
 

@@ -10,7 +10,7 @@ from tilewright.functions.formulas import FORMULAS, Formulas
 from tilewright.functions.function import horner
 from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
 from tilewright.targets.cpu.conversions import STORAGE
-from tilewright.targets.dialect import INTEGERS, integer_type, unsigned_type
+from tilewright.targets.dialect import INTEGERS, integer_type, shifts, unsigned_type
 
 Snippet = tuple[tuple[str, ...], str]
 """The functions that a C++ function calls, and its text."""
@@ -76,24 +76,6 @@ _ACTIVATIONS: dict[str, Snippet] = {
     "gelu_tanh_f64": _share("gelu_tanh", "f64", "double", horner("z", GELU_TANH)),
 }
 """Activations, for vectors and so without a branch."""
-
-_SHIFTS = {
-    "shift_left": """\
-template <class T>
-static inline T shift_left(T a, T count) {
-  // A count outside of the bits shifts all of them out.
-  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
-  return inside ? (T)((unsigned long long)a << count) : (T)0;
-}""",
-    "shift_right": """\
-template <class T>
-static inline T shift_right(T a, T count) {
-  // A count outside of the bits shifts all of them out.
-  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
-  return inside ? (T)(a >> count) : (T)(a < 0 ? -1 : 0);
-}""",
-}
-
 
 _WIDE = tuple(made for made in INTEGERS if made.bits >= 32)
 """Integers that compute in their own type."""
@@ -189,7 +171,7 @@ def _calls(name: str) -> tuple[str, ...]:
 _DIVISION: dict[str, Snippet] = {
     name: (_calls(name), text)
     for name, text in {
-        **_SHIFTS,
+        **shifts("shift_left", "shift_right", "static inline"),
         **{name: text for kind in _WIDE for name, text in _of_integers(kind).items()},
         **_of_floats("f32", "float", "unsigned", 23, 8),
         **_of_floats("f64", "double", "unsigned long long", 52, 11),

@@ -59,26 +59,15 @@ DEVICE float fast_reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }""",
-    "max_or_nan": """
-template <class T>
-DEVICE T max_or_nan(T a, T b) {
-  return a > b || a != a ? a : b;
-}
-DEVICE float max_or_nan(float a, float b) {
+    **{
+        name: f"""{text}
+DEVICE float {name}(float a, float b) {{
   float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  asm("{name[:3]}.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
-}""",
-    "min_or_nan": """
-template <class T>
-DEVICE T min_or_nan(T a, T b) {
-  return a < b || a != a ? a : b;
-}
-DEVICE float min_or_nan(float a, float b) {
-  float y;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-}""",
+}}"""
+        for name, text in prelude.EXTREMES.items()
+    },
     "round_to_tf32": """
 // As cvt.rna.tf32.f32, in as many instructions; but what that makes infinite is cut off, and so are NaNs,
 // of which those whose upper bits are zero become infinite.
@@ -149,41 +138,40 @@ DEVICE void async_wait() {
 }
 
 
-def _ldmatrix(count: int, transposed: bool) -> str:
-    """Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix"."""
-    name = f"ldmatrix_x{count}{'_trans' if transposed else ''}"
-    form = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
-    outputs = ", ".join(f'"=r"(r[{i}])' for i in range(count))
-    names = ", ".join(f"%{i}" for i in range(count))
-    return f"""
-DEVICE void {name}(void* to, const void* from) {{
+def _matrices(count: int, transposed: bool) -> dict[str, str]:
+    """Load and store of 8 x 8 matrices.
+
+    Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix",
+    "Warp-level matrix store instruction: stmatrix".
+    """
+    name, form = f"x{count}" + "_trans" * transposed, f"m8n8.x{count}" + ".trans" * transposed
+    loaded, stored = (", ".join(f'"{kind}"(r[{i}])' for i in range(count)) for kind in ("=r", "r"))
+    to, of = (", ".join(f"%{first + i}" for i in range(count)) for first in (0, 1))
+    return {
+        f"ldmatrix_{name}": f"""
+DEVICE void ldmatrix_{name}(void* to, const void* from) {{
   unsigned* r = (unsigned*)to;
   const unsigned shared = __cvta_generic_to_shared(from);
-  asm volatile("{form} {{{names}}}, [%{count}];"
-               : {outputs} : "r"(shared) : "memory");
-}}"""
-
-
-def _stmatrix(count: int, transposed: bool) -> str:
-    """Source: PTX ISA, "Warp-level matrix store instruction: stmatrix"."""
-    name = f"stmatrix_x{count}{'_trans' if transposed else ''}"
-    form = f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
-    inputs = ", ".join(f'"r"(r[{i}])' for i in range(count))
-    names = ", ".join(f"%{i + 1}" for i in range(count))
-    return f"""
-DEVICE void {name}(void* to, const void* from) {{
+  asm volatile("ldmatrix.sync.aligned.{form}.shared.b16 {{{to}}}, [%{count}];"
+               : {loaded} : "r"(shared) : "memory");
+}}""",
+        f"stmatrix_{name}": f"""
+DEVICE void stmatrix_{name}(void* to, const void* from) {{
   const unsigned* r = (const unsigned*)from;
   const unsigned shared = __cvta_generic_to_shared(to);
-  asm volatile("{form} [%0], {{{names}}};"
-               ::"r"(shared), {inputs} : "memory");
-}}"""
+  asm volatile("stmatrix.sync.aligned.{form}.shared.b16 [%0], {{{of}}};"
+               ::"r"(shared), {stored} : "memory");
+}}""",
+    }
 
 
 _MATRICES = {
-    f"{way}matrix_x{count}{'_trans' if transposed else ''}": write(count, transposed)
-    for way, write in (("ld", _ldmatrix), ("st", _stmatrix))
+    name: text
+    for way in ("ld", "st")
     for count in (1, 2, 4)
     for transposed in (False, True)
+    for name, text in _matrices(count, transposed).items()
+    if name.startswith(way)
 }
 
 

@@ -113,16 +113,7 @@ DEVICE float fast_reciprocal(float x) {
   // Within a unit in the last place.
   return __builtin_amdgcn_rcpf(x);
 }""",
-    "max_or_nan": """
-template <class T>
-DEVICE T max_or_nan(T a, T b) {
-  return a > b || a != a ? a : b;
-}""",
-    "min_or_nan": """
-template <class T>
-DEVICE T min_or_nan(T a, T b) {
-  return a < b || a != a ? a : b;
-}""",
+    **prelude.EXTREMES,
     "max": """
 template <class T>
 DEVICE T max(T a, T b) {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilewright.dtypes import FP8, PACKED, DType, f32, f64
 from tilewright.functions import philox
 from tilewright.functions.table import GELU, GELU_TANH, LOWEST, SILU_SLOPE
-from tilewright.targets.dialect import INTEGER_TYPES, bits_of_float, float_of_bits, integer_of_bits
+from tilewright.targets.dialect import INTEGER_TYPES, bits_of_float, float_of_bits, integer_of_bits, shifts
 from tilewright.targets.simt import conversion
 from tilewright.targets.simt.conversion import spelled
 
@@ -105,6 +105,16 @@ DEVICE T clamp(T x, T low, T high) {
 }
 """Between those and ``float``, given ``half_to_float``, by which two floats of 8 bits are widened."""
 
+EXTREMES = {
+    f"{name}_or_nan": f"""
+template <class T>
+DEVICE T {name}_or_nan(T a, T b) {{
+  return a {sign} b || a != a ? a : b;
+}}"""
+    for name, sign in (("max", ">"), ("min", "<"))
+}
+"""The greater or lesser of two numbers, or NaN; dialects place it among their conversions."""
+
 MOVES = {
     "load_if": """
 template <class Word>
@@ -183,20 +193,7 @@ DEVICE T floor_remainder(T a, T b) {
   const T rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }""",
-    "shifted_left": """
-template <class T>
-DEVICE T shifted_left(T a, T count) {
-  // A count outside of the bits shifts all of them out.
-  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
-  return inside ? (T)((unsigned long long)a << count) : (T)0;
-}""",
-    "shifted_right": """
-template <class T>
-DEVICE T shifted_right(T a, T count) {
-  // A count outside of the bits shifts all of them out.
-  const bool inside = count >= 0 && count < (T)(8 * sizeof(T));
-  return inside ? (T)(a >> count) : (T)(a < 0 ? -1 : 0);
-}""",
+    **{name: f"\n{text}" for name, text in shifts("shifted_left", "shifted_right", "DEVICE").items()},
 }
 
 
