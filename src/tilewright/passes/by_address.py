@@ -127,7 +127,17 @@ def deal_by_address(kernel: Kernel, arch: Arch) -> Passed:
     dealt, notes = _dealt(kernel, arch, {})
     if apart := _read_apart(dealt):
         dealt, notes = _dealt(kernel, arch, apart)
-    return _with_counts(dealt), notes
+    # Make waits count accesses; drop waits and groups if no copy is asynchronous.
+    counts = iter(accesses_under_way(dealt))
+    are_there = any(is_in_background(op) for op in dealt.walk())
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if isinstance(op, AsyncWait):
+            count = next(counts)
+            return (replace(op, accesses=count),) if are_there else ()
+        return () if isinstance(op, AsyncCommit) and not are_there else None
+
+    return rewrite_kernel(dealt, change), notes
 
 
 def _dealt(kernel: Kernel, arch: Arch, refused: Mapping[str, str]) -> Passed:
@@ -276,17 +286,3 @@ def _read_apart(kernel: Kernel) -> dict[str, str]:
         and not any(isinstance(event, Op) and found.is_met(event) for event in found.events)
     ]
     return {found.tensor.name: f"no barrier stands where {found}" for found in unmet}
-
-
-def _with_counts(kernel: Kernel) -> Kernel:
-    """Make waits count accesses; drop waits and groups if no copy is asynchronous."""
-    counts = iter(accesses_under_way(kernel))
-    are_there = any(is_in_background(op) for op in kernel.walk())
-
-    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
-        if isinstance(op, AsyncWait):
-            count = next(counts)
-            return (replace(op, accesses=count),) if are_there else ()
-        return () if isinstance(op, AsyncCommit) and not are_there else None
-
-    return rewrite_kernel(kernel, change)

@@ -59,6 +59,11 @@ class PathStep:
     block: Block
     at: int
 
+    @property
+    def op(self) -> Op:
+        """That operation."""
+        return self.block.ops[self.at]
+
 
 @dataclass(frozen=True, eq=False)
 class AccessingOp:

@@ -45,7 +45,7 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
         run = runs.get(id(op), (op,))
         if op is not run[0]:
             return ()  # the first multiply of the run emitted the loop for all
-        depth, extent = max(map(step_depth, run)), _depth(op.a)
+        depth, extent = max(map(step_depth, run)), depth_of(op.a)
         if extent == depth:
             return _step(run, rewriter, extent, None)
         index = loop_index(rewriter.names.unique("k_step"), 0, extent // depth, 1)
@@ -61,7 +61,7 @@ def _runs(block: Block) -> Iterator[tuple[Mma, ...]]:
     for fits, ops in groupby(block.ops, _is_shallow):
         run = tuple(op for op in ops if isinstance(op, Mma))
         operands = [operand for op in run for operand in (op.a, op.b)]
-        alike = len({(op.mma, _depth(op.a)) for op in run}) == 1
+        alike = len({(op.mma, depth_of(op.a)) for op in run}) == 1
         if fits and alike and len({*operands}) < len(operands):
             yield run
     for op in block.ops:
@@ -90,7 +90,7 @@ def step_depth(op: Mma) -> int:
     Args:
         op: a matrix multiply with an operand in shared memory.
     """
-    depth, extent = op.mma.tile[2], _depth(op.a)
+    depth, extent = op.mma.tile[2], depth_of(op.a)
     if depth > 1:
         return depth
     widths = [
@@ -138,7 +138,8 @@ def loaded_as(op: Mma, operand: Value, depth: int, view: View | None = None) -> 
     return replace(spread, values=(Mode(width, 1, 1), *values, *further))
 
 
-def _depth(operand: Value) -> int:
+def depth_of(operand: Value) -> int:
+    """Return the extent of K of an operand of a multiply."""
     shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
     assert isinstance(shape[1], int)
     return shape[1]

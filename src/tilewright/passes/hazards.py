@@ -247,7 +247,15 @@ class _AccessPair:
         low = -(-sym.low // unit) * unit
         if self._shifts_alike(sym, unit):
             return (low,)
-        period = math.lcm(unit, *self._periods(sym))
+        divisors = {
+            part.right
+            for side in self.sides
+            for place in side.places
+            for part in parts(place)
+            if isinstance(part, Mod | FloorDiv) and isinstance(part.right, int) and sym in symbols(part.left)
+        }
+        most = math.prod(divisors)
+        period = math.lcm(unit, *([most] if most <= MOST_CASES else divisors))
         most = MOST_CASES * unit
         if period <= most and self._shifts_alike(sym, period):
             high = low + period
@@ -260,17 +268,6 @@ class _AccessPair:
         """Return whether all positions of both accesses change by the same amount when a symbol grows."""
         one, other = (side.shift(sym, by) for side in self.sides)
         return one == other and all(isinstance(step, int) for step in one)
-
-    def _periods(self, sym: Sym) -> set[int]:
-        """Return the known divisors of a symbol."""
-        found = set()
-        for side in self.sides:
-            for place in side.places:
-                for part in parts(place):
-                    divides = isinstance(part, Mod | FloorDiv) and isinstance(part.right, int)
-                    if divides and sym in symbols(part.left):
-                        found.add(part.right)
-        return {math.prod(found)} if math.prod(found) <= MOST_CASES else found
 
     def _is_tiled(self) -> bool:
         """Return whether both are tiles of one grid: each starts at a multiple of an extent and fits it."""

@@ -83,7 +83,13 @@ class Rewriter:
         """Return the replacement of an operation."""
         old = {value.name: value for value in op.results if isinstance(value, Value)}
         if isinstance(op, For):
-            rebuilt: Op = self._loop(op)
+            start, stop = self.rebuild(op.start), self.rebuild(op.stop)
+            index = op.index
+            if (start, stop) != (op.start, op.stop):
+                index = loop_index(index.name, start, stop, op.step)
+                self.symbols[op.index] = index
+            body = self.block(op.body)
+            rebuilt: Op = replace(op, index=index, start=start, stop=stop, body=body)
         else:
             kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name != "location"}
             defined = {name for name, role in op.roles.items() if role == "defines"}
@@ -119,15 +125,6 @@ class Rewriter:
         made = make(type(op), old.name, op.location, **attributes)
         [self.symbols[old]] = made.results
         return made
-
-    def _loop(self, op: For) -> For:
-        start, stop = self.rebuild(op.start), self.rebuild(op.stop)
-        index = op.index
-        if (start, stop) != (op.start, op.stop):
-            index = loop_index(index.name, start, stop, op.step)
-            self.symbols[op.index] = index
-        body = self.block(op.body)
-        return replace(op, index=index, start=start, stop=stop, body=body)
 
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

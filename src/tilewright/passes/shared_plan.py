@@ -40,12 +40,10 @@ from tilewright.ir.ops import (
     Shared,
 )
 from tilewright.ir.types import Value
+from tilewright.passes.effects import PathStep
 from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
-
-PathStep = tuple[Op | None, Block, int]
-"""One level on the path to an operation: the enclosing operation, its block, and the index in that block."""
 
 
 def plan_shared(kernel: Kernel) -> Passed:
@@ -112,33 +110,29 @@ class Life:
 
     def operations(self) -> Iterator[Op]:
         """The operations that use the tensor."""
-        for way in self.uses:
-            _, block, place = way[-1]
-            yield block.ops[place]
+        return (way[-1].op for way in self.uses)
 
     @property
     def beside_threads(self) -> bool:
         """Whether engines that a barrier does not wait for use the tensor."""
-        return any(_is_beside_threads(op) for op in self.operations())
+        return any(
+            isinstance(op, MmaAsync)
+            or (isinstance(op, Copy) and (op.engine == "bulk" or op.completion == "barrier"))
+            for op in self.operations()
+        )
 
 
 def _uses(
     block: Block, value: Value, way: tuple[PathStep, ...], around: Op | None
 ) -> Iterator[tuple[PathStep, ...]]:
     for place, op in enumerate(block.ops):
-        here = (*way, (around, block, place))
+        here = (*way, PathStep(around, block, place))
         # Making a view is not a use. The operations that access its rows read the index.
         is_view = isinstance(op, Reshape | Partition | Gather)
         if not is_view and any(v.buffer is value for v in (*op.operands, *op.read)):
             yield here
         for region in op.regions:
             yield from _uses(region, value, here, op)
-
-
-def _is_beside_threads(op: Op) -> bool:
-    if isinstance(op, Copy):
-        return op.engine == "bulk" or op.completion == "barrier"
-    return isinstance(op, MmaAsync)
 
 
 def _is_grouped(op: Op, value: Value) -> bool:
@@ -163,12 +157,12 @@ def may_share(one: Life, other: Life, met: frozenset[int]) -> bool:
         return True
     common = _common([*one.uses, *other.uses])
     depth = len(common)
-    around = [step[0] for step in one.uses[0][: depth + 1]]
-    block = one.uses[0][depth][1]
-    first, second = ([way[depth][2] for way in life.uses] for life in (one, other))
+    around = [step.owner for step in one.uses[0][: depth + 1]]
+    block = one.uses[0][depth].block
+    first, second = ([way[depth].at for way in life.uses] for life in (one, other))
     if min(first) > min(second):
         one, other, first, second = other, one, second, first
-    if max(first) >= min(second) or any(way[depth][1] is not block for way in (*one.uses, *other.uses)):
+    if max(first) >= min(second) or any(way[depth].block is not block for way in (*one.uses, *other.uses)):
         return False
     between = range(max(first) + 1, min(second))
     if not _separated(block, one, other, max(first), between, met):
@@ -185,10 +179,10 @@ def _common(ways: Sequence[tuple[PathStep, ...]]) -> tuple[PathStep, ...]:
     shortest = min(len(way) for way in ways) - 1
     count = 0
     while count < shortest and all(
-        way[count][1] is ways[0][count][1]
-        and way[count][2] == ways[0][count][2]
+        way[count].block is ways[0][count].block
+        and way[count].at == ways[0][count].at
         # Two regions of one operation are two blocks.
-        and way[count + 1][1] is ways[0][count + 1][1]
+        and way[count + 1].block is ways[0][count + 1].block
         for way in ways
     ):
         count += 1

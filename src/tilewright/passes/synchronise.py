@@ -57,12 +57,18 @@ def cheapest_cover(
     chosen: list[PointType] = []
     while left:
         serves = _undominated(left, cost, best)
-        alone = [point for points in left if len(kept := points & serves.keys()) == 1 for point in kept]
+        alone = [point for points in left if len(left_in := points & serves.keys()) == 1 for point in left_in]
         worth = {point: len(serves[point]) / cost(point) for point in alone or serves}
         point = best([point for point, value in worth.items() if value == max(worth.values())])
         chosen.append(point)
         left = [points for points in left if point not in points]
-    return _pruned(chosen, wanted, cost)
+    # Drop chosen points that the others make unnecessary, the most expensive first.
+    needed = list(chosen)
+    for point in sorted(chosen, key=cost, reverse=True):
+        others = [other for other in needed if other != point]
+        if all(points.intersection(others) for points in wanted):
+            needed = others
+    return needed
 
 
 def _undominated(
@@ -83,18 +89,6 @@ def _undominated(
             for others, other_price in alike
         )
     }
-
-
-def _pruned(
-    chosen: Sequence[PointType], sets: Sequence[frozenset[PointType]], cost: Callable[[PointType], float]
-) -> list[PointType]:
-    """Drop chosen points that the others make unnecessary, the most expensive first."""
-    kept = list(chosen)
-    for point in sorted(chosen, key=cost, reverse=True):
-        others = [other for other in kept if other != point]
-        if all(points.intersection(others) for points in sets):
-            kept = others
-    return kept
 
 
 # ---------------------------------------------------------------- groups of copies
@@ -301,7 +295,13 @@ class _Plan:
 
     def __init__(self, kernel: Kernel) -> None:
         self.spots = dict(_spots(kernel.body, 0, iter(range(10**9))))
-        self.useful = {p for p, spot in self.spots.items() if spot.op and _is_useful(spot.op, kernel.lanes)}
+        # A barrier before such an operation can order something that one after it cannot.
+        self.useful = {
+            point
+            for point, spot in self.spots.items()
+            for each in (Block((spot.op,)).walk() if spot.op else ())
+            if isinstance(each, Barrier) or any(accesses(each, kernel.lanes))
+        }
         found = hazards(kernel)
         copied = [hazard for hazard in found if hazard.in_background]
         first = {h.before: h for h in sorted(copied, key=lambda h: len(h.events), reverse=True)}
@@ -377,11 +377,6 @@ class _Plan:
 
 def _line(op: Op) -> str:
     return "an unknown line" if op.location is None else str(op.location.frame)
-
-
-def _is_useful(op: Op, lanes: int) -> bool:
-    """Return whether a barrier before an operation can order something that one after it cannot."""
-    return any(isinstance(each, Barrier) or any(accesses(each, lanes)) for each in Block((op,)).walk())
 
 
 def _spots(block: Block, loops: int, count: Iterator[int]) -> Iterator[tuple[Point, _Spot]]:

@@ -12,10 +12,9 @@ from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Gather, Op
 from tilewright.ir.types import Value
-from tilewright.symbolic.nodes import Element, Sym
+from tilewright.symbolic.nodes import Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, split_elements
-from tilewright.targets.reference.agents import Actor
-from tilewright.targets.reference.checker import ROW_TWICE, Checker
+from tilewright.targets.reference.checker import ROW_TWICE, Batch, Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import WarpFootprint
 from tilewright.targets.reference.memory import Storage
@@ -68,46 +67,35 @@ class Gathers:
     ) -> None:
         buffer = warp.block.buffers[gather.index.buffer]
         at, lanes = np.unique(np.stack(wanted), axis=1) if len(wanted[0]) else wanted
-        lanes = lanes.astype(np.int16)
         site = checker.site(op, gather.index, "read")
+        batch = Batch(warp.agent, site, buffer, at, lanes.astype(np.int16))
         outside = buffer.outside(at)
         if outside.any():
-            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
-            missing = at[outside], lanes[outside]
-            checker.defect(Kind.OUT_OF_BOUNDS, warp.agent, site, buffer, *missing, reason)
-        at, lanes = at[~outside], lanes[~outside]
-        checker.reads(warp.agent, site, buffer, at, lanes)
+            checker.outside(batch.only(outside))
+        batch = batch.only(~outside)
+        checker.reads(batch)
         if gather.padded:
             return
         extent = warp.int(gather.source.tensor.shape[gather.dim])
-        rows = buffer.elements[at].astype(np.int64)
+        found = buffer.elements[batch.at]
+        rows = found.astype(np.int64)
         strange = (rows < 0) | (rows >= extent)
         if strange.any():
             reason = (
-                f"row {buffer.elements[at[strange][0]]} of {gather.source}, of {extent} along dimension "
+                f"row {found[strange][0]} of {gather.source}, of {extent} along dimension "
                 f"{gather.dim}, reads as other= says and is not written; if that is meant, say "
                 f"rows({gather.index}, padded=True)"
             )
-            checker.defect(Kind.RANGE, warp.agent, site, buffer, at[strange], lanes[strange], reason)
+            checker.defect(Kind.RANGE, batch.only(strange), reason)
 
-    def once(
-        self,
-        checker: Checker,
-        agent: Actor,
-        access: tuple[int, Value, Storage],
-        at: Array,
-        lanes: Array,
-    ) -> tuple[Array, Array]:
-        """The elements that a warp writes, each once; those of rows that are chosen twice are found."""
-        site, value, buffer = access
-        if not self.chooses(value):
-            return at, lanes
-        found, first, counts = np.unique(at, return_index=True, return_counts=True)
-        again = np.isin(at, found[counts > 1])
+    def once(self, checker: Checker, batch: Batch) -> Batch:
+        """Return the elements that a warp writes, each once; rows that are chosen twice are reported."""
+        found, first, counts = np.unique(batch.at, return_index=True, return_counts=True)
+        again = np.isin(batch.at, found[counts > 1])
         again[first] = False
         if again.any():
-            checker.defect(Kind.DUPLICATE, agent, site, buffer, at[again], lanes[again], ROW_TWICE)
-        return at[first], lanes[first]
+            checker.defect(Kind.DUPLICATE, batch.only(again), ROW_TWICE)
+        return batch.only(first)
 
 
 def _integers(buffer: Storage, at: Any) -> Any:
@@ -122,39 +110,45 @@ def _integers(buffer: Storage, at: Any) -> Any:
 # ---------------------------------------------------------------- shared memory of other blocks
 
 
-def owning_block(warp: Warp, value: Value) -> BlockState | None:
-    """The block whose memory a tensor lies in; None if the cluster has none of that rank."""
-    if value.tensor.block is None:
+def block_of(warp: Warp, rank: Int | None) -> BlockState | None:
+    """Return the block of a rank in a warp's cluster, or None if there is none; rank None: the warp's own."""
+    if rank is None:
         return warp.block
-    rank, blocks = warp.int(value.tensor.block), warp.block.cluster.blocks
-    return blocks[rank] if 0 <= rank < len(blocks) else None
+    number, blocks = warp.int(rank), warp.block.cluster.blocks
+    return blocks[number] if 0 <= number < len(blocks) else None
 
 
 def buffer_of(warp: Warp, value: Value) -> Storage | None:
-    """The memory of a tensor; None if the cluster has no block of that rank."""
-    block = owning_block(warp, value)
+    """Return the memory of a tensor; None if the cluster has no block of that rank."""
+    block = block_of(warp, value.tensor.block)
     return None if block is None else block.buffers[value.buffer]
+
+
+def accessed_block(checker: Checker, warp: Warp, op: Op, rank: Int | None, action: str) -> BlockState | None:
+    """Return the block of a rank in a warp's cluster; report a rank that does not exist."""
+    block = block_of(warp, rank)
+    if block is None and rank is not None:
+        last = len(warp.block.cluster.blocks) - 1
+        reason = f"rank {warp.int(rank)} in a cluster of the ranks 0 to {last}"
+        checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, action)
+    return block
 
 
 def accessed_buffer(
     checker: Checker, warp: Warp, op: Op, value: Value, action: str, check: bool
 ) -> Storage | None:
-    """The memory of a tensor that a warp accesses; another block must have begun, and must not have ended.
+    """Return the memory of a tensor that a warp accesses; report another block that may not have begun.
 
     Args:
         checker: where findings go.
-        warp: who accesses.
+        warp: the warp.
         op: the operation.
         value: the tensor.
         action: ``"read"`` or ``"write"``.
-        check: whether hazards are looked for.
+        check: whether to look for hazards.
     """
-    block = owning_block(warp, value)
+    block = accessed_block(checker, warp, op, value.tensor.block, action)
     if block is None:
-        assert value.tensor.block is not None, "a block has its own memory"
-        rank, last = warp.int(value.tensor.block), len(warp.block.cluster.blocks) - 1
-        reason = f"rank {rank} in a cluster of the ranks 0 to {last}"
-        checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, action)
         return None
     found = block.buffers[value.buffer]
     if block is not warp.block and check:

@@ -1,13 +1,13 @@
-"""Who accesses memory, and what orders the accesses: agents, their clocks, and the log of events.
+"""Agents, which access memory, their vector clocks, and the log of their accesses.
 
-Happens-before is kept with vector clocks.  Every agent has a *time*; an access carries its agent's time, and
+Vector clocks record happens-before.  Every agent has a *time*; an access carries its agent's time, and
 it comes before another access if the other's agent has since learnt of that time.  What an agent has learnt
 depends on how far a completion reaches, its `Visibility`: a thread that waited for its own copy knows of it
 before the other lanes of its warp do, and these before the rest of the block.
 
-Whether a step certainly comes after another one is a weaker question than whether it sees what the other
-wrote: bytes of a bulk copy arrive after the copy was issued, and tell nothing of what its issuer wrote.
-Barriers count by the former; `Actor.order` has it.
+A step may certainly come after another one and yet not see what the other wrote: bytes of a bulk copy arrive
+after the copy was issued, but tell nothing about the writes of its issuer.  Barriers count by this weaker
+order, which is in `Actor.order`.
 
 An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and those that
 work through another proxy than their issuer come after what the issuer's clocks for that know, one for each
@@ -26,7 +26,7 @@ from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import FENCED
 
 WHOLE_WARP = -1
-"""The lane of accesses that all lanes of a warp make together, each for the others: it is no lane's own."""
+"""The lane number of an access that all lanes of a warp make together, each for the others."""
 
 
 class Proxy(Enum):
@@ -37,22 +37,22 @@ class Proxy(Enum):
 
 
 class Visibility(IntEnum):
-    """How far what an agent has learnt reaches."""
+    """The lanes and accesses to which an agent's knowledge of another agent's time applies."""
 
     LANE = 0
-    """Known to each lane for its own accesses."""
+    """Each lane knows of its own accesses."""
     FIRST = 1
-    """Known to all lanes, of accesses by the first lane of whatever warp: what one thread could tell."""
+    """All lanes know of accesses by the first lane of any warp: one thread could tell them."""
     BLOCK = 2
-    """Known to all lanes, of whatever lane the access was."""
+    """All lanes know of accesses by any lane."""
 
 
 @dataclass(eq=False)
 class Clocks:
-    """Per scope, the latest time of every agent of a group that is known to have passed.
+    """The latest time of each agent of a group that is known to have passed, for each visibility.
 
-    ``known`` has shape (scopes, agents).  What is known to all is known to each lane.  ``others`` has the
-    times of the agents of other groups, by the group: signals told of them, and all lanes know.
+    ``known`` has shape (visibilities, agents).  Each lane knows what all lanes know.  ``others`` has the
+    times of the agents of other groups, by the group; signals tell them, and all lanes know them.
     """
 
     known: Array
@@ -60,40 +60,40 @@ class Clocks:
 
     @staticmethod
     def of(agents: int) -> Clocks:
-        """Clocks that know of nothing."""
+        """Return clocks that know of nothing."""
         return Clocks(np.zeros((len(Visibility), agents), np.int64))
 
     def learn(self, other: Clocks) -> None:
-        """Join what other clocks know, at every scope."""
+        """Join what other clocks know."""
         np.maximum(self.known, other.known, out=self.known)
         learn_others(self.others, other.others)
 
 
 @dataclass(eq=False)
 class Actor:
-    """One actor: a warp, the asynchronous copies that a warp issued, a bulk copy, the MMAs of a warpgroup.
+    """An agent: a warp, the asynchronous copies of a warp, a bulk copy, or the MMAs of a warpgroup.
 
     Args:
         slot: its index in the clocks of its group.
         home: the slot of the warp whose lanes it serves.
         block: the block's index in the grid, x first.
         warp: the warp's index in its block.
-        name: what messages call it.
-        clocks: what its accesses come after.
+        name: its name in messages.
+        clocks: the times that its accesses come after.
         proxy: the path of its accesses.
         time: its own clock.
         issues: what asynchronous operations through the other proxy come after, by the memory that they
             access: those that a warp issues, or this one.
         every: for a warp: all its clocks in one, its own and those of ``issues``; of shape
-            (clocks, scopes, agents).
-        order: for a warp: the time of every agent that has certainly passed when it comes here, in whatever
-            schedule; of a transaction barrier, the number of completed phases.
-        issuer: for such an operation: the clocks of the warp that issued it.
-        missing: for what runs in the background: the wait that nobody made, in words.
-        shown: what would show others that it was waited for.
+            (clocks, visibilities, agents).
+        order: for a warp: the time of every agent that has certainly passed in every schedule when the warp
+            comes here; for a transaction barrier, the number of completed phases.
+        issuer: for an operation in the background: the clocks of the warp that issued it.
+        missing: for an operation in the background: the missing wait, in words.
+        shown: the synchronisation that would tell other threads of that wait, in words.
         rank: the rank of its block in its cluster; None without clusters.
         group: the number of its group, of agents that share clocks.
-        seen: the signals that it comes after, as a set of bits.
+        seen: the signals that it comes after, as bits of an integer.
     """
 
     slot: int
@@ -119,20 +119,20 @@ class Actor:
 
     @property
     def in_background(self) -> bool:
-        """Whether it runs on its own after it was issued: even its issuer must wait for it."""
+        """Whether it runs asynchronously, so that even its issuer must wait for it."""
         return self.slot != self.home or self.issuer is not None
 
     @property
     def every_others(self) -> tuple[dict[int, Array], ...]:
-        """What all its clocks know of other groups, in the order of ``every``."""
+        """The times of other groups that its clocks know, in the order of ``every``."""
         return (self.clocks.others, *(clocks.others for clocks in self.issues.values()))
 
     def after(self, memory: str) -> Clocks:
-        """What its accesses to a memory come after."""
+        """Return the clocks that its accesses to a memory come after."""
         return self.clocks if self.proxy is Proxy.GENERIC else self.issues.get(memory, self.clocks)
 
     def advance(self) -> None:
-        """Let time pass: accesses from now on are not known to who learns of the present time."""
+        """Increase its time.  An agent that learns of the present time does not know of later accesses."""
         self.time += 1
         self._know_itself()
 
@@ -141,7 +141,7 @@ class Actor:
         learn_time(self.every, scope, slot, time)
 
     def comes_after(self, slot: int, time: int) -> bool:
-        """Whether another agent's time has certainly passed when this one comes here."""
+        """Return whether another agent's time has certainly passed when this agent comes here."""
         return int(self.order[slot]) >= time
 
     def _know_itself(self) -> None:
@@ -152,16 +152,16 @@ class Actor:
 
 
 def learn_time(every: Array, scope: Visibility, slot: int, time: int) -> None:
-    """Let clocks, of shape (clocks, scopes, agents), know of one agent's time."""
+    """Let clocks, of shape (clocks, visibilities, agents), know of one agent's time."""
     for wider in (scope, Visibility.LANE) if scope is Visibility.BLOCK else (scope,):
         np.maximum(every[:, wider, slot], time, out=every[:, wider, slot])
 
 
 @dataclass(eq=False)
 class Message:
-    """What agents tell others through a transaction barrier: all their clocks, and their order.
+    """The clocks and the order that agents tell others through a barrier.
 
-    ``every`` and ``others`` are as those of an agent; none of it is only for the lanes that did it.
+    ``every`` and ``others`` are as in `Actor`; all lanes of a receiver learn them.
     """
 
     every: Array
@@ -171,21 +171,21 @@ class Message:
 
     @staticmethod
     def of(agents: int) -> Message:
-        """Nothing told yet."""
+        """Return an empty message."""
         return Message(no_clocks(agents), np.zeros(agents, np.int64))
 
     def copy(self) -> Message:
-        """The same, as of now."""
+        """Return a copy."""
         others = tuple(dict(known) for known in self.others)
         return Message(self.every.copy(), self.order.copy(), others, self.seen)
 
     def tell(self, agent: Actor, homes: Array, clocks: slice = slice(None)) -> None:
-        """Add what the first lane of a warp knows: of its own accesses, and what all lanes know.
+        """Add what the first lane of a warp knows: its own accesses, and what all lanes know.
 
         Args:
             agent: the warp.
             homes: for each slot, the slot of the warp whose lanes the agent serves.
-            clocks: which of its clocks it tells; of signals it tells if it tells all.
+            clocks: the clocks that it tells.  If it tells all, it also tells its signals.
         """
         told, known = self.every[clocks], agent.every[clocks]
         for scope in (Visibility.BLOCK, Visibility.LANE):
@@ -199,7 +199,7 @@ class Message:
         self.tell_order(agent)
 
     def tell_order(self, agent: Actor) -> None:
-        """Add that a warp has come here, and nothing of what it wrote."""
+        """Add that a warp has come here, but nothing about its writes."""
         np.maximum(self.order, agent.order, out=self.order)
 
     def hear(self, agent: Actor) -> None:
@@ -212,12 +212,12 @@ class Message:
 
 
 def no_clocks(agents: int) -> Array:
-    """The clocks of a warp that knows of nothing: its own, and those for each memory."""
+    """Return the clocks of a warp that knows of nothing: its own clocks, and those for each memory."""
     return np.zeros((1 + len(FENCED), len(Visibility), agents), np.int64)
 
 
 def join(agents: Sequence[Actor]) -> None:
-    """A barrier of agents: what a lane of one knew, all lanes of all know; then time passes."""
+    """Execute a barrier: all lanes of all agents learn what any lane knew; then time passes."""
     known = np.max([agent.every for agent in agents], axis=0) if len(agents) > 1 else agents[0].every.copy()
     known[:, Visibility.BLOCK] = known[:, Visibility.LANE]
     order = np.max([agent.order for agent in agents], axis=0)
@@ -236,7 +236,7 @@ def join(agents: Sequence[Actor]) -> None:
 
 
 def learn_others(known: dict[int, Array], more: Mapping[int, Array]) -> None:
-    """Join times of the agents of other groups; the arrays themselves are never changed."""
+    """Join times of the agents of other groups, without changing the arrays."""
     for group, times in more.items():
         mine = known.get(group)
         if mine is not times:
@@ -245,20 +245,20 @@ def learn_others(known: dict[int, Array], more: Mapping[int, Array]) -> None:
 
 @dataclass
 class Events:
-    """The log of executed accesses: one event per access site, agent and execution; event 0 is "none"."""
+    """The log of accesses: one event per site, agent and execution; event 0 means no access."""
 
     agents: list[Actor | None] = field(default_factory=lambda: [None])
     sites: list[int] = field(default_factory=lambda: [-1])
     first: int = 1
     homes: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     are_together: bool = False
-    """Whether groups run at the same time, and may order each other by signals."""
+    """Whether groups run concurrently and can order each other by signals."""
     _time: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     _slot: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     _group: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
 
     def enter(self, homes: Sequence[int]) -> None:
-        """Begin a group of agents that may order each other; others are unordered with it, but for signals.
+        """Begin a group of agents that can order each other.  Only signals order agents of different groups.
 
         Args:
             homes: for each slot, the slot of the warp whose lanes the agent serves.
@@ -279,20 +279,26 @@ class Events:
         self.sites.append(site)
         return number
 
+    def agent(self, event: int) -> Actor:
+        """The agent of an access."""
+        agent = self.agents[event]
+        assert agent is not None, "event 0 is no access"
+        return agent
+
     def time(self, event: int) -> int:
-        """The time of an event on its agent's clock."""
+        """Return the time of an event on its agent's clock."""
         return int(self._time[event])
 
     def postpone(self, events: range) -> None:
-        """Accesses that were to be over by their time are not: they are over one later."""
+        """Move accesses to the next time of their agent, because they complete later than expected."""
         self._time[events.start : events.stop] += 1
 
     def is_foreign(self, events: Array, agent: Actor) -> Array:
-        """Which events belong to other groups than an agent's."""
+        """Return which events belong to other groups than an agent's."""
         return np.asarray((events > 0) & (self._group[events] != agent.group))
 
     def is_by(self, events: Array, agent: Actor) -> Array:
-        """Which events are an agent's own."""
+        """Return which events are an agent's own."""
         return np.asarray((self._group[events] == agent.group) & (self._slot[events] == agent.slot))
 
     def unordered(
@@ -303,14 +309,14 @@ class Events:
         event_lanes: Array,
         clocks: Clocks | None = None,
     ) -> Array:
-        """Which of ``events`` (at ``event_lanes``) an access of ``agent`` at ``lanes`` does not come after.
+        """Return which earlier accesses an access of an agent does not come after.
 
         Args:
-            agent: who accesses.
+            agent: the agent that accesses.
             lanes: its lane for each element; shape (n,).
             events: earlier events; shape (n,).
             event_lanes: the lane of each earlier event; shape (n,).
-            clocks: what it knows; default: the agent's clocks.
+            clocks: the clocks to compare with; default: the agent's.
 
         Returns:
             Truth values; shape (n,).
@@ -329,24 +335,28 @@ class Events:
         return unordered
 
     def untold(self, agent: Actor, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
-        """Which of ``events`` (at ``event_lanes``) no barrier told of: who knows at most did them itself."""
+        """Return which of ``events`` (at ``event_lanes``) no barrier told of."""
         unknown = self._unknown(clocks, events, agent)
         at = np.flatnonzero(unknown & ~self.is_foreign(events, agent) & (event_lanes == 0))
         unknown[at] = self._time[events[at]] > clocks.known[Visibility.FIRST][self._slot[events[at]]]
         return unknown
 
     def are_known(self, clocks: Clocks, first: int, newest: int) -> bool:
-        """Whether all lanes know of the events of one warp, none older or newer than two events of its."""
+        """Return whether all lanes know of all events of one warp between two of its events."""
         known = clocks.known[Visibility.BLOCK]
         return first >= self.first and bool(self._time[newest] <= known[self._slot[newest]])
 
     def unknown(self, agent: Actor, events: Array) -> Array:
-        """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""
+        """Return which of ``events`` not all lanes of ``agent`` know of; shape (n,)."""
         return self._unknown(agent.clocks, events, agent)
 
     def _unknown(self, clocks: Clocks, events: Array, agent: Actor) -> Array:
         if self.are_together:
-            return self._unknown_together(clocks, events, agent)
+            # Events of several groups mix.  Most often one access wrote all elements.
+            if len(events) and not np.count_nonzero(events != events[0]):
+                return np.full(events.shape, self._unknown_together_of(clocks, events[:1], agent)[0])
+            found, at = np.unique(events, return_inverse=True)
+            return np.asarray(self._unknown_together_of(clocks, found, agent)[at].reshape(events.shape))
         count = len(self.agents)
         if len(events) < count - self.first:
             late = self._time[events] > clocks.known[Visibility.BLOCK][self._slot[events]]
@@ -357,16 +367,8 @@ class Events:
         unknown[self.first :] = times > clocks.known[Visibility.BLOCK][slots]
         return np.asarray(unknown[events])
 
-    def _unknown_together(self, clocks: Clocks, events: Array, agent: Actor) -> Array:
-        """The same where events of several groups mix."""
-        # One access wrote them all, as most often.
-        if len(events) and not np.count_nonzero(events != events[0]):
-            return np.full(events.shape, self._unknown_together_of(clocks, events[:1], agent)[0])
-        found, at = np.unique(events, return_inverse=True)
-        return np.asarray(self._unknown_together_of(clocks, found, agent)[at].reshape(events.shape))
-
     def _unknown_together_of(self, clocks: Clocks, found: Array, agent: Actor) -> Array:
-        """The same, of events each of which is asked about once."""
+        """Return which events some lane does not know of, if groups run concurrently."""
         unknown, groups = found > 0, self._group[found]
         for group in sorted({*groups[unknown].tolist()}):
             times = clocks.known[Visibility.BLOCK] if group == agent.group else clocks.others.get(group)

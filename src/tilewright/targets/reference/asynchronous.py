@@ -10,12 +10,13 @@ import numpy as np
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_ops import ClusterArrive, ClusterBarrier, ClusterWait
 from tilewright.ir.clusters import sharing
-from tilewright.ir.copies import AcquireMap, ByMap, Copy, is_bulk_load
+from tilewright.ir.copies import AcquireMap, Copy, is_bulk_load
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
+from tilewright.targets.reference.addressing import accessed_block
 from tilewright.targets.reference.agents import Message, Visibility, join
-from tilewright.targets.reference.barriers import NamedBarrier, PassedWait, TransactionBarrier
+from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import REFERENCE
@@ -46,25 +47,10 @@ def _role(machine: Simulator, warp: Warp, op: ops.Role) -> Steps:
     warp.rank, warp.mates = outside
 
 
-@REFERENCE.rule(ops.Peer)
-def _peer(machine: Simulator, warp: Warp, op: Op) -> None:
-    """A view is no action."""
-
-
-@REFERENCE.rule(ByMap)
-def _by_map(machine: Simulator, warp: Warp, op: Op) -> None:
-    """A view is no action."""
-
-
 @REFERENCE.rule(AcquireMap)
 def _acquire_map(machine: Simulator, warp: Warp, op: AcquireMap) -> None:
     if not warp.rank:
         acquire(warp, op.source)
-
-
-@REFERENCE.rule(ops.PriorGridWait, ops.LaunchDependents)
-def _other_grids(machine: Simulator, warp: Warp, op: Op) -> None:
-    """The reference runs one grid: those before it are over, those after it have not begun."""
 
 
 # ---------------------------------------------------------------- transaction barriers
@@ -86,7 +72,7 @@ def _arrive(machine: Simulator, warp: Warp, op: ops.Arrive) -> None:
         join([warp.agent])
     elif warp.rank:
         return
-    block = _block(machine, warp, op)
+    block = accessed_block(machine.checker, warp, op, op.block, "arrival")
     barrier = None if block is None else _use(machine, warp, op, op.barrier, op.stage, 0, block)
     if block is None or barrier is None:
         return
@@ -96,7 +82,10 @@ def _arrive(machine: Simulator, warp: Warp, op: ops.Arrive) -> None:
     warp.note("arrive", barrier.slot, op.expect_bytes, barrier.phase + is_over, op)
     if barrier.arrived >= barrier.arrivals:
         if machine.check:
-            _one_too_many(machine, warp, op, barrier)
+            reason = (
+                f"{barrier.state()}: one arrival too many, or one without a wait for the end of the phase"
+            )
+            machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason, barrier.arrivers[-1])
         if not barrier.is_complete:
             return
         _complete(machine, barrier)
@@ -104,18 +93,13 @@ def _arrive(machine: Simulator, warp: Warp, op: ops.Arrive) -> None:
         reason = (
             f"arrives in phase {barrier.phase} but does not know that phase {barrier.phase - 1} is over: "
             f"no wait for it comes before, so this may be one arrival too many for {barrier.arrivals}"
-        ) + ("" if block is warp.block else f"; the barrier is that{_of(block)}")
-        machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+        )
+        machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason + _whose(warp, block))
     homes = machine.checker.events.homes
     barrier.arrive(warp.agent, op, op.expect_bytes, homes, relaxed=op.relaxed)
     warp.agent.advance()
     if barrier.is_complete and not barrier.waits_for_bytes:
         _complete(machine, barrier)
-
-
-def _one_too_many(machine: Simulator, warp: Warp, op: ops.Arrive, barrier: TransactionBarrier) -> None:
-    reason = f"{barrier.state()}: one arrival too many, or one without a wait for the end of the phase"
-    machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason, barrier.arrivers[-1])
 
 
 @REFERENCE.rule(ops.Wait)
@@ -153,20 +137,9 @@ def _wait(machine: Simulator, warp: Warp, op: ops.Wait) -> Steps:
     heard.hear(warp.agent)
 
 
-def _block(machine: Simulator, warp: Warp, op: ops.Arrive) -> BlockState | None:
-    """The block at whose barrier a warp arrives."""
-    if op.block is None:
-        return warp.block
-    rank, blocks = warp.int(op.block), warp.block.cluster.blocks
-    if 0 <= rank < len(blocks):
-        return blocks[rank]
-    reason = f"rank {rank} in a cluster of the ranks 0 to {len(blocks) - 1}"
-    machine.checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, "arrival")
-    return None
-
-
-def _of(block: BlockState) -> str:
-    return block.cluster.name(block)
+def _whose(warp: Warp, block: BlockState) -> str:
+    """Name the block of a barrier at the end of a reason, unless it is the warp's own."""
+    return "" if block is warp.block else f"; the barrier is that{block.cluster.name(block)}"
 
 
 def _use(
@@ -192,7 +165,9 @@ def _use(
         made = np.array([barrier.initialised])
         lanes, first = np.full(1, lane), np.zeros(1, int)
         if not barrier.initialised or events.unordered(warp.agent, lanes, made, first).any():
-            which, whose = ("barrier", "") if block is warp.block else ("cluster_barrier", _of(block))
+            which, whose = (
+                ("barrier", "") if block is warp.block else ("cluster_barrier", block.cluster.name(block))
+            )
             reason = (
                 f"no {which} between the initialisation of {value}{whose}, by one thread, and its use by "
                 "this warp"
@@ -202,32 +177,28 @@ def _use(
 
 
 def _complete(machine: Simulator, barrier: TransactionBarrier) -> None:
-    agent, op = barrier.arrivers[-1]
-    phase, expected, issued = barrier.phase, barrier.expected, barrier.issued
+    """End the present phase; report waits that it overtakes, and copies that it does not wait for."""
+    last, phase = barrier.arrivers[-1], barrier.phase
+    expected, issued = barrier.expected, barrier.issued
     for wait in barrier.overtaken() if machine.check else ():
-        _overtaken(machine, barrier, wait)
-    for load in barrier.complete():
-        if not machine.check:
-            continue
-        machine.checker.events.postpone(load.events)
+        warp, seen = wait.agent.warp, "has come to this wait, which is to pass at once"
+        if phase:
+            seen = f"has seen that phase {phase - 1} has"
         reason = (
-            f"phase {phase} waits for {expected} bytes, but copies of {issued} bytes count for it: "
-            "it is over before the last of them are"
+            f"phase {phase} can end before warp {warp} {seen}; the parity is then the same again, and the "
+            f"warp waits for phase {phase + 1}: nothing that ends phase {phase} comes after this wait;\n"
+            f"  let warp {warp} arrive at what the others wait for, "
+            "or let fewer warps wait, in a role for them"
         )
-        machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, (agent, op))
-
-
-def _overtaken(machine: Simulator, barrier: TransactionBarrier, wait: PassedWait) -> None:
-    warp, phase = wait.agent.warp, barrier.phase
-    seen = "has come to this wait, which is to pass at once"
-    if phase:
-        seen = f"has seen that phase {phase - 1} has"
-    reason = (
-        f"phase {phase} can end before warp {warp} {seen}; the parity is then the same again, and the warp "
-        f"waits for phase {phase + 1}: nothing that ends phase {phase} comes after this wait;\n"
-        f"  let warp {warp} arrive at what the others wait for, or let fewer warps wait, in a role for them"
-    )
-    machine.checker.barrier(Kind.OVERTAKEN, wait.agent, wait.op, barrier, reason, barrier.arrivers[-1])
+        machine.checker.barrier(Kind.OVERTAKEN, wait.agent, wait.op, barrier, reason, last)
+    for load in barrier.complete():
+        if machine.check:
+            machine.checker.events.postpone(load.events)
+            reason = (
+                f"phase {phase} waits for {expected} bytes, but copies of {issued} bytes count for it: "
+                "it is over before the last of them are"
+            )
+            machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, last)
 
 
 # ---------------------------------------------------------------- bulk copies
@@ -237,19 +208,14 @@ def _overtaken(machine: Simulator, barrier: TransactionBarrier, wait: PassedWait
 def _bulk_copy(machine: Simulator, warp: Warp, op: Copy) -> None:
     if warp.rank:
         return
-    if is_bulk_load(op):
-        _load_in_bulk(machine, warp, op)
-    else:
+    if not is_bulk_load(op):
         store_box(machine, warp, op)
-
-
-def _load_in_bulk(machine: Simulator, warp: Warp, op: Copy) -> None:
+        return
     assert op.barrier is not None, "the verifier asks for one"
-    cluster = warp.block.cluster.blocks
     mask, shift = sharing(machine.kernel.cluster, op.multicast)
     ranks = mask << warp.int(shift)
     targets = []
-    for block in [block for block in cluster if ranks >> block.rank & 1]:
+    for block in [block for block in warp.block.cluster.blocks if ranks >> block.rank & 1]:
         barrier = _use(machine, warp, op, op.barrier, op.stage, 0, block)
         if barrier is None:
             return
@@ -258,8 +224,8 @@ def _load_in_bulk(machine: Simulator, warp: Warp, op: Copy) -> None:
             reason = (
                 f"its bytes are to count for phase {barrier.phase}, but the warp does not know that phase "
                 f"{barrier.phase - 1} is over: no wait for it comes before, so they may count for that one"
-            ) + ("" if block is warp.block else f"; the barrier is that{_of(block)}")
-            machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+            )
+            machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason + _whose(warp, block))
     load_box(machine, warp, op, targets)
     # The phase comes after the copy was issued, but not after what its warp does from now on.
     warp.agent.advance()
@@ -364,11 +330,6 @@ def _whole(machine: Simulator, warp: Warp, op: ClusterBarrier) -> Steps:
     yield from _hear(machine, warp, op)
 
 
-@REFERENCE.rule(ClusterArrive)
-def _cluster_arrive(machine: Simulator, warp: Warp, op: ClusterArrive) -> None:
-    _tell(machine, warp, op)
-
-
 @REFERENCE.rule(ClusterWait)
 def _cluster_wait(machine: Simulator, warp: Warp, op: ClusterWait) -> Steps:
     if warp in warp.block.cluster.barrier.halves:
@@ -380,6 +341,7 @@ def _cluster_wait(machine: Simulator, warp: Warp, op: ClusterWait) -> Steps:
         machine.checker.waiting(Kind.PHASE, warp.agent, op, None, reason)
 
 
+@REFERENCE.rule(ClusterArrive)
 def _tell(machine: Simulator, warp: Warp, op: Op) -> None:
     barrier, agent = warp.block.cluster.barrier, warp.agent
     if warp in barrier.halves:

@@ -15,7 +15,7 @@ from tilewright.targets.reference.agents import Actor, Message, Visibility, join
 from tilewright.targets.reference.memory import Storage
 
 FOR_BULK_COPIES = slice(1 + FENCED.index("shared"), 2 + FENCED.index("shared"))
-"""Which of a warp's clocks bulk copies come after that it has overwrite shared memory."""
+"""The clocks of a warp that order its bulk copies into shared memory."""
 
 
 @dataclass(eq=False)
@@ -25,8 +25,8 @@ class PendingLoad:
     Args:
         op: the operation.
         agent: the copy as an agent.
-        bytes: how many of its bytes have not been counted yet.
-        land: carries it out.
+        bytes: number of its bytes that have not been counted yet.
+        land: executes the copy.
         events: the events of its accesses.
     """
 
@@ -57,16 +57,16 @@ class TransactionBarrier:
         name: e.g. ``"full[2]"``.
         stage: its index.
         slot: its slot in clocks; its time is the number of completed phases.
-        usual_bytes: what the kernel announces at most, for messages.
-        arrivals: how many arrivals complete a phase.
-        arrived: how many came in the present phase.
+        usual_bytes: the largest number of bytes that the kernel announces, for messages.
+        arrivals: number of arrivals that complete a phase.
+        arrived: number of arrivals in the present phase.
         expected: bytes announced in the present phase.
         initialised: the event of its initialisation; 0: none yet.
-        told: what all arrivals so far told.
-        heard: what the arrivals at completed phases told.
+        told: the message of all arrivals so far.
+        heard: the message of the arrivals at completed phases.
         arrivers: the agents that arrived in the present phase, with their operations.
-        came: their slots and times.
-        passed: for each warp that waited here, by its slot, the last wait that it could pass.
+        came: the slots and times of these arrivals.
+        passed: the last wait that each warp could pass, by its slot.
         ends: for each completed phase, the slots and times of its arrivals; None if it also waited for bytes.
     """
 
@@ -90,12 +90,12 @@ class TransactionBarrier:
 
     @property
     def issued(self) -> int:
-        """Bytes of the copies that are on their way."""
+        """Bytes of the copies that have been issued."""
         return sum(load.bytes for load in self.loads)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the present phase has all it waits for."""
+        """Whether all arrivals and bytes of the present phase have come."""
         return self.is_ready and self.arrived >= self.arrivals and self.issued >= self.expected
 
     @property
@@ -104,7 +104,7 @@ class TransactionBarrier:
         return self.expected > 0
 
     def complete(self) -> list[PendingLoad]:
-        """Complete the phase: what it waited for lands; gives the copies that it did not wait for."""
+        """Complete the phase: land its copies, and return the copies that it did not wait for."""
         rest = self.expected
         late = []
         for load in self.loads:
@@ -126,7 +126,7 @@ class TransactionBarrier:
         return late
 
     def arrive(self, agent: Actor, op: Op, expect_bytes: int, homes: Array, *, relaxed: bool = False) -> None:
-        """Count an arrival of a warp's first lane, which tells what it knows, or only bulk copies of it."""
+        """Count an arrival of a warp's first lane; a relaxed one tells only bulk copies what it knows."""
         self.told.tell(agent, homes, FOR_BULK_COPIES if relaxed else slice(None))
         self.arrivers.append((agent, op))
         self.came.append((agent.slot, agent.time))
@@ -134,9 +134,10 @@ class TransactionBarrier:
         self.expected += expect_bytes
 
     def is_over(self, phases: int, agent: Actor) -> bool:
-        """Whether ``phases`` phases have certainly completed when a warp comes here.
+        """Return whether ``phases`` phases have certainly completed when a warp comes here.
 
-        It has waited for that, or comes after who has; or it comes after every arrival that they took.
+        The warp or an agent before it has waited for that, or the warp comes after every arrival of these
+        phases.
         """
         if phases <= 0 or agent.comes_after(self.slot, phases):
             return True
@@ -144,28 +145,27 @@ class TransactionBarrier:
         return came is not None and all(agent.comes_after(*arrival) for arrival in came)
 
     def may_pass(self, agent: Actor, op: Op) -> None:
-        """Note that a warp may pass a wait from now on: the phase that it waits for is over.
+        """Note that a warp may pass a wait from now on, because the phase that it waits for is over.
 
-        It may be slow to go on.  If nothing keeps the present phase from ending before it does, another
-        schedule exists in which it is too late and its wait is for the phase after the next.
+        The warp may be slow.  If the present phase can end before the warp goes on, a schedule exists in
+        which the warp is too late, and waits for the phase after the next.
         """
         self.passed[agent.slot] = PassedWait(agent, op, self.phase - 1, agent.time)
 
     def overtaken(self) -> list[PassedWait]:
-        """The waits for the phase before the present one that nothing lets pass before the present one ends.
+        """Return the waits for the previous phase that the end of the present phase can overtake.
 
-        The parity would then be again what it was, and such a warp would wait on.  The lanes of a warp wait
-        together.
+        The parity is then the same again, so the warp keeps waiting.  The lanes of a warp wait together.
         """
         late = (wait for wait in self.passed.values() if wait.phase == self.phase - 1)
         return [wait for wait in late if self.told.order[wait.agent.slot] < wait.time]
 
     def hear(self, agent: Actor) -> None:
-        """Let a warp know of the completed phases, and of all that was told to them."""
+        """Let a warp learn of the completed phases, and of their messages."""
         self.heard.hear(agent)
 
     def state(self) -> str:
-        """How far the present phase is.
+        """Describe the progress of the present phase.
 
         Example:
             ``full[2] phase 1: 0 of 1 arrivals, 0 of 49152 bytes``
@@ -177,21 +177,21 @@ class TransactionBarrier:
 
 @dataclass(eq=False)
 class NamedBarrier:
-    """A numbered barrier: the agents that wait, how often it opened, and for whom last, at what times."""
+    """A numbered barrier: waiting agents, number of openings, and agents and times of the last opening."""
 
     waiting: list[tuple[Actor, RoleBarrier]] = field(default_factory=list)
     opened: int = 0
     last: list[tuple[Actor, RoleBarrier, int]] = field(default_factory=list)
 
     def open(self) -> None:
-        """Let those who wait go on, each knowing what all knew."""
+        """Let all waiting agents go on, each with the knowledge of all."""
         self.last = [(agent, op, agent.time) for agent, op in self.waiting]
         join([agent for agent, _ in self.waiting])
         self.waiting.clear()
         self.opened += 1
 
     def is_new(self, agent: Actor) -> bool:
-        """Whether an agent comes that nothing tells that the barrier has opened for others."""
+        """Return whether an agent arrives without knowing that the barrier has opened for others."""
         return bool(self.last) and not any(
             agent is other or agent.comes_after(other.slot, time + 1) for other, _, time in self.last
         )
@@ -209,14 +209,14 @@ class NamedBarrier:
 
 @dataclass(frozen=True, eq=False)
 class Mark:
-    """Something that was done with a counter: its bit among those that are seen, by whom, and where."""
+    """An operation on a counter: its bit in `Actor.seen`, its agent, and the operation."""
 
     number: int
     agent: Actor
     op: Op
 
     def is_before(self, seen: int) -> bool:
-        """Whether who has seen so much comes after it."""
+        """Return whether an agent that has seen these bits comes after it."""
         return bool(seen >> self.number & 1)
 
 
@@ -225,9 +225,9 @@ class Signalled(Mark):
     """One signal.
 
     Args:
-        value: how much it counted.
-        told: the times that all lanes of the block knew, for each of its clocks, by the group.
-        seen: what it comes after, itself included.
+        value: the number that it added.
+        told: the times that all lanes of the warp knew, for each of its clocks, by the group.
+        seen: the operations that it comes after, including itself.
     """
 
     value: int
@@ -237,7 +237,7 @@ class Signalled(Mark):
 
 @dataclass(frozen=True, eq=False)
 class PassedAwait(Mark):
-    """A wait that passed: for what value, and the signals that it counts on."""
+    """A wait that passed: its value, and the signals that it certainly comes after."""
 
     value: int
     certain: Sequence[Signalled]
@@ -245,7 +245,7 @@ class PassedAwait(Mark):
 
 @dataclass(eq=False)
 class Count:
-    """One counter: its signals since it was last 0, the waits that passed, and what made it 0."""
+    """One counter: its signals and passed waits since it was last 0, and the operation that reset it."""
 
     buffer: Storage
     at: int
@@ -259,12 +259,12 @@ class Count:
         return int(self.buffer.elements[self.at])
 
     def certain(self, value: int, late: Iterable[Signalled] = ()) -> list[Signalled]:
-        """The signals without which the others, and some that come later, do not take it to a value."""
+        """Return the signals without which the others, including late ones, do not reach a value."""
         every = [*self.signals, *late]
         return [one for one in self.signals if _without(one, every) < value]
 
     def overtaken(self, late: Signalled) -> list[PassedAwait]:
-        """The waits that a signal, which does not come after them, could have let pass too early."""
+        """Return the waits that a signal could have ended too early, because it does not come after them."""
         return [
             wait
             for wait in self.passed
@@ -273,9 +273,9 @@ class Count:
         ]
 
     def unsignalled(self, of: int) -> list[PassedAwait]:
-        """The waits that may still be under way when the last of so many signals comes.
+        """Return the waits that may still be pending when the last of ``of`` signals comes.
 
-        Who signals after a wait, and without whose signal there are not so many, has passed it by then.
+        A wait is over if its warp signals after it, and the count needs this signal.
         """
         after = 0
         for one in self.certain(of):
@@ -283,53 +283,53 @@ class Count:
         return [wait for wait in self.passed if not wait.is_before(after)]
 
     def unordered(self, agent: Actor, marks: Sequence[Mark]) -> Mark | None:
-        """The first of some marks that an agent does not come after."""
+        """Return the first of some marks that an agent does not come after."""
         return next((mark for mark in marks if not mark.is_before(agent.seen)), None)
 
     def become_zero(self, mark: Mark) -> None:
-        """It is 0 again."""
+        """Reset the counter."""
         self.signals.clear()
         self.passed.clear()
         self.zeroed = mark
 
 
 def _without(one: Signalled, signals: Iterable[Signalled]) -> int:
-    """How far signals count that neither are a certain one nor come after it."""
+    """Return the sum of the signals that are not ``one`` and do not come after it."""
     return sum(other.value for other in signals if not one.is_before(other.seen))
 
 
 Late: TypeAlias = dict[int, dict[int, Signalled]]
-"""For waits, by their numbers, the signals that come later and could end them, by theirs."""
+"""For each wait, by its number, the later signals that could end it, by their numbers."""
 
 
 class Counts:
     """All counters of a launch.
 
     Args:
-        late: late signals that executions before this one have shown; events have the same numbers in all.
+        late: late signals that earlier executions have shown; events have the same numbers in all executions.
     """
 
     def __init__(self, late: Late) -> None:
         self.known: dict[tuple[int, int], Count] = {}
         self.late = late
         self.is_settled = True
-        """Whether all late signals of this execution were known before it."""
+        """Whether earlier executions had shown all late signals of this execution."""
         self.orderless: dict[Op, None] = {}
-        """The waits for which no signal is certain."""
+        """The waits that certainly come after no signal."""
         self._numbers = 0
 
     def of(self, buffer: Storage, at: int) -> Count:
-        """The counter at an offset."""
+        """Return the counter at an offset."""
         return self.known.setdefault((id(buffer), at), Count(buffer, at))
 
     def number(self, agent: Actor) -> int:
-        """A fresh bit, which its agent has seen."""
+        """Return the number of a new bit, and let the agent have seen it."""
         self._numbers += 1
         agent.seen |= 1 << self._numbers
         return self._numbers
 
     def wait(self, count: Count, agent: Actor, op: Op, value: int) -> None:
-        """Note a wait that passes: its warp learns what the signals told that are certain."""
+        """Record a wait that passes.  Its warp learns what the certain signals told."""
         number = self.number(agent)
         certain = count.certain(value, self.late.get(number, {}).values())
         if not certain:
@@ -338,7 +338,7 @@ class Counts:
         count.passed.append(PassedAwait(number, agent, op, value, certain))
 
     def signal(self, count: Count, agent: Actor, op: Op, value: int) -> Signalled:
-        """Note a signal of a warp: it tells what all lanes know."""
+        """Record a signal of a warp, which tells what all lanes know."""
         number = self.number(agent)
         told = tuple(dict(known) for known in agent.every_others)
         for clock, mine in enumerate(told):
@@ -353,7 +353,7 @@ class Counts:
 
 
 def learn(agent: Actor, signals: Sequence[Signalled]) -> None:
-    """Let all lanes of a warp know what signals told."""
+    """Let all lanes of a warp learn what signals told."""
     for one in signals:
         agent.seen |= one.seen
         for clock in range(1 + len(FENCED)):

@@ -1,15 +1,15 @@
-"""The checker: compares every access with the accesses before it, and puts what it finds into words."""
+"""The checker: compares every access with the accesses before it, and describes the hazards that it finds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tilewright.functions.conversions import Array
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
-from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Events
+from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Clocks, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.findings import Access, AccessSite, Finding, Findings, Kind
 from tilewright.targets.reference.footprint import Beyond
@@ -37,6 +37,37 @@ VALUES_TWICE = (
 LIMIT = 64
 """How many findings a report lists."""
 
+MOST_EVENTS = 8
+"""Earlier events that are examined for one access, of those that it does not come after."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Elements of one buffer that an agent accesses at one place in the program.
+
+    Args:
+        agent: the agent.
+        site: the number of the place, from `Checker.site`.
+        buffer: the buffer.
+        at: offsets of the elements, of shape (n,).
+        lanes: the lane that accesses each element.
+    """
+
+    agent: Actor
+    site: int
+    buffer: Storage
+    at: Array
+    lanes: Array
+
+    def only(self, which: Array) -> Batch:
+        """Return some of the elements, by truth values or indices."""
+        return replace(self, at=self.at[which], lanes=self.lanes[which])
+
+    @property
+    def count(self) -> int:
+        """How many different elements there are."""
+        return len(np.unique(self.at))
+
 
 @dataclass
 class Checker:
@@ -46,12 +77,12 @@ class Checker:
     events: Events = field(default_factory=Events)
     findings: Findings = field(default_factory=lambda: Findings(LIMIT))
     accessed: int = 0
-    """How many elements have been compared with the accesses before."""
+    """How many elements have been compared with earlier accesses."""
     _sites: list[AccessSite] = field(default_factory=list)
     _numbers: dict[tuple[int, Value, str], int] = field(default_factory=dict)
 
     def site(self, op: Op, value: Value, action: str) -> int:
-        """The number of a place in the program."""
+        """Return the number of a place in the program."""
         key = (id(op), value, action)
         if key not in self._numbers:
             self._numbers[key] = len(self._sites)
@@ -59,215 +90,202 @@ class Checker:
         return self._numbers[key]
 
     def describe(self, site: int) -> AccessSite:
-        """The place that `site` numbered."""
+        """Return the place that `site` numbered."""
         return self._sites[site]
 
-    def reads(self, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array) -> None:
-        """Lanes read elements: each must come after the element's last write."""
-        self.accessed += len(at)
-        history = buffer.history
-        if history is None or not len(at):
+    # ---------------------------------------------------------------- accesses to memory
+
+    def reads(self, batch: Batch) -> None:
+        """Check that reads come after the last write of each element."""
+        self.accessed += len(batch.at)
+        history = batch.buffer.history
+        if history is None or not len(batch.at):
             return
-        at, places, lanes = buffer.places(at, lanes)
-        writes, write_lanes = history.writes.get(places)
-        self._unwritten(agent, site, buffer, history, (at, places, lanes))
-        clocks = agent.after(buffer.memory)
-        for events, event_lanes in ((writes, write_lanes), *history.reduced(places, self.events, clocks)):
-            late = self.events.unordered(agent, lanes, events, event_lanes, clocks)
-            self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, events, event_lanes)
+        batch, places, clocks = self._located(batch)
+        last = history.writes.get(places)
+        self._find_unwritten(batch, history, places)
+        for marks in (last, *history.reduced(places, self.events, clocks)):
+            self._find_unordered(Kind.WRITE_READ, batch, marks, clocks)
         if history.skips is not None:
-            self._stale(agent, site, buffer, (at, writes, history.skips.event[places]), lanes, write_lanes)
-        event = self.events.append(agent, site)
-        history.reads.record(self.events, agent, event, places, lanes, history.writes)
+            self._find_stale(batch, last, history.skips.event[places])
+        event = self.events.append(batch.agent, batch.site)
+        history.reads.record(self.events, batch.agent, event, places, batch.lanes, history.writes)
 
-    def _unwritten(
-        self, agent: Actor, site: int, buffer: Storage, history: History, accesses: tuple[Array, Array, Array]
-    ) -> None:
-        at, places, lanes = accesses
-        if not buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
-            reason = (
-                f"nothing has written this element of {buffer.owner} by now; "
-                "if another thread does later, no barrier makes this one wait"
-            )
-            self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
-        if buffer.overlaid:
-            self._replaced(agent, site, buffer, at, lanes, history.writes.event[places])
-
-    def reduces(
-        self,
-        agent: Actor,
-        site: int,
-        buffer: Storage,
-        at: Array,
-        lanes: Array,
-        kind: str,
-    ) -> None:
-        """Lanes reduce into elements: each must come after all accesses but reductions of the same kind.
-
-        Args:
-            agent: who reduces.
-            site: where in the program.
-            buffer: the memory.
-            at: element offsets.
-            lanes: whose elements they are.
-            kind: of the reduction.
-        """
-        self.accessed += len(at)
-        history = buffer.history
-        if history is None or not len(at):
+    def reduces(self, batch: Batch, kind: str) -> None:
+        """Check that reductions into elements come after all accesses but reductions of the same kind."""
+        self.accessed += len(batch.at)
+        history = batch.buffer.history
+        if history is None or not len(batch.at):
             return
-        at, places, lanes = buffer.places(at, lanes)
-        self._unwritten(agent, site, buffer, history, (at, places, lanes))
-        clocks = agent.after(buffer.memory)
-        before = [(Kind.WRITE_WRITE, marks) for marks in (history.writes.get(places),)]
-        before += [(Kind.WRITE_WRITE, marks) for marks in history.reduced(places, self.events, clocks, kind)]
-        before += [(Kind.READ_WRITE, marks) for marks in history.reads.earlier(places, self.events, clocks)]
-        for conflict, (events, event_lanes) in before:
-            late = self.events.unordered(agent, lanes, events, event_lanes, clocks)
-            self._conflict(conflict, agent, site, buffer, at, lanes, late, events, event_lanes)
+        batch, places, clocks = self._located(batch)
+        self._find_unwritten(batch, history, places)
+        for marks in (history.writes.get(places), *history.reduced(places, self.events, clocks, kind)):
+            self._find_unordered(Kind.WRITE_WRITE, batch, marks, clocks)
+        for marks in history.reads.earlier(places, self.events, clocks):
+            self._find_unordered(Kind.READ_WRITE, batch, marks, clocks)
+        event = self.events.append(batch.agent, batch.site)
         crowd = history.reductions.setdefault(kind, Crowd())
-        crowd.record(self.events, agent, self.events.append(agent, site), places, lanes, history.writes)
+        crowd.record(self.events, batch.agent, event, places, batch.lanes, history.writes)
 
-    def _replaced(
-        self, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array, writes: Array
-    ) -> None:
-        """Report elements that were written last as another tensor's, which lies in the same memory."""
-        for event in np.unique(writes[writes > 0]):
-            last = self._sites[self.events.sites[event]]
-            if last.value.buffer is buffer.owner:
-                continue
-            mine = writes == event
-            reason = (
-                f"{last.value.buffer}, which lies in the same shared memory, was written here last, "
-                f"at {last}: what {buffer.owner} held is lost"
-            )
-            self.defect(Kind.UNWRITTEN, agent, site, buffer, at[mine], lanes[mine], reason)
-
-    def leaves_out(self, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array) -> None:
-        """Lanes would write elements, but for an edge of the view that they write through."""
-        if (history := buffer.history) is not None and len(at):
-            _, places, lanes = buffer.places(at, lanes)
-            history.skips = history.skips or Marks.blank(len(history.writes.event))
-            history.skips.put(places, self.events.append(agent, site), lanes)
-
-    def _stale(
-        self,
-        agent: Actor,
-        site: int,
-        buffer: Storage,
-        accesses: tuple[Array, Array, Array],
-        lanes: Array,
-        write_lanes: Array,
-    ) -> None:
-        """Report elements that an operation wrote in an earlier turn, and left out in a later one."""
-        at, writes, skips = accesses
-        stale = (writes > 0) & (skips > writes)
-        for event, skip in np.unique(np.stack([writes[stale], skips[stale]]), axis=1).T:
-            last, left = (self._sites[self.events.sites[number]] for number in (event, skip))
-            mine = (writes == event) & (skips == skip)
-            key = (Kind.STALE, buffer.owner, self.events.sites[event], site)
-            count = len(np.unique(at[mine]))
-            if last.op.location == left.op.location and self.findings.is_new(key, count):
-                former = self.events.agents[event]
-                assert former is not None
-                earlier = Access.of(last, former, write_lanes[mine][0])
-                self.findings.add(
-                    key, self._finding(Kind.STALE, agent, site, buffer, at[mine], lanes[mine], earlier, STALE)
-                )
-
-    def writes(
-        self,
-        agent: Actor,
-        site: int,
-        buffer: Storage,
-        at: Array,
-        lanes: Array,
-        by_warp: bool = False,
-    ) -> None:
-        """Lanes write elements: each must come after the element's last write and all reads.
+    def writes(self, batch: Batch, by_warp: bool = False) -> None:
+        """Check that writes come after the last write of each element and after all of its reads.
 
         Args:
-            agent: who writes.
-            site: where in the program.
-            buffer: the memory.
-            at: element offsets.
-            lanes: whose elements they are.
-            by_warp: whether the lanes of the warp write together, each also elements of others.
+            batch: the elements.
+            by_warp: whether the lanes of the warp write together, each also elements of other lanes.
         """
-        self.accessed += len(at)
-        history = buffer.history
-        if history is None or not len(at):
+        self.accessed += len(batch.at)
+        history = batch.buffer.history
+        if history is None or not len(batch.at):
             return
-        at, places, lanes = buffer.places(at, lanes)
-        writes, write_lanes = history.writes.get(places)
-        own, lanes = lanes, np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
-        clocks = agent.after(buffer.memory)
-        for events, event_lanes in ((writes, write_lanes), *history.reduced(places, self.events, clocks)):
-            late = self.events.unordered(agent, lanes, events, event_lanes, clocks)
-            self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, events, event_lanes)
-        for reads, read_lanes in history.reads.earlier(places, self.events, clocks):
-            if not np.count_nonzero(reads):
+        own, places, clocks = self._located(batch)
+        agent = own.agent
+        batch = replace(own, lanes=np.full_like(own.lanes, WHOLE_WARP)) if by_warp else own
+        for marks in (history.writes.get(places), *history.reduced(places, self.events, clocks)):
+            self._find_unordered(Kind.WRITE_WRITE, batch, marks, clocks)
+        for marks in history.reads.earlier(places, self.events, clocks):
+            if not np.count_nonzero(marks[0]):
                 continue
-            late = self.events.unordered(agent, lanes, reads, read_lanes, clocks)
+            late = self.events.unordered(agent, batch.lanes, *marks, clocks)
             if agent.issuer is not None and np.count_nonzero(late):
                 # What was read is in registers once a barrier has told of it: no fence needs to follow
                 # (docs/decisions/0010-proxy-fences.md).
-                late &= self.events.untold(agent, agent.issuer, reads, read_lanes)
-            self._conflict(Kind.READ_WRITE, agent, site, buffer, at, lanes, late, reads, read_lanes)
-        event = self.events.append(agent, site)
-        history.writes.put(places, event, own)
-        last = history.writes.lane[places]
-        twice, events = last != own, np.full_like(writes, event)
-        self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, own, twice, events, last)
+                late &= self.events.untold(agent, agent.issuer, *marks)
+            self._report_conflicts(Kind.READ_WRITE, batch, late, marks)
+        event = self.events.append(agent, batch.site)
+        history.writes.put(places, event, own.lanes)
+        # Two lanes that write one element: the later one is the last.
+        events, last = history.writes.get(places)
+        self._report_conflicts(Kind.WRITE_WRITE, own, last != own.lanes, (events, last))
         if by_warp:
             history.writes.lane[places] = WHOLE_WARP
 
+    def leaves_out(self, batch: Batch) -> None:
+        """Note elements that lanes would write, but for an edge of the view that they write through."""
+        if (history := batch.buffer.history) is not None and len(batch.at):
+            _, places, lanes = batch.buffer.places(batch.at, batch.lanes)
+            history.skips = history.skips or Marks.blank(len(history.writes.event))
+            history.skips.put(places, self.events.append(batch.agent, batch.site), lanes)
+
+    def _located(self, batch: Batch) -> tuple[Batch, Array, Clocks]:
+        """Return one entry for each place in the history, the places, and what the agent comes after."""
+        at, places, lanes = batch.buffer.places(batch.at, batch.lanes)
+        return replace(batch, at=at, lanes=lanes), places, batch.agent.after(batch.buffer.memory)
+
+    def _find_unwritten(self, batch: Batch, history: History, places: Array) -> None:
+        """Report elements that nothing has written, or that were last written as another tensor's."""
+        owner = batch.buffer.owner
+        if not batch.buffer.written and np.count_nonzero(missing := ~history.is_written(places)):
+            reason = (
+                f"nothing has written this element of {owner} by now; "
+                "if another thread does later, no barrier makes this one wait"
+            )
+            self.defect(Kind.UNWRITTEN, batch.only(missing), reason)
+        writes = history.writes.event[places] if batch.buffer.overlaid else np.zeros(0, np.int32)
+        for event in np.unique(writes[writes > 0]):
+            last = self._sites[self.events.sites[event]]
+            if last.value.buffer is not owner:
+                reason = (
+                    f"{last.value.buffer}, which lies in the same shared memory, was written here last, "
+                    f"at {last}: what {owner} held is lost"
+                )
+                self.defect(Kind.UNWRITTEN, batch.only(writes == event), reason)
+
+    def _find_stale(self, batch: Batch, last: tuple[Array, Array], skips: Array) -> None:
+        """Report elements that an operation wrote in an earlier iteration, and left out in a later one."""
+        writes, write_lanes = last
+        stale = (writes > 0) & (skips > writes)
+        for event, skip in np.unique(np.stack([writes[stale], skips[stale]]), axis=1).T:
+            written, left = (self._sites[self.events.sites[number]] for number in (event, skip))
+            mine = (writes == event) & (skips == skip)
+            key = (Kind.STALE, batch.buffer.owner, self.events.sites[event], batch.site)
+            found = batch.only(mine)
+            if written.op.location == left.op.location and self.findings.is_new(key, found.count):
+                earlier = Access.of(written, self.events.agent(event), write_lanes[mine][0])
+                self.findings.add(key, self._finding(Kind.STALE, found, earlier, STALE))
+
+    def _find_unordered(self, kind: Kind, batch: Batch, marks: tuple[Array, Array], clocks: Clocks) -> None:
+        """Report accesses that do not come after earlier ones, given by their events and lanes."""
+        late = self.events.unordered(batch.agent, batch.lanes, *marks, clocks)
+        self._report_conflicts(kind, batch, late, marks)
+
+    def _report_conflicts(self, kind: Kind, batch: Batch, which: Array, marks: tuple[Array, Array]) -> None:
+        if not np.count_nonzero(which):
+            return
+        batch, events, event_lanes = batch.only(which), marks[0][which], marks[1][which]
+        agent, owner, site = batch.agent, batch.buffer.owner, self._sites[batch.site]
+        for event in np.unique(events)[:MOST_EVENTS]:
+            mine = events == event
+            here, former = batch.only(mine), self.events.agent(event)
+            before = self._sites[self.events.sites[event]]
+            lanes = (here.lanes[:1], event_lanes[mine][:1])
+            found, reason = explain(self.events, kind, agent, former, int(event), lanes, batch.buffer.memory)
+            if before.op is site.op and site.value.tensor.indices:
+                found, reason = Kind.DUPLICATE, ROW_TWICE
+            key = (found, owner, self.events.sites[event], batch.site, former.block != agent.block)
+            # A conflict between two warps shows better what is missing than one between lanes of a warp.
+            reach = int(former.home != agent.home)
+            if self.findings.is_new(key, here.count, reach):
+                earlier = Access.of(before, former, event_lanes[mine][0])
+                reason += self.remedies.remedy(reason, before.op, site.op)
+                if before.value.buffer is not owner:
+                    reason += f"; {before.value.buffer} and {owner} share memory"
+                self.findings.add(key, self._finding(found, here, earlier, reason), reach)
+
+    # ---------------------------------------------------------------- findings of one access
+
+    def defect(self, kind: Kind, batch: Batch, reason: str) -> None:
+        """Report elements that a single access must not touch in this way."""
+        key = (kind, batch.buffer.owner, batch.site, reason)
+        if self.findings.is_new(key, batch.count):
+            self.findings.add(key, self._finding(kind, batch, None, reason))
+
+    def outside(self, batch: Batch) -> None:
+        """Report elements that lie outside of their buffer."""
+        reason = f"{batch.buffer.owner} has the elements 0 to {len(batch.buffer.elements) - 1}"
+        self.defect(Kind.OUT_OF_BOUNDS, batch, reason)
+
+    def beyond(self, batch: Batch, found: Beyond) -> None:
+        """Report an access through a view that leaves its tensor."""
+        key = (Kind.OUT_OF_BOUNDS, batch.buffer.owner, batch.site, id(found.op), found.dim)
+        if self.findings.is_new(key, batch.count):
+            view = _at(batch.agent, found.op, "view")
+            self.findings.add(key, self._finding(Kind.OUT_OF_BOUNDS, batch, view, found.reason))
+
+    def _finding(self, kind: Kind, batch: Batch, earlier: Access | None, reason: str) -> Finding:
+        owner, offset = batch.buffer.owner, int(batch.at[0])
+        access = Access.of(self._sites[batch.site], batch.agent, int(batch.lanes[0]))
+        where, memory = batch.buffer.locate(offset), owner.tensor.memory.value
+        return Finding(kind, str(owner), memory, where, offset, access, earlier, reason)
+
     def not_reset(self, agent: Actor, op: Op, buffer: Storage, offset: int, value: int) -> None:
         """Report a counter that holds another value than 0 at the end."""
-        key = (Kind.NOT_RESET, buffer.owner)
-        if self.findings.is_new(key, 1):
-            reason = (
-                f"it is {value} when the kernel ends, and would be when the next launch begins: let the last "
-                "signal reset it, of=..., or say tw.reset where all signals and waits have been"
-            )
-            name, where = str(buffer.owner), buffer.locate(offset)
-            access = _at(agent, op, "signal")
-            self.findings.add(
-                key, Finding(Kind.NOT_RESET, name, "global", where, offset, access, None, reason)
-            )
-
-    def defect(
-        self, kind: Kind, agent: Actor, site: int, buffer: Storage, at: Array, lanes: Array, reason: str
-    ) -> None:
-        """Report elements that a single access must not touch in this way."""
-        key = (kind, buffer.owner, site, reason)
-        if self.findings.is_new(key, len(np.unique(at))):
-            self.findings.add(key, self._finding(kind, agent, site, buffer, at, lanes, None, reason))
+        reason = (
+            f"it is {value} when the kernel ends, and would be when the next launch begins: let the last "
+            "signal reset it, of=..., or say tw.reset where all signals and waits have been"
+        )
+        self._of_array(Kind.NOT_RESET, buffer, offset, 1, _at(agent, op, "signal"), reason)
 
     def uncovered(self, op: Op, buffer: Storage, missing: Array) -> None:
         """Report elements of an array that ``op``, and all other operations, never wrote."""
-        key = (Kind.UNCOVERED, buffer.owner)
-        if self.findings.is_new(key, len(missing)):
-            name, offset = str(buffer.owner), int(missing[0])
-            reason = (
-                f"all blocks have run, and {len(missing)} elements of {name} are as they were: the grid "
-                f'is too small, or tiles are left out; if this is meant, say check(..., partial=("{name}",))'
-            )
-            access = Access("writes of others", op, "", (), 0, None)
-            where = buffer.locate(offset)
-            self.findings.add(
-                key, Finding(Kind.UNCOVERED, name, "global", where, offset, access, None, reason)
-            )
+        reason = (
+            f"all blocks have run, and {len(missing)} elements of {buffer.owner} are as they were: the grid "
+            "is too small, or tiles are left out; if this is meant, say "
+            f'check(..., partial=("{buffer.owner}",))'
+        )
+        access = Access("writes of others", op, "", (), 0, None)
+        self._of_array(Kind.UNCOVERED, buffer, int(missing[0]), len(missing), access, reason)
 
-    def beyond(
-        self, agent: Actor, site: int, buffer: Storage, found: Beyond, at: Array, lanes: Array
+    def _of_array(
+        self, kind: Kind, buffer: Storage, offset: int, count: int, access: Access, reason: str
     ) -> None:
-        """Report an access through a view that leaves its tensor."""
-        key = (Kind.OUT_OF_BOUNDS, buffer.owner, site, id(found.op), found.dim)
-        if self.findings.is_new(key, len(np.unique(at))):
-            view = _at(agent, found.op, "view")
-            made = self._finding(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, lanes, view, found.reason)
-            self.findings.add(key, made)
+        """Report the state of an array in global memory after all blocks have run."""
+        key = (kind, buffer.owner)
+        if self.findings.is_new(key, count):
+            where, name = buffer.locate(offset), str(buffer.owner)
+            self.findings.add(key, Finding(kind, name, "global", where, offset, access, None, reason))
+
+    # ---------------------------------------------------------------- registers and synchronisation
 
     def registers(
         self, agent: Actor, op: Op, value: Value, element: tuple[int, ...], lane: int, count: int
@@ -278,9 +296,8 @@ class Checker:
         if self.findings.is_new(key, count):
             access = Access.of(self._sites[site], agent, lane)
             reason = f"nothing has written this element of {value} before; fill the fragment, or load it"
-            self.findings.add(
-                key, Finding(Kind.UNWRITTEN, str(value), "registers", element, 0, access, None, reason)
-            )
+            found = Finding(Kind.UNWRITTEN, str(value), "registers", element, 0, access, None, reason)
+            self.findings.add(key, found)
 
     def fragment(
         self,
@@ -295,11 +312,9 @@ class Checker:
         """Report that an operation touches a fragment when it must not."""
         key = (kind, value, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
-            earlier = None if other is None else _at(*other, "update")
-            access = _at(agent, op, action)
-            self.findings.add(
-                key, Finding(kind, str(value), "registers", (), 0, access, earlier, reason, unit="times")
-            )
+            earlier, access = None if other is None else _at(*other, "update"), _at(agent, op, action)
+            found = Finding(kind, str(value), "registers", (), 0, access, earlier, reason, unit="times")
+            self.findings.add(key, found)
 
     def waiting(
         self,
@@ -311,7 +326,7 @@ class Checker:
         action: str = "wait",
         before: str = "wait",
     ) -> None:
-        """Report a synchronisation that goes wrong: of an agent, and the wait that it conflicts with."""
+        """Report a wrong synchronisation of an agent, and the wait that it conflicts with."""
         key = (kind, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
             earlier = None if other is None else _at(*other, before)
@@ -326,67 +341,14 @@ class Checker:
         reason: str,
         other: tuple[Actor, Op] | None = None,
     ) -> None:
-        """Report that a transaction barrier is used in a wrong way."""
+        """Report a wrong use of a transaction barrier."""
         name = barrier.name.partition("[")[0]
         key = (kind, name, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
             earlier = None if other is None else _at(*other, _ACTIONS.get(other[1].verb, "use"))
-            access = _at(agent, op, _ACTIONS.get(op.verb, "use"))
-            where = (barrier.stage,)
-            self.findings.add(
-                key, Finding(kind, name, "barrier", where, 0, access, earlier, reason, unit="times")
-            )
-
-    def _conflict(
-        self,
-        kind: Kind,
-        agent: Actor,
-        site: int,
-        buffer: Storage,
-        at: Array,
-        lanes: Array,
-        which: Array,
-        events: Array,
-        event_lanes: Array,
-    ) -> None:
-        if not np.count_nonzero(which):
-            return
-        at, lanes, events, event_lanes = at[which], lanes[which], events[which], event_lanes[which]
-        for event in np.unique(events)[:8]:
-            mine = events == event
-            former = self.events.agents[event]
-            assert former is not None
-            one = (lanes[mine][:1], event_lanes[mine][:1])
-            found, reason = explain(self.events, kind, agent, former, int(event), one, buffer.memory)
-            before = self._sites[self.events.sites[event]]
-            if before.op is self._sites[site].op and self._sites[site].value.tensor.indices:
-                found, reason = Kind.DUPLICATE, ROW_TWICE
-            key = (found, buffer.owner, self.events.sites[event], site, former.block != agent.block)
-            # Of two lanes of one warp and two warps, the latter says what is really missing.
-            reach = int(former.home != agent.home)
-            if self.findings.is_new(key, len(np.unique(at[mine])), reach):
-                earlier = Access.of(before, former, event_lanes[mine][0])
-                reason += self.remedies.remedy(reason, before.op, self._sites[site].op)
-                if before.value.buffer is not buffer.owner:
-                    reason += f"; {before.value.buffer} and {buffer.owner} share memory"
-                made = self._finding(found, agent, site, buffer, at[mine], lanes[mine], earlier, reason)
-                self.findings.add(key, made, reach)
-
-    def _finding(
-        self,
-        kind: Kind,
-        agent: Actor,
-        site: int,
-        buffer: Storage,
-        at: Array,
-        lanes: Array,
-        earlier: Access | None,
-        reason: str,
-    ) -> Finding:
-        offset = int(at[0])
-        access = Access.of(self._sites[site], agent, int(lanes[0]))
-        name, memory = str(buffer.owner), buffer.owner.tensor.memory.value
-        return Finding(kind, name, memory, buffer.locate(offset), offset, access, earlier, reason)
+            access, where = _at(agent, op, _ACTIONS.get(op.verb, "use")), (barrier.stage,)
+            found = Finding(kind, name, "barrier", where, 0, access, earlier, reason, unit="times")
+            self.findings.add(key, found)
 
 
 def _at(agent: Actor, op: Op, action: str) -> Access:

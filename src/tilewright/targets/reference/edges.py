@@ -15,7 +15,7 @@ Marks are not kept in global memory: what a kernel writes there, it means.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Access, Finding, Kind
 from tilewright.targets.reference.memory import Storage
 from tilewright.targets.reference.state import Padded, WarpRegisters
+from tilewright.threads.registers import Reduction
 
 MASKED = 1e4
 """Numbers of this size stand for what a mask leaves out of an extreme, where that is not infinite."""
@@ -223,15 +224,20 @@ def of_reduce(op: Reduce, marks: Array, neutral: Array) -> tuple[Array, Array]:
     beyond, inside, some_beyond = (
         np.asarray(part.any(-1)) for part in (marks & ~neutral, ~marks & ~neutral, marks)
     )
-    lanes = np.arange(len(beyond))
-    for digit in op.plan.lanes:
+    for partners in lane_partners(op.plan, len(beyond)):
+        beyond, inside, some_beyond = (
+            np.asarray(part | part[partners]) for part in (beyond, inside, some_beyond)
+        )
+    return some_beyond & ~inside, beyond & inside
+
+
+def lane_partners(plan: Reduction, lanes: int) -> Iterator[Array]:
+    """Yield the partner of each lane in each step of a reduction over pairs of lanes."""
+    for digit in plan.lanes:
         apart = digit.weight
         while apart < digit.weight * digit.extent:
-            beyond, inside, some_beyond = (
-                np.asarray(part | part[lanes ^ apart]) for part in (beyond, inside, some_beyond)
-            )
+            yield np.arange(lanes) ^ apart
             apart *= 2
-    return some_beyond & ~inside, beyond & inside
 
 
 def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, Array, Array]:

@@ -50,14 +50,14 @@ from tilewright.targets.reference.footprint import own_spans
 from tilewright.targets.reference.state import ClusterState, Warp
 
 MOST_TURNS = 1 << 21
-"""Rows times turns of the loops around an operation, of which each is looked at by itself."""
+"""Largest number of rows times loop iterations around an operation that is examined one by one."""
 
 MOST_AXES = 24
-"""Of the numbers: NumPy has not many more."""
+"""Largest number of array axes: NumPy allows few more."""
 
 
 def named(kernel: Kernel) -> dict[Sym, Int]:
-    """What a kernel's named integers stand for (`tw.let`), in terms of what has no name."""
+    """Return the values of a kernel's named integers (`tw.let`), written in unnamed ones."""
     found: dict[Sym, Int] = {}
     for op in kernel.walk():
         if isinstance(op, Let):
@@ -71,7 +71,7 @@ COMPARED: dict[str, Callable[..., list[Cond]]] = {
     "equal": lambda left, right: [less(left, right), less(right, left)],
     "not_equal": lambda left, right: [less(left, right), less(right, left)],
 }
-"""By comparison, the conditions that it depends on."""
+"""The conditions that decide each comparison."""
 
 COMPUTED: dict[str, Callable[..., Int]] = {
     "add": add,
@@ -80,11 +80,11 @@ COMPUTED: dict[str, Callable[..., Int]] = {
     "neg": lambda value: mul(value, -1),
     "convert": lambda value: value,
 }
-"""What functions of integers are as expressions."""
+"""The expressions of functions of integers."""
 
 
 def masks(kernel: Kernel) -> dict[Value, list[Cond]]:
-    """Conditions of each comparison of coordinates of a tile with integers, by its result."""
+    """Return the conditions of each comparison of tile coordinates with integers, by its result."""
     ops = list(kernel.walk())
     changed = {value for op in ops for value in op.written}
     known: dict[Value, Int] = {}
@@ -105,18 +105,18 @@ def masks(kernel: Kernel) -> dict[Value, list[Cond]]:
 
 
 class TraitTable:
-    """Rows of a body of operations, and what is different in them.
+    """Rows of a body of operations, and the numbers that differ between them.
 
-    Every loop in the body whose turns can be told without running it is an axis of the numbers, and so are
-    the groups of a role; the index of any other loop is unknown, but for its range.
+    Each loop in the body whose iterations are known without running it is an axis of the numbers, and so are
+    the groups of a role.  Only the range of any other loop index is known.
 
     Args:
         body: the operations.
-        own: for each symbol that differs between rows its values, one for each.
-        env: the symbols that do not.
-        lets: what named integers stand for.
+        own: the values of each symbol that differs between rows, one per row.
+        env: the values of the other symbols.
+        lets: the values of named integers.
         masks: the conditions of comparisons, by their results.
-        roles: those around the body, whose groups execute it.
+        roles: the roles around the body.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class TraitTable:
         self._collect(body, True, count, set())
 
     def columns(self) -> Iterator[Array]:
-        """Numbers that are equal for rows which are not told apart; shape (rows, anything)."""
+        """Yield the numbers that distinguish rows; shape (rows, anything)."""
         for what, runs in self._decisive:
             for column in self._traits(what):
                 yield self._flat(np.where(runs, column, -1))
 
     def apart(self, places: Sequence[Int]) -> list[Array]:
-        """How far apart a row's accesses to one array lie, as far as that depends on the row.
+        """Return the distances between a row's accesses to one array, as far as they depend on the row.
 
         A row that writes and reads one element is not equal to one whose reads and writes lie apart.
         """
@@ -159,10 +159,10 @@ class TraitTable:
             return [self._flat(self._known[sym]) for each in shown for sym in self._mine(each)]
         return [self._flat(shift - shifts[0]) for shift in shifts[1:]]
 
-    # ---------------------------------------------------------------- what is looked at
+    # ---------------------------------------------------------------- collecting integers and conditions
 
     def _collect(self, body: Block, runs: Array | bool, rows: int, seen: set[Value]) -> None:
-        """Note what decides in a body, of whose turns there are so many rows."""
+        """Collect the integers and conditions that decide what a body does; it has ``rows`` rows."""
         for op in body.ops:
             deciding = self._masks.get(op.result, ()) if isinstance(op, Elementwise) else _decisive(op, seen)
             self._decisive += [(substitute(what, self._lets), runs) for what in deciding]
@@ -175,14 +175,14 @@ class TraitTable:
                 self._collect(region, inside, count, set(seen))
 
     def _groups(self, role: Role, rows: int) -> int:
-        """Make the groups of a role an axis: how many rows there are."""
+        """Make the groups of a role an axis; return the number of rows."""
         if role.index is None or not self._fits(rows, role.groups):
             return rows
         self._known[role.index] = self._along(np.arange(role.groups), self._axis())
         return rows * role.groups
 
     def _turns(self, loop: For, runs: Array | bool, rows: int) -> tuple[Array | bool, int]:
-        """Make the turns of a loop an axis, if they can be told: which of them run, and how many rows."""
+        """Make the known iterations of a loop an axis; return which of them run, and the number of rows."""
         ends = [substitute(end, self._lets) for end in (loop.start, loop.stop)]
         if not all(symbols(end) <= self._known.keys() | self._env.keys() for end in ends):
             return runs, rows
@@ -198,7 +198,7 @@ class TraitTable:
         return self._next < self._axes and rows * turns <= MOST_TURNS
 
     def _axis(self) -> int:
-        """The next axis."""
+        """Return the next axis."""
         self._next += 1
         return self._next - 1
 
@@ -211,13 +211,13 @@ class TraitTable:
         return np.broadcast_to(whole, (self.count, *whole.shape[1:])).reshape(self.count, -1)
 
     def _mine(self, what: Any) -> frozenset[Sym]:
-        """What an integer or condition is made of that is known row by row."""
+        """Return the symbols of an integer or condition that are known for each row."""
         return frozenset(symbols(what) & self._known.keys())
 
-    # ---------------------------------------------------------------- as numbers
+    # ---------------------------------------------------------------- their numbers
 
     def _value(self, what: Any) -> Array:
-        """The numbers of an integer or condition that is known row by row; none where no turn is."""
+        """Return the values of an integer or condition that is known for each row."""
         with np.errstate(divide="ignore"):
             return np.asarray(evaluate(what, {**self._env, **self._known}), np.int64)
 
@@ -238,7 +238,7 @@ class TraitTable:
         return [self._known[sym] for sym in self._mine(what)]
 
     def _clipped(self, gap: Int) -> list[Array]:
-        """What a row adds to ``gap``, as far as it matters for the sign of the whole."""
+        """Return what a row adds to ``gap``, as far as it decides the sign of the whole."""
         parts = self._own(gap)
         if parts is None:
             return [self._known[sym] for sym in self._mine(gap)]
@@ -249,7 +249,7 @@ class TraitTable:
         return [np.clip(own, -int(high) - 1, -int(low))]
 
     def _own(self, total: Int) -> tuple[Array, Int] | None:
-        """What each row adds to a sum, and the rest of the sum; None if they cannot be separated."""
+        """Return what each row adds to a sum, and the rest of the sum; None if they cannot be separated."""
         terms = total.terms if isinstance(total, Add) else ((total, 1),)
         constant = total.constant if isinstance(total, Add) else 0
         own: Any = np.full((1,) * self._axes, constant, np.int64)
@@ -264,7 +264,7 @@ class TraitTable:
         return own, rest
 
     def _range(self, value: Int) -> tuple[float, float]:
-        """The range of an integer over loops and coordinates, for these sizes."""
+        """Return the range of an integer over loops and coordinates, for these sizes."""
         fixed: dict[Sym, Int] = {}
         for sym in symbols(value):
             stop = None if sym.stop is None else substitute(sym.stop, self._env)
@@ -274,7 +274,7 @@ class TraitTable:
 
 
 def classes(columns: Iterable[Array], count: int) -> Array:
-    """For each of ``count`` rows the number of its class: rows of one class are equal in all columns."""
+    """Return the number of each row's class: rows of one class are equal in all columns."""
     found = np.zeros((count, 1), np.int64)
     for column in columns:
         _, own = np.unique(column, axis=0, return_inverse=True)
@@ -284,7 +284,7 @@ def classes(columns: Iterable[Array], count: int) -> Array:
 
 
 def _decisive(op: Op, seen: set[Value]) -> Iterator[Any]:
-    """Integers and conditions that decide what an operation does, and what it finds to be there."""
+    """Yield the integers and conditions that decide what an operation does, and which elements exist."""
     if isinstance(op, Reshape):
         for _, span in own_spans(op):
             yield all_of(less(-1, span.low), less(add(span.high, -1), span.extent))
@@ -299,7 +299,7 @@ def _decisive(op: Op, seen: set[Value]) -> Iterator[Any]:
 
 
 def _integers(held: Any, field: str) -> Iterator[Any]:
-    """The integers and conditions of a field; how many read an element decides nothing."""
+    """Yield the integers and conditions of a field; the number of readers decides nothing."""
     if field == "readers" or (isinstance(held, Sym) and field in ("index", "result")):
         return
     if isinstance(held, Expr | Cond):
@@ -313,28 +313,28 @@ def _integers(held: Any, field: str) -> Iterator[Any]:
 
 
 def block_symbols(kernel: Kernel, indices: Array) -> dict[Sym, Array]:
-    """What many blocks know of themselves: for each symbol of the grid its values, one per row of indices."""
+    """Return the values of the grid's symbols in many blocks, one for each row of indices."""
     found = {axis.sym: indices[:, at] for at, axis in enumerate(kernel.grid)}
     return found | {member.sym: indices[:, member.axis] % member.extent for member in kernel.cluster}
 
 
 def fixed_symbols(kernel: Kernel) -> set[Sym]:
-    """What a block knows before it begins: the kernel's sizes, and its own place."""
+    """Return the symbols with values before a block begins: the kernel's sizes, and the block's place."""
     sizes = {param.sym for param in kernel.sizes}
     return sizes | {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
 
 
 def all_blocks(extents: Sequence[int]) -> Array:
-    """Every block index as a row, x fastest."""
+    """Return every block index as a row, x fastest."""
     grids = np.indices(tuple(reversed(extents))).reshape(len(extents), math.prod(extents))
     return np.ascontiguousarray(grids[::-1].T)
 
 
 def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[int]) -> Array | None:
-    """Blocks that stand for all: of each class of equal blocks the first, its neighbours, and the last.
+    """Return blocks that stand for all: the first of each class, its neighbours, and the last.
 
     Returns:
-        Rows of block indices in the order of the grid; None if blocks cannot be told to be equal.
+        Rows of block indices in the order of the grid; None if it is unknown which blocks are equal.
     """
     if any(isinstance(op, Variable | SetVariable) and _varies(kernel, op) for op in kernel.walk()):
         return None
@@ -364,7 +364,7 @@ def _chosen(blocks: Array, alike: Array, extents: Sequence[int]) -> Iterator[int
 
 
 def _varies(kernel: Kernel, op: Variable | SetVariable) -> bool:
-    """Whether a mutable integer may differ between blocks."""
+    """Return whether a mutable integer may differ between blocks."""
     value = op.initial if isinstance(op, Variable) else op.value
     places = {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
     lets = named(kernel)
@@ -372,7 +372,7 @@ def _varies(kernel: Kernel, op: Variable | SetVariable) -> bool:
 
 
 def _places(kernel: Kernel) -> Iterable[list[Int]]:
-    """For each array that is written, the offsets of all views that it is accessed through."""
+    """Return, for each written array, the offsets of all views through which it is accessed."""
     found: dict[Value, list[Int]] = {}
     written = {value.buffer for op in kernel.walk() for value in op.written}
     seen: set[Value] = set()
@@ -393,18 +393,18 @@ def _places(kernel: Kernel) -> Iterable[list[Int]]:
 
 
 BEFORE, BEHIND = 2, 1
-"""How many periods run before what is left out, and at least behind it.  Accesses to one place in memory lie
-at most a period apart, so each meets the one before it and the one behind it."""
+"""Periods that run before the omitted ones, and at least after them.  Accesses to one place in memory are at
+most a period apart, so each meets the previous one and the next one."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Turns of a loop that are left out.
+    """Omitted iterations of a loop.
 
     Args:
-        first: the number of the first of them.
-        period: after so many turns they repeat.
-        periods: so many are left out.
+        first: number of the first one.
+        period: number of iterations after which they repeat.
+        periods: number of omitted periods.
     """
 
     first: int
@@ -413,12 +413,12 @@ class Gap:
 
     @property
     def behind(self) -> int:
-        """The number of the first turn that runs again."""
+        """Number of the first iteration that runs again."""
         return self.first + self.period * self.periods
 
 
 def gap(alike: Sequence[int] | Array) -> Gap | None:
-    """The longest gap in turns of which each has the number of its class; None if all of them run.
+    """Return the longest gap in iterations, given the class of each; None if all of them run.
 
     Example:
         >>> gap([0, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 3])
@@ -428,7 +428,7 @@ def gap(alike: Sequence[int] | Array) -> Gap | None:
     turns = np.asarray(alike)
     best: Gap | None = None
     for period in range(1, len(turns) // (BEFORE + BEHIND + 1) + 1):
-        # Runs of turns that are as those one period before them.
+        # Runs of iterations that equal those one period earlier.
         ends = np.flatnonzero(np.diff(np.concatenate([[0], turns[period:] == turns[:-period], [0]])))
         for first, end in ends.reshape(-1, 2).tolist():
             periods = (end - first + period) // period - BEFORE - BEHIND
@@ -438,7 +438,7 @@ def gap(alike: Sequence[int] | Array) -> Gap | None:
 
 
 class OmittedIterations:
-    """Which turns the loops of a kernel leave out.
+    """Finds the iterations that the loops of a kernel can omit, and counts them.
 
     Args:
         kernel: the kernel.
@@ -446,7 +446,7 @@ class OmittedIterations:
 
     def __init__(self, kernel: Kernel) -> None:
         self.left_out = 0
-        """Turns that did not run, of the loops of all warps."""
+        """Number of omitted iterations of all warps."""
         self.is_balanced = True
         self._lets, self._masks = named(kernel), masks(kernel)
         self._loops = {id(loop): (loop, around) for loop, around in _loops(kernel.body, ())}
@@ -455,7 +455,7 @@ class OmittedIterations:
         self._known: dict[Hashable, Gap | None] = {}
 
     def gap(self, warp: Warp, loop: For, turns: range) -> Gap | None:
-        """What a warp leaves out of a loop that it comes to."""
+        """Return the iterations that a warp omits from a loop."""
         if not self._can or len(turns) <= BEFORE + BEHIND:
             return None
         outer = tuple(warp.env[each.index] for each in self._loops[id(loop)][1] if isinstance(each, For))
@@ -468,7 +468,7 @@ class OmittedIterations:
         return self._known[key]
 
     def _found(self, warp: Warp, outer: Sequence[int], turns: range) -> Gap | None:
-        """The gap that all loops have which make these turns at this depth, in all blocks of the cluster."""
+        """Return the gap of all loops with these iterations at this depth, in all blocks of the cluster."""
         columns: list[Array] = []
         for loop, around in self._loops.values():
             loops = [each.index for each in around if isinstance(each, For)]
@@ -486,7 +486,7 @@ class OmittedIterations:
         return gap(classes(columns, len(turns))) if columns else None
 
     def _turns(self, loop: For, env: Mapping[Sym, int]) -> range | None:
-        """The turns that a loop makes; None if only a run can tell."""
+        """Return the iterations of a loop; None if they are unknown before a run."""
         ends = [substitute(end, self._lets) for end in (loop.start, loop.stop)]
         if not all(symbols(end) <= env.keys() for end in ends):
             return None
@@ -494,7 +494,7 @@ class OmittedIterations:
         return range(start, stop, loop.step)
 
     def leave_out(self, warp: Warp, found: Gap, before: Mapping[Any, int]) -> None:
-        """Count what a warp leaves out: for each period what it did in the last one, since ``before``."""
+        """Count the omitted steps of a warp: for each period the steps of the last one, since ``before``."""
         once = Counter(warp.steps)
         once.subtract(before)
         for step, count in once.items():
@@ -503,7 +503,7 @@ class OmittedIterations:
         self.left_out += found.periods * found.period
 
     def settle(self, cluster: ClusterState) -> None:
-        """Note whether what the warps of a cluster have left out adds up."""
+        """Note whether the omitted steps of the warps of a cluster balance."""
         warps = cluster.barrier.warps
         stages = (stage for b in cluster.blocks for each in b.mbarriers.values() for stage in each)
         phases: dict[Hashable, int] = {}
@@ -520,7 +520,7 @@ class OmittedIterations:
 
 
 def _loops(body: Block, around: tuple[Op, ...]) -> Iterator[tuple[For, tuple[Op, ...]]]:
-    """Every loop, with the operations around it."""
+    """Yield every loop, with the operations around it."""
     for op in body.ops:
         if isinstance(op, For):
             yield op, around

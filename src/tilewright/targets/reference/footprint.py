@@ -70,6 +70,10 @@ class WarpFootprint:
         lanes, values = self.offsets.shape
         return self.offsets.ravel(), np.repeat(np.arange(lanes, dtype=np.int16), values)
 
+    def elements(self, which: Array) -> tuple[Array, Array]:
+        """Offsets and lanes of some accesses, chosen by truth values of shape (lanes, values)."""
+        return self.accessed if which is self.valid else (self.offsets[which], lanes_of(which))
+
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest offset of what exists; (0, -1) if nothing does."""

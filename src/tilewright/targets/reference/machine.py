@@ -19,7 +19,7 @@ from tilewright.targets.reference import edges
 from tilewright.targets.reference.addressing import Gathers, accessed_buffer
 from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Visibility, join
 from tilewright.targets.reference.barriers import Counts, Late
-from tilewright.targets.reference.checker import VALUES_TWICE, Checker
+from tilewright.targets.reference.checker import VALUES_TWICE, Batch, Checker
 from tilewright.targets.reference.equivalence import OmittedIterations
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import (
@@ -85,7 +85,7 @@ class Simulator:
         self.check = check
         self.checker = Checker(Remedies(kernel))
         self.footprints = Footprints(lanes, kernel.threads)
-        self.extents = UnprovenSpans(kernel)
+        self.spans = UnprovenSpans(kernel)
         self.gathers = Gathers(kernel)
         self.engines = Engines(lanes)
         self.vectors = Vectors()
@@ -232,13 +232,11 @@ class Simulator:
             return result
         site = self.checker.site(op, value, "read")
         touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
+        at, lanes = footprint.elements(touched)
         if other is not None and footprint.absent is not None:
             result[footprint.absent] = other
-        if touched is footprint.valid:
-            at, lanes = footprint.accessed
-        else:
+        if touched is not footprint.valid:
             result[footprint.valid & ~touched] = self.numbers.poison(value.dtype, ())
-            at, lanes = footprint.offsets[touched], lanes_of(touched)
         if footprint.is_whole and touched is footprint.valid:
             result[...] = buffer.elements[footprint.offsets]
         else:
@@ -246,7 +244,7 @@ class Simulator:
         if self.check:
             by_warp = self.engines.by_warp(op, value, spread)
             who = np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
-            self.checker.reads(agent, site, buffer, at, who)
+            self.checker.reads(Batch(agent, site, buffer, at, who))
             self._count(site, buffer, footprint, vector)
             warp.loaded = edges.of_load(buffer, footprint.absent, touched, at)
         return result
@@ -275,64 +273,56 @@ class Simulator:
         first = self.footprints.first_copies(warp.rank, spread)
         wanted = footprint.valid if first is None else footprint.valid & first
         touched = self._usable(warp, agent, site, buffer, footprint, wanted, vector)
-        if touched is footprint.valid:
-            at, lanes = footprint.accessed
-        else:
-            at, lanes = footprint.offsets[touched], lanes_of(touched)
-        if self.check and buffer.is_shared:
-            absent = self.leftovers.left_out(value, footprint, warp.env)
-            if absent is not None:
-                at_absent, whose = footprint.offsets[absent], np.nonzero(absent)[0]
-                self.checker.leaves_out(agent, site, buffer, at_absent, whose)
+        at, lanes = footprint.elements(touched)
+        marks = None if beyond is None else beyond[touched]
         if self.check:
+            batch, by_warp = Batch(agent, site, buffer, at, lanes), self.engines.by_warp(op, value, spread)
+            absent = self.leftovers.left_out(value, footprint, warp.env) if buffer.is_shared else None
+            if absent is not None:
+                self.checker.leaves_out(Batch(agent, site, buffer, *footprint.elements(absent)))
             if reduction is not None:
-                self.checker.reduces(agent, site, buffer, at, lanes, reduction)
+                self.checker.reduces(batch, reduction)
+            elif self.gathers.chooses(value):
+                self.checker.writes(self.gathers.once(self.checker, batch), by_warp)
             else:
-                self._find_repeats(agent, (site, value, buffer), footprint, touched)
-                once = self.gathers.once(self.checker, agent, (site, value, buffer), at, lanes)
-                self.checker.writes(agent, site, buffer, *once, self.engines.by_warp(op, value, spread))
+                # Elements to which one lane writes several values, through a view that is broadcast.
+                again = None if footprint.repeats is None else footprint.repeats & touched
+                if again is not None and again.any():
+                    found = Batch(agent, site, buffer, *footprint.elements(again))
+                    self.checker.defect(Kind.DUPLICATE, found, VALUES_TWICE)
+                self.checker.writes(batch, by_warp)
             self._count(site, buffer, footprint, vector)
-            edges.mark(buffer, at, None if beyond is None or agent.in_background else beyond[touched])
+            edges.mark(buffer, at, None if agent.in_background else marks)
         if reduction is not None:
             self.numbers.reduce_into(value.dtype, buffer.elements, at, values[touched], reduction)
         elif agent.in_background:
             buffer.elements[at] = self.numbers.poison(value.dtype, ())
-            marks = None if beyond is None else beyond[touched]
             warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched], marks))
         else:
             buffer.elements[at] = values[touched]
 
-    def _find_repeats(
-        self, agent: Actor, access: tuple[int, Value, Storage], footprint: WarpFootprint, touched: Array
-    ) -> None:
-        """Find elements to which one lane writes several values, through a view that is broadcast."""
-        site, value, buffer = access
-        if self.gathers.chooses(value) or footprint.repeats is None:
-            return  # of rows that are chosen in memory `Gathers.once` finds those that are equal
-        again = footprint.repeats & touched
-        if again.any():
-            at, lanes = footprint.offsets[again], lanes_of(again)
-            self.checker.defect(Kind.DUPLICATE, agent, site, buffer, at, lanes, VALUES_TWICE)
-
     def keep_within(
-        self, warp: Warp, agent: Actor, site: int, buffer: Storage, offsets: Array, wanted: Array
+        self, warp: Warp, agent: Actor, site: int, buffer: Storage, offsets: Array, mask: Array | None = None
     ) -> bool:
-        """Whether an access keeps to the tensors it is sliced of; if not, it is found.
+        """Report an access through a slice that leaves its tensor; return whether it stays within.
 
         Args:
-            warp: whose integers the slices are taken at.
-            agent: who accesses.
+            warp: the warp at whose integers the slices are taken.
+            agent: the agent.
             site: the access.
             buffer: the memory.
-            offsets: elements, by lanes first.
-            wanted: which of them are accessed.
+            offsets: elements, of shape (lanes, values), or (n,) for the first lane.
+            mask: which of them are accessed; None: all.
         """
-        found = self.extents.beyond(self.checker.describe(site).value, warp.env) if self.check else None
-        if found is None or not (found.is_masked or wanted.any()):
+        found = self.spans.beyond(self.checker.describe(site).value, warp.env) if self.check else None
+        if found is None:
             return True
-        if found.is_masked:
-            wanted = np.ones_like(wanted)
-        self.checker.beyond(agent, site, buffer, found, offsets[wanted], np.nonzero(wanted)[0])
+        offsets = np.atleast_2d(offsets)
+        if mask is None or found.is_masked:
+            mask = np.ones(offsets.shape, bool)
+        if not (found.is_masked or mask.any()):
+            return True
+        self.checker.beyond(Batch(agent, site, buffer, offsets[mask], lanes_of(mask)), found)
         return False
 
     def deliver(self, warp: Warp, groups: int) -> None:
@@ -354,34 +344,27 @@ class Simulator:
         wanted: Array,
         vector: int,
     ) -> Array:
-        """Which (lane, value) accesses can be performed; the others are found, and left out."""
-        usable, at = wanted, footprint.offsets
-        keeps_within = self.keep_within(warp, agent, site, buffer, at, wanted)
+        """Return which (lane, value) accesses can be performed, and report the others."""
+        keeps_within = self.keep_within(warp, agent, site, buffer, footprint.offsets, wanted)
         if self.check:
             for reason, bad in footprint.defects(vector, buffer.address, buffer.owner.dtype):
-                lanes = np.nonzero(bad)[0]
-                self.checker.defect(
-                    Kind.MISALIGNED, agent, site, buffer, footprint.offsets[bad], lanes, reason
-                )
+                found = Batch(agent, site, buffer, *footprint.elements(bad))
+                self.checker.defect(Kind.MISALIGNED, found, reason)
         low, high = footprint.bounds
         if buffer.exists is None and low >= 0 and high < len(buffer.elements):
-            return usable
+            return wanted
         outside = np.zeros_like(wanted)
         outside[wanted] = buffer.outside(footprint.offsets[wanted])
-        if outside.any():
-            usable = wanted & ~outside
-            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
-            lanes = np.nonzero(outside)[0]
-            if keeps_within:
-                self.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at[outside], lanes, reason)
-        return usable
+        if not outside.any():
+            return wanted
+        if keeps_within:
+            self.checker.outside(Batch(agent, site, buffer, *footprint.elements(outside)))
+        return wanted & ~outside
 
     def _count(self, site: int, buffer: Storage, footprint: WarpFootprint, vector: int) -> None:
-        where = self.checker.describe(site)
+        where, dtype = self.checker.describe(site), buffer.owner.dtype
         if buffer.is_shared:
-            counts = footprint.bank_conflicts(vector, buffer.address, buffer.owner.dtype)
+            counts = footprint.bank_conflicts(vector, buffer.address, dtype)
             self._banks.setdefault(site, BankCount(where)).add(*counts)
         else:
-            self._sectors.setdefault(site, SectorCount(where)).add(
-                *footprint.sectors(vector, buffer.owner.dtype)
-            )
+            self._sectors.setdefault(site, SectorCount(where)).add(*footprint.sectors(vector, dtype))

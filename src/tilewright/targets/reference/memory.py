@@ -1,4 +1,4 @@
-"""Buffers: the elements of a tensor in memory, with what is known of every element's last accesses."""
+"""Buffers: the elements of tensors in memory, and the last accesses to each element."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tilewright.targets.reference.numbers import NUMBERS, Numbers
 
 @dataclass
 class Marks:
-    """Who touched each element last: an event of the log and a lane, per element."""
+    """The last access to each element: an event of the log, and a lane."""
 
     event: Array
     lane: Array
 
     @staticmethod
     def blank(elems: int) -> Marks:
-        """No one touched anything."""
+        """Return marks without accesses."""
         return Marks(np.zeros(elems, np.int32), np.zeros(elems, np.int16))
 
     def put(self, at: Array, event: Any, lanes: Any) -> None:
@@ -41,17 +41,17 @@ class Marks:
         self.lane[at] = lanes
 
     def get(self, at: Array) -> tuple[Array, Array]:
-        """Events and lanes of the elements ``at``."""
+        """Return the events and lanes of the elements ``at``."""
         return self.event[at], self.lane[at]
 
 
 @dataclass
 class AgentReads:
-    """The last reads of every element by one agent: two of different lanes, if both still count.
+    """The last reads of each element by one agent: two of different lanes, if both still count.
 
     Whatever lane accesses the element next, one of the two is by another lane.  ``other`` is None as long as
     one lane read each element.  ``first`` and ``newest`` are events that none of these is older, or newer,
-    than; ``newest`` is None where the agent runs in the background, whose times may be put off.
+    than; ``newest`` is None if the agent runs in the background, because its times may be postponed.
     """
 
     last: Marks
@@ -61,7 +61,7 @@ class AgentReads:
 
     @staticmethod
     def blank(elems: int, first: int = 0) -> AgentReads:
-        """No one read anything."""
+        """Return an object without reads."""
         return AgentReads(Marks.blank(elems), first=first)
 
     def put_other(self, at: Array, event: Any, lanes: Any) -> None:
@@ -72,26 +72,26 @@ class AgentReads:
 
     @property
     def marks(self) -> list[Marks]:
-        """The one or two that there are."""
+        """The marks of the last reads: one or two."""
         return [self.last] if self.other is None else [self.last, self.other]
 
 
 @dataclass
 class Crowd:
-    """Accesses that need no order among each other: the last ones to every element by every agent.
+    """Accesses that need no order among each other: the last ones to each element by each agent.
 
-    Where groups of agents run beside each other there are too many agents for that.  An access then takes the
-    place of one that its agent comes after, and only those side by side have marks of their own.
+    If groups of agents run concurrently, there are too many agents for this.  An access then replaces one
+    that its agent comes after, and only unordered accesses have marks of their own.
     """
 
     by_agent: dict[int, AgentReads] = field(default_factory=dict)
     layers: list[AgentReads] = field(default_factory=list)
     former: Marks | None = None
-    """Of accesses by earlier groups, those that a later one replaced."""
+    """Accesses by earlier groups that a later access replaced."""
 
     @property
     def every(self) -> list[AgentReads]:
-        """All that is kept."""
+        """All recorded accesses."""
         return [*self.by_agent.values(), *self.layers]
 
     def record(self, events: Events, agent: Actor, event: int, at: Array, lanes: Array, marks: Marks) -> None:
@@ -134,7 +134,7 @@ class Crowd:
         _put_last(self.layers[-1], event, at, lanes)
 
     def earlier(self, at: Array, events: Events, clocks: Clocks) -> list[tuple[Array, Array]]:
-        """Accesses to the elements ``at`` that ``clocks`` may not know of: pairs (events, lanes)."""
+        """Return accesses to elements that ``clocks`` may not know of, as pairs (events, lanes)."""
         every = [
             marks
             for reads in self.every
@@ -154,29 +154,29 @@ def _put_last(reads: AgentReads, event: int, at: Array, lanes: Array) -> None:
 
 @dataclass
 class History:
-    """The last write of every element, and its last reads and reductions by every agent."""
+    """The last write of each element, and its last reads and reductions by each agent."""
 
     writes: Marks
     reads: Crowd = field(default_factory=Crowd)
     reductions: dict[str, Crowd] = field(default_factory=dict)
-    """By their kind: those of one kind need no order among each other."""
+    """Reductions by their kind.  Reductions of one kind need no order among each other."""
     skips: Marks | None = None
-    """Who left each element out last, because the view that it writes through is cut."""
+    """The last write that left out each element, because the view that it writes through is cut."""
 
     @staticmethod
     def blank(elems: int) -> History:
-        """No accesses yet."""
+        """Return a history without accesses."""
         return History(Marks.blank(elems))
 
     def reduced(
         self, at: Array, events: Events, clocks: Clocks, beside: str = ""
     ) -> list[tuple[Array, Array]]:
-        """The recorded reductions of the elements ``at``, but for one kind, as `Crowd.earlier` gives them."""
+        """Return the reductions into the elements ``at`` of all kinds but one, like `Crowd.earlier`."""
         crowds = (crowd for kind, crowd in self.reductions.items() if kind != beside)
         return [marks for crowd in crowds for marks in crowd.earlier(at, events, clocks)]
 
     def is_written(self, at: Any) -> Array:
-        """Which of the elements ``at`` any access has written."""
+        """Return which of the elements ``at`` any access has written."""
         found = self.writes.event[at] != 0
         for crowd in self.reductions.values():
             for reads in crowd.every:
@@ -191,16 +191,16 @@ class Storage:
     Args:
         owner: the value that owns it.
         elements: its elements in address order; writing here writes the caller's array.
-        address: byte address of element 0, as far as alignment and banks care.
+        address: byte address of element 0, for alignment and banks.
         written: whether it holds values from the start.
-        locate: the coordinate of an element offset, or None.
+        locate: returns the coordinate of an element offset, or None.
         exists: which elements belong to the array; None if all do.
-        history: None if hazards are not looked for.
+        history: the last accesses; None if hazards are not looked for.
         beyond: which elements of shared memory were read beyond the edge of an array; None if none were.
-        first: where element 0 lies in the history, which buffers that overlap share.
+        first: place of element 0 in the history, which overlapping buffers share.
         units: how many entries of the history one element takes.
-        overlaid: whether other tensors in shared memory lie in the same bytes, by a plan.
-        numbers: what its elements are.
+        overlaid: whether a plan placed other shared tensors in the same bytes.
+        numbers: the arithmetic of its elements.
     """
 
     owner: Value
@@ -218,18 +218,18 @@ class Storage:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The byte addresses of the first element and behind the last."""
+        """The byte addresses of the first element and of the end."""
         return self.address, self.address + len(self.elements) * self.owner.dtype.bytes
 
     def places(self, at: Array, lanes: Array) -> tuple[Array, Array, Array]:
-        """Elements with their places in the history and their lanes: one entry for each place."""
+        """Return elements, their places in the history, and their lanes: one entry for each place."""
         if self.units == 1:
             return at, at + self.first if self.first else at, lanes
         places = (self.first + at * self.units)[:, None] + np.arange(self.units)
         return np.repeat(at, self.units), places.ravel(), np.repeat(lanes, self.units)
 
     def never_written(self) -> Array:
-        """The offsets of elements that no access has written; none if hazards are not looked for."""
+        """Return the offsets of elements that no access has written; none if there is no history."""
         if self.history is None:
             return np.zeros(0, np.int64)
         last = self.first + len(self.elements) * self.units
@@ -237,7 +237,7 @@ class Storage:
         return np.flatnonzero(missing if self.exists is None else missing & self.exists)
 
     def forget(self) -> None:
-        """Hold nothing: what is read before it is written is found, and is poison."""
+        """Fill the buffer with poison, and let reads before a write be reported."""
         self.written = False
         at: Any = slice(None) if self.exists is None else self.exists
         self.elements[at] = self.numbers.poison(self.owner.dtype, ())
@@ -253,7 +253,7 @@ class Storage:
         return self.owner.tensor.memory is Memory.SHARED
 
     def outside(self, at: Array) -> Array:
-        """Which offsets lie outside the array or allocation."""
+        """Return which offsets lie outside the array or allocation."""
         outside = (at < 0) | (at >= len(self.elements))
         if self.exists is not None:
             outside[~outside] = ~self.exists[at[~outside]]
@@ -261,7 +261,7 @@ class Storage:
 
 
 def shared_buffer(owner: Value, elems: int, address: int, check: bool, numbers: Numbers = NUMBERS) -> Storage:
-    """Uninitialised shared memory; of elements of less than a byte, its bytes."""
+    """Return uninitialised shared memory, in bytes if elements are narrower than a byte."""
     count = -(-elems // owner.dtype.per_byte)
     history = History.blank(count) if check else None
     elements = numbers.poison(owner.dtype, count)
@@ -270,7 +270,7 @@ def shared_buffer(owner: Value, elems: int, address: int, check: bool, numbers: 
 
 
 def overlay(buffers: Iterable[Storage]) -> None:
-    """Give tensors in shared memory that a plan lets overlap the same bytes, and one history."""
+    """Give shared tensors that a plan lets overlap the same bytes and one history."""
     known = list(buffers)
     for numbers in overlapping(buffer.bounds for buffer in known):
         group = [known[number] for number in numbers]
@@ -289,7 +289,7 @@ def overlay(buffers: Iterable[Storage]) -> None:
 def workspace_buffer(
     owner: Value, elems: int, zeroed: bool, check: bool, numbers: Numbers = NUMBERS
 ) -> Storage:
-    """The launcher's own memory; of elements of less than a byte, its bytes."""
+    """Return memory that the launcher allocates, in bytes if elements are narrower than a byte."""
     elems = -(-elems // owner.dtype.per_byte)
     kind = owner.dtype
     elements = np.zeros(elems, numbers.storage(kind)) if zeroed else numbers.poison(kind, elems)
@@ -299,7 +299,7 @@ def workspace_buffer(
 
 
 def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Which ranges of addresses have bytes in common, also by way of others: lists of their numbers.
+    """Group ranges of addresses that have bytes in common, also through other ranges; return their numbers.
 
     Example:
         >>> overlapping([(0, 8), (8, 16), (4, 8), (7, 7)])
@@ -319,12 +319,12 @@ def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def share(one: Storage, other: Storage) -> bool:
-    """Whether two buffers overlap in memory."""
+    """Return whether two buffers overlap in memory."""
     return len(overlapping([one.bounds, other.bounds])) == 1 and len(one.elements) * len(other.elements) > 0
 
 
 def share_histories(buffers: Iterable[Storage], written: Container[Value]) -> None:
-    """Give arrays that overlap in memory one history, if any of them is written; if none is, nothing is kept.
+    """Give arrays that overlap in memory one history if any of them is written, and otherwise none.
 
     Its entries are as fine as the dtypes and the distances of the arrays are.
     """
@@ -352,7 +352,7 @@ def share_histories(buffers: Iterable[Storage], written: Container[Value]) -> No
 def array_buffer(
     owner: Value, array: Array, is_written: bool, check: bool, numbers: Numbers = NUMBERS
 ) -> Storage:
-    """The memory of a caller's array, in place, in address order.
+    """Return the memory of a caller's array, in place, in address order.
 
     Raises:
         LaunchError: wrong dtype, fractional strides, or a read-only array that is written.
@@ -371,7 +371,7 @@ def array_buffer(
     rising = array[upwards]
     steps = tuple(abs(step) for step in strides)
     span = 0 if array.size == 0 else 1 + sum((n - 1) * s for n, s in zip(array.shape, steps, strict=True))
-    # As bytes of no meaning: NumPy's array interface has no name for every dtype.
+    # As raw bytes: NumPy's array interface has no name for some dtypes.
     raw = rising.view(f"V{want.itemsize}")
     spread = np.lib.stride_tricks.as_strided(raw, (span,), (want.itemsize,), writeable=array.flags.writeable)
     flat = spread.view(want)
@@ -386,7 +386,7 @@ def array_buffer(
 
 
 def _element(shape: Sequence[int], strides: Sequence[int], number: int) -> tuple[int, ...] | None:
-    """The coordinate of an element by its number in address order; None if the array has none there."""
+    """Return the coordinate of an element from its number in address order; None if there is no element."""
     found = strided_element(shape, [abs(step) for step in strides], number)
     if found is None:
         return None
@@ -395,7 +395,7 @@ def _element(shape: Sequence[int], strides: Sequence[int], number: int) -> tuple
 
 
 def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents and strides of an array in elements, of which its bytes may hold several.
+    """Return extents and strides of an array in elements; a byte may hold several elements.
 
     Example:
         >>> from tilewright.dtypes import i4
@@ -409,9 +409,9 @@ def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int,
 
 
 def from_lowest(kernel: Kernel, arrays: Mapping[str, Array]) -> Kernel:
-    """The kernel with offsets that count from the lowest element of each array, not from its first.
+    """Return the kernel with offsets that count from the lowest element of each array, not from its first.
 
-    They are the same unless a stride is negative; a buffer has no elements before its own first one.
+    The two differ if a stride is negative.  A buffer has no elements before its first one.
     """
     rewriter = Rewriter(kernel, lambda op, rewriter: None)
     for old in kernel.tensors:
@@ -429,6 +429,6 @@ def from_lowest(kernel: Kernel, arrays: Mapping[str, Array]) -> Kernel:
 
 
 def _before_first(dtype: DType, array: Array) -> int:
-    """How many elements lie from the lowest one of an array to that of coordinate 0."""
+    """Return the distance in elements from the lowest element of an array to the one at coordinate 0."""
     shape, strides = in_elements(dtype, array)
     return sum((n - 1) * -step for n, step in zip(shape, strides, strict=True) if step < 0 and array.size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from tilewright.ir.async_ops import ClusterBarrier, ClusterWait, Role, RoleBarri
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import AsyncWait, Barrier, For, WarpBarrier
+from tilewright.passes.effects import PathStep
 from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Events, Proxy, Visibility
 from tilewright.targets.reference.findings import Kind
 
@@ -46,24 +46,12 @@ _ORDERS = {
 """What would have ordered the accesses, by what is said to be missing."""
 
 
-class _Step(NamedTuple):
-    """One step from the kernel's body to an operation: whose block it is, the block, the index in it."""
-
-    owner: Op | None
-    block: Block
-    at: int
-
-    @property
-    def op(self) -> Op:
-        return self.block.ops[self.at]
-
-
 class Remedies:
     """The places of a kernel's operations, and what they say about a barrier that is missing."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._paths: dict[int, tuple[_Step, ...]] = {}
+        self._paths: dict[int, tuple[PathStep, ...]] = {}
 
     def remedy(self, missing: str, earlier: Op, later: Op) -> str:
         """Where a barrier belongs, as the end of a sentence; empty if there is no one place for it.
@@ -107,9 +95,9 @@ class Remedies:
                 return f"; a {name} belongs {_between(waits[-1], later, step.op)}"
         return ""
 
-    def _note(self, block: Block, path: tuple[_Step, ...], owner: Op | None) -> None:
+    def _note(self, block: Block, path: tuple[PathStep, ...], owner: Op | None) -> None:
         for at, op in enumerate(block.ops):
-            self._paths[id(op)] = (*path, _Step(owner, block, at))
+            self._paths[id(op)] = (*path, PathStep(owner, block, at))
             for region in op.regions:
                 self._note(region, self._paths[id(op)], op)
 
@@ -120,7 +108,7 @@ def _whole(around: Sequence[Op | None]) -> str:
 
 
 def _place(
-    here: _Step, there: _Step, loop: For | None, orders: tuple[type[Op], ...], accesses: tuple[Op, Op]
+    here: PathStep, there: PathStep, loop: For | None, orders: tuple[type[Op], ...], accesses: tuple[Op, Op]
 ) -> str:
     """Between two accesses, or between the turns of the loop around both, where no barrier stands yet.
 
@@ -217,7 +205,16 @@ def explain(
     if former.in_background:
         return _after_bulk(events, kind, agent, former, event)
     if not fenced:
-        return Kind.PROXY, _unfenced(agent, former, memory)
+        who, fence = "bulk copies and asynchronous MMA", "fence_async"
+        if memory != "shared":
+            who, fence = "bulk copies", f'fence_async("{memory}")'
+        place = f"of {_warp(former, agent)} between its access and what orders the two"
+        if former.home != agent.home:
+            place += f", or of warp {agent.warp} after that"
+        reason = (
+            f"the accesses are in order, but {who} see {memory} memory by another path: no {fence} {place}"
+        )
+        return Kind.PROXY, reason
     if former.home == agent.home:
         is_whole = any((each == WHOLE_WARP).any() for each in lanes)
         return kind, NO_MATRIX_BARRIER if is_whole else NO_WARP_BARRIER
@@ -227,16 +224,6 @@ def explain(
             "and no cluster_barrier, between the two accesses"
         )
     return kind, NO_BARRIER
-
-
-def _unfenced(agent: Actor, former: Actor, memory: str) -> str:
-    who, fence = "bulk copies and asynchronous MMA", "fence_async"
-    if memory != "shared":
-        who, fence = "bulk copies", f'fence_async("{memory}")'
-    place = f"of {_warp(former, agent)} between its access and what orders the two"
-    if former.home != agent.home:
-        place += f", or of warp {agent.warp} after that"
-    return f"the accesses are in order, but {who} see {memory} memory by another path: no {fence} {place}"
 
 
 def _warp(agent: Actor, other: Actor) -> str:

@@ -11,7 +11,7 @@ from tilewright.ir.clusters import sharing
 from tilewright.ir.copies import is_bulk, is_bulk_load
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.op import Op
-from tilewright.ir.types import Memory, Value
+from tilewright.ir.types import Memory
 from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.state import Steps, Warp
 from tilewright.targets.rules import RuleTable
@@ -194,14 +194,10 @@ def _touches(machine: Simulator, warp: Warp, op: Op, ranks: list[int]) -> list[T
     found = []
     for values, is_written in ((op.read, False), (op.written, True)):
         for value in values:
-            if _is_shared(value):
+            if value.is_tensor and value.tensor.memory is Memory.SHARED:
                 at = machine.footprints.box(value, machine.gathers.environment(warp, value))
                 if at.size:
                     part = value.buffer.name, int(at.min()), int(at.max()), is_written
                     block = value.tensor.block
                     found += [Touch(*part, rank) for rank in (ranks if block is None else [warp.int(block)])]
     return found
-
-
-def _is_shared(value: Value) -> bool:
-    return value.is_tensor and value.tensor.memory is Memory.SHARED

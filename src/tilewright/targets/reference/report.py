@@ -22,17 +22,17 @@ from tilewright.targets.reference.findings import AccessSite, Finding, describe
 
 
 SHOWN = 8
-"""How many operations and loops the head of a report names."""
+"""Largest number of operations and loops that the head of a report names."""
 
 
 @dataclass
 class Trail:
-    """What has run so far.
+    """The operations that have run so far.
 
     Args:
         ran: the operations, by identity.
         trips: the most iterations that any warp made of each loop, by identity.
-        took: which ways conditions went, by the identity of the `tw.when`.
+        took: the values of conditions, by the identity of the `tw.when`.
     """
 
     ran: set[int] = field(default_factory=set)
@@ -40,13 +40,13 @@ class Trail:
     took: dict[int, set[bool]] = field(default_factory=dict)
 
     def turned(self, loop: For, trips: int) -> None:
-        """A warp ran a loop."""
+        """Record that a warp ran a loop."""
         self.trips[id(loop)] = max(trips, self.trips.get(id(loop), 0))
 
 
 @dataclass(frozen=True)
 class ShortLoop:
-    """A loop that no warp ran often enough for its ring to come round twice.
+    """A loop that no warp ran often enough to use its ring twice.
 
     Args:
         place: the author's line.
@@ -71,7 +71,7 @@ class ShortLoop:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What "no findings" is about: see `Report`.
+    """The sizes, blocks and operations that a run covered, see `Report`.
 
     Args:
         sizes: the kernel's sizes, by name.
@@ -79,10 +79,10 @@ class Coverage:
         blocks: how many blocks ran to their end.
         threads: threads per block.
         lanes: threads per warp.
-        left_out: why blocks did not run, and what is known of them; empty if all ran.
-        idle: operations that never ran, each with its line; of a nested block that never ran the first.
-        short: loops that were too short for their ring.
-        ways: which ways each `tw.when` without `tw.otherwise` went that was reached, by its line.
+        left_out: why blocks did not run, and what is known about them; empty if all ran.
+        idle: operations that never ran, each with its line; only the first one of a nested block.
+        short: loops that were too short to use their ring twice.
+        ways: the values of each executed `tw.when` without `tw.otherwise`, by its line.
     """
 
     sizes: tuple[tuple[str, int], ...] = ()
@@ -96,7 +96,7 @@ class Coverage:
     ways: Mapping[str, frozenset[bool]] = field(default_factory=dict, hash=False)
 
     def lines(self) -> Iterator[str]:
-        """The head of a report, in sentences."""
+        """Yield the sentences of the head of a report."""
         total = math.prod(self.grid)
         ran = f"{self.blocks} of {total}" if self.blocks != total else f"{total}"
         sizes = f", for {', '.join(f'{name} = {size}' for name, size in self.sizes)}" if self.sizes else ""
@@ -115,12 +115,12 @@ def _some(lines: list[str], what: str) -> list[str]:
 
 
 def place(op: Op) -> str:
-    """Where an operation was written, innermost line first."""
+    """Return the author's lines of an operation, the innermost first."""
     return "an unknown line" if op.location is None else str(op.location)
 
 
 def idle(kernel: Kernel, trail: Trail) -> tuple[str, ...]:
-    """The operations of a kernel that have not run."""
+    """Return the operations of a kernel that have not run."""
     return tuple(dict.fromkeys(_idle(kernel.body, trail)))
 
 
@@ -136,7 +136,7 @@ def _idle(block: Block, trail: Trail) -> Iterator[str]:
 
 
 def ways(kernel: Kernel, trail: Trail) -> dict[str, frozenset[bool]]:
-    """Which ways conditions went whose other way has no operations that `idle` would name."""
+    """Return the values of the conditions without `tw.otherwise`, which `idle` cannot show."""
     found: dict[str, frozenset[bool]] = {}
     for op in kernel.walk():
         if isinstance(op, If) and not op.otherwise.ops and id(op) in trail.took:
@@ -145,7 +145,7 @@ def ways(kernel: Kernel, trail: Trail) -> dict[str, frozenset[bool]]:
 
 
 def short_loops(kernel: Kernel, trail: Trail) -> tuple[ShortLoop, ...]:
-    """Loops over memory that is used again, of fewer iterations than show what comes of it."""
+    """Return the loops that reuse memory but have too few iterations to use their ring twice."""
     found = []
     for op in kernel.walk():
         if isinstance(op, For) and not (isinstance(op.start, int) and isinstance(op.stop, int)):
@@ -156,10 +156,10 @@ def short_loops(kernel: Kernel, trail: Trail) -> tuple[ShortLoop, ...]:
 
 
 def stages_of(loop: For) -> int:
-    """Stages of the longest ring that a loop steps through; 1 if it writes shared memory; else 0.
+    """Return the stages of the longest ring that a loop uses; 1 if it writes shared memory; otherwise 0.
 
-    A ring is what is indexed by a remainder of the loop's index: shared memory, or transaction barriers.  The
-    remainder may have a name (`tw.let`).
+    A remainder of the loop's index indexes a ring of shared memory or transaction barriers.  The remainder
+    may have a name (`tw.let`).
     """
     longest = 0
     lets: dict[Sym, Int] = {}
@@ -181,7 +181,7 @@ def _remainder(value: object, index: Sym) -> int:
 
 
 def rings(kernel: Kernel) -> int:
-    """Stages of the longest ring of a kernel: of its loops, or of its transaction barriers; at least 1."""
+    """Return the stages of the longest ring of a kernel's loops or transaction barriers; at least 1."""
     loops = (stages_of(op) for op in kernel.walk() if isinstance(op, For))
     barriers = (op.stages for op in kernel.walk() if isinstance(op, MBarrier))
     return max((1, *loops, *barriers))
@@ -196,7 +196,7 @@ def covered(
     lanes: int,
     left_out: str,
 ) -> Coverage:
-    """What a run has covered, for the head of its report."""
+    """Return what a run has covered, for the head of its report."""
     strides = {param.sym for param in kernel.sizes if "stride" in param.sym.name}
     sizes = tuple((sym.name, env[sym]) for sym in extents(kernel) if sym in env and sym not in strides)
     return Coverage(
@@ -213,7 +213,7 @@ def covered(
 
 
 def extents(kernel: Kernel) -> tuple[Sym, ...]:
-    """The symbols that the kernel's arrays have as extents, in the order of the parameters."""
+    """Return the symbols that are extents of the kernel's arrays, in the order of the parameters."""
     shapes = (value.tensor.shape for value in kernel.tensors)
     return tuple(dict.fromkeys(extent for shape in shapes for extent in shape if isinstance(extent, Sym)))
 
@@ -222,7 +222,7 @@ def extents(kernel: Kernel) -> tuple[Sym, ...]:
 
 
 UNCOALESCED = 1.5
-"""Above how many sectors for each that is needed a copy is called uncoalesced."""
+"""Ratio of touched to needed sectors above which a copy is reported as uncoalesced."""
 
 
 @dataclass
@@ -231,8 +231,8 @@ class BankCount:
 
     Args:
         site: the place.
-        requests: how many requests of at most 128 bytes.
-        wavefronts: how many passes they take; equal to ``requests`` without conflicts.
+        requests: number of requests of at most 128 bytes.
+        wavefronts: number of passes of these requests; equal to ``requests`` without conflicts.
         worst: the largest number of passes of one request.
     """
 
@@ -280,7 +280,7 @@ class SectorCount:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a run counted.
+    """The counters of a run.
 
     Args:
         banks: one entry per place that touches shared memory.
@@ -316,14 +316,14 @@ class Report:
     Args:
         kernel: the kernel's name.
         findings: hazards, in the order in which they were seen.
-        omitted: how many more hazards there are than are listed.
+        omitted: number of hazards that are not listed.
         counters: bank conflicts, sectors, barriers.
-        uncovered: for each array that the kernel writes, how many of its elements no block wrote; known only
-            when hazards were looked for.
-        blocks: how many blocks were executed.
+        uncovered: for each array that the kernel writes, the number of elements that no block wrote; known
+            only if hazards were looked for.
+        blocks: number of executed blocks.
         target: the target and architecture whose rules were asked too; empty if none was named.
         violations: the rules of that target that the kernel breaks.
-        coverage: what the run was about: sizes, blocks, operations that never ran, loops that were short.
+        coverage: the sizes, the blocks, operations that never ran, and short loops.
         waits: notes about waits for counters that order nothing.
     """
 
@@ -345,7 +345,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """No hazards: waits that order nothing, copies that request more sectors than they need."""
+        """Notes that are no hazards: waits that order nothing, and uncoalesced copies."""
         return self.waits + tuple(
             f"note: {count.site} {count.site.action}s {count.touched} sectors of global {count.site.value} "
             f"where {count.fewest} would do, {count.excess:.2f} times as many, at {place(count.site.op)}"
@@ -388,14 +388,14 @@ Sizes: TypeAlias = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, repr=False)
 class SizesReport:
-    """What executing a kernel at many sizes showed.
+    """The reports of one kernel at many sizes.
 
     Args:
         kernel: the kernel's name.
-        reports: for each of the sizes what the run found and counted.
-        refused: sizes that the kernel does not take, with the first line of why.
-        left_out: sizes that were not tried, as time was up.
-        why: what each of the sizes shows.
+        reports: the report at each of the sizes.
+        refused: sizes that the kernel refuses, with the first line of the reason.
+        left_out: sizes that were not tried, because the time was over.
+        why: the reason to try each of the sizes.
     """
 
     kernel: str
@@ -406,12 +406,12 @@ class SizesReport:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The hazards of all sizes, each kind at its place once."""
+        """The hazards of all sizes, without repetitions."""
         return tuple(found for found, _ in self._merged())
 
     @property
     def is_clean(self) -> bool:
-        """Whether something ran, and nothing was found at any of the sizes."""
+        """Whether the kernel ran, and nothing was found at any of the sizes."""
         return bool(self.reports) and all(report.is_clean for _, report in self.reports)
 
     @property
@@ -422,7 +422,7 @@ class SizesReport:
 
     @property
     def one_sided(self) -> tuple[str, ...]:
-        """Conditions that were true at all of the sizes where they were looked at, each with its line."""
+        """Conditions that were true whenever they were evaluated, each with its line."""
         ways: dict[str, frozenset[bool]] = {}
         for _, report in self.reports:
             for where, went in report.coverage.ways.items():
@@ -431,7 +431,7 @@ class SizesReport:
 
     @property
     def short(self) -> tuple[ShortLoop, ...]:
-        """Loops that were too short for their ring at all of the sizes, as they were at the longest."""
+        """Loops that were too short for their ring at all of the sizes, each with its most iterations."""
         runs = [{loop.place: loop for loop in report.coverage.short} for _, report in self.reports]
         return tuple(
             max((run[place] for run in runs), key=lambda loop: loop.trips)
@@ -485,7 +485,7 @@ class SizesReport:
 
 
 def spelled(sizes: Sizes) -> str:
-    """Sizes as they are printed.
+    """Print sizes.
 
     Example:
         >>> spelled((("M", 64), ("K", 0)))

@@ -31,32 +31,33 @@ from tilewright.targets.reference.memory import Storage, share
 
 
 MOST_VISITS = 50_000
-"""How many times the blocks of a grid together may come to an access that is looked at."""
+"""Largest number of accesses of all blocks that are examined."""
 
 MOST_PAIRS = 4
-"""How many pairs of blocks that touch one element are kept: of writers, of a reader before or behind."""
+"""Largest number of recorded pairs of blocks that touch one element, for each order and kind of access."""
 
 
 Path: TypeAlias = tuple[tuple[int, int], ...]
-"""Of each loop around an access, by identity, the index of the turn."""
+"""The identity and the index of each loop around an access."""
 
 
 class UnknownError(Exception):
-    """The elements that a block touches cannot be told without running it."""
+    """The elements that a block touches are unknown without running it."""
 
 
 @dataclass
 class Writers:
-    """Who writes what: which turn of which block.
+    """The block and the loop iteration that write each element.
 
     Args:
-        of: for each array that is written the number of the turn that writes each element, from 1; 0 for
+        of: for each written array, the number of the iteration that writes each element, from 1; 0 for
             elements that no block writes.
-        clusters: for each block the number of its cluster.
-        pairs: blocks that write, or read and write, one element: a few pairs of each way to meet, and all
-            pairs of one cluster, where only a run shows whether a barrier orders them.
-        meets_in_loops: whether two turns, of one block or of two, access an element that one of them writes:
-            which turns run then decides what is found.
+        clusters: the number of each block's cluster.
+        pairs: blocks that write, or read and write, one element: a few pairs of each kind, and all pairs of
+        one
+            cluster, because only a run shows whether a barrier orders them.
+        meets_in_loops: whether two iterations, of one block or of two, access an element that one of them
+            writes.  The findings then depend on which iterations run.
     """
 
     of: dict[Value, Array]
@@ -70,15 +71,19 @@ class Writers:
 
     @property
     def meeting(self) -> set[int]:
-        """The blocks of the pairs."""
+        """All blocks of the pairs."""
         return {block for pairs in self.pairs.values() for pair in pairs for block in pair}
 
     def visit(self, block: int, path: Path, value: Value, at: Array, writes: bool) -> None:
-        """A block accesses elements, in these turns of the loops around the access."""
+        """Record that a block accesses elements, in these iterations of the loops around the access."""
         self._visits += 1
         if self._visits > MOST_VISITS:
             raise UnknownError
-        turn = self._turn(block, path)
+        turn = self._turns.setdefault((block, path), len(self._turns) + 1)
+        if turn == len(self._blocks):
+            self._blocks = np.concatenate([self._blocks, np.zeros_like(self._blocks)])
+            self._in_loops = np.concatenate([self._in_loops, np.zeros_like(self._in_loops)])
+        self._blocks[turn], self._in_loops[turn] = block, len(path) > 0
         written = self.of[value.buffer]
         at = at[(at >= 0) & (at < len(written))]
         turns = written[at]
@@ -95,33 +100,24 @@ class Writers:
         if writes:
             written[at] = turn
 
-    def _turn(self, block: int, path: Path) -> int:
-        """The number of a turn of a block, from 1."""
-        number = self._turns.setdefault((block, path), len(self._turns) + 1)
-        if number == len(self._blocks):
-            self._blocks = np.concatenate([self._blocks, np.zeros_like(self._blocks)])
-            self._in_loops = np.concatenate([self._in_loops, np.zeros_like(self._in_loops)])
-        self._blocks[number], self._in_loops[number] = block, len(path) > 0
-        return number
-
 
 def writers(
     kernel: Kernel, env: Mapping[Sym, int], extents: tuple[int, ...], elems: Mapping[Value, int]
 ) -> Writers | None:
-    """Who writes each element of the arrays that a kernel writes; None if only a run can tell.
+    """Find the writer of each element of the arrays that a kernel writes; None if it is unknown before a run.
 
     Args:
         kernel: the kernel.
         env: its sizes.
         extents: of its grid.
-        elems: elements of each of the arrays that are written.
+        elems: number of elements of each written array.
     """
     blocks = all_blocks(extents)
     owners = {value: np.zeros(count, np.int32) for value, count in elems.items()}
     found = Writers(owners, _clusters(kernel, blocks))
     known = block_symbols(kernel, blocks)
     try:
-        # Writes of all blocks first: a read meets also what a later block writes.
+        # The writes of all blocks come first, because a read also meets the write of a later block.
         for writes in (True, False):
             accesses = _Accesses(kernel, found.of.keys(), writes)
             for number in range(len(blocks)):
@@ -134,7 +130,7 @@ def writers(
 
 
 def _clusters(kernel: Kernel, blocks: Array) -> Array:
-    """For each block the number of its cluster."""
+    """Return the number of each block's cluster."""
     first = blocks.copy()
     for member in kernel.cluster:
         first[:, member.axis] //= member.extent
@@ -142,7 +138,7 @@ def _clusters(kernel: Kernel, blocks: Array) -> Array:
 
 
 class _Accesses:
-    """The accesses of a kernel's blocks to some arrays: all writes, or else all reads."""
+    """The accesses of a kernel's blocks to some arrays: all writes, or all reads."""
 
     def __init__(self, kernel: Kernel, arrays: Collection[Value], writes: bool) -> None:
         self._arrays, self._writes = arrays, writes
@@ -156,7 +152,7 @@ class _Accesses:
         return any(self._of(op) for op in block.walk())
 
     def of(self, block: Block, env: dict[Sym, int], path: Path = ()) -> Iterator[tuple[Path, Value, Array]]:
-        """Those of a block: in which turns, through which view, to which elements."""
+        """Yield the accesses in a block of operations: iterations, view and elements."""
         for op in block.ops:
             if isinstance(op, Let):
                 env[op.result] = int(evaluate(op.value, env))
@@ -178,7 +174,7 @@ class _Accesses:
 
 
 def _elements(op: Op, value: Value, env: Mapping[Sym, int]) -> Array:
-    """Offsets of the elements that an operation touches of a tensor in global memory."""
+    """Return the offsets of the elements of a global tensor that an operation touches."""
     view = value.tensor.view
     shape = [extent for extent in view.shape if isinstance(extent, int)]
     if not isinstance(op, Copy) or len(shape) < view.rank:
@@ -196,20 +192,20 @@ TURNS = (
     "of turns of a loop that are equal up to their place the first and the last ran: "
     "of what repeats, two periods at least before those that were left out, and one behind"
 )
-"""What a report says of turns that were left out."""
+"""Sentence of a report about omitted iterations."""
 
 
 class Selection:
-    """Runs all blocks while that is little work, and then those that stand for the others.
+    """Selects the blocks that run: all while that is little work, then those that stand for others.
 
     Args:
         kernel: what is executed.
         env: its sizes.
         extents: of the grid.
         buffers: global memory.
-        work: after so many accesses to elements blocks are left out; None: never.
+        work: number of element accesses after which blocks are omitted; None: never.
         asked: whether the caller has named the blocks that run.
-        leaves_turns_out: whether of equal turns of a loop some may stand for the others, too.
+        leaves_turns_out: whether some of the equal iterations of a loop may stand for the others, too.
     """
 
     def __init__(
@@ -228,20 +224,20 @@ class Selection:
         self._work, self._asked = work, asked
         self._done, self._most = 0, 0 if work is None else work_of(kernel, env)
         self.turns: OmittedIterations | None = None
-        """Which turns of loops are left out, once blocks are; None: none."""
+        """The omitted loop iterations, once blocks are omitted; None: none."""
         self._chosen: set[tuple[int, ...]] | None = None
         self._is_sampled = False
         self._writers: Writers | None = None
 
     @property
     def knows_all(self) -> bool:
-        """Whether it is known what all blocks write."""
+        """Whether the writes of all blocks are known."""
         return (
             not self.has_stopped and not self._asked and (not self._is_sampled or self._writers is not None)
         )
 
     def leaves_out(self, indices: Sequence[tuple[int, ...]], accessed: int) -> bool:
-        """Whether a cluster need not run, after so many accesses to elements."""
+        """Return whether a cluster need not run, after this number of element accesses."""
         self._most, self._done = max(self._most, accessed - self._done), accessed
         if self._work is None or accessed + self._most <= self._work:
             return False
@@ -250,7 +246,7 @@ class Selection:
         return self._chosen is not None and not any(index in self._chosen for index in indices)
 
     def _sample(self) -> None:
-        written = {value for value in self._buffers if self._is_written(value)}
+        written = {value.buffer for op in self._kernel.walk() for value in op.written} & self._buffers.keys()
         apart = not any(
             share(self._buffers[one], self._buffers[other])
             for one in written
@@ -271,17 +267,14 @@ class Selection:
             blocks = all_blocks(self._extents)
             self._chosen |= {tuple(blocks[number].tolist()) for number in self._writers.meeting}
 
-    def _is_written(self, value: Value) -> bool:
-        return any(value is known.buffer for op in self._kernel.walk() for known in op.written)
-
     def unwritten(self, value: Value, missing: Array) -> Array | None:
-        """Of elements that no block has written, those that the others do not write either; None: unknown."""
+        """Return which missing elements the omitted blocks do not write either; None: unknown."""
         if not self._is_sampled:
             return missing
         return None if self._writers is None else missing[self._writers.of[value][missing] == 0]
 
     def told(self, done: int) -> str:
-        """What is to be known of blocks that did not run, in a sentence; empty if there are none."""
+        """Describe the blocks that did not run; empty if there are none."""
         rest = math.prod(self._extents) - done
         turns = 0 if self.turns is None else self.turns.left_out
         if self.has_stopped:
@@ -304,7 +297,7 @@ class Selection:
 
 
 def work_of(kernel: Kernel, env: Mapping[Sym, int]) -> int:
-    """About how many elements in memory the first block accesses."""
+    """Estimate the number of elements in memory that the first block accesses."""
     try:
         return _work(kernel.body, {**env, **dict.fromkeys(fixed_symbols(kernel) - env.keys(), 0)})
     except ZeroDivisionError:  # which a run finds, and where

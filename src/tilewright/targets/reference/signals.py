@@ -16,6 +16,7 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
 from tilewright.targets.reference.agents import Actor
 from tilewright.targets.reference.barriers import Count, Mark, PassedAwait, learn
+from tilewright.targets.reference.checker import Batch
 from tilewright.targets.reference.findings import Kind, describe
 from tilewright.targets.reference.machine import Members, Simulator
 from tilewright.targets.reference.meaning import REFERENCE
@@ -54,7 +55,7 @@ def _ticket(machine: Simulator, warp: Warp, op: Ticket) -> None:
     at = np.array([warp.int(op.target.tensor.view.offset)], np.int64)
     if machine.check:
         site = machine.checker.site(op, op.target, "write")
-        machine.checker.writes(warp.agent, site, target, at, np.zeros(1, np.int16))
+        machine.checker.writes(Batch(warp.agent, site, target, at, np.zeros(1, np.int16)))
     target.elements[at] = old
 
 
@@ -136,16 +137,15 @@ def _reset(machine: Simulator, warp: Warp, op: Reset) -> None:
 def _counter(machine: Simulator, warp: Warp, op: Op, counter: Value, action: str) -> Count | None:
     """The counter that the first thread of a warp accesses; None if it does not exist."""
     buffer, agent = warp.block.buffers[counter.buffer], warp.agent
-    at, lane = np.array([warp.int(counter.tensor.view.offset)], np.int64), np.zeros(1, np.int16)
-    site = machine.checker.site(op, counter, action)
-    inside = machine.keep_within(warp, agent, site, buffer, at[:, None], np.ones((1, 1), bool))
+    at, site = np.array([warp.int(counter.tensor.view.offset)]), machine.checker.site(op, counter, action)
+    batch = Batch(agent, site, buffer, at, np.zeros(1, np.int16))
+    inside = machine.keep_within(warp, agent, site, buffer, at)
     if buffer.outside(at).any():
         if inside:
-            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
-            machine.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, lane, reason)
+            machine.checker.outside(batch)
         return None
     if machine.check:
-        machine.checker.reduces(agent, site, buffer, at, lane, COUNTED)
+        machine.checker.reduces(batch, COUNTED)
     return machine.counts.of(buffer, int(at[0]))
 
 

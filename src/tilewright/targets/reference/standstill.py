@@ -126,8 +126,7 @@ def _report_background(checker: Checker, block: BlockState) -> None:
             )
             checker.waiting(Kind.UNFINISHED, warp.stores, store.op, None, reason, "write")
         for flight in warp.flights:
-            closed = "mma_wait covers" if flight.group < warp.mma_group else "mma_commit closes"
-            reason = f"the block ends before the MMA has: no {closed} its group"
+            reason = f"the block ends before the MMA has: no {warp.missing_wait(flight)} its group"
             checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, "read")
 
 

@@ -27,13 +27,13 @@ from tilewright.targets.reference.schedules import Skeleton, SyncStep
 
 @dataclass(frozen=True)
 class Pause:
-    """What a warp yields at a synchronisation.
+    """A point at which a warp waits; operations yield it.
 
     Args:
         op: the operation.
-        ready: whether the warp goes on.
-        state: what it waits for, in words; None if the operation says it all.
-        is_last: whether others go on first, as long as any can: what a wait is for may come from any of them.
+        ready: returns whether the warp can go on.
+        state: returns what the warp waits for, in words; None if the operation shows it.
+        is_last: whether all other warps that can go on do so first, because any of them may end the wait.
     """
 
     op: Op
@@ -55,27 +55,27 @@ class Slots:
 
     @property
     def copies(self) -> int:
-        """The asynchronous copies of warp 0."""
+        """Slot of the asynchronous copies of warp 0."""
         return self.first + self.warps
 
     @property
     def stores(self) -> int:
-        """What the bulk stores of warp 0 read."""
+        """Slot of the reads of warp 0's bulk stores."""
         return self.first + 2 * self.warps
 
     @property
     def landings(self) -> int:
-        """What the bulk stores of warp 0 write."""
+        """Slot of the writes of warp 0's bulk stores."""
         return self.first + 3 * self.warps
 
     @property
     def units(self) -> int:
-        """The MMA unit of the warpgroup that begins with warp 0."""
+        """Slot of the MMA unit of the warpgroup that begins with warp 0."""
         return self.first + 4 * self.warps
 
     @property
     def barriers(self) -> int:
-        """The first stage of the first transaction barrier."""
+        """Slot of the first stage of the first transaction barrier."""
         return self.first + 5 * self.warps
 
     @property
@@ -94,9 +94,9 @@ class Slots:
 class WarpRegisters:
     """A fragment's values in the lanes of one warp: arrays of shape (lanes, values).
 
-    ``ahead`` are the values that asynchronous MMAs have computed, which the warp has not waited for.
-    ``fill`` is the number that every thread last put into all of them, also the threads that the distribution
-    does not reach; None: they hold other values.
+    ``ahead`` are values that asynchronous MMAs have computed and that the warp has not waited for.
+    ``fill`` is the number that every thread last put into all registers, also threads outside of the
+    distribution; None: they hold other values.
     """
 
     values: Array
@@ -106,13 +106,14 @@ class WarpRegisters:
 
     @staticmethod
     def blank(dtype: DType, shape: tuple[int, int], numbers: Numbers) -> WarpRegisters:
-        """Registers that nothing has written."""
+        """Return registers that nothing has written."""
         return WarpRegisters(numbers.poison(dtype, shape), np.zeros(shape, bool))
 
     def of_lanes(self, dtype: DType, lanes: int, numbers: Numbers) -> WarpRegisters:
-        """The registers of the first ``lanes`` lanes, of which those that are not here hold the fill, if any.
+        """Return the registers of the first ``lanes`` lanes; added lanes hold the fill, if there is one.
 
-        A role counts its threads anew: its warps may hold parts of a fragment that they did not hold before.
+        A role numbers its threads anew, so its warps may hold parts of a fragment that they did not hold
+        before.
         """
         had = self.values.shape[0]
         if had == lanes:
@@ -126,14 +127,14 @@ class WarpRegisters:
 
 @dataclass(frozen=True)
 class Padded:
-    """A sum of elements inside of an array and others beyond its edge, which the next operation may take off.
+    """A sum that includes elements beyond the edge of an array, which the next operation may subtract.
 
     Args:
         share: what the elements beyond the edge added to each result.
         sizes: the sum of the absolute values of these elements.
         mixed: which results have elements of both kinds.
-        extent: how many elements each result is of.
-        report: makes the finding; None if another warp's lane shows it.
+        extent: number of elements that are summed to each result.
+        report: reports the finding; None if another warp's lane shows it.
     """
 
     share: Array
@@ -145,7 +146,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What an asynchronous copy will write when its group completes, and what of it lies beyond an edge."""
+    """The elements that an asynchronous copy writes when its group completes, with marks beyond an edge."""
 
     group: int
     buffer: Storage
@@ -166,7 +167,7 @@ class RegisterUse:
 
 @dataclass(frozen=True, eq=False)
 class BulkStore:
-    """A box that will be read from shared memory, and written, when its group has been waited for."""
+    """A box that a bulk store reads and writes when its group has been waited for."""
 
     group: int
     op: Copy
@@ -178,29 +179,29 @@ class BulkStore:
 
 @dataclass(eq=False)
 class Warp:
-    """One warp: its registers and integers, its agent, and the agents of what it has running.
+    """One warp: its registers and integers, its agent, and the agents of its asynchronous operations.
 
     Args:
         index: its number in the block.
         block: its block.
         agent: the warp as an agent.
         copies: its asynchronous copies; their time counts the groups from 1, the open one last.
-        stores: what its bulk stores read; their time counts the groups likewise.
-        landings: what its bulk stores write.
-        env: the value of every symbol that is defined.
+        stores: the reads of its bulk stores; their time counts the groups likewise.
+        landings: the writes of its bulk stores.
+        env: the values of symbols.
         rank: its number in its role.
         mates: the number of warps of its role.
-        fenced: fragments that nothing has touched since the last fence of asynchronous MMA.
+        fenced: fragments that no operation has touched since the last `mma_fence`.
         flights: fragments that asynchronous MMAs use.
         mma_group: the number of the open group of asynchronous MMAs, from 1.
-        waiting: what it waits for; None while it runs.
-        executes: the operation that it is at.
-        beyond: for fragments, which elements lie beyond the edge of an array; none that is not here.
-        padded: sums that have elements beyond an edge in them, until they are used.
-        loaded: the same of what it read last from memory.
-        acquired: the tensor maps that it has made seen: the table of each, and where it begins there.
-        steps: how often it took each kind of step at each place, also in turns of loops that are left out.
-        left_out: how often in those alone.
+        waiting: its present wait; None while it runs.
+        executes: its present operation.
+        beyond: which elements of fragments lie beyond the edge of an array; fragments without any are absent.
+        padded: sums that contain elements beyond an edge, until they are used.
+        loaded: which elements of its last load lie beyond an edge.
+        acquired: the tensor maps that it has acquired: the table of each, and the map's offset in it.
+        steps: number of steps of each kind at each place, including omitted loop iterations.
+        left_out: number of these steps in omitted iterations alone.
     """
 
     index: int
@@ -230,18 +231,22 @@ class Warp:
     left_out: Counter[tuple[str, Hashable]] = field(default_factory=Counter)
 
     def note(self, kind: str, place: Hashable, amount: int, phase: int, op: Op) -> None:
-        """Remember a step for other schedules, see `SyncStep`."""
+        """Record a step for the replay in other schedules, see `SyncStep`."""
         self.steps[kind, place] += 1
         skeleton = self.block.cluster.skeleton
         if skeleton is not None:
             skeleton.note(self, SyncStep(kind, place, amount, phase, op))
 
+    def missing_wait(self, use: RegisterUse) -> str:
+        """Name the operation that completes the group of an asynchronous MMA, and its verb, for messages."""
+        return "mma_wait covers" if use.group < self.mma_group else "mma_commit closes"
+
     def int(self, value: Int) -> int:
-        """The present value of an integer."""
+        """Return the present value of an integer."""
         return int(evaluate(value, self.env))
 
     def cond(self, value: Cond) -> bool:
-        """The present value of a condition."""
+        """Return the present value of a condition."""
         return bool(evaluate(value, self.env))
 
 
@@ -255,8 +260,8 @@ class Issue:
         agent: the MMA as an agent; it comes after what all warps knew when they issued it.
         origin: the first row and column of the sums.
         is_fresh: whether the sums begin with these products.
-        a: where A lies: a buffer and its element offsets, of shape (rows, depth); None if in registers.
-        b: where B lies, of shape (columns, depth).
+        a: the buffer of A and its element offsets, of shape (rows, depth); None if A is in registers.
+        b: the buffer of B and its element offsets, of shape (columns, depth).
         parts: for each warp that issued it, its accumulator.
         waited: the warps that waited for it.
         is_done: whether it has been carried out.
@@ -280,9 +285,9 @@ class MmaUnit:
 
     Args:
         slot: its slot in clocks.
-        size: how many warps issue an MMA together.
-        issues: those that not all its warps have waited for, numbered in the order of issue.
-        issued: how many each warp has issued.
+        size: number of warps that issue an MMA together.
+        issues: MMAs that not all of its warps have waited for, by their number in the order of issue.
+        issued: number of MMAs that each warp has issued.
     """
 
     slot: int
@@ -297,12 +302,12 @@ class Gathering:
 
     Args:
         place: ``"block"`` or ``"cluster"``.
-        warps: who must arrive.
-        arrived: who has, and where.
-        opened: how often it has opened.
-        halves: who has arrived and not waited yet: in which phase, and where.
-        told: what those who have arrived told.
-        heard: what was told before it opened last.
+        warps: the warps that must arrive.
+        arrived: the warps that have arrived, each with its operation.
+        opened: number of times that it has opened.
+        halves: the warps that have arrived and not yet waited, each with the phase and its operation.
+        told: the message of the warps that have arrived.
+        heard: the complete message of the last opening.
     """
 
     place: str
@@ -316,11 +321,11 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Visit:
-    """What is done to another block's barrier or shared memory: that block must not end before it.
+    """An access to another block's barrier or shared memory.  That block must not end before it.
 
     Args:
         op: the operation.
-        time: when, on the clock of who does it.
+        time: the time on the clock of the accessing agent.
         action: ``"arrival"``, ``"read"`` or ``"write"``.
         name: of the barrier or tensor.
     """
@@ -335,7 +340,7 @@ class Visit:
 class ClusterState:
     """The blocks that run together, by their rank; one block without clusters.
 
-    ``skeleton`` has the steps of their warps, if other schedules of them are to be tried.
+    ``skeleton`` records the steps of their warps if other schedules are to be tried.
     """
 
     blocks: list[BlockState] = field(default_factory=list)
@@ -343,7 +348,7 @@ class ClusterState:
     skeleton: Skeleton | None = None
 
     def name(self, block: BlockState) -> str:
-        """What tells a block from the others, e.g. ``" of block (1, 0)"``; empty if there are no others."""
+        """Name a block in messages, e.g. ``" of block (1, 0)"``; empty if there is only one block."""
         return f" of block {block.index}" if len(self.blocks) > 1 else ""
 
 
@@ -356,7 +361,7 @@ class BlockState:
         rank: its rank in its cluster.
         cluster: its cluster.
         slots: the slots of its agents in the clocks of the cluster.
-        buffers: all memory that it reaches.
+        buffers: global memory and its shared memory.
         visits: the last time that every agent of another block reached each of its barriers and tensors.
     """
 
@@ -377,7 +382,7 @@ class BlockState:
 
 
 RECORDED = 1
-"""Of how many clusters other schedules are tried."""
+"""Number of clusters for which other schedules are tried."""
 
 STORE_WAIT = "no bulk_wait covers its group"
 STORE_SHOWN = "bulk_wait is the first thread's; a role_barrier after it shows others"
@@ -390,8 +395,8 @@ class Population:
     Args:
         kernel: the kernel.
         lanes: threads per warp.
-        check: whether memory remembers who touched it.
-        numbers: what numbers are.
+        check: whether memory records its accesses.
+        numbers: the arithmetic of numbers.
     """
 
     def __init__(self, kernel: Kernel, lanes: int, check: bool, numbers: Numbers = NUMBERS) -> None:
@@ -414,7 +419,7 @@ class Population:
 
     @property
     def agents(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return self._slots[-1].end
 
     def cluster(
@@ -423,7 +428,7 @@ class Population:
         buffers: Mapping[Value, Storage],
         scalars: Mapping[Value, Any],
     ) -> ClusterState:
-        """A cluster that has not begun.
+        """Return a cluster that has not begun.
 
         Args:
             members: each block's index and the values of its symbols, by rank.

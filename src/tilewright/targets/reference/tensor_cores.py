@@ -16,6 +16,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Actor, Clocks, Proxy, Visibility
+from tilewright.targets.reference.checker import Batch
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Simulator
 from tilewright.targets.reference.meaning import held, require_written, set_beyond
@@ -94,7 +95,7 @@ def _use_registers(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -
         if machine.check:
             overwritten = value is op.c and issue.is_fresh
             if not overwritten and not any(flight.value is value for flight in warp.flights):
-                require_written(machine, warp, op, value)
+                require_written(machine, warp, op, value, warp.registers[value])
             if value not in warp.fenced:
                 reason = (
                     f"no mma_fence between the last access to {value} and this MMA, "
@@ -111,14 +112,12 @@ def _read_shared(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -> 
         buffer, box = place
         at = box.ravel()
         site = machine.checker.site(op, value, "read")
-        machine.keep_within(warp, issue.agent, site, buffer, at[None], np.ones((1, len(at)), bool))
+        machine.keep_within(warp, issue.agent, site, buffer, at)
+        batch = Batch(issue.agent, site, buffer, at, np.zeros(len(at), np.int16))
         outside = buffer.outside(at)
         if outside.any():
-            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
-            lanes = np.zeros(int(outside.sum()), np.int16)
-            machine.checker.defect(Kind.OUT_OF_BOUNDS, issue.agent, site, buffer, at[outside], lanes, reason)
-        at = at[~outside]
-        machine.checker.reads(issue.agent, site, buffer, at, np.zeros(len(at), np.int16))
+            machine.checker.outside(batch.only(outside))
+        machine.checker.reads(batch.only(~outside))
 
 
 def covered(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int]]:

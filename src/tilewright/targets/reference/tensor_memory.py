@@ -19,6 +19,7 @@ from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Actor, Proxy, Visibility
 from tilewright.targets.reference.barriers import PendingLoad, TransactionBarrier
+from tilewright.targets.reference.checker import Batch
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import box_at, whole
 from tilewright.targets.reference.machine import Simulator
@@ -202,8 +203,8 @@ def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, bo
         f"multiple of {unit}"
     )
     site = machine.checker.site(op, op.target, "write")
-    lanes = np.zeros(int(exists.sum()), int)
-    machine.checker.defect(Kind.OUT_OF_BOUNDS, warp.landings, site, target, at[exists], lanes, reason)
+    found = _by_first_lane(warp.landings, site, target, at[exists])
+    machine.checker.defect(Kind.OUT_OF_BOUNDS, found, reason)
 
 
 def commit_stores(warp: Warp) -> None:
@@ -237,12 +238,10 @@ def _usable(machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: St
     unit = ALIGNMENT[not isinstance(box, Box) or box.is_swizzled]
     if start % unit:
         reason = f"a box in shared memory starts at a multiple of {unit} bytes; this one at byte {start}"
-        lanes = np.zeros(1, np.int16)
-        machine.checker.defect(Kind.MISALIGNED, agent, site, buffer, tile.ravel()[:1], lanes, reason)
+        found = _by_first_lane(agent, site, buffer, tile.ravel()[:1])
+        machine.checker.defect(Kind.MISALIGNED, found, reason)
     if outside.any():
-        reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
-        at = tile[outside]
-        machine.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, np.zeros(len(at), int), reason)
+        machine.checker.outside(_by_first_lane(agent, site, buffer, tile[outside]))
     return np.asarray(~outside)
 
 
@@ -251,18 +250,21 @@ def _keep_within(
 ) -> None:
     """Report boxes that are taken of slices that leave their tensors; all by the first lane."""
     for (value, buffer, at), action in zip(boxes, ("read", "write"), strict=True):
-        site = machine.checker.site(op, value, action)
-        offsets = at.reshape(1, -1)
-        machine.keep_within(warp, agent, site, buffer, offsets, np.ones(offsets.shape, bool))
+        machine.keep_within(warp, agent, machine.checker.site(op, value, action), buffer, at.ravel())
 
 
 def _check(
     machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: Storage, at: Array, action: str
 ) -> None:
-    site = machine.checker.site(op, value, action)
-    if action == "write" and op.reduction is not None:
-        lanes = np.zeros(len(at), np.int16)
-        machine.checker.reduces(agent, site, buffer, at, lanes, op.reduction)
-        return
-    look = machine.checker.reads if action == "read" else machine.checker.writes
-    look(agent, site, buffer, at, np.zeros(len(at), np.int16))
+    checker = machine.checker
+    batch = _by_first_lane(agent, checker.site(op, value, action), buffer, at)
+    if action == "read":
+        checker.reads(batch)
+    elif op.reduction is not None:
+        checker.reduces(batch, op.reduction)
+    else:
+        checker.writes(batch)
+
+
+def _by_first_lane(agent: Actor, site: int, buffer: Storage, at: Array) -> Batch:
+    return Batch(agent, site, buffer, at, np.zeros(len(at), np.int16))
