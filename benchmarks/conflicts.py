@@ -15,7 +15,7 @@ from typing import Any
 from reporting import ROOT, arguments, keep
 
 from tilewright.errors import TilewrightError
-from tilewright.inspect.comparison import Comparison, compare, predict, require_gpu
+from tilewright.inspect.comparison import TrafficComparison, compare, predict, require_gpu
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import Subject
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -124,7 +124,7 @@ def row(name: str, quick: bool, ncu: str | None, why: str) -> dict[str, Any]:
     """
     case = CASES[name]
     print(f"{case.kernel} {case.shape(quick)}", flush=True)
-    found, failed = Comparison(case.kernel, ARCH, {}, {}), why
+    found, failed = TrafficComparison(case.kernel, ARCH, {}, {}), why
     try:
         subject = case.subject(quick)
         found = predict(subject, None if ncu else ARCH)

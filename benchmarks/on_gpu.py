@@ -13,7 +13,7 @@ from dense_problems import OURS, Problem
 
 import tilewright as tw
 from tilewright.runtime.kernel import Bound
-from tilewright.tune.contest import Subject, sets_for
+from tilewright.tune.contest import ContestSubject, sets_for
 
 RIVAL = "cuBLAS"
 """What each of our kernels is timed beside: PyTorch's call."""
@@ -123,11 +123,11 @@ class OnGpu:
         return sums + self._wide(self.extra[0]) if self.problem.kernel == "residual" else sums
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> ContestSubject:
         """What all calls do."""
         problem, (m, n, k) = self.problem, self.problem.shape
         flops = 2 * m * n * k * max(problem.items, 1)
-        return Subject(str(problem), "cuda", flops, self.set_bytes, problem.distribution)
+        return ContestSubject(str(problem), "cuda", flops, self.set_bytes, problem.distribution)
 
     def check(self, bound: Bound, call: Callable[[], Any], arrays: Sequence[Any]) -> dict[str, Any]:
         """Run a kernel and compare all that it wrote: how far it is off, and its schedule.

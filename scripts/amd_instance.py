@@ -26,7 +26,7 @@ from tests.instances.ablated import TURN, VARIANTS, Variant, given, measured, va
 from tests.instances.amd import ARCH, INSTANCES, SPECS, TERMS, compiled  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tilewright.inspect.isa import IsaLine, IsaReport, Kind, report_of  # noqa: E402
+from tilewright.inspect.isa import IsaKind, IsaLine, IsaReport, report_of  # noqa: E402
 from tilewright.inspect.isa.cost import Turn  # noqa: E402
 from tilewright.ops.products import plain, scaled  # noqa: E402
 from tilewright.runtime.amdgcn import find_toolchain  # noqa: E402
@@ -101,8 +101,8 @@ all of a kernel's.
 """
 
 SHOWN = (
-    *(Kind.MATRIX, Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.SHARED_STORE),
-    *(Kind.BARRIER, Kind.WAIT, Kind.BRANCH),
+    *(IsaKind.MATRIX, IsaKind.GLOBAL_LOAD, IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE),
+    *(IsaKind.BARRIER, IsaKind.WAIT, IsaKind.BRANCH),
 )
 
 
@@ -148,27 +148,31 @@ def beside(found: IsaReport) -> Iterator[tuple[object, ...]]:
     steps = instance.k_per_block // depth
     for name, count, transfer in zip("AB", counts, instance.transfers, strict=True):
         width = transfer.src_scalar_per_vector
-        own = _widths(_moving(found, name, Kind.GLOBAL_LOAD))
+        own = _widths(_moving(found, name, IsaKind.GLOBAL_LOAD))
         yield f"loads of {name}", f"{count // width} of {2 * width} bytes", own
     for name, count, transfer in zip("AB", counts, instance.transfers, strict=True):
         width = transfer.dst_scalar_per_vector_k1
-        own = _widths(_moving(found, name, Kind.SHARED_STORE))
+        own = _widths(_moving(found, name, IsaKind.SHARED_STORE))
         yield f"stores of {name} to LDS", f"{count // width} of {2 * width} bytes", own
-    yield "loads from LDS", f"{steps * (rows + columns) * 2} of 16 bytes", _widths(main.of(Kind.SHARED_LOAD))
-    yield f"WMMA of {m} x {n} x {depth}", steps * rows * columns, main.mix[Kind.MATRIX]
-    yield "vector instructions", "", main.mix[Kind.VECTOR]
+    yield (
+        "loads from LDS",
+        f"{steps * (rows + columns) * 2} of 16 bytes",
+        _widths(main.of(IsaKind.SHARED_LOAD)),
+    )
+    yield f"WMMA of {m} x {n} x {depth}", steps * rows * columns, main.mix[IsaKind.MATRIX]
+    yield "vector instructions", "", main.mix[IsaKind.VECTOR]
     yield "all instructions", "", len(main.lines)
     yield "registers, and spills", "", f"{resources['registers']}, {resources['spilled_registers']}"
     yield "bytes of LDS", instance.lds_bytes, resources["shared_bytes"]
     yield "waves of a SIMD", "", min(found.isa.limits.values())
     stored = instance.accumulators // instance.c_shuffle.scalar_per_vector
-    yield "stores of the result", f"{stored} of 16 bytes", _widths(found.isa.whole.of(Kind.GLOBAL_STORE))
+    yield "stores of the result", f"{stored} of 16 bytes", _widths(found.isa.whole.of(IsaKind.GLOBAL_STORE))
     yield "kernels", "3: fp8 to fp16, product, scale and bias", 1
     yield "bytes moved for a number of B", "1 + 2 to convert, 2 to multiply", "1"
     yield "bytes moved for one of the result", "2, and 2 + 2 for scale and bias", "2"
 
 
-def _moving(found: IsaReport, name: str, kind: Kind) -> list[IsaLine]:
+def _moving(found: IsaReport, name: str, kind: IsaKind) -> list[IsaLine]:
     """The instructions of a kind in the main loop that move an array's numbers."""
     return [line for line in found.isa.main.of(kind) if name in found.sources[line.line].tensors]
 
@@ -207,7 +211,7 @@ def differences() -> Iterator[tuple[object, ...]]:
     clocks = {name: f"{variant(name).cost.alone:.0f}" for name in (CLUSTER, EXTRA_ROW, "all three")}
     now = passes["all three"]
     same, unrolled = "the same", "a thread's accesses are unrolled, and the compiler orders them"
-    vectors = whole.isa.main.mix[Kind.VECTOR] - variant(CLUSTER).isa.main.mix[Kind.VECTOR]
+    vectors = whole.isa.main.mix[IsaKind.VECTOR] - variant(CLUSTER).isa.main.mix[IsaKind.VECTOR]
     of_clusters = (
         f"what eight lanes write at once lies in other banks: {now[0]} passes for each store of A, "
         f"{passes[CLUSTER][0]} by the template's lengths, which take {vectors} vector instructions less "
@@ -239,9 +243,9 @@ def differences() -> Iterator[tuple[object, ...]]:
             "`ABlockTransferSrcVectorDim`, `SrcScalarPerVector`",
             f"{a.src_vector_dim}, {a.src_scalar_per_vector}",
         ),
-        *(f"2, {max(line.bytes for line in whole.isa.main.of(Kind.GLOBAL_LOAD)) // 2}", same),
+        *(f"2, {max(line.bytes for line in whole.isa.main.of(IsaKind.GLOBAL_LOAD)) // 2}", same),
     )
-    stored = max(line.bytes for line in whole.isa.main.of(Kind.SHARED_STORE)) // 2
+    stored = max(line.bytes for line in whole.isa.main.of(IsaKind.SHARED_STORE)) // 2
     yield "`ABlockTransferDstScalarPerVector_K1`", a.dst_scalar_per_vector_k1, stored, same
     extra_a, extra_b = schedule.extra_rows
     yield "`ABlockLdsAddExtraM`", int(a.lds_extra), extra_a, same
@@ -258,7 +262,7 @@ def differences() -> Iterator[tuple[object, ...]]:
         ),
         *("1, 16", "64 loads of 2 bytes become 4 of 16 bytes"),
     )
-    narrow = min(line.bytes for line in whole.isa.main.of(Kind.SHARED_STORE)) // 2
+    narrow = min(line.bytes for line in whole.isa.main.of(IsaKind.SHARED_STORE)) // 2
     yield (
         *("`BBlockTransferDstScalarPerVector_K1`", b.dst_scalar_per_vector_k1, narrow),
         "a thread has four neighbours along K",
@@ -284,13 +288,13 @@ def differences() -> Iterator[tuple[object, ...]]:
         ),
         same,
     )
-    (width,) = {line.bytes for line in whole.isa.whole.of(Kind.GLOBAL_STORE)}
+    (width,) = {line.bytes for line in whole.isa.whole.of(IsaKind.GLOBAL_STORE)}
     yield "`CShuffleBlockTransferScalarPerVector_NPerBlock`", c.scalar_per_vector, width // 2, same
 
 
 def _stores(found: Variant) -> tuple[float, float]:
     """Passes over the banks for each that the bytes need, of the stores of A and of B."""
-    stores = found.isa.main.of(Kind.SHARED_STORE)
+    stores = found.isa.main.of(IsaKind.SHARED_STORE)
     parts = ([line for line in stores if (line.bytes == B_STORED) == is_b] for is_b in (False, True))
     of_a, of_b = (found.met(*lines).factor for lines in parts)
     return of_a, of_b
@@ -315,15 +319,15 @@ def ablated() -> Iterator[tuple[object, ...]]:
     for name in VARIANTS:
         found = variant(name)
         main, taken = found.isa.main, found.isa.resources
-        stores = main.of(Kind.SHARED_STORE)
+        stores = main.of(IsaKind.SHARED_STORE)
         of_b = [line for line in stores if line.bytes == B_STORED]
         of_a = [line for line in stores if line.bytes != B_STORED]
         yield (
             name,
-            _counts(main.widths(Kind.GLOBAL_LOAD) - Counter({16: B_LOADS})),
+            _counts(main.widths(IsaKind.GLOBAL_LOAD) - Counter({16: B_LOADS})),
             _widths(stores),
-            *(f"{found.met(*lines).factor:.2f}" for lines in (of_a, of_b, main.of(Kind.SHARED_LOAD))),
-            *(main.mix[Kind.VECTOR], len(main.lines)),
+            *(f"{found.met(*lines).factor:.2f}" for lines in (of_a, of_b, main.of(IsaKind.SHARED_LOAD))),
+            *(main.mix[IsaKind.VECTOR], len(main.lines)),
             f"{taken['registers']}, {taken['spilled_registers']}",
             f"{found.cost.alone:.0f}",
         )
@@ -405,7 +409,7 @@ def _by(tile: tuple[int, ...]) -> str:
 
 def listing(found: IsaReport) -> Iterator[str]:
     """The main loop: accesses, products, waits and barriers, and how much else stands between them."""
-    between: Counter[Kind] = Counter()
+    between: Counter[IsaKind] = Counter()
     for line, label, (_, text, passes, arrays, says, _) in found.rows():
         if label:
             yield from _counted(between)
@@ -420,7 +424,7 @@ def listing(found: IsaReport) -> Iterator[str]:
     yield from _counted(between)
 
 
-def _counted(between: Counter[Kind]) -> Iterator[str]:
+def _counted(between: Counter[IsaKind]) -> Iterator[str]:
     """What stood between two instructions that are shown."""
     if between:
         told = ", ".join(f"{count} {kind.value}" for kind, count in between.items())

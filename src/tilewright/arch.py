@@ -68,7 +68,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Bulk:
+class BulkRules:
     """What a machine that copies boxes in the background asks of them.
 
     Args:
@@ -142,7 +142,7 @@ class Arch:
     named_barriers: int = 0
     access_bytes: int = 16
     async_bytes: tuple[int, ...] = ()
-    bulk: Bulk | None = None
+    bulk: BulkRules | None = None
     banks: int = 0
     bank_bytes: int = 0
     read_order: tuple[int, ...] = ()
@@ -160,7 +160,7 @@ class Arch:
         return self.registers // max(threads, 1) // self.register_unit * self.register_unit
 
 
-BULK = Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5)
+BULK = BulkRules(unit_bytes=16, span_bytes=128, extent=256, rank=5)
 """Boxes as the reference copies them."""
 
 REFERENCE = Arch(

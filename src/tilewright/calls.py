@@ -1,9 +1,9 @@
-"""What every public function does first: it looks at its arguments and says what is legal.
+"""The wrapper of every public function: it checks the arguments first, and trims the tracebacks of errors.
 
-The declaration is the signature: each annotation is read once, when the function is called first, and becomes
-a `Kind` that says in words what is legal and tells whether a value is.  A call that does not fit is refused
-with the error of the room, which names the function, the parameter, the value and what is legal; nothing has
-happened by then.  Limits on numbers, where more would only run forever, are given with their reason.
+The signature declares the checks. Each annotation is read once, at the first call, and becomes an
+`ArgumentRule`: the legal values in words, and a test for one value. A call that breaks a rule gets the error
+of its room, which names the function, the parameter, the value and the legal values, before anything has
+happened. A number has a limit only if larger ones would run for ever; the limit comes with its reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
+from tilewright.argument_checks import (
+    ANYTHING,
+    CLASSES,
+    ArgumentRule,
+    is_sequence,
+    is_whole,
+    is_wide,
+    read,
+    read_exactly,
+)
 from tilewright.errors import LaunchError, LayoutError, SignatureError, close_to, shown
-from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, is_wide, read, read_exactly
 from tilewright.tracebacks import trim
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])
@@ -53,7 +62,7 @@ class Signature:
         self.names = code.co_varnames[: count + only]
         self.rest = code.co_varnames[count + only] if code.co_flags & inspect.CO_VARARGS else None
         self.open = bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        self.kinds: dict[str, Kind] | None = None
+        self.kinds: dict[str, ArgumentRule] | None = None
         self.checks: tuple[Callable[[Any], bool], ...] = ()
         self.legal: dict[str, Any] = {}
         """The last value of each keyword that was legal, and cannot change."""
@@ -66,7 +75,7 @@ class Signature:
         self.kinds = {name: self._limited(name, kind) for name, kind in kinds.items()}
         self.checks = tuple(self.kinds.get(name, ANYTHING).holds for name in self.positional)
 
-    def _limited(self, name: str, kind: Kind) -> Kind:
+    def _limited(self, name: str, kind: ArgumentRule) -> ArgumentRule:
         if name not in self.most:
             return kind
         limit, reason = self.most[name]
@@ -183,8 +192,8 @@ def calling(function: Callable[..., Any]) -> str:
 
 
 @functools.cache
-def _kinds_of_fields(cls: type) -> dict[str, Kind]:
-    found: dict[str, Kind] = {}
+def _kinds_of_fields(cls: type) -> dict[str, ArgumentRule]:
+    found: dict[str, ArgumentRule] = {}
     for one in reversed(cls.__mro__):
         scope = vars(sys.modules[one.__module__])
         for name, text in vars(one).get("__annotations__", {}).items():

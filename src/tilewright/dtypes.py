@@ -19,9 +19,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.argument_checks import is_integer
 from tilewright.calls import Calls
 from tilewright.errors import DTypeError, shown
-from tilewright.kinds import is_integer
 
 
 @Calls(DTypeError)

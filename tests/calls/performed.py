@@ -23,9 +23,9 @@ from tests.calls.legal import INSIDE, OUTSIDE
 from tests.calls.values import TRACED, VALUES
 
 import tilewright as tw
+from tilewright.argument_checks import is_sequence
 from tilewright.errors import TilewrightError, shown
 from tilewright.ir import verify
-from tilewright.kinds import is_sequence
 from tilewright.layout.tuples import canonical, format_tuple
 from tilewright.symbolic.nodes import Sym
 from tilewright.tracebacks import is_ours

@@ -15,7 +15,7 @@ from tests.programs import CliRunner
 
 from tilewright.cli.instance import _bound
 from tilewright.cli.verbs import app
-from tilewright.inspect.isa import Kind, execute_listing, read_isa
+from tilewright.inspect.isa import IsaKind, execute_listing, read_isa
 from tilewright.runtime.amdgcn import assemble
 
 FILE = """import tilewright as tw
@@ -57,8 +57,8 @@ def test_both_specializations_are_in_one_code_object(run: Run, tmp_path: Path) -
     assert assemble(listing, ARCH) == data
     for name, (m, n, k) in SIZES.items():
         main = read_isa(listing, symbols[name]).main
-        assert main.mix[Kind.MATRIX] == 64
-        assert main.widths(Kind.GLOBAL_LOAD) == {16: 8}
+        assert main.mix[IsaKind.MATRIX] == 64
+        assert main.widths(IsaKind.GLOBAL_LOAD) == {16: 8}
         kernel, specs = _bound(INSTANCES[name], ARCH, "f8e4m3")
         made = replace(kernel.compile(**specs, target="hip", arch=ARCH), assembly=listing)
         arrays = given(m, n, k)

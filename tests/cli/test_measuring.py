@@ -27,7 +27,7 @@ from tilewright.tune import clocks
 from tilewright.tune.figures import Roofs
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
 from tilewright.tune.measure import Effort
-from tilewright.tune.profiling import Row, profile
+from tilewright.tune.profiling import ProfileRow, profile
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -155,7 +155,7 @@ def test_the_number_of_parts_of_k_is_shown_and_how_it_came_about() -> None:
     chosen = next(split_candidates(replace(asked, splitting=Splitting("auto"))))
     parts = Load(asked, chosen.schedule).parts
     assert parts > 4
-    assert Row("x", chosen, parts).splits == f"{parts} (auto)"
+    assert ProfileRow("x", chosen, parts).splits == f"{parts} (auto)"
     assert f"K in {parts} parts: {chosen.schedule.blocks} blocks" in chosen.rule
 
 
@@ -229,7 +229,7 @@ def test_a_file_that_lists_no_products_is_refused(directory: Path, text: str) ->
 
 
 def test_a_bar_without_a_terminal_is_none() -> None:
-    bar = tune.Bar()
+    bar = tune.ProgressBar()
     with bar.drawn():
         bar("measuring", 1, 2)
 

@@ -18,7 +18,7 @@ from typer.testing import Result
 
 from tilewright.cli.verbs import app
 from tilewright.runtime import comgr
-from tilewright.tune.self_test import COLUMNS, ROWS, STEPS, Fenced, Outcome, cases, tried
+from tilewright.tune.self_test import COLUMNS, ROWS, STEPS, Fenced, SelfTestOutcome, cases, tried
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -90,7 +90,7 @@ def test_failures_are_said_with_what_went_well_before(amd: StandIn) -> None:
     assert result.exit_code == 1
     said = "copy in failed: HIP: hipMalloc failed with hipErrorOutOfMemory (2): out of memory"
     assert result.output.count(said) == len(CASES), result.output
-    later = import_module("tilewright.cli.doctor")._said("hip", Outcome("copy", "launch", "why", 0.0))
+    later = import_module("tilewright.cli.doctor")._said("hip", SelfTestOutcome("copy", "launch", "why", 0.0))
     assert str(later) == "WRONG    target hip: copy: launch failed after copy in, compile: why"
 
 

@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import DeviceArray, Memory
+from tilewright.runtime.gpu_memory import DeviceArray, DeviceMemory
 
 pytestmark = pytest.mark.gpu
 SHAPE = (200, 136, 264)
@@ -35,7 +35,7 @@ class Far:
         kind = tw.dtype(array.dtype)
         self.rows, self.step = np.ascontiguousarray(array), strides(array.shape, kind)[0] * kind.bytes
         self.around = np.full((len(array), GUARD), POISON, np.uint8)
-        memory = Memory(self.step * (len(array) - 1) + self.rows[0].nbytes + GUARD, 0)
+        memory = DeviceMemory(self.step * (len(array) - 1) + self.rows[0].nbytes + GUARD, 0)
         self.array = DeviceArray(memory, array.shape, (self.step, kind.bytes), kind)
         self._copy("cuMemcpyHtoD")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import Clears, Memory, Workspaces
+from tilewright.runtime.gpu_memory import Clears, DeviceMemory, Workspaces
 
 POISON = 0xFF
 """Bytes that are NaN in every float dtype."""
@@ -19,10 +19,10 @@ class Watched:
     """The workspaces of a test's launches."""
 
     def __init__(self) -> None:
-        self.poisoned: list[Memory] = []
-        self.reset: list[Memory] = []
+        self.poisoned: list[DeviceMemory] = []
+        self.reset: list[DeviceMemory] = []
 
-    def add(self, memory: Memory, clears: Clears) -> None:
+    def add(self, memory: DeviceMemory, clears: Clears) -> None:
         """Remember one that is used."""
         found = self.reset if clears is Clears.ONCE else self.poisoned
         if not any(memory is known for known in found):
@@ -42,7 +42,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """What nobody clears is poison before each launch; what is cleared once is poison before that."""
     made, clear = Watched(), Workspaces._clear
 
-    def cleared(self: Workspaces, found: Sequence[Memory], stream: int, when: Clears) -> None:
+    def cleared(self: Workspaces, found: Sequence[DeviceMemory], stream: int, when: Clears) -> None:
         for memory, (_, _, clears) in zip(found, self._wanted, strict=True):
             # A launch clears what it must; what is never cleared is written by this one alone.
             if clears is when or (when is Clears.LAUNCH and clears is Clears.NEVER):

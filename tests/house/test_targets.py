@@ -13,7 +13,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.cli.doctor import TOOLS, Check
+from tilewright.cli.doctor import TOOLS, ToolCheck
 from tilewright.runtime.backends import BACKENDS, backend_named
 from tilewright.runtime.drivers import driver_for, driver_of
 from tilewright.schedule.choice import CHOOSERS
@@ -156,7 +156,7 @@ def test_every_target_has_its_parts_and_a_whole_record(target: Target) -> None:
     assert BACKENDS[target.name].name == target.name
     assert bool(backend_named(target.name).passes) == target.machine_code
     assert callable(CHOOSERS[target.name])
-    assert all(isinstance(check, Check) for check in TOOLS[target.name]())
+    assert all(isinstance(check, ToolCheck) for check in TOOLS[target.name]())
     driver = driver_for(target.name)
     assert (driver is None) == (target.memory == HOST)
     assert driver is None or (driver.symbols.target, driver_of(target.memory)) == (target, driver)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from tilewright.inspect.draw import Picture
-from tilewright.inspect.draw.picture import Box, Label, Line
+from tilewright.inspect.draw.picture import BoxMark, Label, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_PIXELS = (1800, 2200)
@@ -39,7 +39,7 @@ def check_picture(picture: Picture) -> None:
         match mark:
             case Label():
                 left, top, right, bottom = mark.extent
-            case Box():
+            case BoxMark():
                 left, top, right, bottom = mark.x, mark.y, mark.x + mark.width, mark.y + mark.height
             case Line():
                 left, right = sorted((mark.x0, mark.x1))
@@ -50,7 +50,7 @@ def check_picture(picture: Picture) -> None:
         assert bottom <= picture.height, mark
     tree = ET.fromstring(picture.svg)
     assert [node.text for node in tree.iter(f"{SVG}text")] == [label.text for label in labels]
-    boxes = sum(isinstance(mark, Box) for mark in picture.marks)
+    boxes = sum(isinstance(mark, BoxMark) for mark in picture.marks)
     assert len(list(tree.iter(f"{SVG}rect"))) == boxes + 2  # the paper, and the hatching's
     assert len(picture.svg) <= MOST_BYTES
     assert picture.text.splitlines()[0] == picture.title

@@ -26,7 +26,7 @@ from tilewright.inspect.draw import (
     picture,
 )
 from tilewright.inspect.draw.layouts import holders, offsets_of
-from tilewright.inspect.draw.picture import Box, Label
+from tilewright.inspect.draw.picture import BoxMark, Label
 from tilewright.ir.mma import TiledMma
 from tilewright.layout.layout import Layout, row_major
 from tilewright.symbolic.expr import Sym
@@ -111,7 +111,7 @@ def test_tables() -> None:
 
 
 def notes(picture: Picture) -> list[str]:
-    return [mark.note for mark in picture.marks if isinstance(mark, Box) and mark.note]
+    return [mark.note for mark in picture.marks if isinstance(mark, BoxMark) and mark.note]
 
 
 def test_offsets_are_those_of_the_formula() -> None:
@@ -138,7 +138,7 @@ def test_every_element_of_a_view_or_none() -> None:
         for j in range(8)
     ]
     assert notes(picture) == expected
-    assert sum(isinstance(mark, Box) and mark.hatched for mark in picture.marks) == 11
+    assert sum(isinstance(mark, BoxMark) and mark.hatched for mark in picture.marks) == 11
 
 
 def mma_c(lane: int, value: int) -> tuple[int, int]:

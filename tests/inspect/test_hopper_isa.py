@@ -15,9 +15,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.inspect.from_files import from_file
-from tilewright.inspect.isa import IsaReport, Kind, isa_report, page
+from tilewright.inspect.isa import IsaKind, IsaReport, isa_report, page
 from tilewright.inspect.isa.making import of_products, read_sass
-from tilewright.inspect.isa.report import Source
+from tilewright.inspect.isa.report import InstructionSource
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Copy
@@ -52,12 +52,12 @@ def test_what_was_listed_is_read_into_two_loops() -> None:
     """The multiplying warpgroups' loop, two steps of K a turn, and the loading one's, four."""
     isa, _ = read_sass(LISTED.read_text(), SM_90A, TAKES, THREADS)
     assert isa.kernel == "hopper_gemm"
-    assert isa.main.mnemonics["HGMMA.64x64x16.F32"] == isa.main.mix[Kind.MATRIX] == 8
-    assert isa.main.mix[Kind.SHARED_ATOMIC] == 2, "an arrival at `empty` in each step"
+    assert isa.main.mnemonics["HGMMA.64x64x16.F32"] == isa.main.mix[IsaKind.MATRIX] == 8
+    assert isa.main.mix[IsaKind.SHARED_ATOMIC] == 2, "an arrival at `empty` in each step"
     assert isa.loading is not None
-    assert isa.loading.mnemonics["UTMALDG.2D"] == isa.loading.mix[Kind.TO_SHARED] == 8
+    assert isa.loading.mnemonics["UTMALDG.2D"] == isa.loading.mix[IsaKind.TO_SHARED] == 8
     assert isa.loading.mnemonics["SYNCS.PHASECHK.TRANS64.TRYWAIT"] == 4
-    assert not {Kind.OTHER, Kind.STACK} & {line.kind for line in isa.whole.lines}
+    assert not {IsaKind.OTHER, IsaKind.STACK} & {line.kind for line in isa.whole.lines}
     assert isa.limits == {"warps": 16, "registers": 3, "shared_bytes": 6}
     assert isa.limited_by == ("registers",)
 
@@ -72,7 +72,7 @@ def test_a_loop_that_loads_for_itself_has_no_other() -> None:
     text = LISTED.read_text().replace("WARPGROUP.ARRIVE ;", "LDG.E.128 R4, [R2.64] ;", 1)
     isa, _ = read_sass(text, SM_90A, TAKES, THREADS)
     assert isa.loading is None
-    assert isa.main.widths(Kind.GLOBAL_LOAD) == {16: 1}
+    assert isa.main.widths(IsaKind.GLOBAL_LOAD) == {16: 1}
 
 
 # ---------------------------------------------------------------- as it is listed now
@@ -120,11 +120,11 @@ def test_instructions_name_the_authors_arrays_and_lines() -> None:
     def written(line: int) -> str:
         return lines[int(found.sources[line].place.split(":")[1]) - 1].strip()
 
-    for line in found.isa.main.of(Kind.MATRIX):
+    for line in found.isa.main.of(IsaKind.MATRIX):
         assert found.sources[line.line].tensors == ("A", "B")
         assert written(line.line).startswith("tw.hopper.mma_async(sA[stage, g], sB[stage], acc")
     assert found.isa.loading is not None
-    copies = {written(line.line) for line in found.isa.loading.of(Kind.TO_SHARED)}
+    copies = {written(line.line) for line in found.isa.loading.of(IsaKind.TO_SHARED)}
     assert {copy.partition(".tile")[0] for copy in copies} == {
         "tw.hopper.tma_load(A",
         "tw.hopper.tma_load(B",
@@ -165,11 +165,11 @@ def test_a_ring_of_threads_copies_shows_widths_and_banks() -> None:
     found = isa_report(library_gemm("f16", "512x512x512", "nt", schedule=schedule), "cuda", "sm_80")
     main = found.isa.main
     assert found.isa.loading is None
-    assert main.widths(Kind.TO_SHARED) == Counter({16: len(main.of(Kind.TO_SHARED))})
-    assert main.of(Kind.SHARED_LOAD)
-    assert all(line.mnemonic.startswith("LDSM.16.M") for line in main.of(Kind.SHARED_LOAD))
-    assert found.met(Kind.SHARED_LOAD, Kind.TO_SHARED).factor == 1
-    assert {found.sources[line.line].tensors for line in main.of(Kind.MATRIX)} == {("A", "B")}
+    assert main.widths(IsaKind.TO_SHARED) == Counter({16: len(main.of(IsaKind.TO_SHARED))})
+    assert main.of(IsaKind.SHARED_LOAD)
+    assert all(line.mnemonic.startswith("LDSM.16.M") for line in main.of(IsaKind.SHARED_LOAD))
+    assert found.met(IsaKind.SHARED_LOAD, IsaKind.TO_SHARED).factor == 1
+    assert {found.sources[line.line].tensors for line in main.of(IsaKind.MATRIX)} == {("A", "B")}
 
 
 # ---------------------------------------------------------------- what assemblers leave out, and banks
@@ -177,9 +177,9 @@ def test_a_ring_of_threads_copies_shows_widths_and_banks() -> None:
 
 def test_a_product_without_a_line_of_its_own_is_of_the_product_before_it() -> None:
     found = report()
-    first, second, *_ = found.isa.main.of(Kind.MATRIX)
+    first, second, *_ = found.isa.main.of(IsaKind.MATRIX)
     other = next(one for one in found.sources.values() if not isinstance(one.op, MmaAsync | Copy))
-    wrong: dict[int, Source] = {**found.sources, second.line: other}
+    wrong: dict[int, InstructionSource] = {**found.sources, second.line: other}
     assert of_products(found.isa, wrong)[second.line] == found.sources[first.line]
     assert of_products(found.isa, {second.line: other})[second.line] == other, "nothing is known before it"
 

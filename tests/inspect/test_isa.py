@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.amdgcn.text import instruction
 from tilewright.errors import LaunchError, ToolchainError
-from tilewright.inspect.isa import Kind, read_isa
+from tilewright.inspect.isa import IsaKind, read_isa
 from tilewright.inspect.isa.instructions import amd_line
 
 NESTED = """
@@ -56,15 +56,15 @@ def test_loops_are_found_by_branches_whatever_the_order_of_blocks() -> None:
     assert outer.turn[0].mnemonic == "ds_read2_b64"
     assert isa.main is inner
     assert inner.mix == {
-        Kind.VECTOR: 1,
-        Kind.BRANCH: 2,
-        Kind.GLOBAL_LOAD: 1,
-        Kind.BARRIER: 1,
-        Kind.MATRIX: 1,
+        IsaKind.VECTOR: 1,
+        IsaKind.BRANCH: 2,
+        IsaKind.GLOBAL_LOAD: 1,
+        IsaKind.BARRIER: 1,
+        IsaKind.MATRIX: 1,
     }
     assert inner.matrix_per_load == 1
     assert inner.flushes_per_barrier == 0
-    assert outer.widths(Kind.SHARED_LOAD) == {8: 2}
+    assert outer.widths(IsaKind.SHARED_LOAD) == {8: 2}
 
 
 def test_what_limits_the_warps_of_a_simd() -> None:
@@ -77,39 +77,39 @@ def test_what_limits_the_warps_of_a_simd() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "width"),
     [
-        ("v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]", Kind.MATRIX, (0, 0)),
-        ("v_dual_mov_b32 v1, v2 :: v_dual_mov_b32 v3, v4", Kind.VECTOR, (0, 0)),
-        ("v_writelane_b32 v1, s2, 3", Kind.LANE, (0, 0)),
-        ("global_load_b128 v[0:3], v[4:5], off offset:16", Kind.GLOBAL_LOAD, (16, 1)),
-        ("global_load_d16_hi_b16 v0, v[4:5], off", Kind.GLOBAL_LOAD, (2, 1)),
-        ("buffer_load_dwordx2 v[0:1], v2, s[0:3], 0 offen", Kind.GLOBAL_LOAD, (8, 1)),
-        ("global_load_lds_dwordx4 v[0:1], off", Kind.TO_SHARED, (16, 1)),
-        ("global_store_short v[0:1], v2, off", Kind.GLOBAL_STORE, (2, 1)),
-        ("global_atomic_add_f32 v0, v1, s[0:1]", Kind.GLOBAL_ATOMIC, (0, 0)),
-        ("ds_load_2addr_stride64_b64 v[0:3], v4 offset1:1", Kind.SHARED_LOAD, (8, 2)),
-        ("ds_read_u16_d16_hi v0, v1", Kind.SHARED_LOAD, (2, 1)),
-        ("ds_read_b64_tr_b16 v[0:1], v2", Kind.SHARED_LOAD, (8, 1)),
-        ("ds_write2st64_b32 v0, v1, v2 offset1:1", Kind.SHARED_STORE, (4, 2)),
-        ("ds_add_u32 v0, v1", Kind.SHARED_ATOMIC, (0, 0)),
-        ("ds_bpermute_b32 v0, v1, v2", Kind.EXCHANGE, (0, 0)),
-        ("scratch_load_dwordx4 v[0:3], off, off", Kind.STACK, (16, 1)),
-        ("s_load_b64 s[0:1], s[2:3], 0x0", Kind.CONSTANT_LOAD, (0, 0)),
-        ("s_waitcnt vmcnt(0) lgkmcnt(1)", Kind.WAIT, (0, 0)),
-        ("s_wait_dscnt 0x0", Kind.WAIT, (0, 0)),
-        ("s_barrier", Kind.BARRIER, (0, 0)),
-        ("s_barrier_signal -1", Kind.SCALAR, (0, 0)),
-        ("s_barrier_wait -1", Kind.BARRIER, (0, 0)),
-        ("buffer_gl0_inv", Kind.FLUSH, (0, 0)),
-        ("buffer_inv sc1", Kind.FLUSH, (0, 0)),
-        ("buffer_wbl2 sc1", Kind.FLUSH, (0, 0)),
-        ("s_dcache_inv", Kind.FLUSH, (0, 0)),
-        ("global_inv scope:SCOPE_SE", Kind.FLUSH, (0, 0)),
-        ("s_delay_alu instid0(VALU_DEP_1)", Kind.HINT, (0, 0)),
-        ("s_add_u32 s0, s1, s2", Kind.SCALAR, (0, 0)),
-        ("image_load v0, v1, s[0:7]", Kind.OTHER, (0, 0)),
+        ("v_wmma_f32_16x16x16_f16 v[0:7], v[8:15], v[16:23], v[0:7]", IsaKind.MATRIX, (0, 0)),
+        ("v_dual_mov_b32 v1, v2 :: v_dual_mov_b32 v3, v4", IsaKind.VECTOR, (0, 0)),
+        ("v_writelane_b32 v1, s2, 3", IsaKind.LANE, (0, 0)),
+        ("global_load_b128 v[0:3], v[4:5], off offset:16", IsaKind.GLOBAL_LOAD, (16, 1)),
+        ("global_load_d16_hi_b16 v0, v[4:5], off", IsaKind.GLOBAL_LOAD, (2, 1)),
+        ("buffer_load_dwordx2 v[0:1], v2, s[0:3], 0 offen", IsaKind.GLOBAL_LOAD, (8, 1)),
+        ("global_load_lds_dwordx4 v[0:1], off", IsaKind.TO_SHARED, (16, 1)),
+        ("global_store_short v[0:1], v2, off", IsaKind.GLOBAL_STORE, (2, 1)),
+        ("global_atomic_add_f32 v0, v1, s[0:1]", IsaKind.GLOBAL_ATOMIC, (0, 0)),
+        ("ds_load_2addr_stride64_b64 v[0:3], v4 offset1:1", IsaKind.SHARED_LOAD, (8, 2)),
+        ("ds_read_u16_d16_hi v0, v1", IsaKind.SHARED_LOAD, (2, 1)),
+        ("ds_read_b64_tr_b16 v[0:1], v2", IsaKind.SHARED_LOAD, (8, 1)),
+        ("ds_write2st64_b32 v0, v1, v2 offset1:1", IsaKind.SHARED_STORE, (4, 2)),
+        ("ds_add_u32 v0, v1", IsaKind.SHARED_ATOMIC, (0, 0)),
+        ("ds_bpermute_b32 v0, v1, v2", IsaKind.EXCHANGE, (0, 0)),
+        ("scratch_load_dwordx4 v[0:3], off, off", IsaKind.STACK, (16, 1)),
+        ("s_load_b64 s[0:1], s[2:3], 0x0", IsaKind.CONSTANT_LOAD, (0, 0)),
+        ("s_waitcnt vmcnt(0) lgkmcnt(1)", IsaKind.WAIT, (0, 0)),
+        ("s_wait_dscnt 0x0", IsaKind.WAIT, (0, 0)),
+        ("s_barrier", IsaKind.BARRIER, (0, 0)),
+        ("s_barrier_signal -1", IsaKind.SCALAR, (0, 0)),
+        ("s_barrier_wait -1", IsaKind.BARRIER, (0, 0)),
+        ("buffer_gl0_inv", IsaKind.FLUSH, (0, 0)),
+        ("buffer_inv sc1", IsaKind.FLUSH, (0, 0)),
+        ("buffer_wbl2 sc1", IsaKind.FLUSH, (0, 0)),
+        ("s_dcache_inv", IsaKind.FLUSH, (0, 0)),
+        ("global_inv scope:SCOPE_SE", IsaKind.FLUSH, (0, 0)),
+        ("s_delay_alu instid0(VALU_DEP_1)", IsaKind.HINT, (0, 0)),
+        ("s_add_u32 s0, s1, s2", IsaKind.SCALAR, (0, 0)),
+        ("image_load v0, v1, s[0:7]", IsaKind.OTHER, (0, 0)),
     ],
 )
-def test_kinds_and_widths(text: str, kind: Kind, width: tuple[int, int]) -> None:
+def test_kinds_and_widths(text: str, kind: IsaKind, width: tuple[int, int]) -> None:
     line = amd_line(instruction(1, text))
     assert (line.kind, (line.bytes, line.accesses)) == (kind, width)
 

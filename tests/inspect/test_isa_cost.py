@@ -8,26 +8,26 @@ import pytest
 
 import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.inspect.isa import Body, Conflicts, Isa, IsaLine, Kind, Loop
+from tilewright.inspect.isa import Body, Conflicts, Isa, IsaKind, IsaLine, ListingLoop
 from tilewright.inspect.isa.cost import Turn, cost_of
 from tilewright.targets.amd import GFX942, GFX1151
 
 TURN = Turn(tile=(64, 64, 16), multiplied="f16", bytes=(2, 1), warps=4, band=2)
 KINDS = [
-    *(Kind.VECTOR, Kind.SHARED_STORE, Kind.BARRIER),
-    *(Kind.SHARED_LOAD, Kind.MATRIX, Kind.MATRIX, Kind.WAIT, Kind.BARRIER),
-    *(Kind.GLOBAL_LOAD, Kind.VECTOR),
+    *(IsaKind.VECTOR, IsaKind.SHARED_STORE, IsaKind.BARRIER),
+    *(IsaKind.SHARED_LOAD, IsaKind.MATRIX, IsaKind.MATRIX, IsaKind.WAIT, IsaKind.BARRIER),
+    *(IsaKind.GLOBAL_LOAD, IsaKind.VECTOR),
 ]
 """A turn in two phases: the first goes on behind the last barrier."""
 
 
 def isa(arch: Arch) -> Isa:
-    wide = (Kind.SHARED_STORE, Kind.SHARED_LOAD, Kind.GLOBAL_LOAD)
+    wide = (IsaKind.SHARED_STORE, IsaKind.SHARED_LOAD, IsaKind.GLOBAL_LOAD)
     lines = tuple(
         IsaLine(at, "", "", kind, bytes=16 * (kind in wide), accesses=int(kind in wide))
         for at, kind in enumerate(KINDS, 1)
     )
-    return Isa(arch, "k", Body(lines), (Loop(lines, "again", 1, 1, ""),), {}, {})
+    return Isa(arch, "k", Body(lines), (ListingLoop(lines, "again", 1, 1, ""),), {}, {})
 
 
 def test_clocks_of_each_part() -> None:

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright.amdgcn import ListingError
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa import IsaReport, Kind, isa_report, page, read_isa, report_of, sources
+from tilewright.inspect.isa import IsaKind, IsaReport, isa_report, page, read_isa, report_of, sources
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
 from tilewright.inspect.isa.making import FEW, predicted
 from tilewright.inspect.isa.report import compiled_lines, holdings
@@ -54,7 +54,7 @@ def report(arch: str) -> IsaReport:
     return isa_report(subject(), "hip", arch)
 
 
-def told(found: IsaReport, *kinds: Kind) -> list[tuple[tuple[str, ...], str]]:
+def told(found: IsaReport, *kinds: IsaKind) -> list[tuple[tuple[str, ...], str]]:
     """Arrays and places of the instructions of some kinds in the main loop."""
     lines = [line.line for line in found.isa.main.of(*kinds)]
     return [(found.sources[line].tensors, found.sources[line].place) for line in lines]
@@ -77,14 +77,14 @@ def test_line_numbers_change_no_instruction(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_instructions_name_the_authors_arrays_and_lines(arch: str) -> None:
     found = report(arch)
-    loads = [tensors for tensors, _ in told(found, Kind.GLOBAL_LOAD)]
+    loads = [tensors for tensors, _ in told(found, IsaKind.GLOBAL_LOAD)]
     assert list(dict.fromkeys(loads)) == [("Weights",), ("Inputs",)]
-    assert {tensors for tensors, _ in told(found, Kind.SHARED_LOAD, Kind.SHARED_STORE)} == {
+    assert {tensors for tensors, _ in told(found, IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE)} == {
         ("Weights",),
         ("Inputs",),
     }
-    assert {tensors for tensors, _ in told(found, Kind.MATRIX)} == {("Weights", "Inputs")}
-    places = [place for _, place in told(found, Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.MATRIX)]
+    assert {tensors for tensors, _ in told(found, IsaKind.MATRIX)} == {("Weights", "Inputs")}
+    places = [place for _, place in told(found, IsaKind.GLOBAL_LOAD, IsaKind.SHARED_LOAD, IsaKind.MATRIX)]
     assert all(place.startswith(f"test_isa_report.py:{LINE}:") for place in places), places
     assert {place.rpartition(" ")[2] for place in places} == {"staging", "atom"}
     known = [line.line in found.sources for line in found.isa.main.lines]
@@ -94,7 +94,7 @@ def test_instructions_name_the_authors_arrays_and_lines(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 def test_stores_of_the_result_name_it(arch: str) -> None:
     found = report(arch)
-    stores = [found.sources[line.line] for line in found.isa.whole.of(Kind.GLOBAL_STORE)]
+    stores = [found.sources[line.line] for line in found.isa.whole.of(IsaKind.GLOBAL_STORE)]
     assert {one.tensors for one in stores} == {("Sums",)}
     assert all(f"test_isa_report.py:{LINE + 1}:" in one.place for one in stores)
 
@@ -181,7 +181,7 @@ def test_what_is_counted_is_what_layouts_predict(arch: str) -> None:
     arrays = "Weights of 128 x 128, Inputs of 128 x 128, Sums of 128 x 128"
     assert found.counted == f"counted while the listing was executed on {arrays}"
     expected = predicted(found.isa, found.sources)
-    lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD, Kind.SHARED_STORE)]
+    lines = [line.line for line in found.isa.main.of(IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE)]
     assert lines
     assert {line: found.conflicts[line].factor for line in lines} == {
         line: expected[line].factor for line in lines
@@ -193,7 +193,7 @@ def test_the_counter_sees_the_listing_and_nothing_else() -> None:
     made = subject().compile("hip", "gfx1151")
     arrays = subject().small_arrays(FEW)
     isa = read_isa(made.assembly)
-    store = next(line for line in isa.main.of(Kind.SHARED_STORE) if line.bytes == 16)
+    store = next(line for line in isa.main.of(IsaKind.SHARED_STORE) if line.bytes == 16)
     lines = made.assembly.splitlines()
     register = re.search(r"\bv\d+\b", lines[store.line - 1])
     assert register is not None
@@ -207,7 +207,7 @@ def test_the_counter_sees_the_listing_and_nothing_else() -> None:
 def test_what_cannot_be_executed_is_predicted() -> None:
     found = isa_report(subject(), "hip", "gfx1201")
     assert found.counted.startswith("predicted from layouts, for the listing cannot be executed here: ")
-    lines = [line.line for line in found.isa.main.of(Kind.SHARED_LOAD)]
+    lines = [line.line for line in found.isa.main.of(IsaKind.SHARED_LOAD)]
     assert {found.conflicts[line].factor for line in lines} == {1.0}
 
 
@@ -235,7 +235,7 @@ def test_a_number_without_a_value_leaves_conflicts_predicted() -> None:
     assert again.counted == "counted while the listing was executed on " + ", ".join(
         f"{name} of 128 x 128" for name in "ABD"
     )
-    assert again.met(Kind.SHARED_LOAD).factor == found.met(Kind.SHARED_LOAD).factor == 1
+    assert again.met(IsaKind.SHARED_LOAD).factor == found.met(IsaKind.SHARED_LOAD).factor == 1
     product = 2 * (arrays["A"].astype(np.float32) @ arrays["B"].astype(np.float32))
     assert (arrays["D"] == product.astype(np.float16)).all(), "small integers are exact"
 
@@ -310,8 +310,8 @@ def test_a_page_has_all_that_the_text_has(arch: str) -> None:
         assert line.text in shown
         assert str(cells[0]) in text
     assert found.counted in shown
-    [product] = {line.mnemonic for line in found.isa.main.of(Kind.MATRIX)}
-    assert f"{found.isa.main.mix[Kind.MATRIX]} {product}" in shown
+    [product] = {line.mnemonic for line in found.isa.main.of(IsaKind.MATRIX)}
+    assert f"{found.isa.main.mix[IsaKind.MATRIX]} {product}" in shown
 
 
 # ---------------------------------------------------------------- what is refused

@@ -27,7 +27,7 @@ from tilewright.inspect.comparison import (
     REGISTERS,
     SHOWN,
     WAITS,
-    Comparison,
+    TrafficComparison,
     command,
     measured,
     parse,
@@ -159,7 +159,7 @@ def test_of_several_launches_the_first_counts() -> None:
 def test_what_ncu_does_not_have_is_left_out() -> None:
     found = parse(CSV.replace('"1,011,712"', '"no data"').replace('"19,168"', '"n/a"'), "basic_gemm")
     assert "DRAM bytes" not in found
-    table = str(Comparison("basic_gemm", "sm_90a", {}, found))
+    table = str(TrafficComparison("basic_gemm", "sm_90a", {}, found))
     assert [line.split()[-2:] for line in table.splitlines() if "DRAM" in line] == [["-", "-"]]
 
 

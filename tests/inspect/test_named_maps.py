@@ -9,7 +9,7 @@ import tilewright as tw
 from tilewright.cli.notation import matrix_map, read_map
 from tilewright.cli.verbs import app
 from tilewright.inspect.draw.layouts import holders
-from tilewright.inspect.draw.picture import Box, of_fraction
+from tilewright.inspect.draw.picture import BoxMark, of_fraction
 
 NAMED = [atom for atom in vars(tw.atoms).values() if isinstance(atom, tw.MmaAtom)]
 MADE = [
@@ -71,7 +71,7 @@ def test_a_layout_that_goes_back_names_its_offsets() -> None:
     assert "(i0, i1) -> offset, offsets -24 to 7\n" in result.stdout
     assert "elements in the buffer" not in result.stdout
     picture = tw.draw.draw_layout(tw.Layout((4, 8), (-8, 1)))
-    colours = {box.note: box.fill for box in picture.marks if isinstance(box, Box)}
+    colours = {box.note: box.fill for box in picture.marks if isinstance(box, BoxMark)}
     assert colours["(3, 0): offset -24"] == of_fraction(0)
     assert colours["(0, 7): offset 7"] == of_fraction(1)
     assert "8 elements in the buffer" in tw.draw.draw_layout(tw.Layout((2, 4), (4, 1))).text

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.cli.doctor import cuda_tools
 from tilewright.errors import LaunchError, ToolchainError
-from tilewright.inspect.isa import Gates, Kind, broken, isa_report
+from tilewright.inspect.isa import Gates, IsaKind, broken, isa_report
 from tilewright.inspect.isa.making import read_sass
 from tilewright.inspect.subject import library_gemm
 from tilewright.ir.ops import Copy, Mma
@@ -57,11 +57,11 @@ def test_a_listing_is_read_into_loops() -> None:
         *("LDSM.16.M88.4", "LDSM.16.M88.2", "HMMA.16816.F32", "HGMMA.64x256x16.F32", "BRA"),
     ]
     assert isa.main.label == ".L_x_2"
-    assert isa.main.mix[Kind.MATRIX] == 2
-    assert isa.main.widths(Kind.TO_SHARED) == {16: 1}
-    assert isa.main.widths(Kind.SHARED_LOAD) == {16: 1, 8: 1}
-    assert isa.main.mix[Kind.HINT] == 1, "what is never executed loads nothing"
-    assert isa.whole.widths(Kind.GLOBAL_STORE) == {8: 1}
+    assert isa.main.mix[IsaKind.MATRIX] == 2
+    assert isa.main.widths(IsaKind.TO_SHARED) == {16: 1}
+    assert isa.main.widths(IsaKind.SHARED_LOAD) == {16: 1, 8: 1}
+    assert isa.main.mix[IsaKind.HINT] == 1, "what is never executed loads nothing"
+    assert isa.whole.widths(IsaKind.GLOBAL_STORE) == {8: 1}
     assert isa.limits == {"warps": 16, "registers": 2, "shared_bytes": 1}
     assert isa.limited_by == ("shared_bytes",)
     first, *_, last = isa.main.lines
@@ -76,24 +76,24 @@ def test_a_listing_is_read_into_loops() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "width"),
     [
-        ("LDG.E.128.CONSTANT R4, [R2.64]", Kind.GLOBAL_LOAD, 16),
-        ("LDS.U.128 R4, [R2]", Kind.SHARED_LOAD, 16),
-        ("STS.U16 [R2], R4", Kind.SHARED_STORE, 2),
-        ("STSM.16.M88.4 [R2], R4", Kind.SHARED_STORE, 16),
-        ("STL.64 [R1], R4", Kind.STACK, 8),
-        ("UTMALDG.2D [UR8], [UR4]", Kind.TO_SHARED, 0),
-        ("SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8+0x38000], R4", Kind.WAIT, 0),
-        ("SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R5+URZ+0x38020], RZ", Kind.SHARED_ATOMIC, 0),
-        ("WARPGROUP.DEPBAR.LE gsb0, 0x1", Kind.WAIT, 0),
-        ("UIADD3 UR8, UR24, 0x1, URZ", Kind.SCALAR, 0),
-        ("R2UR UR4, R2", Kind.SCALAR, 0),
-        ("ULDC.64 UR4, c[0x0][0x118]", Kind.CONSTANT_LOAD, 0),
-        ("CCTL.IVALL", Kind.FLUSH, 0),
-        ("IMAD.WIDE.U32 R4, R42, -0x55555555, RZ", Kind.VECTOR, 0),
-        ("USETMAXREG.DEALLOC.CTAPOOL 0x18", Kind.HINT, 0),
+        ("LDG.E.128.CONSTANT R4, [R2.64]", IsaKind.GLOBAL_LOAD, 16),
+        ("LDS.U.128 R4, [R2]", IsaKind.SHARED_LOAD, 16),
+        ("STS.U16 [R2], R4", IsaKind.SHARED_STORE, 2),
+        ("STSM.16.M88.4 [R2], R4", IsaKind.SHARED_STORE, 16),
+        ("STL.64 [R1], R4", IsaKind.STACK, 8),
+        ("UTMALDG.2D [UR8], [UR4]", IsaKind.TO_SHARED, 0),
+        ("SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [UR8+0x38000], R4", IsaKind.WAIT, 0),
+        ("SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R5+URZ+0x38020], RZ", IsaKind.SHARED_ATOMIC, 0),
+        ("WARPGROUP.DEPBAR.LE gsb0, 0x1", IsaKind.WAIT, 0),
+        ("UIADD3 UR8, UR24, 0x1, URZ", IsaKind.SCALAR, 0),
+        ("R2UR UR4, R2", IsaKind.SCALAR, 0),
+        ("ULDC.64 UR4, c[0x0][0x118]", IsaKind.CONSTANT_LOAD, 0),
+        ("CCTL.IVALL", IsaKind.FLUSH, 0),
+        ("IMAD.WIDE.U32 R4, R42, -0x55555555, RZ", IsaKind.VECTOR, 0),
+        ("USETMAXREG.DEALLOC.CTAPOOL 0x18", IsaKind.HINT, 0),
     ],
 )
-def test_kinds_and_widths(text: str, kind: Kind, width: int) -> None:
+def test_kinds_and_widths(text: str, kind: IsaKind, width: int) -> None:
     isa, _ = read_sass(f".text.k:\n        /*0000*/    {text} ;\n", SM_90A, TAKES, 128)
     (line,) = isa.whole.lines
     assert (line.kind, line.bytes) == (kind, width)
@@ -211,5 +211,5 @@ def test_a_report_names_arrays_and_lines(tmp_path: Path, monkeypatch: pytest.Mon
     assert by_name["LDGSTS.E.BYPASS.128"].says.startswith("A -> sA, 16 bytes at a time")
     assert by_name["HMMA.16816.F32"].tensors == ("A", "B")
     assert by_name["HMMA.16816.F32"].place.startswith("tiled_product.py:")
-    (stored,) = (line.line for line in found.isa.main.of(Kind.TO_SHARED))
+    (stored,) = (line.line for line in found.isa.main.of(IsaKind.TO_SHARED))
     assert found.conflicts[stored].factor == 1

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import HazardError, LaunchError, LayoutError
 from tilewright.inspect.draw import draw_timeline
-from tilewright.inspect.draw.timelines import Row, background_rows, slot_rows, warp_rows
+from tilewright.inspect.draw.timelines import TimelineRow, background_rows, slot_rows, warp_rows
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.inspect.timeline import Event, Lengths, Timeline, timeline
@@ -153,7 +153,7 @@ def test_rows_of_a_ring() -> None:
     assert texts == ["phase 0", "phase 1", "phase 2"]
 
 
-def check_turns(row: Row, kinds: tuple[str, str]) -> None:
+def check_turns(row: TimelineRow, kinds: tuple[str, str]) -> None:
     """Filled, full, read, and again; never filled and read at the same time."""
     bars = sorted((bar for bar in row.bars if bar.kind != "full"), key=lambda bar: bar.start)
     assert bars

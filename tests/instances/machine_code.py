@@ -11,7 +11,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from tilewright.runtime.amdgcn import TRIPLE, Toolchain
+from tilewright.runtime.amdgcn import TRIPLE, AmdToolchain
 
 _ENCODED = re.compile(r"^\s(?P<text>[a-z].*?)\s*; encoding: \[(?P<bytes>.*)\]$")
 _FIXUP = re.compile(r"^\s*;\s+fixup A - offset: 0, value: (?P<label>\S+), kind: fixup_si_sopp_br$")
@@ -40,7 +40,7 @@ def functions(data: bytes) -> dict[str, bytes]:
 
 
 def encoded(
-    listing: str, arch: str, toolchain: Toolchain, folder: Path
+    listing: str, arch: str, toolchain: AmdToolchain, folder: Path
 ) -> tuple[dict[str, bytes], dict[str, list[int]]]:
     """What the instructions of a listing encode to, one after the other, by the label that they follow.
 
@@ -81,7 +81,7 @@ def without(data: bytes, distances: list[int]) -> bytes:
     return bytes(made)
 
 
-def compiler_version(toolchain: Toolchain) -> int:
+def compiler_version(toolchain: AmdToolchain) -> int:
     """The version of the LLVM that a compiler is of."""
     said = subprocess.run([*toolchain.compiler, "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"clang version (\d+)", said.stdout)

@@ -10,7 +10,7 @@ from tests.targets.hip.machine import listings
 
 import tilewright as tw
 from tilewright.amdgcn import read_listing
-from tilewright.inspect.isa import Gates, Kind, broken, execute_listing, read_isa
+from tilewright.inspect.isa import Gates, IsaKind, broken, execute_listing, read_isa
 from tilewright.ops.products import plain as plain_product
 from tilewright.runtime.amdgcn import assemble, find_toolchain
 
@@ -76,10 +76,10 @@ def test_the_main_loop_passes_its_gates(name: str) -> None:
         assert isa.resources["shared_bytes"] < INSTANCES[name].lds_bytes == 49376
         assert isa.resources["registers"] <= 256
         assert isa.resources["spilled_scalar_registers"] == isa.resources["stack_bytes"] == 0
-        assert isa.main.widths(Kind.GLOBAL_LOAD) == {16: 8}
-        assert isa.main.widths(Kind.SHARED_STORE) == {16: 4, 8: 16}
-        assert isa.main.widths(Kind.SHARED_LOAD) == {16: 64}
-        assert isa.main.mix[Kind.MATRIX] == 64
+        assert isa.main.widths(IsaKind.GLOBAL_LOAD) == {16: 8}
+        assert isa.main.widths(IsaKind.SHARED_STORE) == {16: 4, 8: 16}
+        assert isa.main.widths(IsaKind.SHARED_LOAD) == {16: 64}
+        assert isa.main.mix[IsaKind.MATRIX] == 64
 
 
 def test_the_code_object_names_both_specializations(code_object: bytes) -> None:

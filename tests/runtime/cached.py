@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from tilewright.runtime.cache import Cache, Entry, key
+from tilewright.runtime.cache import Cache, CacheEntry, key
 
 KEY = key(["kernel gemm"])
 
@@ -15,7 +15,7 @@ def refuse() -> bytes:
     raise AssertionError("built again")
 
 
-def built(cache: Cache, key: str, data: bytes = b"code", suffix: str = ".bin") -> Entry:
+def built(cache: Cache, key: str, data: bytes = b"code", suffix: str = ".bin") -> CacheEntry:
     return cache.get_or_build(key, suffix, lambda: data, {})
 
 
@@ -23,7 +23,7 @@ def files(cache: Cache) -> list[str]:
     return sorted(path.suffix for path in cache.root.rglob("*") if path.is_file())
 
 
-def age(entry: Entry, seconds: float) -> None:
+def age(entry: CacheEntry, seconds: float) -> None:
     then = time.time() - seconds
     os.utime(f"{entry.path}.json", (then, then))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as bindings
 
-from tilewright.runtime.cuda import CUDA_DRIVER, Device
+from tilewright.runtime.cuda import CUDA_DRIVER, CudaDevice
 from tilewright.runtime.driver import UnwantedCode
 
 
@@ -197,7 +197,7 @@ def context(index: int) -> int:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver, in the place of the real one."""
     made = Driver()
-    device = Device(0, "none", (9, 0), 132, 232448, 50 << 20)
+    device = CudaDevice(0, "none", (9, 0), 132, 232448, 50 << 20)
     monkeypatch.setattr(CUDA_DRIVER._process, "bindings", made)
     monkeypatch.setattr(CUDA_DRIVER, "unwanted", UnwantedCode())
     monkeypatch.setattr(CUDA_DRIVER, "bindings", lambda: made)

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.ops.products import plain
 from tilewright.runtime.cuda import CUDA_DRIVER
-from tilewright.runtime.gpu_memory import DeviceArray, Memory
+from tilewright.runtime.gpu_memory import DeviceArray, DeviceMemory
 from tilewright.runtime.plans import Plans
 from tilewright.tune.clocks import clock_for
 
@@ -111,7 +111,7 @@ def test_what_was_current_is_current_again(name: str, current: int, gpus: Driver
 
 
 def test_memory_is_freed_on_its_device(gpus: Driver) -> None:
-    memory = Memory(100, 1)
+    memory = DeviceMemory(100, 1)
     gpus.current = context(0)
     gpus.used.clear()
     del memory

@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import launch_attributes, with_attributes
-from tilewright.runtime.gpu_launch import Launch
+from tilewright.runtime.gpu_launch import FixedLaunch
 
 from .fake_gpu import Driver, said
 
@@ -52,7 +52,7 @@ class Function:
 def test_a_launch_with_attributes_says_them_and_one_without_is_plain(gpu: Driver) -> None:
     for kernel in (traced(waits=True, cluster=2), traced(waits=False)):
         special = with_attributes(launch_attributes(kernel, bindings))
-        launch = Launch(CUDA_DRIVER, Function(), (6, 4), 128, (0,), 8, special)  # type: ignore[arg-type]
+        launch = FixedLaunch(CUDA_DRIVER, Function(), (6, 4), 128, (0,), 8, special)  # type: ignore[arg-type]
         launch.run(7)
         launch.run(0)
     shape = (6, 4, 1, 128, 1, 1, 1024)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.runtime import arrays
-from tilewright.runtime.aliases import Pair
+from tilewright.runtime.aliases import AliasPair
 from tilewright.runtime.arrays import ArrayInfo, overlap
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.plans import Plan
@@ -46,7 +46,7 @@ def test_it_is_exact_where_arrays_are_simple(one: ArrayInfo, other: ArrayInfo) -
 
 @given(infos(), infos(), infos())
 def test_what_a_plan_calls_apart_shares_no_memory(one: ArrayInfo, two: ArrayInfo, out: ArrayInfo) -> None:
-    plan = Plan.of(cast("Prepared", None), (one, two, out), (Pair(2, 0), Pair(2, 1)))
+    plan = Plan.of(cast("Prepared", None), (one, two, out), (AliasPair(2, 0), AliasPair(2, 1)))
     ends = [{min(found), max(found)} if (found := bytes_of(info)) else None for info in (one, two, out)]
     apart = plan.apart([info.pointer for info in (one, two, out)])
     assert not (apart and bytes_of(out) & (bytes_of(one) | bytes_of(two)))

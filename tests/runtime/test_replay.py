@@ -26,7 +26,7 @@ from tilewright.ops import (
     scaled,
 )
 from tilewright.runtime import gpu_memory, recent
-from tilewright.runtime.binding import Number, NumberWriter
+from tilewright.runtime.binding import NumberSlot, NumberWriter
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.gpu_memory import DeviceArray
@@ -299,7 +299,7 @@ def test_what_lies_otherwise_is_looked_at(forgotten: Driver) -> None:
 
 @pytest.mark.parametrize("element", [tw.f32, tw.f64])
 def test_floats_are_written_the_short_way_as_ever(element: tw.DType) -> None:
-    number = Number(0, "alpha", element, 8)
+    number = NumberSlot(0, "alpha", element, 8)
     values = [
         0.1,
         -0.0,

@@ -119,7 +119,7 @@ def test_a_compiler_with_too_small_a_stack(found: native.Toolchain, tmp_path: Pa
 def test_a_compiler_for_amd_gpus_that_crashes(tmp_path: Path) -> None:
     crashing = compiler(tmp_path, f"printf '{next(iter(CRASHES))}' >&2; exit 1").compiler
     with pytest.raises(tw.ToolchainError, match=r"signal 11 .*ulimit -s"):
-        amdgcn.compile_text("", "gfx942", toolchain=amdgcn.Toolchain("clang", "1", crashing))
+        amdgcn.compile_text("", "gfx942", toolchain=amdgcn.AmdToolchain("clang", "1", crashing))
 
 
 def test_a_compiler_without_room_for_its_files(tmp_path: Path) -> None:

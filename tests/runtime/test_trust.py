@@ -350,7 +350,7 @@ def test_the_bytes_that_were_verified_are_loaded_whatever_happens_to_the_file(
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     real = entries.load
 
-    def exchanged(artifact: Path) -> entries.Entry | None:
+    def exchanged(artifact: Path) -> entries.CacheEntry | None:
         found = real(artifact)
         if found is not None:
             artifact.write_bytes(b"planted")

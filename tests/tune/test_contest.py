@@ -12,11 +12,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.tune import contest as module
-from tilewright.tune.contest import MOST_SETS, Contest, Readings, Subject, sets_for
+from tilewright.tune.contest import MOST_SETS, Contest, ContestSubject, Readings, sets_for
 from tilewright.tune.machine import cache_bytes
 from tilewright.tune.measure import Effort
 
-SUBJECT = Subject("double", "cpu", 1000, 8000, "whole numbers from 0 on")
+SUBJECT = ContestSubject("double", "cpu", 1000, 8000, "whole numbers from 0 on")
 LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
 Arrays = tuple[Any, Any]
 

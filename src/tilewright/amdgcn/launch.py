@@ -26,7 +26,7 @@ from tilewright.amdgcn.space import BASE, Arrays, Lds, Space, Watch, unknown_spa
 from tilewright.amdgcn.state import Array, InstructionSet, Waves, register_name
 from tilewright.amdgcn.steps import DecodedStep
 from tilewright.amdgcn.text import KernelArgument, KernelListing, Listing, read_listing
-from tilewright.kinds import is_whole
+from tilewright.argument_checks import is_whole
 
 # ---------------------------------------------------------------- choice of the waves that advance
 #

@@ -35,12 +35,12 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from tilewright.argument_checks import legal
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype, f32, f64, i32
 from tilewright.errors import DTypeError, LaunchError, WrongResultError
 from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.ir.mma import MmaAtom
-from tilewright.kinds import legal
 
 # ---------------------------------------------------------------- arrays as arguments
 

@@ -36,7 +36,7 @@ from tilewright.runtime.native import find_toolchains, host_arch, processor_name
 from tilewright.runtime.nvrtc import PACKAGE, PROGRAM, find_nvdisasm, version_of
 from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TARGETS, target_named
 from tilewright.tune.machine import version
-from tilewright.tune.self_test import STEPS, Outcome
+from tilewright.tune.self_test import STEPS, SelfTestOutcome
 from tilewright.tune.self_test import self_test as tried_on
 from tilewright.tune.trial import gemm_trial
 
@@ -56,7 +56,7 @@ PACKAGES = (
 
 
 @dataclass(frozen=True)
-class Check:
+class ToolCheck:
     """One line.
 
     Args:
@@ -120,7 +120,7 @@ def _self_test(only: str | None) -> None:
         driver = driver_for(target.name)
         if driver is not None and not driver.device_count():
             reason = driver.missing() or "no GPU here"
-            typer.echo(Check(MISSING, f"target {target.name}: nothing was tried: {reason}"))
+            typer.echo(ToolCheck(MISSING, f"target {target.name}: nothing was tried: {reason}"))
             if only is not None:
                 raise typer.Exit(BAD_INPUT)
             continue
@@ -131,90 +131,94 @@ def _self_test(only: str | None) -> None:
         raise typer.Exit(WRONG_RESULT)
 
 
-def _said(target: str, outcome: Outcome) -> Check:
+def _said(target: str, outcome: SelfTestOutcome) -> ToolCheck:
     what = f"target {target}: {outcome.name}"
     if outcome.ok:
         by = f" by {outcome.said}" if outcome.said else ""
-        return Check(OK, f"{what}{by}: all {len(STEPS)} steps, {duration(outcome.seconds)}")
+        return ToolCheck(OK, f"{what}{by}: all {len(STEPS)} steps, {duration(outcome.seconds)}")
     done = STEPS[: STEPS.index(outcome.step)]
     before = f" after {', '.join(done)}" if done else ""
-    return Check(WRONG, f"{what}: {outcome.step} failed{before}: {outcome.reason}")
+    return ToolCheck(WRONG, f"{what}: {outcome.step} failed{before}: {outcome.reason}")
 
 
-def _python() -> Iterator[Check]:
+def _python() -> Iterator[ToolCheck]:
     fix = "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer"
-    yield Check(MISSING if fix else OK, f"Python {platform.python_version()} at {sys.executable}", fix)
-    yield Check(OK, f"tilewright {version('tilewright') or 'from source'} at {Path(__file__).parents[1]}")
-    yield Check(OK, f"{processor_name()} ({host_arch()}), {settings().threads} threads")
+    yield ToolCheck(MISSING if fix else OK, f"Python {platform.python_version()} at {sys.executable}", fix)
+    yield ToolCheck(OK, f"tilewright {version('tilewright') or 'from source'} at {Path(__file__).parents[1]}")
+    yield ToolCheck(OK, f"{processor_name()} ({host_arch()}), {settings().threads} threads")
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[ToolCheck]:
     for package, purpose, wanted in PACKAGES:
         if found := version(package):
-            yield Check(OK, f"{package} {found}: {purpose}")
+            yield ToolCheck(OK, f"{package} {found}: {purpose}")
         else:
-            yield Check(MISSING, f"{package}: {purpose}", f"pip install '{wanted}'")
+            yield ToolCheck(MISSING, f"{package}: {purpose}", f"pip install '{wanted}'")
 
 
-def _cache() -> Check:
+def _cache() -> ToolCheck:
     kept = Cache.default()
     held = kept.stats()
     text = f"cache {held.root}: {held.entries} kernels, {size(held.bytes)} of {size(held.capacity_bytes)}"
     if (reason := kept.distrust()) is not None:
-        return Check(MISSING, f"{text}; not used: {reason}", f"export {CACHE_DIR}=a directory of yours")
+        return ToolCheck(MISSING, f"{text}; not used: {reason}", f"export {CACHE_DIR}=a directory of yours")
     existing = next(folder for folder in (held.root, *held.root.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
-        return Check(MISSING, f"{text}; it may not be written", f"export {CACHE_DIR}=a directory of yours")
-    return Check(OK, text)
+        return ToolCheck(
+            MISSING, f"{text}; it may not be written", f"export {CACHE_DIR}=a directory of yours"
+        )
+    return ToolCheck(OK, text)
 
 
-def _tools() -> Iterator[Check]:
+def _tools() -> Iterator[ToolCheck]:
     for tools in TOOLS.values():
         yield from tools()
 
 
-def cpu_tools() -> Iterator[Check]:
+def cpu_tools() -> Iterator[ToolCheck]:
     """The C++ compilers."""
     found = find_toolchains()
     for place, toolchain in enumerate(found):
         used = "" if place else ", which target cpu uses"
-        yield Check(OK, f"C++ compiler {toolchain} at {toolchain.compiler[0]}{used}")
+        yield ToolCheck(OK, f"C++ compiler {toolchain} at {toolchain.compiler[0]}{used}")
     if not found:
-        yield Check(MISSING, "a C++ compiler, for target cpu", "pip install 'tilewright[native]'")
+        yield ToolCheck(MISSING, "a C++ compiler, for target cpu", "pip install 'tilewright[native]'")
 
 
-def cuda_tools() -> Iterator[Check]:
+def cuda_tools() -> Iterator[ToolCheck]:
     """NVRTC, the disassembler, the driver, and the GPUs."""
     try:
         major, minor = nvrtc.version()
-        yield Check(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")
+        yield ToolCheck(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")
     except ToolchainError:
-        yield Check(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
+        yield ToolCheck(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
     yield _disassembler()
     try:
-        yield Check(OK, f"CUDA driver {CUDA_DRIVER.version()}")
+        yield ToolCheck(OK, f"CUDA driver {CUDA_DRIVER.version()}")
     except TilewrightError:
         fix = "on a machine with an NVIDIA GPU: install its driver, and pip install 'tilewright[cuda]'"
-        yield Check(MISSING, "CUDA driver: runs target cuda", fix)
+        yield ToolCheck(MISSING, "CUDA driver: runs target cuda", fix)
         return
     for index in range(CUDA_DRIVER.device_count()):
         found = CUDA_DRIVER.device(index)
-        yield Check(OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors")
+        yield ToolCheck(
+            OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors"
+        )
     if not CUDA_DRIVER.device_count():
-        yield Check(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
+        yield ToolCheck(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
 
 
-def _disassembler() -> Check:
+def _disassembler() -> ToolCheck:
     purpose = "shows CUDA's machine code, `inspect --isa`, without a GPU"
     try:
         found = find_nvdisasm()
-        return Check(OK, f"{PROGRAM} {version_of(found)} at {found}: {purpose}")
+        return ToolCheck(OK, f"{PROGRAM} {version_of(found)} at {found}: {purpose}")
     except ToolchainError as error:
         known = "" if PACKAGE in str(error) else f" ({error})"
-        return Check(MISSING, f"{PROGRAM}: {purpose}{known}", f"pip install {PACKAGE}")
+        return ToolCheck(MISSING, f"{PROGRAM}: {purpose}{known}", f"pip install {PACKAGE}")
 
 
-def hip_tools() -> Iterator[Check]:
+def hip_tools() -> Iterator[ToolCheck]:
     """The compilers for AMD GPUs, ROCm's runtime, and the GPUs."""
     found = linked = 0
     for trial in amdgcn.try_toolchains():
@@ -222,31 +226,31 @@ def hip_tools() -> Iterator[Check]:
         if trial.makes_code_objects:
             used = "" if linked else ", which target hip uses"
             linked += 1
-            yield Check(OK, f"HIP compiler {trial.what}{used}: needs no GPU")
+            yield ToolCheck(OK, f"HIP compiler {trial.what}{used}: needs no GPU")
         elif trial.usable:
             text = f"HIP compiler {trial.what}: used only if no other compiles, as it has no linker ld.lld"
-            yield Check(UNUSED, text)
+            yield ToolCheck(UNUSED, text)
         else:
-            yield Check(UNUSED, f"HIP compiler {trial.what}: passed over: {trial.reason}")
+            yield ToolCheck(UNUSED, f"HIP compiler {trial.what}: passed over: {trial.reason}")
     if not found:
-        yield Check(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
+        yield ToolCheck(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
     try:
-        yield Check(
+        yield ToolCheck(
             OK,
             f"ROCm's runtime, HIP {HIP_DRIVER.version()}, at {HIP_DRIVER.bindings().path}",
         )
     except TilewrightError:
         fix = "on a machine with an AMD GPU: install ROCm, or set ROCM_PATH to where it is"
-        yield Check(MISSING, f"ROCm's runtime, {LIBRARY}: runs target hip", fix)
+        yield ToolCheck(MISSING, f"ROCm's runtime, {LIBRARY}: runs target hip", fix)
         return
     for index in range(HIP_DRIVER.device_count()):
         gpu: Any = HIP_DRIVER.device(index)
-        yield Check(OK, f"GPU {index}: {gpu.name} ({gpu.gfx}), {gpu.multiprocessors} multiprocessors")
+        yield ToolCheck(OK, f"GPU {index}: {gpu.name} ({gpu.gfx}), {gpu.multiprocessors} multiprocessors")
     if not HIP_DRIVER.device_count():
-        yield Check(MISSING, "a GPU that ROCm's runtime knows", "check that rocminfo lists one")
+        yield ToolCheck(MISSING, "a GPU that ROCm's runtime knows", "check that rocminfo lists one")
 
 
-TOOLS: dict[str, Callable[[], Iterable[Check]]] = {
+TOOLS: dict[str, Callable[[], Iterable[ToolCheck]]] = {
     REFERENCE.name: tuple,
     CPU.name: cpu_tools,
     CUDA.name: cuda_tools,
@@ -255,11 +259,11 @@ TOOLS: dict[str, Callable[[], Iterable[Check]]] = {
 """What is said of each target's compiler and driver."""
 
 
-def try_target(target: str) -> Check:
+def try_target(target: str) -> ToolCheck:
     """Whether a target multiplies two small matrices rightly."""
     m, n, k = SHAPE
     if not has_device(target):
-        return Check(
+        return ToolCheck(
             MISSING,
             f"target {target}: no GPU here; `tilewright inspect --target {target}` compiles without one",
         )
@@ -268,10 +272,10 @@ def try_target(target: str) -> Check:
         executable, _ = trial.run()
         found = trial.verify()
     except ToolchainError as error:
-        return Check(MISSING, f"target {target}", str(error).rpartition("; ")[2])
+        return ToolCheck(MISSING, f"target {target}", str(error).rpartition("; ")[2])
     except TilewrightError as error:
-        return Check(WRONG, f"target {target}: {error}")
+        return ToolCheck(WRONG, f"target {target}: {error}")
     if not found.ok:
-        return Check(WRONG, f"target {target}: {found}")
+        return ToolCheck(WRONG, f"target {target}: {found}")
     made = "from the cache" if executable.cached else f"made in {duration(executable.seconds)}"
-    return Check(OK, f"target {target} ({executable.arch}): {m}x{n}x{k} f32 verified, kernel {made}")
+    return ToolCheck(OK, f"target {target} ({executable.arch}): {m}x{n}x{k} f32 verified, kernel {made}")

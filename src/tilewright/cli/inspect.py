@@ -148,7 +148,7 @@ def inspect(
         return
     if measure:
         subject.require_numbers()
-    shown = Shown(flow, ir, passes, tuple(after or ()), source, resource, isa, notes, count, measure)
+    shown = InspectOptions(flow, ir, passes, tuple(after or ()), source, resource, isa, notes, count, measure)
     inspected = Inspected(subject, target, arch, shown if any(shown) else USUAL)
     with _naming_a_dtype(subject, chosen):
         parts = [*inspected.flow(), *inspected.stages(), *inspected.parts()]
@@ -164,7 +164,7 @@ def inspect(
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 
 
-class Shown(NamedTuple):
+class InspectOptions(NamedTuple):
     """What of a kernel is shown; the options of `inspect` by their names."""
 
     flow: bool = False
@@ -179,7 +179,7 @@ class Shown(NamedTuple):
     measure: bool = False
 
 
-USUAL = Shown(resources=True, notes=True)
+USUAL = InspectOptions(resources=True, notes=True)
 """What is shown where nothing is asked for."""
 
 
@@ -197,7 +197,7 @@ class Inspected:
     subject: Subject
     target: str
     arch: str | None
-    shown: Shown
+    shown: InspectOptions
 
     def flow(self) -> list[str]:
         """What the kernel computes, and the schedule by which it does."""

@@ -15,7 +15,7 @@ from tilewright.tune.rivals import Calls
 from tilewright.tune.trial import OURS
 
 
-class Comparison(Protocol):
+class ComparedResult(Protocol):
     """What is right of a result; its text says how near it is."""
 
     def raise_if_wrong(self) -> None:
@@ -44,7 +44,7 @@ def first_call(trial: Timed) -> None:
     say("run", f"on {trial.target}: {duration(seconds)} for the first call")
 
 
-def verified(compared: Callable[[], Comparison]) -> None:
+def verified(compared: Callable[[], ComparedResult]) -> None:
     """Compare what was computed, say how near it is, and end the verb if it is wrong."""
     with working("verifying"):
         found = compared()

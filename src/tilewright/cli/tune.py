@@ -44,7 +44,7 @@ from tilewright.tune.gemm import Gemm
 from tilewright.tune.journal import Kept
 from tilewright.tune.machine import machine
 from tilewright.tune.measure import Effort
-from tilewright.tune.profiling import Profile, Row
+from tilewright.tune.profiling import Profile, ProfileRow
 from tilewright.tune.profiling import profile as profiled
 from tilewright.tune.tuner import Tuned, Tuner
 
@@ -133,7 +133,7 @@ def _gemm(said: dict[str, Any], target: str) -> Gemm:
     return Gemm((m, n, k), element.name, said["layout"], said["precision"], target)
 
 
-class Bar:
+class ProgressBar:
     """A bar on a terminal for each step, drawn when something is done, so that it disturbs no timing."""
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ def tune(
             "nobody else may write"
         )
     kept = Kept(table or user_table(version), version, renew=renew, say=lambda text: say("aside", text))
-    effort, bar = Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=5), Bar()
+    effort, bar = Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=5), ProgressBar()
     for gemm in found:
         tuner = Tuner(gemm, kept.journal, effort, processes or usable_processors(), most, seed, bar)
         with bar.drawn():
@@ -315,7 +315,7 @@ def profile(
         raise UsageError(f"{len(found)} products; profile takes one, tilewright tune takes several")
     for path in filter(None, (json_, plot)):
         check_output(path)
-    bar, (gemm,) = Bar(), found
+    bar, (gemm,) = ProgressBar(), found
     with _elsewhere(json_), read_clocks(target) as readings:
         with bar.drawn():
             made = profiled(
@@ -390,7 +390,7 @@ def _show(made: Profile, roof: Roofs) -> None:
         say("now", f"a table has another schedule taken: {now}")
 
 
-def _cells(made: Profile, row: Row) -> list[str]:
+def _cells(made: Profile, row: ProfileRow) -> list[str]:
     schedule = repr(row.candidate.schedule).removeprefix("tw.Schedule")
     rates = ["", "", ""] if row.against else _rates(made, row.name)
     why = row.against.partition("\n")[0] if row.against else schedule

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.argument_checks import is_complex
 from tilewright.calls import launches
 from tilewright.dataflow import wide
 from tilewright.dataflow.nodes import (
@@ -35,7 +36,6 @@ from tilewright.dataflow.nodes import (
 from tilewright.errors import LaunchError, shown
 from tilewright.functions.conversions import Array
 from tilewright.functions.table import CONVERSION
-from tilewright.kinds import is_complex
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate as value_of
 from tilewright.symbolic.rebuilding import symbols

@@ -288,7 +288,7 @@ SHOWN = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TrafficComparison:
     """A launch as predicted and as measured, each figure by its name.
 
     Args:
@@ -316,7 +316,7 @@ class Comparison:
         return "\n".join(lines)
 
 
-def predict(subject: Subject, arch: str | None = None) -> Comparison:
+def predict(subject: Subject, arch: str | None = None) -> TrafficComparison:
     """What is predicted of a launch on CUDA, on these arrays and numbers; nothing is measured.
 
     Args:
@@ -336,10 +336,10 @@ def predict(subject: Subject, arch: str | None = None) -> Comparison:
     if any(isinstance(op, MmaAsync) for op in lowered.walk()):
         # Nsight Compute adds what `wgmma` reads of shared memory to the sums.
         found = {name: figure for name, figure in found.items() if name not in (PASSES, FEWEST)}
-    return Comparison(made.kernel.name, made.arch, found, {}, unknown)
+    return TrafficComparison(made.kernel.name, made.arch, found, {}, unknown)
 
 
-def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> Comparison:
+def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> TrafficComparison:
     """What is predicted of a launch on this machine's GPU, and what is measured of it.
 
     Args:

@@ -38,7 +38,7 @@ def executions(kernel: Kernel, binding: Binding, wanted: Callable[[Op], bool]) -
         UnknownCountError: that depends on more than sizes and indices.
     """
     lets = {op.result: op.value for op in kernel.walk() if isinstance(op, Let)}
-    walk = _Walk(wanted, lets)
+    walk = _ExecutionWalk(wanted, lets)
     yield from walk.through(kernel.body, _blocks(kernel, binding, walk.deciding(kernel.body)))
 
 
@@ -141,7 +141,7 @@ def _blocks(kernel: Kernel, binding: Binding, deciding: Collection[Sym]) -> _Cas
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _ExecutionWalk:
     """A walk over the regions of a kernel.
 
     Args:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.argument_checks import Count
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
@@ -15,7 +16,6 @@ from tilewright.instances.problem import PACKED, GemmProblem, packed, rules_of_p
 from tilewright.instances.template import Template
 from tilewright.instances.to_schedule import notes_of, place_of, schedule_of
 from tilewright.instances.words import Checks, machines
-from tilewright.kinds import Count
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.schedule.schedule import Schedule
 

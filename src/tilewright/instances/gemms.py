@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.argument_checks import Count
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, close_to, shown
@@ -13,7 +14,6 @@ from tilewright.instances.device import DeviceGemm
 from tilewright.instances.template import Products
 from tilewright.instances.words import COLUMN, ROW
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.kinds import Count
 from tilewright.targets.matrix_cores import MATRIX_CORES, MFMA
 from tilewright.targets.target import HIP
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from tilewright.argument_checks import Count
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
 from tilewright.instances.instance_rules import multiple
 from tilewright.instances.template import Template
 from tilewright.instances.words import COLUMN, Check, padded_dims, padding
-from tilewright.kinds import Count
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.specimens import Specimen
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from math import lcm
 from typing import ClassVar, TypeAlias
 
+from tilewright.argument_checks import Count
 from tilewright.dtypes import DType, dtype
 from tilewright.instances.transfers import BlockTransfer, CShuffle, plain_integers, spelled
 from tilewright.instances.words import (
@@ -23,7 +24,6 @@ from tilewright.instances.words import (
     PipelineVersion,
     padded_dims,
 )
-from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 
 Products: TypeAlias = Mapping[tuple[str, str, str], tuple[tuple[int, int], ...]]

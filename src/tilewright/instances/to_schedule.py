@@ -30,7 +30,7 @@ ACCESS_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class InstanceMachine:
     """Where a schedule runs.
 
     Args:
@@ -42,7 +42,7 @@ class Place:
     arch: Arch
 
 
-def place_of(name: str) -> Place:
+def place_of(name: str) -> InstanceMachine:
     """The target and the machine of an architecture, or of a target that runs on any machine.
 
     Raises:
@@ -55,16 +55,16 @@ def place_of(name: str) -> Place:
     running = {target.name: target for target in TARGETS.values() if target != HIP}
     if name in running:
         target = running[name]
-        return Place(target, target.architecture(target.arch or next(iter(target.architectures))))
+        return InstanceMachine(target, target.architecture(target.arch or next(iter(target.architectures))))
     for target in TARGETS.values():
         if name in target.architectures:
-            return Place(target, target.architectures[name])
+            return InstanceMachine(target, target.architectures[name])
     known = [*running, *(arch for target in TARGETS.values() for arch in target.architectures)]
     said = f"{', '.join(known)}{close_to(name, known)}"
     raise LaunchError(f"schedule(arch={shown(name)}): nothing here runs on it; known: {said}")
 
 
-def schedule_of(instance: Template, place: Place, b_memory: DType | None = None) -> Schedule:
+def schedule_of(instance: Template, place: InstanceMachine, b_memory: DType | None = None) -> Schedule:
     """The schedule that computes an instance's tiles, with its steps, its waves and its way out.
 
     Args:
@@ -122,12 +122,12 @@ def _placed(instance: Template, side: int, kind: DType) -> tuple[tuple[int, int]
     return (rows // along_rows, depth * along_rows // each), 0, "ab"[side]
 
 
-def is_own(instance: Template, place: Place) -> bool:
+def is_own(instance: Template, place: InstanceMachine) -> bool:
     """Whether the machine has the waves that an instance is made for, and its instruction."""
     return own_atom(instance, place) is not None
 
 
-def own_atom(instance: Template, place: Place) -> MmaAtom | None:
+def own_atom(instance: Template, place: InstanceMachine) -> MmaAtom | None:
     """The instruction of an instance, as deep as a lane reads at once, where the machine has it."""
     (m, n, _), kind, sums = instance.instruction, instance.dtypes[0], _sums(instance)
     fitting = (
@@ -141,7 +141,7 @@ def own_atom(instance: Template, place: Place) -> MmaAtom | None:
     return max(fitting, key=lambda atom: atom.shape[2], default=None)
 
 
-def warps_of(instance: Template, place: Place) -> tuple[int, int]:
+def warps_of(instance: Template, place: InstanceMachine) -> tuple[int, int]:
     """Warps along M and N: a wave of 64 threads is two of 32, side by side along its longer side."""
     (m, n), each = instance.waves, max(instance.wave_size // _lanes(place), 1)
     rows, columns = instance.m_per_block // m, instance.n_per_block // n
@@ -149,12 +149,12 @@ def warps_of(instance: Template, place: Place) -> tuple[int, int]:
     return (m * each, n) if along_m else (m, n * each)
 
 
-def _lanes(place: Place) -> int:
+def _lanes(place: InstanceMachine) -> int:
     """Threads of a warp of the machine; of one without warps those that others have."""
     return place.arch.lanes if place.target.warps else WARP
 
 
-def atom_of(instance: Template, place: Place) -> MmaAtom:
+def atom_of(instance: Template, place: InstanceMachine) -> MmaAtom:
     """The instruction that multiplies these dtypes with all of their bits, else a multiply-add."""
     if (own := own_atom(instance, place)) is not None:
         return own
@@ -194,7 +194,7 @@ ACTIVATIONS = {
 """What `tw.matmul` calls the element operations of a result that it knows."""
 
 
-def notes_of(instance: Template, place: Place) -> Iterator[str]:
+def notes_of(instance: Template, place: InstanceMachine) -> Iterator[str]:
     """What of an instance is not as it says under `schedule_of`, each beginning with the field."""
     own = is_own(instance, place)
     yield from _of_instruction(instance, place)
@@ -206,7 +206,7 @@ def notes_of(instance: Template, place: Place) -> Iterator[str]:
     yield from _of_own_problem(instance, place) if own else _of_problem(instance)
 
 
-def _of_instruction(instance: Template, place: Place) -> Iterator[str]:
+def _of_instruction(instance: Template, place: InstanceMachine) -> Iterator[str]:
     atom, matrix = atom_of(instance, place), instance.matrix
     size = " x ".join(map(str, instance.instruction))
     if atom.shape != instance.instruction:
@@ -219,7 +219,7 @@ def _of_instruction(instance: Template, place: Place) -> Iterator[str]:
         yield f"acc_dtype: sums are in {atom.c_dtype}, not in {acc}"
 
 
-def _of_threads(instance: Template, place: Place) -> Iterator[str]:
+def _of_threads(instance: Template, place: InstanceMachine) -> Iterator[str]:
     (m, n), (rows, columns) = warps_of(instance, place), instance.waves
     size = instance.wave_size
     warps = "" if size == WARP else f" of {size} threads are {m} x {n} warps of {WARP}, which"
@@ -251,7 +251,7 @@ def _of_transfers(instance: Template) -> Iterator[str]:
         )
 
 
-def _of_own_transfers(instance: Template, place: Place) -> Iterator[str]:
+def _of_own_transfers(instance: Template, place: InstanceMachine) -> Iterator[str]:
     """Where threads read what, which follows from banks and from what is contiguous."""
     schedule = schedule_of(instance, place)
     for at, (transfer, (rows, along_k)) in enumerate(zip(instance.transfers, schedule.dealt, strict=True)):
@@ -274,7 +274,7 @@ def _of_own_transfers(instance: Template, place: Place) -> Iterator[str]:
             )
 
 
-def _of_own_problem(instance: Template, place: Place) -> Iterator[str]:
+def _of_own_problem(instance: Template, place: InstanceMachine) -> Iterator[str]:
     whole = schedule_of(instance, place).whole
     if whole != "mnk":
         yield (

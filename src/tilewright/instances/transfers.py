@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
+from tilewright.argument_checks import Count, is_sequence, is_whole
 from tilewright.calls import launches
 from tilewright.instances.words import DimOrder, VectorDim
-from tilewright.kinds import Count, is_sequence, is_whole
 
 
 def spelled(value: Any) -> str:

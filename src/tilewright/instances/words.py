@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.arch import Arch
+from tilewright.argument_checks import is_sequence, is_whole, legal, one_of
 from tilewright.calls import launches
 from tilewright.errors import LaunchError, LegalityError, Violation, close_to, shown
-from tilewright.kinds import is_sequence, is_whole, legal, one_of
 from tilewright.targets.target import HIP
 
 ROW, COLUMN = "row", "column"

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from tilewright.argument_checks import is_sequence
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
 from tilewright.functions.conversions import AlignedSum
-from tilewright.kinds import is_sequence
 from tilewright.layout.limits import REPEATS, WARPS
 from tilewright.layout.tuples import integer, integers
 from tilewright.symbolic.nodes import hashed_once

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
+from tilewright.argument_checks import Count
 from tilewright.errors import Location, TraceError
 from tilewright.ir.integer_ops import COUNTED, VARIABLE, is_product, loop_index, named_integer
 from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, ReadIndex, SetVariable, Variable
 from tilewright.ir.types import Value
-from tilewright.kinds import Count
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.scalars import Condition, Index, Scalar, constant, undecided, unwrap, unwrap_condition
 from tilewright.lang.source import (

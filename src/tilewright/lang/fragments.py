@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from tilewright.argument_checks import legal
 from tilewright.dtypes import DType, dtype, f64, i64
 from tilewright.errors import TraceError, shown
 from tilewright.functions.table import ACTIVATIONS, CIRCLE, FLOATING
@@ -15,7 +16,6 @@ from tilewright.ir.fragment_ops import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.kinds import legal
 from tilewright.lang.operators import Arithmetic
 from tilewright.lang.scalars import (
     Collective,

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 
 import numpy as np
 
+from tilewright.argument_checks import is_integer, legal
 from tilewright.errors import TraceError, shown
-from tilewright.kinds import is_integer, legal
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import current, inline, located, open_region

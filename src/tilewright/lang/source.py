@@ -28,7 +28,7 @@ _OURS = (
     *(str(_PACKAGE / room) + os.sep for room in _ROOMS),
     str(_PACKAGE / "dtypes.py"),
     str(_PACKAGE / "calls.py"),
-    str(_PACKAGE / "kinds.py"),
+    str(_PACKAGE / "argument_checks.py"),
 )
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")

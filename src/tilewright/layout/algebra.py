@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key
 from typing import TypeAlias, cast
 
+from tilewright.argument_checks import MOST_ENTRIES, is_integer, is_sequence, legal
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError, shown
-from tilewright.kinds import MOST_ENTRIES, is_integer, is_sequence, legal
 from tilewright.layout.layout import Layout
 from tilewright.layout.tuples import DEEPEST, IntTuple, flat
 from tilewright.symbolic.expr import add, ceil_div, equal, floordiv, less, less_equal, mod, mul, prove

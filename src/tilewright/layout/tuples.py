@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.argument_checks import MOST_ENTRIES, is_integer, is_sequence
 from tilewright.errors import LayoutError, shown
-from tilewright.kinds import MOST_ENTRIES, is_integer, is_sequence
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Expr, Int
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from tilewright.argument_checks import MOST
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.kinds import MOST
 from tilewright.ops.planning import ARRAYS, Wanted, asked, multiplied, said
 from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.runtime.arrays import LOCATORS, locate_new

@@ -16,7 +16,7 @@ from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class AliasPair:
     """Two arrays of a launch that must not share memory.
 
     Args:
@@ -30,7 +30,7 @@ class Pair:
     in_place: bool = False
 
 
-def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[Pair, ...]:
+def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasPair, ...]:
     """Which arrays of a kernel must not share memory.
 
     Args:
@@ -54,8 +54,8 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[Pair, 
                 id(part) not in multiplied and _is_one(flow, (store, own), (part, arrays[name]))
                 for part in read[name]
             )
-            made.append(Pair(places[store.operand.name], places[name], in_place))
-        made += [Pair(places[store.operand.name], places[name]) for name in stored[at + 1 :]]
+            made.append(AliasPair(places[store.operand.name], places[name], in_place))
+        made += [AliasPair(places[store.operand.name], places[name]) for name in stored[at + 1 :]]
     return tuple(made)
 
 

@@ -60,7 +60,7 @@ Made = TypeVar("Made", str, bytes)
 
 
 @dataclass(frozen=True)
-class Toolchain:
+class AmdToolchain:
     """A clang that compiles for AMD GPUs.
 
     Args:
@@ -92,7 +92,7 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CompilerTrial:
     """A compiler that was found, and whether it compiles.
 
     Args:
@@ -102,11 +102,11 @@ class Trial:
     """
 
     what: str
-    toolchain: Toolchain | None
+    toolchain: AmdToolchain | None
     reason: str = ""
 
     @property
-    def usable(self) -> Toolchain | None:
+    def usable(self) -> AmdToolchain | None:
         """The compiler, if it compiles."""
         return None if self.reason else self.toolchain
 
@@ -118,7 +118,7 @@ class Trial:
 
 def try_toolchains(
     path: str | None = None, rocm: Path | None = None, arch: str = HIP.arch
-) -> Iterator[Trial]:
+) -> Iterator[CompilerTrial]:
     """Try every compiler that is found, the preferred one first, on the whole prelude.
 
     The answer of a compiler is kept in the cache until the compiler changes.
@@ -132,24 +132,24 @@ def try_toolchains(
     for name, found in _found(path, rocm or rocm_folder()):
         if name == "rocm" and rocm_compiles:
             continue
-        if isinstance(found, Trial):
+        if isinstance(found, CompilerTrial):
             yield found
             continue
-        trial = Trial(f"{found} at {found.place}", found, _refusal(found, arch))
+        trial = CompilerTrial(f"{found} at {found.place}", found, _refusal(found, arch))
         rocm_compiles = rocm_compiles or (name == "rocm" and not trial.reason)
         yield trial
 
 
 def find_toolchains(
     path: str | None = None, rocm: Path | None = None, arch: str = HIP.arch
-) -> tuple[Toolchain, ...]:
+) -> tuple[AmdToolchain, ...]:
     """Every compiler that compiles, the preferred one first; see `try_toolchains`."""
     usable = (trial.usable for trial in try_toolchains(path, rocm, arch))
     return tuple(dict.fromkeys(found for found in usable if found))
 
 
 @lru_cache(maxsize=64)
-def find_toolchain(arch: str = HIP.arch) -> Toolchain:
+def find_toolchain(arch: str = HIP.arch) -> AmdToolchain:
     """The first compiler that compiles for an architecture.
 
     Raises:
@@ -158,7 +158,7 @@ def find_toolchain(arch: str = HIP.arch) -> Toolchain:
     return choose(try_toolchains(arch=arch), arch)
 
 
-def choose(trials: Iterable[Trial], arch: str = HIP.arch) -> Toolchain:
+def choose(trials: Iterable[CompilerTrial], arch: str = HIP.arch) -> AmdToolchain:
     """The first compiler that compiles and has a linker; if none has one, the first that compiles.
 
     Raises:
@@ -182,7 +182,7 @@ def choose(trials: Iterable[Trial], arch: str = HIP.arch) -> Toolchain:
     )
 
 
-def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, Toolchain | Trial]]:
+def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, AmdToolchain | CompilerTrial]]:
     """All compilers found on the search path, by name; for a program that is no compiler, the reason."""
     for place in ROCM_COMPILERS:
         where = rocm / place
@@ -194,30 +194,30 @@ def _found(path: str | None, rocm: Path) -> Iterator[tuple[str, Toolchain | Tria
     if zig := _zig():
         yield "zig", zig
     with contextlib.suppress(ToolchainError):
-        yield "comgr", Toolchain("comgr", comgr.version(), (), library=comgr.library().path)
+        yield "comgr", AmdToolchain("comgr", comgr.version(), (), library=comgr.library().path)
 
 
-def _asked(name: str, where: str, linkers: str | None) -> Toolchain | Trial:
+def _asked(name: str, where: str, linkers: str | None) -> AmdToolchain | CompilerTrial:
     """The compiler at a place, by the version that it reports."""
     try:
         version = _said([where, "--version"])
     except OSError as problem:
-        return Trial(where, None, f"it cannot be run: {problem.strerror or problem}")
+        return CompilerTrial(where, None, f"it cannot be run: {problem.strerror or problem}")
     except subprocess.TimeoutExpired:
-        return Trial(where, None, f"it did not say its version in {_SECONDS} s")
+        return CompilerTrial(where, None, f"it did not say its version in {_SECONDS} s")
     found = re.search(r"clang version (\d+)(\S*)", version)
     if found is None:
-        return Trial(where, None, "it does not call itself a clang")
+        return CompilerTrial(where, None, "it does not call itself a clang")
     beside = str(Path(where).resolve().parent)
     candidates = ((f"ld.lld-{found[1]}", linkers), ("ld.lld", beside), ("ld.lld", linkers))
     linker = next((at for called, there in candidates if (at := find_program(called, there))), None)
-    return Toolchain(name, found[1] + found[2], (where,), (linker,) if linker else ())
+    return AmdToolchain(name, found[1] + found[2], (where,), (linker,) if linker else ())
 
 
-def _zig() -> Toolchain | None:
+def _zig() -> AmdToolchain | None:
     """The compiler and the linker inside the `ziglang` package; its driver ``zig c++`` takes no HIP."""
     found = ziglang()
-    return found and Toolchain("zig", found[1], (found[0], "clang"), (found[0], "ld.lld"))
+    return found and AmdToolchain("zig", found[1], (found[0], "clang"), (found[0], "ld.lld"))
 
 
 def _said(command: list[str]) -> str:
@@ -228,7 +228,7 @@ def _said(command: list[str]) -> str:
     return made.stdout
 
 
-def _refusal(toolchain: Toolchain, arch: str) -> str:
+def _refusal(toolchain: AmdToolchain, arch: str) -> str:
     """Why a compiler cannot compile the prelude for an architecture; empty if it can.
 
     A compiler's answer is kept in the cache; why it could not be run is asked again.
@@ -270,7 +270,7 @@ def compile_text(
     text: str,
     arch: str,
     name: str = "kernel",
-    toolchain: Toolchain | None = None,
+    toolchain: AmdToolchain | None = None,
     *,
     lines: bool = False,
     seconds: float | None = None,
@@ -298,7 +298,7 @@ def compile_text(
     return _run(what, text, ("kernel.hip", text), [command], "kernel.s", seconds).decode()
 
 
-def assemble(listing: str, arch: str, name: str = "kernel", toolchain: Toolchain | None = None) -> bytes:
+def assemble(listing: str, arch: str, name: str = "kernel", toolchain: AmdToolchain | None = None) -> bytes:
     """The code object of a listing, which a device loads.
 
     Args:

@@ -24,8 +24,8 @@ from tilewright.runtime import frameworks, packed_arrays
 from tilewright.runtime.drivers import driver_of
 from tilewright.runtime.frameworks import (
     ArrayInfo,
+    ArrayReader,
     Device,
-    Family,
     Strided,
     base_of,
     finish,
@@ -173,7 +173,7 @@ def _ordinal(pointer: int) -> int | None:
     return int(index) if int(status) == 0 else None
 
 
-CUDA_ARRAYS = Family(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)
+CUDA_ARRAYS = ArrayReader(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)
 
 
 def _locate_own(array: Any, stream: int) -> tuple[Hashable, int]:
@@ -182,7 +182,7 @@ def _locate_own(array: Any, stream: int) -> tuple[Hashable, int]:
     return (array.shape, array.strides, array.dtype, pointer & 15, memory.driver, memory.index), pointer
 
 
-DEVICE_ARRAYS = Family(_describe_cuda, _locate_own, _watch_cuda, lambda array, index: none)
+DEVICE_ARRAYS = ArrayReader(_describe_cuda, _locate_own, _watch_cuda, lambda array, index: none)
 """How the library's own arrays in the memory of a GPU are read, whose place needs no question to a driver."""
 
 
@@ -192,7 +192,7 @@ DEVICE_ARRAYS = Family(_describe_cuda, _locate_own, _watch_cuda, lambda array, i
 _WORK = 1 << 16
 """How many candidates `overlap` tries, in at most some milliseconds."""
 
-_FAMILIES: dict[type, Family] = {}
+_FAMILIES: dict[type, ArrayReader] = {}
 LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
 """`locate` for each type of array seen so far, for those who count every call; others take `locate_new`."""
 
@@ -409,7 +409,7 @@ def stream_handle(stream: Any) -> int:
     return handle
 
 
-def _family(array: Any) -> Family:
+def _family(array: Any) -> ArrayReader:
     cls = type(array)
     found = _FAMILIES.get(cls)
     if found is None:
@@ -418,7 +418,7 @@ def _family(array: Any) -> Family:
     return found
 
 
-def _classify(array: Any) -> Family:
+def _classify(array: Any) -> ArrayReader:
     cls = type(array)
     if isinstance(array, Packed):
         return packed_arrays.family(lambda given, stream: describe(given, "", stream), _family)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.argument_checks import is_integer, near_integer
 from tilewright.dtypes import DType, has_infinity, limits, nearest_held
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import (
@@ -25,7 +26,6 @@ from tilewright.ir.kernel import (
     passed_params,
 )
 from tilewright.ir.types import Value
-from tilewright.kinds import is_integer, near_integer
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
@@ -228,7 +228,7 @@ def _code(kind: DType) -> str:
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberSlot:
     """Where one of the author's numbers goes in the buffer.
 
     Args:
@@ -256,7 +256,7 @@ class Number:
 class NumberWriter:
     """Writes one number into one buffer, and not again when the same value comes next."""
 
-    def __init__(self, number: Number) -> None:
+    def __init__(self, number: NumberSlot) -> None:
         self._number = number
         self._position = number.position
         self._last: object = None
@@ -265,7 +265,7 @@ class NumberWriter:
         self._pack = struct.Struct(f"={code}").pack_into if code in ("f", "d") else None
 
     def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
-        """Write the caller's value, as `Number.write` does."""
+        """Write the caller's value, as `NumberSlot.write` does."""
         value = arguments[self._position]
         # Other kinds of numbers may change without becoming another object.
         if value is self._last and type(value) in (int, float):

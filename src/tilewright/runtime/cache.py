@@ -25,12 +25,12 @@ from types import FrameType
 from platformdirs import user_cache_path
 
 from tilewright.runtime import entries
-from tilewright.runtime.entries import Entry
+from tilewright.runtime.entries import CacheEntry
 from tilewright.runtime.environment import CACHE_DIR, renew_after_fork, settings
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.trust import distrust
 
-__all__ = ["Cache", "Entry", "Stats", "key"]
+__all__ = ["Cache", "CacheEntry", "Stats", "key"]
 
 _LITTER_SECONDS = 3600.0
 _MOST_UNWRITTEN = 64
@@ -103,7 +103,7 @@ class Cache:
         root: the directory; made when first needed.
         capacity_bytes: the size above which the least recently used artifacts are removed.
         grace_seconds: an artifact that any process used so recently is never removed; neither is one whose
-            `Entry` is still alive in this process.
+            `CacheEntry` is still alive in this process.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as directory:
@@ -119,8 +119,8 @@ class Cache:
         self.capacity_bytes = capacity_bytes
         self.grace_seconds = grace_seconds
         self._private: tuple[Path, int] | None = None
-        self._unwritten: Recent[str, Entry] = Recent(_MOST_UNWRITTEN)
-        self._alive: weakref.WeakSet[Entry] = weakref.WeakSet()
+        self._unwritten: Recent[str, CacheEntry] = Recent(_MOST_UNWRITTEN)
+        self._alive: weakref.WeakSet[CacheEntry] = weakref.WeakSet()
         self._held_bytes: int | None = None
         self._added_bytes = 0
         self._hits = 0
@@ -142,7 +142,7 @@ class Cache:
 
     def get_or_build(
         self, key: str, suffix: str, build: Callable[[], bytes], meta: Mapping[str, object]
-    ) -> Entry:
+    ) -> CacheEntry:
         """The artifact of `key`, built if it is not there, is damaged, or has other meta data.
 
         Args:
@@ -213,12 +213,12 @@ class Cache:
             self._warn(reason, "in memory")
             return None
 
-    def _scan(self) -> tuple[list[entries.Listed], list[tuple[Path, float]]]:
+    def _scan(self) -> tuple[list[entries.ListedEntry], list[tuple[Path, float]]]:
         """What lies where this process writes; nothing of a root that it does not use."""
         unused = self._home is self.root and self.distrust() is not None
         return ([], []) if unused else entries.scan(self._home)
 
-    def _find(self, name: str, home: Path | None, meta: Mapping[str, object]) -> Entry | None:
+    def _find(self, name: str, home: Path | None, meta: Mapping[str, object]) -> CacheEntry | None:
         places = [] if home is None else [home]
         if home != self.root and self.distrust() is None:
             places = [self.root, *places]
@@ -226,7 +226,7 @@ class Cache:
         fits = (entry for entry in found if entry is not None and _has_form(entry.meta, meta))
         return next(fits, None) or self._unwritten.get(name)
 
-    def _keep(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> Entry:
+    def _keep(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
         problem: OSError | None = None
         while home is not None:
             try:

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilewright.arch import Arch
+from tilewright.argument_checks import is_integer, is_sequence, legal
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel
-from tilewright.kinds import is_integer, is_sequence, legal
 
 Blocks: TypeAlias = str | int | Sequence[Any]
 """Which blocks run: ``"all"``, how many, or their indices."""

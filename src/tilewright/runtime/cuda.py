@@ -38,7 +38,7 @@ def _explain(bindings: Any, status: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Device:
+class CudaDevice:
     """An NVIDIA GPU.
 
     Args:
@@ -67,7 +67,7 @@ class Device:
         return of_capability(*self.capability).name
 
 
-def _describe(driver: Driver, index: int = 0) -> Device:
+def _describe(driver: Driver, index: int = 0) -> CudaDevice:
     """What is known of a GPU.
 
     Raises:
@@ -80,7 +80,7 @@ def _describe(driver: Driver, index: int = 0) -> Device:
         attribute = driver.constant(f"CUdevice_attribute.CU_DEVICE_ATTRIBUTE_{what}")
         return int(driver.call("cuDeviceGetAttribute", attribute, handle))
 
-    return Device(
+    return CudaDevice(
         index,
         driver.call("cuDeviceGetName", 256, handle).split(b"\0")[0].decode(),
         (get("COMPUTE_CAPABILITY_MAJOR"), get("COMPUTE_CAPABILITY_MINOR")),

@@ -18,7 +18,7 @@ from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import GpuBackend, Launch, Loaded, PreparedGpu, Special, Start
+from tilewright.runtime.gpu_launch import FixedLaunch, GpuBackend, Loaded, PreparedGpu, Special, Start
 from tilewright.targets import cuda
 from tilewright.targets.target import CUDA
 
@@ -182,10 +182,10 @@ class PreparedCuda(PreparedGpu):
         offsets: Sequence[int],
         size: int,
         together: bool,
-    ) -> Launch:
+    ) -> FixedLaunch:
         """A launch with the attributes that follow from the kernel's operations."""
         special = with_attributes(launch_attributes(kernel, CUDA_DRIVER.bindings(), together=together))
-        return Launch(CUDA_DRIVER, function, grid, kernel.threads, offsets, size, special)
+        return FixedLaunch(CUDA_DRIVER, function, grid, kernel.threads, offsets, size, special)
 
     @staticmethod
     def resident_blocks(function: LoadedFunction, kernel: Kernel) -> int:

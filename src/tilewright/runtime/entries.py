@@ -45,7 +45,7 @@ _TOUCH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Entry:
+class CacheEntry:
     """An artifact found or built.
 
     Args:
@@ -62,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedEntry:
     """An entry as a directory shows it: the artifact, the bytes of both files, the time of its last use."""
 
     artifact: Path
@@ -88,7 +88,7 @@ def place(root: Path, name: str) -> Path:
     return root / "artifacts" / name[:2] / name
 
 
-def load(artifact: Path) -> Entry | None:
+def load(artifact: Path) -> CacheEntry | None:
     """The entry, if it is whole and nobody else's: its record, its name and its artifact agree."""
     record = f"{artifact}{_RECORD}"
     try:
@@ -110,7 +110,7 @@ def load(artifact: Path) -> Entry | None:
     if state.st_mtime < time.time() - _TOUCH_SECONDS:
         with contextlib.suppress(OSError):  # a directory that others fill may be read-only
             os.utime(record)
-    return Entry(artifact, facts["meta"], hit=True, data=data)
+    return CacheEntry(artifact, facts["meta"], hit=True, data=data)
 
 
 def _facts(text: bytes) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _facts(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
+def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
     """Write an entry, over a damaged one too.
 
     Raises:
@@ -136,7 +136,7 @@ def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
     _make_directory(artifact.parent)
     write_own(artifact, data)
     write_own(f"{artifact}{_RECORD}", text + b"\n" + _digest(text) + b"\n")
-    return Entry(artifact, json.loads(text)["meta"], hit=False, data=data)
+    return CacheEntry(artifact, json.loads(text)["meta"], hit=False, data=data)
 
 
 class _Builders:
@@ -154,9 +154,9 @@ class _Builders:
 _builders = _Builders()
 
 
-def unwritten(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
+def unwritten(artifact: Path, data: bytes, meta: Mapping[str, object]) -> CacheEntry:
     """An entry that no directory takes: it lives as long as somebody holds it."""
-    return Entry(artifact, json.loads(json.dumps(dict(meta))), hit=False, data=data)
+    return CacheEntry(artifact, json.loads(json.dumps(dict(meta))), hit=False, data=data)
 
 
 @contextlib.contextmanager
@@ -180,12 +180,12 @@ def locked(artifact: Path) -> Iterator[None]:
         _builders.at.discard(builder)
 
 
-def scan(root: Path) -> tuple[list[Listed], list[tuple[Path, float]]]:
+def scan(root: Path) -> tuple[list[ListedEntry], list[tuple[Path, float]]]:
     """Every entry; and the files that belong to none, with the times of their last change.
 
     Nothing is listed of directories that others may write, or that lie behind a link.
     """
-    entries: list[Listed] = []
+    entries: list[ListedEntry] = []
     litter: list[tuple[Path, float]] = []
     for directory in sorted(root.glob("artifacts/[0-9a-f][0-9a-f]")):
         if not all(map(is_own_directory, (directory.parent, directory))):
@@ -195,7 +195,7 @@ def scan(root: Path) -> tuple[list[Listed], list[tuple[Path, float]]]:
             stem, ending = os.path.splitext(name)
             if ending == _RECORD and stem in files:
                 size = state.st_size + files[stem].st_size
-                entries.append(Listed(directory / stem, size, state.st_mtime))
+                entries.append(ListedEntry(directory / stem, size, state.st_mtime))
             elif (stem not in files) if ending in (_RECORD, _LOCK) else (name + _RECORD not in files):
                 litter.append((directory / name, state.st_mtime))
     return entries, litter

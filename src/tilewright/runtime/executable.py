@@ -18,7 +18,7 @@ from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.passes.pipeline import Pass
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.binding import Binding, Number, Packing, packing
+from tilewright.runtime.binding import Binding, NumberSlot, Packing, packing
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.rules import EmittedText
 
@@ -155,7 +155,7 @@ class ArgumentLayout:
 
     packing: Packing
     tensors: tuple[tuple[int, int], ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[NumberSlot, ...]
     maps: tuple[tuple[int, int], ...]
     size: int
 
@@ -183,7 +183,7 @@ def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> Argument
             tensors.append((arrays.index(param.value.name), offset))
         elif isinstance(param, ScalarParam):
             name = param.value.name
-            numbers.append(Number(position[name], name, param.value.dtype, offset))
+            numbers.append(NumberSlot(position[name], name, param.value.dtype, offset))
     end = -(-struct.calcsize(packed.format) // MAP_ALIGN) * MAP_ALIGN
     maps = tuple((arrays.index(m.tensor), end + MAP_BYTES * i) for i, m in enumerate(kernel.tensor_maps))
     return ArgumentLayout(packed, tuple(tensors), tuple(numbers), maps, end + MAP_BYTES * len(maps))

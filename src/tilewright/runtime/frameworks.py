@@ -54,7 +54,7 @@ class ArrayInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ArrayReader:
     """How the arrays of one framework are read.
 
     Args:
@@ -237,7 +237,7 @@ def _watch_numpy(array: Any) -> tuple[Callable[[], object], ...]:
     return address, lambda: array.shape
 
 
-NUMPY = Family(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream, complete=_complete_numpy)
+NUMPY = ArrayReader(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream, complete=_complete_numpy)
 
 
 def _plain(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
@@ -257,7 +257,9 @@ def _watch_numpy_subclass(array: Any) -> tuple[Callable[[], object], ...]:
     return (lambda: _locate_numpy(_plain(array), 0),)
 
 
-NUMPY_SUBCLASS = Family(_describe_numpy_subclass, _locate_numpy_subclass, _watch_numpy_subclass, _no_stream)
+NUMPY_SUBCLASS = ArrayReader(
+    _describe_numpy_subclass, _locate_numpy_subclass, _watch_numpy_subclass, _no_stream
+)
 
 
 # CuPy.
@@ -292,12 +294,12 @@ def _cupy_stream(array: Any, index: int) -> Callable[[], int | None]:
     return lambda: int(current().ptr)
 
 
-CUPY = Family(_describe_cupy, _locate_cupy, _watch_cupy, _cupy_stream)
+CUPY = ArrayReader(_describe_cupy, _locate_cupy, _watch_cupy, _cupy_stream)
 
 
-def cupy_subclass(base: type) -> Family:
+def cupy_subclass(base: type) -> ArrayReader:
     """How arrays are read whose class is derived from CuPy's: by what CuPy's own says."""
-    return Family(
+    return ArrayReader(
         lambda array, stream: replace(_describe_cupy(AsBase(array, base), stream), owner=array),
         lambda array, stream: _locate_cupy(AsBase(array, base), stream),
         lambda array: _watch_cupy(AsBase(array, base)),
@@ -346,7 +348,7 @@ def _watch_dlpack(array: Any) -> tuple[Callable[[], object], ...]:
     return (lambda: _locate_dlpack(array, 0),)
 
 
-DLPACK = Family(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream)
+DLPACK = ArrayReader(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream)
 
 
 # ---------------------------------------------------------------- arrays seen with other extents and strides
@@ -365,7 +367,7 @@ class Strided:
     info: ArrayInfo
 
 
-def strided_family(of: Callable[[Any], Family]) -> Family:
+def strided_family(of: Callable[[Any], ArrayReader]) -> ArrayReader:
     """How they are read: as they say, and on the stream that their arrays' framework uses.
 
     Args:
@@ -375,7 +377,7 @@ def strided_family(of: Callable[[Any], Family]) -> Family:
     def locate(given: Strided, stream: int) -> tuple[Hashable, int]:
         return located(given.info)
 
-    return Family(
+    return ArrayReader(
         lambda given, stream: given.info,
         locate,
         lambda given: of(given.array).watch(given.array),
@@ -467,7 +469,7 @@ def _torch_stream(tensor: Any, index: int) -> Callable[[], int | None]:
     return functools.partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, index)
 
 
-TORCH = Family(_describe_torch, _locate_torch, _watch_torch, _torch_stream)
+TORCH = ArrayReader(_describe_torch, _locate_torch, _watch_torch, _torch_stream)
 
 
 def _torch_base(tensor: Any) -> AsBase:
@@ -495,6 +497,6 @@ def _torch_subclass_stream(tensor: Any, index: int) -> Callable[[], int | None]:
         return _torch_stream(_torch_base(tensor), index)
 
 
-TORCH_SUBCLASS = Family(
+TORCH_SUBCLASS = ArrayReader(
     _describe_torch_subclass, _locate_torch_subclass, _watch_torch_subclass, _torch_subclass_stream
 )

@@ -26,7 +26,7 @@ from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import LEGACY_STREAM, Driver, LoadedFunction
 from tilewright.runtime.environment import renew_after_fork
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
-from tilewright.runtime.gpu_memory import Clears, Memory, Workspaces
+from tilewright.runtime.gpu_memory import Clears, DeviceMemory, Workspaces
 from tilewright.runtime.recent import Recent
 from tilewright.targets.rules import EmittedText
 
@@ -58,9 +58,9 @@ class TensorMaps:
         self._encoded: Recent[int, bytes] = Recent(KEPT)
 
     @cached_property
-    def _nothing(self) -> Memory:
+    def _nothing(self) -> DeviceMemory:
         """Zeros in the place of an array without elements."""
-        made = Memory(NOTHING_BYTES, self._index)
+        made = DeviceMemory(NOTHING_BYTES, self._index)
         zeros = np.zeros(NOTHING_BYTES, np.uint8)
         with CUDA_DRIVER.any_capture():
             made.fill(zeros.ctypes.data, zeros.nbytes)
@@ -153,7 +153,7 @@ bytes, the stream, and the address of the arguments' addresses.
 """
 
 
-class Launch:
+class FixedLaunch:
     """Argument values are written into one buffer, then the driver is called.
 
     Args:
@@ -351,7 +351,9 @@ class PreparedGpu(ABC):
         together = _waits_for_all(kernel, binding, function, self.resident_blocks)
         offsets = (*layout.packing.offsets, *(offset for _, offset in layout.maps))
         launch = partial(self.launch_of, function, kernel, binding.grid, offsets, layout.size, together)
-        self._pack = partial(_Packed, launch, kernel, binding, layout, maps, len(arrays), index, self.driver)
+        self._pack = partial(
+            _GpuBuffer, launch, kernel, binding, layout, maps, len(arrays), index, self.driver
+        )
         self._first = self._pack()
         self._idle = [self._first]
         executable.launches.add(self)
@@ -412,7 +414,7 @@ class PreparedGpu(ABC):
         offsets: Sequence[int],
         size: int,
         together: bool,
-    ) -> Launch:
+    ) -> FixedLaunch:
         """A launch of the driver, with a buffer of its own; ``together``: all blocks are resident at once."""
 
     @staticmethod
@@ -442,12 +444,12 @@ def _waits_for_all(kernel: Kernel, binding: Binding, function: LoadedFunction, m
     return True
 
 
-class _Packed:
+class _GpuBuffer:
     """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
 
     def __init__(
         self,
-        launch: Callable[[], Launch],
+        launch: Callable[[], FixedLaunch],
         kernel: Kernel,
         binding: Binding,
         layout: ArgumentLayout,

@@ -26,7 +26,7 @@ from tilewright.runtime.frameworks import Device
 # ---------------------------------------------------------------- one piece of memory
 
 
-class Memory:
+class DeviceMemory:
     """Device memory of our own, freed when no longer used.
 
     Args:
@@ -110,8 +110,8 @@ class Workspaces:
     def __init__(self, wanted: Sequence[tuple[int, int, Clears]], index: int, driver: Driver) -> None:
         self._wanted = tuple(wanted)
         self._index, self._driver = index, driver
-        self._sets: dict[Hashable, list[Memory]] = {}
-        self._written: list[Memory] | None = None
+        self._sets: dict[Hashable, list[DeviceMemory]] = {}
+        self._written: list[DeviceMemory] | None = None
 
     def prepare(self, buffer: Any, stream: int, captured: bool = False) -> None:
         """Write the addresses of the stream's set, and clear what must hold zeros, in order with it.
@@ -126,7 +126,7 @@ class Workspaces:
         if found is None:
             if len(self._sets) >= MOST_SETS:
                 del self._sets[next(iter(self._sets))]
-            found = [Memory(size, self._index, self._driver) for _, size, _ in self._wanted]
+            found = [DeviceMemory(size, self._index, self._driver) for _, size, _ in self._wanted]
             self._clear(found, stream, Clears.ONCE)
             self._sets[key] = found
         written, self._written = self._written, None  # of an error in between nothing is remembered
@@ -136,7 +136,7 @@ class Workspaces:
         self._clear(found, stream, Clears.LAUNCH)
         self._written = found
 
-    def _clear(self, found: Sequence[Memory], stream: int, when: Clears) -> None:
+    def _clear(self, found: Sequence[DeviceMemory], stream: int, when: Clears) -> None:
         for memory, (_, _, clears) in zip(found, self._wanted, strict=True):
             if clears is when:
                 memory.clear(stream)
@@ -174,8 +174,8 @@ class _ScratchOfProcess:
 
     def renew(self) -> None:
         """None yet."""
-        self.idle: dict[Hashable, list[Memory]] = {}
-        self.in_graphs: list[Memory] = []
+        self.idle: dict[Hashable, list[DeviceMemory]] = {}
+        self.in_graphs: list[DeviceMemory] = []
 
 
 _process = renew_after_fork(_ScratchOfProcess())
@@ -199,7 +199,7 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
         return
     driver, index = driver_of(device[0]), device[1]
     if driver.is_capturing(stream):
-        memory = Memory(size_bytes, index, driver)
+        memory = DeviceMemory(size_bytes, index, driver)
         _process.in_graphs.append(memory)
         yield memory.address
         return
@@ -214,7 +214,7 @@ def scratch(size_bytes: int, device: Device, stream: int) -> Iterator[int]:
     _process.idle.setdefault(key, []).append(memory)
 
 
-def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> Memory:
+def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> DeviceMemory:
     """What was kept for a stream, if it is large enough; of what is too small nothing is kept."""
     try:
         kept = _process.idle.get(key, []).pop()
@@ -223,7 +223,7 @@ def _taken(key: Hashable, size_bytes: int, device: tuple[str, int]) -> Memory:
     except IndexError:
         while len(_process.idle) > MOST_STREAMS:
             _process.idle.pop(next(iter([*_process.idle])), None)  # another thread may have been faster
-    return Memory(-(-size_bytes // UNIT_BYTES) * UNIT_BYTES, device[1], driver_of(device[0]))
+    return DeviceMemory(-(-size_bytes // UNIT_BYTES) * UNIT_BYTES, device[1], driver_of(device[0]))
 
 
 # ----------------------------------------------------------------
@@ -243,7 +243,7 @@ class _Place:
 
     def __init__(self, size_bytes: int, index: int, driver: Driver) -> None:
         self.size_bytes, symbols = size_bytes, driver.symbols
-        self.memory = Memory(size_bytes, index, driver)
+        self.memory = DeviceMemory(size_bytes, index, driver)
         with driver.current(index), driver.any_capture():
             self.host = int(driver.call(symbols.allocate_host, size_bytes))
             driver.give_back(self, index, symbols.free_host, self.host)
@@ -346,7 +346,7 @@ class DeviceArray:
     """
 
     def __init__(
-        self, memory: Memory, shape: tuple[int, ...], strides: tuple[int, ...], element: DType
+        self, memory: DeviceMemory, shape: tuple[int, ...], strides: tuple[int, ...], element: DType
     ) -> None:
         self.memory = memory
         self.shape = shape
@@ -357,7 +357,7 @@ class DeviceArray:
     def of(cls, array: Array, index: int = 0, driver: Driver = CUDA_DRIVER) -> DeviceArray:
         """A copy of a NumPy array on a device, in the same order of memory if that is dense."""
         dense = array if array.flags.forc else np.ascontiguousarray(array)
-        made = cls(Memory(dense.nbytes, index, driver), dense.shape, dense.strides, dtype(dense.dtype))
+        made = cls(DeviceMemory(dense.nbytes, index, driver), dense.shape, dense.strides, dtype(dense.dtype))
         made.memory.fill(dense.ctypes.data, dense.nbytes)
         return made
 
@@ -367,7 +367,7 @@ class DeviceArray:
     ) -> DeviceArray:
         """An array of a shape, row by row, that holds anything."""
         strides = _row_by_row(shape, element.bytes)
-        return cls(Memory(element.bytes * math.prod(shape), index, driver), shape, strides, element)
+        return cls(DeviceMemory(element.bytes * math.prod(shape), index, driver), shape, strides, element)
 
     @property
     def T(self) -> DeviceArray:  # noqa: N802

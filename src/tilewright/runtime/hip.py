@@ -18,7 +18,7 @@ from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.driver import Driver, LoadedFunction
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.gpu_launch import GpuBackend, Launch, Loaded, PreparedGpu, Start
+from tilewright.runtime.gpu_launch import FixedLaunch, GpuBackend, Loaded, PreparedGpu, Start
 from tilewright.runtime.hip_driver import HIP_DRIVER
 from tilewright.targets import hip
 from tilewright.targets.amd import warps_per_simd
@@ -151,9 +151,9 @@ class PreparedHip(PreparedGpu):
         offsets: Sequence[int],
         size: int,
         together: bool,
-    ) -> Launch:
+    ) -> FixedLaunch:
         """A launch, cooperative where blocks wait for each other."""
-        return Launch(
+        return FixedLaunch(
             HIP_DRIVER, function, grid, kernel.threads, offsets, size, _cooperative if together else None
         )
 

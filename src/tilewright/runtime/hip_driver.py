@@ -72,7 +72,7 @@ def _explain(bindings: Any, status: int) -> str:
 
 
 @dataclass(frozen=True)
-class Device:
+class HipDevice:
     """An AMD GPU.
 
     Args:
@@ -101,7 +101,7 @@ class Device:
         return HIP.architecture(self.gfx.partition(":")[0]).name
 
 
-def _describe(driver: Driver, index: int = 0) -> Device:
+def _describe(driver: Driver, index: int = 0) -> HipDevice:
     """What is known of a GPU.
 
     Raises:
@@ -121,7 +121,7 @@ def _describe(driver: Driver, index: int = 0) -> Device:
         return int(driver.call("hipDeviceGetAttribute", attribute, index))
 
     name = record.value.decode(errors="replace")[:255]
-    return Device(index, name, gfx[0].decode(), get(_MULTIPROCESSORS), get(_SHARED_BYTES), get(_L2_BYTES))
+    return HipDevice(index, name, gfx[0].decode(), get(_MULTIPROCESSORS), get(_SHARED_BYTES), get(_L2_BYTES))
 
 
 HIP_DRIVER = Driver(

@@ -110,9 +110,9 @@ class PreparedCpu:
         self._idle = [self._pack()]
         executable.launches.add(self)
 
-    def _pack(self) -> _Packed:
+    def _pack(self) -> _HostBuffer:
         assert self.executable.listing is not None
-        return _Packed(self.executable.listing.kernel, self._binding, self._layout, self._arrays)
+        return _HostBuffer(self.executable.listing.kernel, self._binding, self._layout, self._arrays)
 
     @property
     def recent(self) -> bool:
@@ -167,7 +167,7 @@ class PreparedCpu:
         self._idle.append(packed)
 
 
-class _Packed:
+class _HostBuffer:
     """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
 
     def __init__(self, kernel: Kernel, binding: Binding, layout: ArgumentLayout, arrays: int) -> None:

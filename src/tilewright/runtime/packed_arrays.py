@@ -11,7 +11,7 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType, u8
 from tilewright.errors import LaunchError
 from tilewright.packing import narrow, packed_dim
-from tilewright.runtime.frameworks import ArrayInfo, Family
+from tilewright.runtime.frameworks import ArrayInfo, ArrayReader
 
 
 @launches
@@ -75,7 +75,7 @@ def packed(array: Any, element: DType | str, axis: int | None = None) -> Packed:
     return Packed(array, narrow(element), axis)
 
 
-def family(describe: Callable[[Any, int], ArrayInfo], of: Callable[[Any], Family]) -> Family:
+def family(describe: Callable[[Any, int], ArrayInfo], of: Callable[[Any], ArrayReader]) -> ArrayReader:
     """How packed arrays are read: as their bytes are, by the framework that these are of.
 
     Args:
@@ -90,7 +90,7 @@ def family(describe: Callable[[Any, int], ArrayInfo], of: Callable[[Any], Family
         key, pointer = of(given.array).locate(given.array, stream)
         return (given.dtype, given.axis, key), pointer
 
-    return Family(
+    return ArrayReader(
         described,
         located,
         lambda given: of(given.array).watch(given.array),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tilewright.runtime.aliases import Pair
+from tilewright.runtime.aliases import AliasPair
 from tilewright.runtime.arrays import ArrayInfo, reach
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.recent import Recent, last_launch, remembers
@@ -38,10 +38,10 @@ class Plan:
 
     prepared: Prepared
     reaches: tuple[tuple[int, int], ...]
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[AliasPair, ...] = ()
 
     @staticmethod
-    def of(prepared: Prepared, arrays: Iterable[ArrayInfo], pairs: tuple[Pair, ...] = ()) -> Plan:
+    def of(prepared: Prepared, arrays: Iterable[ArrayInfo], pairs: tuple[AliasPair, ...] = ()) -> Plan:
         """The plan of a launch on arrays like these."""
         return Plan(prepared, tuple(reach(info) for info in arrays), pairs)
 

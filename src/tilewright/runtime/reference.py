@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from tilewright.argument_checks import is_integer, is_sequence
 from tilewright.errors import LaunchError, LegalityError, TilewrightError, Violation, shown
 from tilewright.ir.kernel import Kernel
-from tilewright.kinds import is_integer, is_sequence
 from tilewright.lang.program import Parameter, Program, dim_names
 from tilewright.runtime.arrays import ArrayInfo, describe, described, elements
 from tilewright.runtime.binding import Binding, check_no_stream, integer, number

@@ -79,15 +79,15 @@ class InlineLaunch:
     holds: object
 
     @staticmethod
-    def table() -> Table | None:
+    def table() -> ShortcutTable | None:
         """A table that holds no launches yet; None where none can be."""
         try:
-            return Table(_library()) if _is_readable() else None
+            return ShortcutTable(_library()) if _is_readable() else None
         except (CompileError, ToolchainError):
             return None
 
 
-class Table:
+class ShortcutTable:
     """The launches that shortcuts run, in memory that compiled code reads.
 
     Args:

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from tilewright.argument_checks import legal
 from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, shown
-from tilewright.kinds import legal
 from tilewright.lang.program import Program
 from tilewright.packing import packed_dim
 from tilewright.runtime.frameworks import ArrayInfo

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
 
+from tilewright.argument_checks import Count, is_integer, is_whole, legal, one_of
 from tilewright.calls import is_constant, launches
 from tilewright.errors import LaunchError, LayoutError, close_to, shown
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
 from tilewright.layout.limits import COPIES, STAGES, WARPS
 from tilewright.symbolic.nodes import hashed_once
 from tilewright.targets.atoms import spelled

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
+from tilewright.argument_checks import MOST
 from tilewright.errors import ParseError, TilewrightError, shown
-from tilewright.kinds import MOST
 from tilewright.schedule.choice import choose, split_candidates
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.question import Question

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar, Union, cast
 
 import numpy as np
 
-from tilewright.kinds import is_integer, legal
+from tilewright.argument_checks import is_integer, legal
 
 Int: TypeAlias = Union[int, "Expr"]
 INFINITY = math.inf

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.arch import Arch, Board, Bulk, Rates
+from tilewright.arch import Arch, Board, BulkRules, Rates
 from tilewright.errors import LaunchError
 
 _GUIDE = 'CUDA C++ Programming Guide, "Arithmetic Instructions"; NVIDIA\'s white paper of the '
@@ -77,7 +77,7 @@ SM_90A = replace(
     | {"sm_89", "sm_90", "sm_90a", "wgmma", "cluster", "dependent_launch", "f64_tensor"},
     shared_bytes=232448,
     cluster=8,
-    bulk=Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5),
+    bulk=BulkRules(unit_bytes=16, span_bytes=128, extent=256, rank=5),
     rates=Rates(
         {"f16": 4096, "bf16": 4096, "tf32": 2048, "f8e4m3": 8192, "f8e5m2": 8192, "i8": 8192, "f64": 256},
         {"f16": 512, "f32": 256, "f64": 128},

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from tilewright.arch import REFERENCE
+from tilewright.argument_checks import Count
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
-from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 from tilewright.layout.tuples import flat, integers
 from tilewright.threads.distribution import Distribution, Mode

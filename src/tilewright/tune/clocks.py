@@ -12,7 +12,7 @@ from tilewright.errors import ToolchainError
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver_for
-from tilewright.runtime.gpu_memory import Memory
+from tilewright.runtime.gpu_memory import DeviceMemory
 from tilewright.targets.target import CPU
 
 Work = Callable[[], object]
@@ -139,7 +139,7 @@ class EventClock:
 
     def __init__(self, index: int, stream: int, driver: Driver = CUDA_DRIVER) -> None:
         self._stream, self._driver = stream, driver
-        self._memory = Memory(2 * driver.device(index).l2_bytes, index, driver)
+        self._memory = DeviceMemory(2 * driver.device(index).l2_bytes, index, driver)
         self._begin, self._end = (driver.call(driver.symbols.create_event, 0) for _ in range(2))
         self._samples = self._late = 0
 

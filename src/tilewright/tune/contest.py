@@ -99,7 +99,7 @@ def sets_for(set_bytes: int, target: str) -> int:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ContestSubject:
     """What all calls of a contest do.
 
     Args:
@@ -143,7 +143,7 @@ class Contest(Generic[Arrays]):
         (['copy'], ['add'])
     """
 
-    def __init__(self, subject: Subject, sets: Sequence[Arrays], set_bytes: int) -> None:
+    def __init__(self, subject: ContestSubject, sets: Sequence[Arrays], set_bytes: int) -> None:
         self.subject = subject
         self.checks: dict[str, dict[str, Any]] = {}
         self.wrong: dict[str, str] = {}
@@ -213,7 +213,7 @@ class Result:
         clock: medians of the device's clock, power and temperature meanwhile; empty if nobody read them.
     """
 
-    subject: Subject
+    subject: ContestSubject
     taken: Measurement
     buffers: Mapping[str, int]
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from tilewright.runtime.specimens import Order, Specimen, like
 from tilewright.schedule.choice import candidates
 from tilewright.schedule.question import Candidate, Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.tune.contest import Check, Subject, Work, sets_for
+from tilewright.tune.contest import Check, ContestSubject, Work, sets_for
 
 Array = npt.NDArray[Any]
 Arrays = tuple[Any, Any, Any]
@@ -111,9 +111,9 @@ class Gemm:
         """What the rules propose, the untuned choice first."""
         return candidates(self.question(arch))
 
-    def subject(self, about: str) -> Subject:
+    def subject(self, about: str) -> ContestSubject:
         """What all calls of a contest do, on numbers that ``about`` tells of."""
-        return Subject(str(self), self.target, self.flops, self.bytes, about)
+        return ContestSubject(str(self), self.target, self.flops, self.bytes, about)
 
 
 class GemmArrays:

@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """One candidate.
 
     Args:
@@ -53,18 +53,18 @@ class Profile:
     """
 
     gemm: Gemm
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
     result: Result
     rivals: tuple[str, ...]
 
     @property
-    def measured(self) -> list[Row]:
+    def measured(self) -> list[ProfileRow]:
         """Those that were measured, the fastest first."""
         taken = self.result.taken
         rows = [row for row in self.rows if not row.against]
         return sorted(rows, key=lambda row: taken[row.name].us.median)
 
-    def relative(self, row: Row) -> float:
+    def relative(self, row: ProfileRow) -> float:
         """The model's estimate, relative to that of the untuned choice."""
         return row.candidate.estimate / self.rows[0].candidate.estimate
 
@@ -81,7 +81,7 @@ class Profile:
             **self.result.record(),
         }
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: ProfileRow) -> dict[str, Any]:
         said: dict[str, Any] = {
             "name": row.name,
             "schedule": repr(row.candidate.schedule),
@@ -127,7 +127,7 @@ def profile(
     failed = build(gemm, wanted, processes, done=lambda done: progress("compiling", done, len(wanted)))
     arrays = GemmArrays(gemm, seed)
     contest: Contest[Arrays] = Contest(gemm.subject(arrays.made.about), arrays.sets, gemm.bytes)
-    found: list[Row] = []
+    found: list[ProfileRow] = []
     for count, row in enumerate(rows):
         progress("checking", count, len(rows))
         found.append(_entered(row, contest, arrays, failed))
@@ -144,7 +144,7 @@ def scaled(effort: Effort, count: int) -> Effort:
     return Effort(seconds=seconds, warm_up_seconds=warm_up, least=effort.least, most=effort.most)
 
 
-def _rows(gemm: Gemm, found: tuple[Candidate, ...], most: int | None) -> Iterator[Row]:
+def _rows(gemm: Gemm, found: tuple[Candidate, ...], most: int | None) -> Iterator[ProfileRow]:
     legal, question = 0, gemm.question()
     for count, candidate in enumerate(found):
         name = "untuned" if count == 0 else f"candidate {count}"
@@ -152,10 +152,12 @@ def _rows(gemm: Gemm, found: tuple[Candidate, ...], most: int | None) -> Iterato
         legal += not against
         if not against and most is not None and legal > most:
             against = f"left out: {most} were asked for"
-        yield Row(name, candidate, Load(question, candidate.schedule).parts, against)
+        yield ProfileRow(name, candidate, Load(question, candidate.schedule).parts, against)
 
 
-def _entered(row: Row, contest: Contest[Arrays], arrays: GemmArrays, failed: dict[Schedule, str]) -> Row:
+def _entered(
+    row: ProfileRow, contest: Contest[Arrays], arrays: GemmArrays, failed: dict[Schedule, str]
+) -> ProfileRow:
     """A row, whose candidate takes part from now on if it can be compiled and is right."""
     schedule = row.candidate.schedule
     if row.against:

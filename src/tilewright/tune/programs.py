@@ -30,7 +30,7 @@ Shapes = Mapping[str, Sequence[int]]
 INITS = {1: "integers", 2: "random"}
 
 
-class Arguments(argparse.Namespace):
+class ProgramArguments(argparse.Namespace):
     """What a program was asked for.
 
     Args:
@@ -50,7 +50,7 @@ class Arguments(argparse.Namespace):
 
 def parse_args(
     about: str, shapes: Shapes, small: Shapes, extents: str = "", *, picture: bool = False
-) -> Arguments:
+) -> ProgramArguments:
     """The arguments of a program that runs kernels: ``[--small] [--target …] [verify init time [M N K]]``.
 
     Args:
@@ -82,7 +82,7 @@ def parse_args(
         parser.add_argument(
             "--picture", type=Path, metavar="FILE.png", help="draw what came out (extra `plot`)"
         )
-    asked = parser.parse_args(namespace=Arguments())
+    asked = parser.parse_args(namespace=ProgramArguments())
     if asked.picture is not None:
         try:
             check_drawable(asked.picture)

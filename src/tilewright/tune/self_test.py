@@ -53,7 +53,7 @@ def copied(X: Any, Y: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Case:
+class SelfTestCase:
     """One kernel and its arrays on the host; the last one is the result.
 
     Args:
@@ -74,7 +74,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SelfTestOutcome:
     """How a case ended.
 
     Args:
@@ -97,7 +97,7 @@ class Outcome:
         return not self.step
 
 
-def cases(seed: int = 14) -> tuple[Case, ...]:
+def cases(seed: int = 14) -> tuple[SelfTestCase, ...]:
     """A copy, a product of ragged extents, weights of 8 bits with scales and bias, K in parts."""
     rng = np.random.default_rng(seed)
     m, n, k = SHAPE
@@ -113,26 +113,28 @@ def cases(seed: int = 14) -> tuple[Case, ...]:
     linear = {"multiplied": dtypes.f16, "terms": frozenset({"scale_b", "bias"}), "activation": None}
     result = np.empty((m, n), np.float16)
     return (
-        Case("copy", copied, {}, {"X": x, "Y": np.empty_like(x)}, {}),
-        Case(f"f16 product {m}x{n}x{k}", plain(0), exact, {"A": a, "B": b, "D": result}, {}),
-        Case(
+        SelfTestCase("copy", copied, {}, {"X": x, "Y": np.empty_like(x)}, {}),
+        SelfTestCase(f"f16 product {m}x{n}x{k}", plain(0), exact, {"A": a, "B": b, "D": result}, {}),
+        SelfTestCase(
             "f16 by f8e4m3, scale and bias",
             scaled(0),
             linear,
             {"A": a, "B": weights, **factors, "D": result},
             {"alpha": 1.0},
         ),
-        Case("f16 product, K in two parts", plain(0), exact, {"A": a, "B": b, "D": result}, {}, split_k=2),
+        SelfTestCase(
+            "f16 product, K in two parts", plain(0), exact, {"A": a, "B": b, "D": result}, {}, split_k=2
+        ),
     )
 
 
-def self_test(target: str) -> Iterator[Outcome]:
+def self_test(target: str) -> Iterator[SelfTestOutcome]:
     """Try every case on a target."""
     for case in cases():
         yield tried(case, target)
 
 
-def tried(case: Case, target: str) -> Outcome:
+def tried(case: SelfTestCase, target: str) -> SelfTestOutcome:
     """Take a case through the steps, to the first that fails."""
     begin, trial = time.perf_counter(), _Trial(case, target)
     for step in STEPS:
@@ -141,8 +143,8 @@ def tried(case: Case, target: str) -> Outcome:
         except TilewrightError as error:
             reason = str(error) or type(error).__name__
         if reason:
-            return Outcome(case.name, step, reason, time.perf_counter() - begin)
-    return Outcome(case.name, "", "", time.perf_counter() - begin, trial.said)
+            return SelfTestOutcome(case.name, step, reason, time.perf_counter() - begin)
+    return SelfTestOutcome(case.name, "", "", time.perf_counter() - begin, trial.said)
 
 
 class Fenced:
@@ -203,7 +205,7 @@ class _Trial:
 
     said = ""
 
-    def __init__(self, case: Case, target: str) -> None:
+    def __init__(self, case: SelfTestCase, target: str) -> None:
         self._case, self._target = case, target_named(target)
         self._bound: Bound = case.kernel.bind(**case.constants)
 

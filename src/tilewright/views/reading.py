@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from tilewright.argument_checks import is_integer, is_number
 from tilewright.dtypes import ALL
 from tilewright.errors import ParseError, TilewrightError, shown
-from tilewright.kinds import is_integer, is_number
 from tilewright.symbolic import expr
 from tilewright.symbolic.nodes import Cond, Constant, Expr, Int
 from tilewright.views.transforms import TRANSFORMS

@@ -25,7 +25,7 @@ from tilewright.amdgcn import Listing, execute, read_listing
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace, passed_params
 from tilewright.lang.program import Parameter
 from tilewright.runtime import amdgcn, backends
-from tilewright.runtime.amdgcn import Toolchain
+from tilewright.runtime.amdgcn import AmdToolchain
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding, number
 from tilewright.runtime.executable import Executable
@@ -45,7 +45,7 @@ SYSTEM = ("rocm", "clang")
 
 
 @cache
-def toolchain(which: str) -> Toolchain:
+def toolchain(which: str) -> AmdToolchain:
     """The newer or the older version of the PyPI compiler, or the system's.
 
     Args:
@@ -60,7 +60,7 @@ def toolchain(which: str) -> Toolchain:
             f"there is no {zig}, the older compiler that kernels for AMD GPUs are tried with: `sh dev test` "
             f"installs it, or `pip install --no-deps --target {OLDER.parent} ziglang=={OLDER_VERSION}`"
         )
-    return Toolchain("zig", OLDER_VERSION, (str(zig), "clang"), (str(zig), "ld.lld"))
+    return AmdToolchain("zig", OLDER_VERSION, (str(zig), "clang"), (str(zig), "ld.lld"))
 
 
 @cache

@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.amdgcn import MissingWaitError
 from tilewright.arch import Arch
 from tilewright.checking.compare import Accumulation, compare_gemm
-from tilewright.inspect.isa import Kind, execute_listing, read_isa
+from tilewright.inspect.isa import IsaKind, execute_listing, read_isa
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import AsyncCommit, AsyncWait
 from tilewright.ops.products import plain
@@ -71,10 +71,10 @@ def test_products_through_a_ring(
     isa = read_isa(made.assembly)
     loop = isa.main
     loads = 2 * 64 * 64 // 256 // 4
-    assert loop.mix[Kind.SHARED_STORE] == 0
-    assert loop.mix[Kind.GLOBAL_LOAD] == 0
-    assert loop.mnemonics["global_load_lds_dword"] == loop.mix[Kind.TO_SHARED] == loads
-    assert loop.widths(Kind.SHARED_LOAD) == {16: loop.mix[Kind.SHARED_LOAD]}
+    assert loop.mix[IsaKind.SHARED_STORE] == 0
+    assert loop.mix[IsaKind.GLOBAL_LOAD] == 0
+    assert loop.mnemonics["global_load_lds_dword"] == loop.mix[IsaKind.TO_SHARED] == loads
+    assert loop.widths(IsaKind.SHARED_LOAD) == {16: loop.mix[IsaKind.SHARED_LOAD]}
     assert loop.mnemonics["s_barrier"] == 1
     waits = [line.text for line in loop.lines if "vmcnt" in line.text]
     assert [re.findall(r"vmcnt\((\d+)\)", wait) for wait in waits] == [[str((stages - 2) * loads)]]
@@ -104,9 +104,9 @@ def test_the_latest_hardware_loads_16_bytes() -> None:
     made = ring(tw.f16, 3).compile(**posed(tw.f16, 128, 128, 96), target="hip", arch="gfx950")
     loop = read_isa(made.assembly).main
     assert loop.mnemonics["global_load_lds_dwordx4"] == 2
-    assert loop.mix[Kind.TO_SHARED] == 2
-    assert loop.mix[Kind.GLOBAL_LOAD] == 0
-    assert loop.mix[Kind.SHARED_STORE] == 0
+    assert loop.mix[IsaKind.TO_SHARED] == 2
+    assert loop.mix[IsaKind.GLOBAL_LOAD] == 0
+    assert loop.mix[IsaKind.SHARED_STORE] == 0
     assert any("vmcnt(2)" in line.text for line in loop.lines)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.inspect.isa import Breach, Gates, Isa, Kind, broken, read_isa
+from tilewright.inspect.isa import Breach, Gates, Isa, IsaKind, broken, read_isa
 from tilewright.inspect.report import movements
 from tilewright.ir.copies import Copy
 from tilewright.ops.products import plain, scaled
@@ -66,8 +66,8 @@ def test_the_main_loop_passes_its_gates(arch: str, order: str) -> None:
     found = [read_isa(listing) for listing in listings(made)]
     for isa in found:
         assert broken(isa, gates(arch, order)) == ()
-        assert isa.main.mnemonics[products] == isa.main.mix[Kind.MATRIX] == 16
-        assert isa.main.widths(Kind.SHARED_LOAD) == {16: reads}, "a lane reads 16 bytes of K at once"
+        assert isa.main.mnemonics[products] == isa.main.mix[IsaKind.MATRIX] == 16
+        assert isa.main.widths(IsaKind.SHARED_LOAD) == {16: reads}, "a lane reads 16 bytes of K at once"
         assert isa.resources["warps_per_simd"] == min(isa.limits.values())
     assert found[0].resources == made.resources
 
@@ -101,7 +101,7 @@ def test_other_architectures_multiply_by_their_own(arch: str, dtype: str, produc
     """Whatever the depth of an instruction, a tile is one of 128 x 128 by 64 bytes."""
     made = whole(arch, dtype)
     main = read_isa(made.assembly).main
-    assert {line.mnemonic: main.mnemonics[line.mnemonic] for line in main.of(Kind.MATRIX)} == products
+    assert {line.mnemonic: main.mnemonics[line.mnemonic] for line in main.of(IsaKind.MATRIX)} == products
     assert made.resources["stack_bytes"] == made.resources["spilled_registers"] == 0
 
 
@@ -115,7 +115,7 @@ def test_conditions_of_lanes_neither_branch_nor_spill(dtype: str, order: str, un
     isa = read_isa(whole("gfx942", dtype, order, unit).assembly)
     assert isa.resources["spilled_scalar_registers"] == isa.resources["spilled_registers"] == 0
     assert isa.resources["stack_bytes"] == 0
-    assert isa.main.mix[Kind.BRANCH] == 1, "that of the loop"
+    assert isa.main.mix[IsaKind.BRANCH] == 1, "that of the loop"
     assert not [line for line in isa.main.lines if line.mnemonic.startswith("flat_")]
 
 
@@ -191,7 +191,7 @@ def meeting_often(arch: str) -> Isa:
 def waiting(arch: str) -> Isa:
     """The last product of a turn waits for the next tile."""
     lines = good(arch).assembly.splitlines()
-    last = read_isa(good(arch).assembly).main.of(Kind.MATRIX)[-1]
+    last = read_isa(good(arch).assembly).main.of(IsaKind.MATRIX)[-1]
     lines.insert(last.line - 1, "\ts_waitcnt vmcnt(0)")
     return read_isa("\n".join(lines))
 
@@ -310,7 +310,7 @@ def test_weights_are_widened_on_their_way_to_shared_memory(arch: str, order: str
         assert broken(isa, gates) == ()
         assert isa.resources["spilled_scalar_registers"] == 0
         assert isa.main.mnemonics["v_pk_fma_f16"] == 8, "16 numbers of each thread, once"
-        assert isa.main.mix[Kind.VECTOR] <= 8 * 16
+        assert isa.main.mix[IsaKind.VECTOR] <= 8 * 16
     if order == "nt":
         return
     # Words that the compiler may take apart where they were loaded are waited for there, before all products.

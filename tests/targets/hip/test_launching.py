@@ -22,7 +22,7 @@ from tilewright.runtime import comgr, dlpack
 from tilewright.runtime.arrays import current_stream, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.driver import Started
-from tilewright.runtime.gpu_launch import Launch
+from tilewright.runtime.gpu_launch import FixedLaunch
 from tilewright.runtime.gpu_memory import DeviceArray, device_put, scratch, uploads
 from tilewright.runtime.hip import code_object
 from tilewright.runtime.hip_driver import HIP_DRIVER
@@ -291,7 +291,7 @@ def test_a_grid_that_no_gpu_launches_is_refused(gpu: StandIn) -> None:
     function = SimpleNamespace(index=0, shared_bytes=0, handle=0)
     for grid, said in (((2**26, 1, 1), r"axis x.*at most 67108863"), ((1, 2**16, 1), "axis y.*65535")):
         with pytest.raises(LaunchError, match=said):
-            Launch(HIP_DRIVER, function, grid, 64, (0,), 8)
+            FixedLaunch(HIP_DRIVER, function, grid, 64, (0,), 8)
 
 
 def test_a_kernel_for_another_architecture_is_refused(gpu: StandIn) -> None:

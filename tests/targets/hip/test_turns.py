@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.amdgcn import LdsRaceError, MissedBarrierError, UninitialisedError
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.errors import LegalityError
-from tilewright.inspect.isa import Gates, Kind, broken, execute_listing, read_isa
+from tilewright.inspect.isa import Gates, IsaKind, broken, execute_listing, read_isa
 from tilewright.inspect.report import movements
 from tilewright.ops.products import plain
 from tilewright.runtime.amdgcn import compile_text
@@ -244,11 +244,11 @@ def whole(arch: str, schedule: tw.Schedule = LARGE) -> Executable:
     return bound(schedule).compile(of_rows, of_columns, of_rows, target="hip", arch=arch)
 
 
-def phases(assembly: str) -> list[Counter[Kind]]:
+def phases(assembly: str) -> list[Counter[IsaKind]]:
     """What is executed between the barriers of a turn of the main loop, which ends where it begins."""
-    found: list[Counter[Kind]] = [Counter()]
+    found: list[Counter[IsaKind]] = [Counter()]
     for line in read_isa(assembly).main.lines:
-        if line.kind is Kind.BARRIER:
+        if line.kind is IsaKind.BARRIER:
             found.append(Counter())
         else:
             found[-1][line.kind] += 1
@@ -258,7 +258,11 @@ def phases(assembly: str) -> list[Counter[Kind]]:
 def takes_turns(assembly: str) -> bool:
     """Whether all products lie between two barriers, with nothing else there but waits."""
     loads, *products = phases(assembly)
-    return len(products) == 1 and not loads[Kind.MATRIX] and not {*products[0]} - {Kind.MATRIX, Kind.WAIT}
+    return (
+        len(products) == 1
+        and not loads[IsaKind.MATRIX]
+        and not {*products[0]} - {IsaKind.MATRIX, IsaKind.WAIT}
+    )
 
 
 @pytest.mark.parametrize(("arch", "products"), [("gfx90a", 32), ("gfx942", 32), ("gfx950", 16)])
@@ -267,9 +271,9 @@ def test_one_group_multiplies_while_the_other_one_loads(arch: str, products: int
     made = whole(arch)
     isa = read_isa(made.assembly)
     assert takes_turns(made.assembly)
-    assert phases(made.assembly)[1][Kind.MATRIX] == isa.main.mix[Kind.MATRIX] == products
+    assert phases(made.assembly)[1][IsaKind.MATRIX] == isa.main.mix[IsaKind.MATRIX] == products
     assert broken(isa, Gates(loads=4, matrix_per_load=products / 4, warps=2)) == ()
-    assert isa.main.widths(Kind.SHARED_LOAD) == {16: 12}
+    assert isa.main.widths(IsaKind.SHARED_LOAD) == {16: 12}
     assert isa.resources["registers"] <= 256
     assert isa.resources["spilled_scalar_registers"] == isa.resources["stack_bytes"] == 0
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.arch import REFERENCE
+from tilewright.argument_checks import Count
 from tilewright.calls import layouts
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
 from tilewright.inspect.draw.layouts import spelled
@@ -19,16 +20,15 @@ from tilewright.inspect.draw.picture import (
     MONO_WIDTH,
     PAPER,
     RULE,
-    Box,
+    BoxMark,
     Label,
     Line,
     Mark,
     Picture,
-    Span,
+    TextSpan,
     mixed,
     plain,
 )
-from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import LANES, WIDEST
 from tilewright.threads.banks import WORD_BYTES, accesses, bank_conflicts, bank_passes, lanes_together
@@ -177,7 +177,7 @@ def _shown(requests: Sequence[Request]) -> Sequence[Request]:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _BankBlock:
     """Neighbouring banks that serve the same threads in the same pass."""
 
     bank: int
@@ -186,7 +186,7 @@ class _Block:
     threads: tuple[int, ...]
 
 
-def _blocks(request: Request) -> Iterator[_Block]:
+def _blocks(request: Request) -> Iterator[_BankBlock]:
     """What each pass of a request serves, from the left."""
     rows: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     for bank, words in sorted(request.banks.items()):
@@ -198,7 +198,7 @@ def _blocks(request: Request) -> Iterator[_Block]:
             numbered, key=lambda item: (item[1][0] - item[0], item[1][1])
         ):
             banks = [bank for _, (bank, _) in same]
-            yield _Block(banks[0], len(banks), row, threads)
+            yield _BankBlock(banks[0], len(banks), row, threads)
 
 
 def _colour(row: int) -> str:
@@ -238,7 +238,7 @@ def _picture(title: str, about: Sequence[str], requests: Sequence[Request]) -> P
 
 def _band(name: str, request: Request, left: float, right: float, y: float) -> Iterator[Mark]:
     height = request.degree * CELL[1]
-    yield Box(left, y, right - left, height, PAPER, RULE)
+    yield BoxMark(left, y, right - left, height, PAPER, RULE)
     for bank in range(4, BANKS, 4):
         yield Line(left + bank * CELL[0], y, left + bank * CELL[0], y + height, RULE, 0.75)
     yield Label(left - 6, y + CELL[1] / 2, name, TEXT, "end", FAINT)
@@ -249,26 +249,26 @@ def _band(name: str, request: Request, left: float, right: float, y: float) -> I
         at, text = y + block.row * CELL[1], f"T{spelled(block.threads)}"
         banks = f"bank{'s' * (block.count > 1)} {spelled(range(block.bank, block.bank + block.count))}"
         note = f"{banks}, pass {block.row}: T{','.join(map(str, block.threads))}"
-        yield Box(x, at, wide, CELL[1], _colour(block.row), LINE, note=note)
+        yield BoxMark(x, at, wide, CELL[1], _colour(block.row), LINE, note=note)
         size = TEXT - 2 if len(text) * TEXT * MONO_WIDTH > wide - 2 else TEXT
         yield Label(
             x + wide / 2, at + CELL[1] / 2, shortened(text, int((wide - 2) / (size * MONO_WIDTH))), size
         )
 
 
-def _table(requests: Sequence[Request]) -> Iterator[tuple[Span, ...]]:
+def _table(requests: Sequence[Request]) -> Iterator[tuple[TextSpan, ...]]:
     for request in requests:
         yield ()
-        yield (Span(f"{_name(request)}: {request.degree} pass{'es' * (request.degree > 1)}"),)
-        rows: dict[int, list[_Block]] = {}
+        yield (TextSpan(f"{_name(request)}: {request.degree} pass{'es' * (request.degree > 1)}"),)
+        rows: dict[int, list[_BankBlock]] = {}
         for block in _blocks(request):
             rows.setdefault(block.row, []).append(block)
         for row, blocks in rows.items():
-            line, at = [Span("  ")], 0
+            line, at = [TextSpan("  ")], 0
             for block in sorted(blocks, key=lambda block: block.bank):
-                line.append(Span("    " * (block.bank - at)))
+                line.append(TextSpan("    " * (block.bank - at)))
                 room = 4 * block.count - 1
-                line.append(Span(shortened(f"T{spelled(block.threads)}", room).ljust(room), _colour(row)))
-                line.append(Span(" "))
+                line.append(TextSpan(shortened(f"T{spelled(block.threads)}", room).ljust(room), _colour(row)))
+                line.append(TextSpan(" "))
                 at = block.bank + block.count
             yield tuple(line)

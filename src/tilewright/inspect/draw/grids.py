@@ -12,12 +12,12 @@ from tilewright.inspect.draw.picture import (
     INK,
     LINE,
     MONO_WIDTH,
-    Box,
+    BoxMark,
     Label,
     Line,
     Mark,
     Picture,
-    Span,
+    TextSpan,
     plain,
 )
 
@@ -37,7 +37,7 @@ WRAPPED = 32
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One cell.
 
     Args:
@@ -69,7 +69,7 @@ class Swatch:
 class Grid:
     """Rows of cells with the names of rows and columns."""
 
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[GridCell, ...], ...]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
 
@@ -105,7 +105,7 @@ def _product(extents: Sequence[int]) -> int:
     return total
 
 
-def grid_of(cells: Sequence[Cell], shape: Sequence[int]) -> Grid:
+def grid_of(cells: Sequence[GridCell], shape: Sequence[int]) -> Grid:
     """Cells in rows of the last dimension; the other dimensions name the rows.  A long row is wrapped."""
     width = shape[-1] if shape else 1
     labels = [",".join(map(str, at)) for at in itertools.product(*map(range, shape[:-1]))]
@@ -172,20 +172,20 @@ def legend_marks(legend: Sequence[Swatch], left: float, top: float, width: float
             label = Label(0, 0, shortened(swatch.text, most), size, "start", FAINT, mono=False)
         at = x
         if swatch.fill:
-            marks.append(Box(x, y - 6, 12, 12, swatch.fill))
+            marks.append(BoxMark(x, y - 6, 12, 12, swatch.fill))
             at += 18
         marks.append(Label(at, y, label.text, size, "start", FAINT, mono=False))
         x += need + 14
     return marks, y + 14 if legend else top
 
 
-def legend_lines(legend: Sequence[Swatch]) -> tuple[tuple[Span, ...], ...]:
+def legend_lines(legend: Sequence[Swatch]) -> tuple[tuple[TextSpan, ...], ...]:
     """The legend as text: words alone, as text needs no colours."""
     words = [swatch.text for swatch in legend if not swatch.fill]
     return plain(["", *words]) if words else ()
 
 
-def table(grid: Grid) -> tuple[tuple[Span, ...], ...]:
+def table(grid: Grid) -> tuple[tuple[TextSpan, ...], ...]:
     """The cells as lines of text, in columns."""
     body = [["".join(cell.lines) for cell in row] for row in grid.cells]
     head = max(len(label) for label in grid.rows)
@@ -194,19 +194,19 @@ def table(grid: Grid) -> tuple[tuple[Span, ...], ...]:
         for at, name in enumerate(grid.columns)
     ]
     names = "".join(f"  {name:>{size}}" for name, size in zip(grid.columns, widths, strict=True))
-    lines: list[tuple[Span, ...]] = [(Span(" " * head + names),)]
+    lines: list[tuple[TextSpan, ...]] = [(TextSpan(" " * head + names),)]
     for label, cells, texts in zip(grid.rows, grid.cells, body, strict=True):
-        line = [Span(label.rjust(head) + " ")]
+        line = [TextSpan(label.rjust(head) + " ")]
         for cell, text, size in zip(cells, texts, widths, strict=False):
-            line.append(Span(f" {text:>{size}}", cell.fill))
-            line.append(Span(" "))
+            line.append(TextSpan(f" {text:>{size}}", cell.fill))
+            line.append(TextSpan(" "))
         lines.append(tuple(_joined(line[:-1])))
     return tuple(lines)
 
 
-def _joined(spans: Sequence[Span]) -> Iterator[Span]:
+def _joined(spans: Sequence[TextSpan]) -> Iterator[TextSpan]:
     for fill, same in itertools.groupby(spans, key=lambda span: span.fill):
-        yield Span("".join(span.text for span in same), fill)
+        yield TextSpan("".join(span.text for span in same), fill)
 
 
 def _cell_size(grid: Grid) -> tuple[float, float, bool]:
@@ -242,7 +242,7 @@ def _step(need: float, size: float) -> int:
 
 
 def _row(
-    row: Sequence[Cell], left: float, y: float, cell_w: float, cell_h: float, is_small: bool
+    row: Sequence[GridCell], left: float, y: float, cell_w: float, cell_h: float, is_small: bool
 ) -> Iterator[Mark]:
     at = 0
     for _, run in itertools.groupby(enumerate(row), key=lambda item: item[1].run if is_small else item[0]):
@@ -251,7 +251,7 @@ def _row(
         at += len(cells)
         first = cells[0]
         thick = 0.35 if is_small else 0.75
-        yield Box(x, y, width, cell_h, first.fill or "", LINE, thick, first.fill is None, first.note)
+        yield BoxMark(x, y, width, cell_h, first.fill or "", LINE, thick, first.fill is None, first.note)
         if first.fill is None:
             continue
         lines = (first.brief,) if is_small else first.lines

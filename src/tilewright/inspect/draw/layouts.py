@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 
 from tilewright.arch import REFERENCE
+from tilewright.argument_checks import Count
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
-from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_size, grid_of, picture_of, table
+from tilewright.inspect.draw.grids import (
+    NOTHING,
+    Grid,
+    GridCell,
+    Swatch,
+    check_size,
+    grid_of,
+    picture_of,
+    table,
+)
 from tilewright.inspect.draw.picture import Picture, of_fraction, of_thread
-from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import LANES
 from tilewright.layout.tuples import flat
@@ -109,10 +118,10 @@ def _grid(layout: Layout | View) -> Grid:
         before = at
         where = ", ".join(map(str, place))
         if at is None:
-            cells.append(Cell((NOTHING,), None, None, "", group, f"({where}): no element"))
+            cells.append(GridCell((NOTHING,), None, None, "", group, f"({where}): no element"))
         else:
             fill = of_fraction((at - least) / span)
-            cells.append(Cell((str(at),), fill, run, str(at), group, f"({where}): offset {at}"))
+            cells.append(GridCell((str(at),), fill, run, str(at), group, f"({where}): offset {at}"))
     return grid_of(cells, shape)
 
 
@@ -218,15 +227,15 @@ def spelled(numbers: Sequence[int]) -> str:
     return f"{numbers[0]},{numbers[1]}" + (f"..{numbers[-1]}" if len(steps) == 1 else "…")
 
 
-def _cell(at: tuple[int, ...], held: list[tuple[int, int]], lanes: Count) -> Cell:
+def _cell(at: tuple[int, ...], held: list[tuple[int, int]], lanes: Count) -> GridCell:
     where = ", ".join(map(str, at))
     if not held:
-        return Cell((NOTHING,), None, None, "", None, f"({where}): held by none")
+        return GridCell((NOTHING,), None, None, "", None, f"({where}): held by none")
     threads = tuple(dict.fromkeys(thread for thread, _ in held))
     values = sorted({value for _, value in held})
     who, which = f"T{spelled(threads)}", f"V{spelled(values)}"
     note = f"({where}): {who} {which}"
-    return Cell((who, which), of_thread(threads[0]), threads, who, threads[0] // lanes, note)
+    return GridCell((who, which), of_thread(threads[0]), threads, who, threads[0] // lanes, note)
 
 
 def _about(distribution: Distribution) -> list[str]:

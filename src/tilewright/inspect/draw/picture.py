@@ -94,7 +94,7 @@ BOLD_WIDTH = 0.68
 
 
 @dataclass(frozen=True)
-class Box:
+class BoxMark:
     """A rectangle; ``hatched`` where nothing exists; ``note`` is shown to those who point at it."""
 
     x: float
@@ -149,20 +149,20 @@ class Line:
     thick: float = 1.5
 
 
-Mark: TypeAlias = Box | Label | Line
+Mark: TypeAlias = BoxMark | Label | Line
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSpan:
     """A piece of a line of text, and the colour behind it."""
 
     text: str
     fill: str | None = None
 
 
-def plain(lines: Iterable[str]) -> tuple[tuple[Span, ...], ...]:
+def plain(lines: Iterable[str]) -> tuple[tuple[TextSpan, ...], ...]:
     """Lines without colours."""
-    return tuple((Span(line),) for line in lines)
+    return tuple((TextSpan(line),) for line in lines)
 
 
 # ---------------------------------------------------------------- PNG and PDF, through matplotlib
@@ -210,7 +210,7 @@ def raster(marks: Sequence[Mark], size: tuple[float, float], suffix: str) -> byt
 def _add(axes: Any, rectangle: Any, mark: Mark, order: int) -> None:
     points = POINTS_PER_INCH / PIXELS_PER_INCH
     match mark:
-        case Box():
+        case BoxMark():
             place = ((mark.x, mark.y), mark.width, mark.height)
             if mark.hatched:
                 axes.add_patch(
@@ -281,7 +281,7 @@ class Picture:
     width: float
     height: float
     marks: tuple[Mark, ...] = field(repr=False)
-    lines: tuple[tuple[Span, ...], ...] = field(repr=False, default=())
+    lines: tuple[tuple[TextSpan, ...], ...] = field(repr=False, default=())
 
     @cached_property
     def svg(self) -> str:
@@ -353,7 +353,7 @@ def _number(value: float) -> str:
 
 def _element(mark: Mark) -> str:
     match mark:
-        case Box():
+        case BoxMark():
             fill = "url(#tilewright-nothing)" if mark.hatched else mark.fill
             return (
                 f'<rect x="{_number(mark.x)}" y="{_number(mark.y)}" width="{_number(mark.width)}" '

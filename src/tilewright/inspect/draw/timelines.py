@@ -17,12 +17,12 @@ from tilewright.inspect.draw.picture import (
     MONO_WIDTH,
     PAPER,
     RULE,
-    Box,
+    BoxMark,
     Label,
     Line,
     Mark,
     Picture,
-    Span,
+    TextSpan,
     mixed,
     plain,
 )
@@ -49,7 +49,7 @@ ARRIVAL = HUES[6]
 
 
 @dataclass(frozen=True)
-class Bar:
+class TimelineBar:
     """What stands in a row from one step to another.
 
     Args:
@@ -68,11 +68,11 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """One agent or one stage: its bars, and the steps of its arrivals."""
 
     name: str
-    bars: tuple[Bar, ...]
+    bars: tuple[TimelineBar, ...]
     arrivals: tuple[int, ...] = ()
 
 
@@ -149,7 +149,7 @@ def _spelled(lengths: Lengths) -> str:
 # ---------------------------------------------------------------- rows
 
 
-def warp_rows(timeline: Timeline, block: int = 0) -> list[Row]:
+def warp_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
     """A row for all warps of a block that do the same at the same steps."""
     by_warp: dict[int, list[Event]] = {warp: [] for warp in range(timeline.warps)}
     for event in timeline.events:
@@ -166,11 +166,11 @@ def warp_rows(timeline: Timeline, block: int = 0) -> list[Row]:
         bars = tuple(_bar(event, slots) for event in events if event.end > event.start)
         arrivals = tuple(event.start for event in events if event.kind == "arrive")
         name = f"warp{'s' * (len(warps) > 1)} {spelled(warps)}"
-        rows.append(Row(name + _part(events), bars, arrivals))
+        rows.append(TimelineRow(name + _part(events), bars, arrivals))
     return rows
 
 
-def background_rows(timeline: Timeline, block: int = 0) -> list[Row]:
+def background_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
     """Rows of each engine of a block, as many as it has things to do at the same time."""
     slots = slots_of(timeline, block)
     rows = []
@@ -192,13 +192,13 @@ def background_rows(timeline: Timeline, block: int = 0) -> list[Row]:
                 free.append(event)
         for number, lane in enumerate(lanes):
             name = agent if number == 0 else ""
-            rows.append(Row(name, tuple(_bar(event, slots) for event in lane)))
+            rows.append(TimelineRow(name, tuple(_bar(event, slots) for event in lane)))
     return rows
 
 
-def slot_rows(timeline: Timeline, block: int = 0) -> list[Row]:
+def slot_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
     """For each stage of a block's shared memory: when it is filled, full, and read."""
-    return [Row(slot.name, tuple(_turns(timeline, slot))) for slot in slots_of(timeline, block)]
+    return [TimelineRow(slot.name, tuple(_turns(timeline, slot))) for slot in slots_of(timeline, block)]
 
 
 def slots_of(timeline: Timeline, block: int = 0) -> list[Slot]:
@@ -238,9 +238,9 @@ def _whole(piece: Touch, pieces: set[Touch], timeline: Timeline) -> Touch:
     return piece
 
 
-def _turns(timeline: Timeline, slot: Slot) -> Iterator[Bar]:
+def _turns(timeline: Timeline, slot: Slot) -> Iterator[TimelineBar]:
     """What happens to a slot in turn; a fill and the reads after it lie on the time that it is full."""
-    bars: list[Bar] = []
+    bars: list[TimelineBar] = []
     for event in timeline.events:
         for touch in event.touches:
             if not touch.overlaps(slot.touch):
@@ -249,10 +249,10 @@ def _turns(timeline: Timeline, slot: Slot) -> Iterator[Bar]:
             phase = f"phase {event.phase}" if event.phase >= 0 and touch.is_written else ""
             text = (phase, f"{event.phase}") if phase else ()
             note = f"{'filled' if touch.is_written else 'read'} by {event.op}, {event.line}"
-            made = Bar(kind, event.start, event.end, text, f"{note}, {phase}" if phase else note)
+            made = TimelineBar(kind, event.start, event.end, text, f"{note}, {phase}" if phase else note)
             last = next((bar for bar in reversed(bars) if bar.note == made.note), None)
             if last is not None and last is bars[-1] and made.start <= last.end:
-                bars[-1] = Bar(kind, last.start, max(last.end, made.end), text, last.note)
+                bars[-1] = TimelineBar(kind, last.start, max(last.end, made.end), text, last.note)
             elif last is None or (made.start, made.end) != (last.start, last.end):
                 bars.append(made)
     fills = [bar for bar in bars if bar.note.startswith("filled")]
@@ -260,11 +260,11 @@ def _turns(timeline: Timeline, slot: Slot) -> Iterator[Bar]:
         until = fills[at + 1].start if at + 1 < len(fills) else timeline.steps
         reads = [bar.end for bar in bars if bar.note.startswith("read") and fill.end <= bar.start < until]
         if reads and max(reads) > fill.end:
-            yield Bar("full", fill.end, max(reads), note="full")
+            yield TimelineBar("full", fill.end, max(reads), note="full")
     yield from bars
 
 
-def _bar(event: Event, slots: Sequence[Slot]) -> Bar:
+def _bar(event: Event, slots: Sequence[Slot]) -> TimelineBar:
     note = f"{event.op}: steps {event.start} to {event.end}"
     if event.barrier:
         note += f", {event.barrier}[{event.stage}] phase {event.phase}"
@@ -273,7 +273,7 @@ def _bar(event: Event, slots: Sequence[Slot]) -> Bar:
         name = f"{event.barrier}[{event.stage}]"
         words = (f"{name} phase {event.phase}", f"{name} {event.phase}", name)
         text = words if event.barrier else (event.op.replace("_", " "),)
-        return Bar("wait", event.start, event.end, text, note)
+        return TimelineBar("wait", event.start, event.end, text, note)
     touched = [slot.name for slot in slots for touch in event.touches if touch.overlaps(slot.touch)]
     names = " ".join(dict.fromkeys(touched))
     kind = event.kind
@@ -281,7 +281,7 @@ def _bar(event: Event, slots: Sequence[Slot]) -> Bar:
         kind = {"mma_async": "mma", "tma_store": "store"}.get(event.op, "load")
     stages = {name.partition("[")[2].rstrip("]") for name in touched} - {""}
     same = [f"stage {stage}" for stage in stages] + sorted(stages) if len(stages) == 1 else []
-    return Bar(kind, event.start, event.end, (names, *same) if names else (), note)
+    return TimelineBar(kind, event.start, event.end, (names, *same) if names else (), note)
 
 
 def _part(events: Sequence[Event]) -> str:
@@ -293,20 +293,20 @@ def _part(events: Sequence[Event]) -> str:
     return "" if bool(loads) == bool(multiplies) else " (loads)" if loads else " (multiplies)"
 
 
-def _cut(row: Row, first: int, last: int) -> Row:
+def _cut(row: TimelineRow, first: int, last: int) -> TimelineRow:
     bars = tuple(
-        Bar(bar.kind, max(bar.start, first), min(bar.end, last), bar.text, bar.note)
+        TimelineBar(bar.kind, max(bar.start, first), min(bar.end, last), bar.text, bar.note)
         for bar in row.bars
         if bar.end > first and bar.start < last
     )
-    return Row(row.name, bars, tuple(at for at in row.arrivals if first <= at <= last))
+    return TimelineRow(row.name, bars, tuple(at for at in row.arrivals if first <= at <= last))
 
 
 # ---------------------------------------------------------------- drawing
 
 
 def _picture(
-    title: str, about: Sequence[str], sections: Sequence[tuple[str, list[Row]]], first: int, last: int
+    title: str, about: Sequence[str], sections: Sequence[tuple[str, list[TimelineRow]]], first: int, last: int
 ) -> Picture:
     names = [row.name for _, rows in sections for row in rows] + [name for name, _ in sections]
     left = MARGIN + max(map(len, names), default=0) * TEXT * MONO_WIDTH + 10
@@ -337,14 +337,14 @@ def _scale(left: float, top: float, bottom: float, step: float, first: int, last
         yield Label(x, top - 9, str(at), TEXT, ink=FAINT)
 
 
-def _row(row: Row, left: float, y: float, step: float, first: int) -> Iterator[Mark]:
+def _row(row: TimelineRow, left: float, y: float, step: float, first: int) -> Iterator[Mark]:
     if row.name:
         yield Label(left - 8, y + ROW / 2, row.name, TEXT, "end")
     for bar in row.bars:
         x, wide = left + (bar.start - first) * step, (bar.end - bar.start) * step
         inset = 5 if bar.kind == "full" else 0
         edge = RULE if bar.kind in ("wait", "full") else LINE
-        yield Box(x, y + inset, wide, ROW - 2 * inset, COLOURS[bar.kind], edge, note=bar.note)
+        yield BoxMark(x, y + inset, wide, ROW - 2 * inset, COLOURS[bar.kind], edge, note=bar.note)
         text = next((text for text in bar.text if len(text) * SMALL * MONO_WIDTH <= wide - 6), "")
         if text:
             ink = FAINT if bar.kind == "wait" else "#1f2328"
@@ -354,7 +354,7 @@ def _row(row: Row, left: float, y: float, step: float, first: int) -> Iterator[M
         yield Line(x, y - 1, x, y + ROW + 1, ARRIVAL, 2.5)
 
 
-def _legend(sections: Sequence[tuple[str, list[Row]]]) -> list[Swatch]:
+def _legend(sections: Sequence[tuple[str, list[TimelineRow]]]) -> list[Swatch]:
     kinds = {bar.kind for _, rows in sections for row in rows for bar in row.bars}
     words = {
         "load": "load",
@@ -373,24 +373,26 @@ def _legend(sections: Sequence[tuple[str, list[Row]]]) -> list[Swatch]:
     return legend
 
 
-def _table(sections: Sequence[tuple[str, list[Row]]], first: int, last: int) -> Iterator[tuple[Span, ...]]:
+def _table(
+    sections: Sequence[tuple[str, list[TimelineRow]]], first: int, last: int
+) -> Iterator[tuple[TextSpan, ...]]:
     """A letter per step."""
     names = max((len(row.name) for _, rows in sections for row in rows), default=0)
     used = set()
     for section, rows in sections:
-        yield (Span(f"{section}:"),)
+        yield (TextSpan(f"{section}:"),)
         for row in rows:
             steps = [" "] * (last - first)
             for bar in row.bars:
                 used.add(bar.kind)
                 steps[bar.start - first : bar.end - first] = LETTERS[bar.kind] * (bar.end - bar.start)
             kinds = {letter: kind for kind, letter in LETTERS.items()}
-            spans = [Span(f"{row.name:>{names}} |")]
+            spans = [TextSpan(f"{row.name:>{names}} |")]
             for letter, same in itertools.groupby(steps):
                 fill = COLOURS[kinds[letter]] if letter in kinds else None
-                spans.append(Span("".join(same), fill))
-            yield (*spans, Span("|"))
+                spans.append(TextSpan("".join(same), fill))
+            yield (*spans, TextSpan("|"))
     yield ()
     words = {"load": "load", "mma": "multiply", "store": "store", "copy": "copy", "arithmetic": "arithmetic"}
     words |= {"wait": "wait", "full": "full, to be read"}
-    yield (Span(", ".join(f"{LETTERS[kind]} {text}" for kind, text in words.items() if kind in used)),)
+    yield (TextSpan(", ".join(f"{LETTERS[kind]} {text}" for kind, text in words.items() if kind in used)),)

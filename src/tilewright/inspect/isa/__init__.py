@@ -7,7 +7,7 @@ says that it takes.  `Gates` states what a kernel must keep to; `broken` says wh
     made = kernel.compile(*arrays, target="hip", arch="gfx1151")
     isa = read_isa(made.assembly)
     isa.main.mix                           # how many instructions there are of each kind
-    isa.main.widths(Kind.SHARED_LOAD)      # loads of shared memory, by bytes of one lane
+    isa.main.widths(IsaKind.SHARED_LOAD)      # loads of shared memory, by bytes of one lane
     isa.main.matrix_per_load               # matrix instructions for each load of global memory
     isa.main.flushes_per_barrier           # instructions that invalidate caches, for each barrier
     isa.resources, isa.limits              # registers, spills, shared memory; warps that each leaves room for
@@ -22,14 +22,14 @@ of shared memory met in banks when the listing was executed (`execute_listing`, 
     print(found)
     found.sources[line].tensors            # the arrays that the instruction of a line of the listing moves
     found.conflicts[line].factor           # passes over the banks for each that is needed
-    found.met(Kind.SHARED_STORE)           # of all stores of the main loop together
+    found.met(IsaKind.SHARED_STORE)           # of all stores of the main loop together
 """
 
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
-from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop
+from tilewright.inspect.isa.instructions import Body, IsaKind, IsaLine, ListingLoop
 from tilewright.inspect.isa.making import isa_report, report_of
 from tilewright.inspect.isa.reading import Breach, Gates, Isa, broken, read_isa
-from tilewright.inspect.isa.report import IsaReport, Source, page, sources
+from tilewright.inspect.isa.report import InstructionSource, IsaReport, page, sources
 
 __all__ = [
     "BankCounter",
@@ -37,12 +37,12 @@ __all__ = [
     "Breach",
     "Conflicts",
     "Gates",
+    "InstructionSource",
     "Isa",
+    "IsaKind",
     "IsaLine",
     "IsaReport",
-    "Kind",
-    "Loop",
-    "Source",
+    "ListingLoop",
     "broken",
     "execute_listing",
     "isa_report",

@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from tilewright.arch import Arch, Rates
 from tilewright.errors import LaunchError
 from tilewright.inspect.isa.execution import Conflicts
-from tilewright.inspect.isa.instructions import IsaLine, Kind
+from tilewright.inspect.isa.instructions import IsaKind, IsaLine
 from tilewright.inspect.isa.reading import Isa
 
 MATRIX_CORES = "mfma"
 """The feature of machines whose matrix instructions run at the same time as vector instructions."""
 
-IN_LDS = (Kind.SHARED_LOAD, Kind.SHARED_STORE)
+IN_LDS = (IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def cost_of(isa: Isa, turn: Turn, conflicts: Mapping[int, Conflicts] | None = No
         raise LaunchError(f"no rate of {turn.multiplied} is known for {arch.name}; known: {known}")
     m, n, k = turn.tile
     matrix = 2 * m * n * k / arch.rates.tensor_flops[turn.multiplied]
-    products = isa.main.mix[Kind.MATRIX]
+    products = isa.main.mix[IsaKind.MATRIX]
     phases = tuple(
         _phase(lines, arch, arch.rates, turn, matrix / products, conflicts or {})
         for lines in _between_barriers(isa.main.turn)
@@ -167,7 +167,7 @@ def _between_barriers(lines: Iterable[IsaLine]) -> list[list[IsaLine]]:
     parts: list[list[IsaLine]] = [[]]
     for line in lines:
         parts[-1].append(line)
-        if line.kind is Kind.BARRIER:
+        if line.kind is IsaKind.BARRIER:
             parts.append([])
     if len(parts) > 1:
         parts[0] = parts.pop() + parts[0]
@@ -192,14 +192,14 @@ def _phase(
         product: clocks of one matrix instruction of all warps.
         conflicts: how accesses met in banks.
     """
-    count = {kind: sum(line.kind is kind for line in lines) for kind in (Kind.MATRIX, Kind.VECTOR)}
+    count = {kind: sum(line.kind is kind for line in lines) for kind in (IsaKind.MATRIX, IsaKind.VECTOR)}
     each = arch.vector_clocks * turn.warps / arch.simds
     other = len(lines) - sum(count.values())
     line_bytes = arch.banks * arch.bank_bytes
     passes = sum(_passes(line, arch, conflicts) for line in lines if line.kind in IN_LDS)
     return Phase(
-        matrix=count[Kind.MATRIX] * product,
-        vector=count[Kind.VECTOR] * each,
+        matrix=count[IsaKind.MATRIX] * product,
+        vector=count[IsaKind.VECTOR] * each,
         other=other * each,
         shared=passes * turn.warps * line_bytes / rates.shared_bytes,
         beside=MATRIX_CORES in arch.features,

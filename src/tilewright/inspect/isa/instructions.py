@@ -12,7 +12,7 @@ from tilewright.amdgcn import Instruction
 from tilewright.amdgcn.memory import access_of
 
 
-class Kind(Enum):
+class IsaKind(Enum):
     """What an instruction is there for; the value is what a report calls it."""
 
     MATRIX = "matrix"
@@ -55,7 +55,7 @@ class IsaLine:
     line: int
     text: str
     mnemonic: str
-    kind: Kind
+    kind: IsaKind
     bytes: int = 0
     accesses: int = 0
     jumps: str = ""
@@ -63,25 +63,25 @@ class IsaLine:
 
 
 _KINDS = (
-    (r"v_(mfma|wmma|smfmac|swmmac)_", Kind.MATRIX),
-    (r"v_(read|write)lane_", Kind.LANE),
-    (r"v_", Kind.VECTOR),
-    (r"buffer_(gl\d_)?inv|buffer_wb|global_(inv|wb)|s_\w*cache\w*_inv|s_gl1_inv", Kind.FLUSH),
-    (r"s_barrier(_wait)?$", Kind.BARRIER),
-    (r"s_wait", Kind.WAIT),
-    (r"s_(branch|cbranch|setpc|swappc|call|endpgm)", Kind.BRANCH),
-    (r"s_(buffer_)?load_", Kind.CONSTANT_LOAD),
-    (r"s_(delay_alu|nop|clause|setprio|sleep|code_end|sched_|set_inst_prefetch|inst_prefetch)", Kind.HINT),
-    (r"s_", Kind.SCALAR),
-    (r"(global|buffer)_load_(async_)?(to_)?lds_", Kind.TO_SHARED),
-    (r"(global|flat|buffer)_atomic_", Kind.GLOBAL_ATOMIC),
-    (r"(global|flat|buffer)_load_", Kind.GLOBAL_LOAD),
-    (r"(global|flat|buffer)_store_", Kind.GLOBAL_STORE),
-    (r"scratch_", Kind.STACK),
-    (r"ds_(bpermute|permute|swizzle)_", Kind.EXCHANGE),
-    (r"ds_(read|load)", Kind.SHARED_LOAD),
-    (r"ds_(write|store)", Kind.SHARED_STORE),
-    (r"ds_", Kind.SHARED_ATOMIC),
+    (r"v_(mfma|wmma|smfmac|swmmac)_", IsaKind.MATRIX),
+    (r"v_(read|write)lane_", IsaKind.LANE),
+    (r"v_", IsaKind.VECTOR),
+    (r"buffer_(gl\d_)?inv|buffer_wb|global_(inv|wb)|s_\w*cache\w*_inv|s_gl1_inv", IsaKind.FLUSH),
+    (r"s_barrier(_wait)?$", IsaKind.BARRIER),
+    (r"s_wait", IsaKind.WAIT),
+    (r"s_(branch|cbranch|setpc|swappc|call|endpgm)", IsaKind.BRANCH),
+    (r"s_(buffer_)?load_", IsaKind.CONSTANT_LOAD),
+    (r"s_(delay_alu|nop|clause|setprio|sleep|code_end|sched_|set_inst_prefetch|inst_prefetch)", IsaKind.HINT),
+    (r"s_", IsaKind.SCALAR),
+    (r"(global|buffer)_load_(async_)?(to_)?lds_", IsaKind.TO_SHARED),
+    (r"(global|flat|buffer)_atomic_", IsaKind.GLOBAL_ATOMIC),
+    (r"(global|flat|buffer)_load_", IsaKind.GLOBAL_LOAD),
+    (r"(global|flat|buffer)_store_", IsaKind.GLOBAL_STORE),
+    (r"scratch_", IsaKind.STACK),
+    (r"ds_(bpermute|permute|swizzle)_", IsaKind.EXCHANGE),
+    (r"ds_(read|load)", IsaKind.SHARED_LOAD),
+    (r"ds_(write|store)", IsaKind.SHARED_STORE),
+    (r"ds_", IsaKind.SHARED_ATOMIC),
 )  # fmt: skip
 _MATCHES = tuple((re.compile(pattern), kind) for pattern, kind in _KINDS)
 _WIDTH = re.compile(
@@ -101,12 +101,12 @@ def amd_line(instruction: Instruction) -> IsaLine:
         ('shared load', 8, 2)
     """
     name = instruction.mnemonic
-    kind = next((kind for match, kind in _MATCHES if match.match(name)), Kind.OTHER)
+    kind = next((kind for match, kind in _MATCHES if match.match(name)), IsaKind.OTHER)
     size = accesses = 0
     if (found := _WIDTH.match(name)) and (access := access_of(found["form"])):
         size, accesses = access.size, 2 if found["two"] else 1
     jumps = ""
-    if kind is Kind.BRANCH and instruction.operands and "branch" in name:
+    if kind is IsaKind.BRANCH and instruction.operands and "branch" in name:
         jumps = instruction.operands[0].text
     return IsaLine(
         *(instruction.line, instruction.text, name, kind, size, accesses, jumps),
@@ -128,7 +128,7 @@ class Body:
     lines: tuple[IsaLine, ...]
 
     @property
-    def mix(self) -> Counter[Kind]:
+    def mix(self) -> Counter[IsaKind]:
         """How many there are of each kind."""
         return Counter(line.kind for line in self.lines)
 
@@ -137,11 +137,11 @@ class Body:
         """How often each instruction stands there."""
         return Counter(line.mnemonic for line in self.lines)
 
-    def of(self, *kinds: Kind) -> tuple[IsaLine, ...]:
+    def of(self, *kinds: IsaKind) -> tuple[IsaLine, ...]:
         """Those of some kinds."""
         return tuple(line for line in self.lines if line.kind in kinds)
 
-    def widths(self, *kinds: Kind) -> Counter[int]:
+    def widths(self, *kinds: IsaKind) -> Counter[int]:
         """How many accesses of each width there are: by bytes of one lane, an instruction with two as two."""
         found: Counter[int] = Counter()
         for line in self.of(*kinds):
@@ -151,18 +151,18 @@ class Body:
     @property
     def matrix_per_load(self) -> float:
         """Matrix instructions for each load of global memory; infinite where there are none."""
-        loads = len(self.of(Kind.GLOBAL_LOAD, Kind.TO_SHARED))
-        return _per(len(self.of(Kind.MATRIX)), loads)
+        loads = len(self.of(IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED))
+        return _per(len(self.of(IsaKind.MATRIX)), loads)
 
     @property
     def matrix_per_shared_load(self) -> float:
         """Matrix instructions for each load of shared memory; infinite where there are none."""
-        return _per(len(self.of(Kind.MATRIX)), len(self.of(Kind.SHARED_LOAD)))
+        return _per(len(self.of(IsaKind.MATRIX)), len(self.of(IsaKind.SHARED_LOAD)))
 
     @property
     def flushes_per_barrier(self) -> float:
         """Instructions that invalidate caches or write them back, for each barrier; infinite without one."""
-        return _per(len(self.of(Kind.FLUSH)), len(self.of(Kind.BARRIER)))
+        return _per(len(self.of(IsaKind.FLUSH)), len(self.of(IsaKind.BARRIER)))
 
 
 def _per(count: int, of: int) -> float:
@@ -170,7 +170,7 @@ def _per(count: int, of: int) -> float:
 
 
 @dataclass(frozen=True)
-class Loop(Body):
+class ListingLoop(Body):
     """A loop: what may be executed again once its header was.
 
     Args:
@@ -193,7 +193,7 @@ class Loop(Body):
         return (*self.lines[at:], *self.lines[:at])
 
 
-def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[Loop, ...]:
+def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[ListingLoop, ...]:
     """The natural loops of a program, those that begin first before others.
 
     An edge back to an instruction that all ways there lead through makes one; edges back to the same
@@ -204,7 +204,7 @@ def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[Loo
         labels: by its name, which instruction follows a label.
 
     Example:
-        >>> step, back = (IsaLine(n, "", "", Kind.VECTOR, jumps=at) for n, at in enumerate(["", "again"]))
+        >>> step, back = (IsaLine(n, "", "", IsaKind.VECTOR, jumps=at) for n, at in enumerate(["", "again"]))
         >>> found = find_loops([step, step, back], {"again": 1})
         >>> [(loop.label, len(loop.lines), loop.depth) for loop in found]
         [('again', 2, 1)]
@@ -220,7 +220,7 @@ def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[Loo
         label = names.get(blocks.starts[header], "")
         of = "" if around is None else names.get(blocks.starts[around], "")
         first = lines[blocks.starts[header]].line
-        found.append(Loop(tuple(blocks.lines(own)), label, first, len(outer) + 1, of))
+        found.append(ListingLoop(tuple(blocks.lines(own)), label, first, len(outer) + 1, of))
     return tuple(found)
 
 

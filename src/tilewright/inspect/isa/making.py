@@ -10,9 +10,9 @@ from tilewright.amdgcn import ListingError
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
 from tilewright.inspect.isa.execution import BankCounter, Conflicts, execute_listing
-from tilewright.inspect.isa.instructions import IsaLine, Kind
+from tilewright.inspect.isa.instructions import IsaKind, IsaLine
 from tilewright.inspect.isa.reading import Isa, isa_of, read_isa
-from tilewright.inspect.isa.report import IsaReport, Source, compiled_lines, sources
+from tilewright.inspect.isa.report import InstructionSource, IsaReport, compiled_lines, sources
 from tilewright.inspect.subject import Subject
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.copies import is_by_threads
@@ -35,23 +35,23 @@ _FILE = re.compile(r'^\s*//## File ".*", line (\d+)(?: inlined at ".*", line (\d
 _TARGET = re.compile(r"`\((\.L\w+)\)")
 
 _KINDS = (
-    (r"(HGMMA|IGMMA|QGMMA|BGMMA|HMMA|IMMA|QMMA|DMMA|BMMA|UTC\w*MMA)$", Kind.MATRIX),
-    (r"(LDGSTS|UTMALDG|UBLKCP)$", Kind.TO_SHARED),
-    (r"(LDG|LD)$", Kind.GLOBAL_LOAD),
-    (r"(STG|ST|UTMASTG)$", Kind.GLOBAL_STORE),
-    (r"(RED|REDG|ATOM|ATOMG|UTMAREDG)$", Kind.GLOBAL_ATOMIC),
-    (r"(LDS|LDSM)$", Kind.SHARED_LOAD),
-    (r"(STS|STSM)$", Kind.SHARED_STORE),
-    (r"(ATOMS|SYNCS)$", Kind.SHARED_ATOMIC),
-    (r"(LDL|STL)$", Kind.STACK),
-    (r"(SHFL|MOVM)$", Kind.EXCHANGE),
-    (r"(LDC|ULDC|LDCU)$", Kind.CONSTANT_LOAD),
-    (r"(BAR|UCGABAR_WAIT)$", Kind.BARRIER),
-    (r"CCTL", Kind.FLUSH),
-    (r"(WARPGROUP|DEPBAR|LDGDEPBAR|MEMBAR|FENCE|ERRBAR|ARRIVES|UTMACMDFLUSH)$", Kind.WAIT),
-    (r"(BRA|BRX|BRXU|JMP|CALL|RET|EXIT|BSSY|BSYNC|BREAK|WARPSYNC)$", Kind.BRANCH),
-    (r"(NOP|USETMAXREG|NANOSLEEP)$", Kind.HINT),
-    (r"(U[A-Z]|R2UR|S2UR|VOTEU)", Kind.SCALAR),
+    (r"(HGMMA|IGMMA|QGMMA|BGMMA|HMMA|IMMA|QMMA|DMMA|BMMA|UTC\w*MMA)$", IsaKind.MATRIX),
+    (r"(LDGSTS|UTMALDG|UBLKCP)$", IsaKind.TO_SHARED),
+    (r"(LDG|LD)$", IsaKind.GLOBAL_LOAD),
+    (r"(STG|ST|UTMASTG)$", IsaKind.GLOBAL_STORE),
+    (r"(RED|REDG|ATOM|ATOMG|UTMAREDG)$", IsaKind.GLOBAL_ATOMIC),
+    (r"(LDS|LDSM)$", IsaKind.SHARED_LOAD),
+    (r"(STS|STSM)$", IsaKind.SHARED_STORE),
+    (r"(ATOMS|SYNCS)$", IsaKind.SHARED_ATOMIC),
+    (r"(LDL|STL)$", IsaKind.STACK),
+    (r"(SHFL|MOVM)$", IsaKind.EXCHANGE),
+    (r"(LDC|ULDC|LDCU)$", IsaKind.CONSTANT_LOAD),
+    (r"(BAR|UCGABAR_WAIT)$", IsaKind.BARRIER),
+    (r"CCTL", IsaKind.FLUSH),
+    (r"(WARPGROUP|DEPBAR|LDGDEPBAR|MEMBAR|FENCE|ERRBAR|ARRIVES|UTMACMDFLUSH)$", IsaKind.WAIT),
+    (r"(BRA|BRX|BRXU|JMP|CALL|RET|EXIT|BSSY|BSYNC|BREAK|WARPSYNC)$", IsaKind.BRANCH),
+    (r"(NOP|USETMAXREG|NANOSLEEP)$", IsaKind.HINT),
+    (r"(U[A-Z]|R2UR|S2UR|VOTEU)", IsaKind.SCALAR),
 )
 _MATCHES = tuple((re.compile(pattern), kind) for pattern, kind in _KINDS)
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
@@ -105,25 +105,25 @@ def read_sass(
 def _line(number: int, predicate: str | None, mnemonic: str, rest: str) -> IsaLine:
     base, *suffixes = mnemonic.split(".")
     # What the predicate that never holds guards is never executed.
-    kind = Kind.HINT if predicate == "!PT" else _kind(base, suffixes)
+    kind = IsaKind.HINT if predicate == "!PT" else _kind(base, suffixes)
     size = accesses = 0
-    if kind is Kind.HINT:
+    if kind is IsaKind.HINT:
         pass
     elif base in _MATRICES:
         size, accesses = 4 * int(suffixes[-1] if suffixes[-1].isdigit() else 1), 1
     elif base in _ACCESSES:
         size, accesses = next((_WIDTHS[word] for word in suffixes if word in _WIDTHS), 4), 1
-    jumps = kind is Kind.BRANCH and base not in ("BSSY", "BSYNC") and mnemonic != _ONCE_MORE
+    jumps = kind is IsaKind.BRANCH and base not in ("BSSY", "BSYNC") and mnemonic != _ONCE_MORE
     jump = _TARGET.search(rest) if jumps else None
     falls = base not in _ENDS or predicate is not None or ".ANY" in mnemonic or ".DIV" in mnemonic
     text = f"{f'@{predicate} ' if predicate else ''}{mnemonic} {rest}".strip()
     return IsaLine(number, text, mnemonic, kind, size, accesses, jump[1] if jump else "", falls)
 
 
-def _kind(base: str, suffixes: list[str]) -> Kind:
+def _kind(base: str, suffixes: list[str]) -> IsaKind:
     if base == "SYNCS" and "PHASECHK" in suffixes:
-        return Kind.WAIT
-    return next((kind for match, kind in _MATCHES if match.match(base)), Kind.VECTOR)
+        return IsaKind.WAIT
+    return next((kind for match, kind in _MATCHES if match.match(base)), IsaKind.VECTOR)
 
 
 # ---------------------------------------------------------------- the report of a kernel
@@ -132,7 +132,7 @@ def _kind(base: str, suffixes: list[str]) -> Kind:
 FEW = 128
 """The largest extent of the arrays on which a listing is executed."""
 
-_SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.TO_SHARED)
+_SHARED = (IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE, IsaKind.TO_SHARED)
 
 
 def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaReport:
@@ -187,7 +187,7 @@ def report_of(
     return IsaReport(title, isa, known, conflicts, counted, notes)
 
 
-def _reader(target: str) -> _Reader:
+def _reader(target: str) -> _SassReader:
     """How the machine code of a target is read.
 
     Raises:
@@ -202,7 +202,7 @@ def _reader(target: str) -> _Reader:
     return _READERS[target]()
 
 
-class _Reader(Protocol):
+class _SassReader(Protocol):
     """How the machine code of a target is read; what is to be said of where it seems to come from."""
 
     notes: ClassVar[tuple[str, ...]]
@@ -247,10 +247,12 @@ class _Cuda:
         return read_sass(text, CUDA.architecture(made.arch), made.resources, made.kernel.threads)
 
 
-_READERS: Mapping[str, Callable[[], _Reader]] = {HIP.name: _Hip, CUDA.name: _Cuda}
+_READERS: Mapping[str, Callable[[], _SassReader]] = {HIP.name: _Hip, CUDA.name: _Cuda}
 
 
-def _sources(made: Executable, isa: Isa, read: _Reader) -> tuple[dict[int, Source], tuple[str, ...]]:
+def _sources(
+    made: Executable, isa: Isa, read: _SassReader
+) -> tuple[dict[int, InstructionSource], tuple[str, ...]]:
     """Where instructions come from, as the same compiler says with the same instructions."""
     assert made.listing is not None
     again, lines = read.with_lines(made)
@@ -261,7 +263,7 @@ def _sources(made: Executable, isa: Isa, read: _Reader) -> tuple[dict[int, Sourc
     return of_products(isa, found), read.notes
 
 
-def of_products(isa: Isa, found: Mapping[int, Source]) -> dict[int, Source]:
+def of_products(isa: Isa, found: Mapping[int, InstructionSource]) -> dict[int, InstructionSource]:
     """The same where matrix instructions come from products, whatever else an assembler says of some.
 
     NVIDIA's gives several `wgmma` of one product one row of its table of lines.  One of them that stands
@@ -276,7 +278,7 @@ def of_products(isa: Isa, found: Mapping[int, Source]) -> dict[int, Source]:
         source = found.get(line.line)
         if source is not None and isinstance(source.op, Mma | MmaAsync):
             last = source
-        elif line.kind is Kind.MATRIX and last is not None:
+        elif line.kind is IsaKind.MATRIX and last is not None:
             mended[line.line] = last
     return mended
 
@@ -297,7 +299,7 @@ def _counted(
     return counter.lines, f"counted while the listing was executed on {shapes}"
 
 
-def predicted(isa: Isa, known: Mapping[int, Source]) -> dict[int, Conflicts]:
+def predicted(isa: Isa, known: Mapping[int, InstructionSource]) -> dict[int, Conflicts]:
     """What is predicted, from layouts, of the copies that instructions belong to, by the line of the listing.
 
     Args:
@@ -305,13 +307,13 @@ def predicted(isa: Isa, known: Mapping[int, Source]) -> dict[int, Conflicts]:
         known: where instructions come from, by the line of the listing.
     """
     found = {}
-    for line in isa.whole.of(*_SHARED, Kind.MATRIX):
+    for line in isa.whole.of(*_SHARED, IsaKind.MATRIX):
         op = known[line.line].op if line.line in known else None
-        if isinstance(op, MmaAsync) and line.kind is Kind.MATRIX:
+        if isinstance(op, MmaAsync) and line.kind is IsaKind.MATRIX:
             asked = sum((asked_by_descriptor(one) for one in (op.a, op.b) if one.is_tensor), Requests())
             found[line.line] = Conflicts(asked.instructions, asked.passes, asked.fewest)
         elif isinstance(op, Copy) and is_by_threads(op):
-            value = op.source if line.kind is Kind.SHARED_LOAD else op.target
+            value = op.source if line.kind is IsaKind.SHARED_LOAD else op.target
             if in_shared(value):
                 asked = requests(op, value)
                 found[line.line] = Conflicts(asked.instructions, asked.passes, asked.fewest)

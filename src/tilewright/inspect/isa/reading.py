@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from tilewright.amdgcn import ListingError, read_listing
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError
-from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop, amd_line, find_loops
+from tilewright.inspect.isa.instructions import Body, IsaKind, IsaLine, ListingLoop, amd_line, find_loops
 from tilewright.runtime.hip import resources_in, threads_in
 from tilewright.targets.amd import limits
 from tilewright.targets.target import HIP
 
-LOADS = (Kind.TO_SHARED, Kind.GLOBAL_LOAD)
+LOADS = (IsaKind.TO_SHARED, IsaKind.GLOBAL_LOAD)
 """What brings operands from global memory."""
 
 
@@ -36,21 +36,21 @@ class Isa:
     arch: Arch
     kernel: str
     whole: Body
-    loops: tuple[Loop, ...]
+    loops: tuple[ListingLoop, ...]
     resources: Mapping[str, int]
     limits: Mapping[str, int]
     labels: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def main(self) -> Loop:
+    def main(self) -> ListingLoop:
         """The loop with the most matrix instructions, without the loops in it.
 
         Raises:
             LaunchError: no loop has any.
         """
-        best = max(self.loops, key=lambda loop: loop.mix[Kind.MATRIX], default=None)
-        if best is None or not best.mix[Kind.MATRIX]:
-            matrix = self.whole.mix[Kind.MATRIX]
+        best = max(self.loops, key=lambda loop: loop.mix[IsaKind.MATRIX], default=None)
+        if best is None or not best.mix[IsaKind.MATRIX]:
+            matrix = self.whole.mix[IsaKind.MATRIX]
             raise LaunchError(
                 f"{self.kernel} for {self.arch.name} has no main loop: {matrix} matrix instructions, none of "
                 f"them in one of its {len(self.loops)} loops; nearest: a product of f16 or bf16, along a K "
@@ -59,7 +59,7 @@ class Isa:
         return best
 
     @property
-    def loading(self) -> Loop | None:
+    def loading(self) -> ListingLoop | None:
         """The loop in which another role of the block loads what the main loop multiplies, if one does."""
         if self.main.of(*LOADS):
             return None
@@ -207,22 +207,22 @@ _LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
 
 def _matrix(isa: Isa, gates: Gates) -> Iterator[Breach]:
     if (found := isa.main.matrix_per_load) < gates.matrix_per_load:
-        matrix = isa.main.of(Kind.MATRIX, Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+        matrix = isa.main.of(IsaKind.MATRIX, IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)
         yield Breach("matrix_per_load", found, gates.matrix_per_load, _counted(matrix))
 
 
 def _loads(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    loads = isa.main.of(Kind.GLOBAL_LOAD, Kind.TO_SHARED)
+    loads = isa.main.of(IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)
     if gates.loads is not None and len(loads) != gates.loads:
         yield Breach("loads", len(loads), gates.loads, _counted(loads))
 
 
 def _widths(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    to_global = (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.TO_SHARED)
+    to_global = (IsaKind.GLOBAL_LOAD, IsaKind.GLOBAL_STORE, IsaKind.TO_SHARED)
     for name, limit, kinds in (
         ("global_bytes", gates.global_bytes, to_global),
-        ("shared_load_bytes", gates.shared_load_bytes, (Kind.SHARED_LOAD,)),
-        ("shared_store_bytes", gates.shared_store_bytes, (Kind.SHARED_STORE,)),
+        ("shared_load_bytes", gates.shared_load_bytes, (IsaKind.SHARED_LOAD,)),
+        ("shared_store_bytes", gates.shared_store_bytes, (IsaKind.SHARED_STORE,)),
     ):
         narrow = [line for line in isa.main.of(*kinds) if line.bytes < limit]
         if narrow:
@@ -230,7 +230,7 @@ def _widths(isa: Isa, gates: Gates) -> Iterator[Breach]:
 
 
 def _spills(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    kept = isa.main.of(Kind.STACK, Kind.LANE)
+    kept = isa.main.of(IsaKind.STACK, IsaKind.LANE)
     registers = isa.resources.get("spilled_registers", 0)
     words = sum(isa.resources.get(name, 0) for name in ("stack_bytes", "spill_store_bytes")) // 4
     if (found := max(registers, words, len(kept))) > gates.spills:
@@ -238,7 +238,7 @@ def _spills(isa: Isa, gates: Gates) -> Iterator[Breach]:
 
 
 def _barriers(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    barriers, flushes = isa.main.of(Kind.BARRIER), isa.main.of(Kind.FLUSH)
+    barriers, flushes = isa.main.of(IsaKind.BARRIER), isa.main.of(IsaKind.FLUSH)
     if len(barriers) > gates.barriers:
         yield Breach("barriers", len(barriers), gates.barriers, _counted(barriers))
     if (found := isa.main.flushes_per_barrier) > gates.flushes_per_barrier:
@@ -247,11 +247,11 @@ def _barriers(isa: Isa, gates: Gates) -> Iterator[Breach]:
 
 def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
     turn = isa.main.turn
-    last = max(at for at, line in enumerate(turn) if line.kind is Kind.MATRIX)
+    last = max(at for at, line in enumerate(turn) if line.kind is IsaKind.MATRIX)
     loads, waits = 0, []
     for line in turn[:last]:
-        loads += line.kind in (Kind.GLOBAL_LOAD, Kind.TO_SHARED)
-        if (found := _LEFT.search(line.text)) and line.kind is Kind.WAIT and int(found[1], 0) < loads:
+        loads += line.kind in (IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)
+        if (found := _LEFT.search(line.text)) and line.kind is IsaKind.WAIT and int(found[1], 0) < loads:
             waits.append(line)
     if len(waits) > gates.waits_for_loads:
         yield Breach("waits_for_loads", len(waits), gates.waits_for_loads, _counted(waits))
@@ -259,8 +259,8 @@ def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
 
 def _order(isa: Isa, gates: Gates) -> Iterator[Breach]:
     turn = isa.main.turn
-    first = next(at for at, line in enumerate(turn) if line.kind is Kind.MATRIX)
-    late = [line for line in turn[first:] if line.kind in (Kind.GLOBAL_LOAD, Kind.TO_SHARED)]
+    first = next(at for at, line in enumerate(turn) if line.kind is IsaKind.MATRIX)
+    late = [line for line in turn[first:] if line.kind in (IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)]
     if len(late) > gates.loads_behind_matrix:
         yield Breach("loads_behind_matrix", len(late), gates.loads_behind_matrix, _counted(late))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from tilewright.inspect.isa.execution import Conflicts
-from tilewright.inspect.isa.instructions import Body, IsaLine, Kind, Loop
+from tilewright.inspect.isa.instructions import Body, IsaKind, IsaLine, ListingLoop
 from tilewright.inspect.isa.reading import LOADS, Isa
 from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
@@ -27,7 +27,7 @@ _PLACE = re.compile(r":(\d+):\d+")
 
 
 @dataclass(frozen=True)
-class Source:
+class InstructionSource:
     """Where an instruction comes from.
 
     Args:
@@ -45,7 +45,7 @@ class Source:
     place: str
 
 
-def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, Source]:
+def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, InstructionSource]:
     """Where instructions come from, for those of which it is known.
 
     Args:
@@ -57,14 +57,14 @@ def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, Source]
     first: dict[int, int] = {}
     for line, of in sorted(listing.lines.items()):
         first.setdefault(id(of), line)
-    known: dict[int, Source] = {}
+    known: dict[int, InstructionSource] = {}
     found = {}
     for name, line in lines.items():
         if (op := listing.lines.get(line)) is None:
             continue
         if line not in known:
             begins = text[first[id(op)] - 1].strip()
-            known[line] = Source(line, op, _arrays(op, held, names), _says(op, begins), _place(op))
+            known[line] = InstructionSource(line, op, _arrays(op, held, names), _says(op, begins), _place(op))
         found[name] = known[line]
     return found
 
@@ -139,8 +139,8 @@ def _place(op: Op) -> str:
 
 
 MEMORY = (
-    *(Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.TO_SHARED),
-    *(Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.STACK),
+    *(IsaKind.GLOBAL_LOAD, IsaKind.GLOBAL_STORE, IsaKind.TO_SHARED),
+    *(IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE, IsaKind.STACK),
 )
 """Kinds of instructions whose widths are told."""
 
@@ -164,7 +164,7 @@ class IsaReport:
 
     title: str
     isa: Isa
-    sources: Mapping[int, Source] = field(default_factory=dict)
+    sources: Mapping[int, InstructionSource] = field(default_factory=dict)
     conflicts: Mapping[int, Conflicts] = field(default_factory=dict)
     counted: str = ""
     notes: tuple[str, ...] = ()
@@ -184,17 +184,17 @@ class IsaReport:
         }
         return {name: rows for name, rows in tables.items() if rows}
 
-    def loops(self) -> dict[str, Loop]:
+    def loops(self) -> dict[str, ListingLoop]:
         """What is shown instruction by instruction: the main loop, and that of a role which loads for it."""
         loading = self.isa.loading
         return {MAIN: self.isa.main} | ({LOADING: loading} if loading else {})
 
-    def met(self, *kinds: Kind) -> Conflicts:
+    def met(self, *kinds: IsaKind) -> Conflicts:
         """How the accesses of instructions of some kinds in the main loop met in banks, all together."""
         lines = [line.line for line in self.isa.main.of(*kinds)]
         return sum((self.conflicts[line] for line in lines if line in self.conflicts), Conflicts())
 
-    def rows(self, loop: Loop | None = None) -> Iterator[tuple[IsaLine, str, tuple[str, ...]]]:
+    def rows(self, loop: ListingLoop | None = None) -> Iterator[tuple[IsaLine, str, tuple[str, ...]]]:
         """A loop from where a turn begins: instruction, label before it, a cell for each column.
 
         Args:
@@ -220,7 +220,7 @@ class IsaReport:
         """How bank conflicts are known, and notes."""
         return [f"bank conflicts: {self.counted}"] * bool(self.counted) + [f"note: {n}" for n in self.notes]
 
-    def _listing(self, loop: Loop) -> Iterator[str]:
+    def _listing(self, loop: ListingLoop) -> Iterator[str]:
         found = list(self.rows(loop))
         cells = [COLUMNS, *(_without_tabs(row) for _, _, row in found)]
         text, *rows = _aligned(cells, most=64)
@@ -259,7 +259,7 @@ def _accesses(body: Body, conflicts: Mapping[int, Conflicts]) -> Iterator[tuple[
             met = sum((conflicts[line] for line in lines if line in conflicts), Conflicts())
             if size:
                 yield kind.value, f"{count} of {size} bytes", _met(met)
-    matrix = [line.line for line in body.of(Kind.MATRIX) if line.line in conflicts]
+    matrix = [line.line for line in body.of(IsaKind.MATRIX) if line.line in conflicts]
     if matrix:
         met = sum((conflicts[line] for line in matrix), Conflicts())
         yield "operands of matrix instructions", "rows of 16 bytes of shared memory", _met(met)
@@ -269,7 +269,7 @@ def _met(met: Conflicts) -> str:
     return f"{met.factor:.2f} passes over the banks for each that is needed" if met.fewest else ""
 
 
-def _boxes(body: Body, known: Mapping[int, Source]) -> Iterator[tuple[str, ...]]:
+def _boxes(body: Body, known: Mapping[int, InstructionSource]) -> Iterator[tuple[str, ...]]:
     """What bulk copies move, of which an instruction says nothing: the bytes of their tiles."""
     for kind in MEMORY:
         found: Counter[tuple[str, str]] = Counter()
@@ -286,7 +286,7 @@ def _boxes(body: Body, known: Mapping[int, Source]) -> Iterator[tuple[str, ...]]
 def _ratios(body: Body) -> Iterator[tuple[str, ...]]:
     if body.of(*LOADS):
         yield "matrix instructions for each global load", f"{body.matrix_per_load:.3g}"
-    if body.of(Kind.SHARED_LOAD):
+    if body.of(IsaKind.SHARED_LOAD):
         yield "matrix instructions for each shared load", f"{body.matrix_per_shared_load:.3g}"
     yield "cache invalidations for each barrier", f"{body.flushes_per_barrier:.3g}"
 
@@ -306,17 +306,17 @@ def _resources(isa: Isa) -> Iterator[tuple[str, ...]]:
 
 
 _COLOURS = {
-    Kind.MATRIX: "#d3f9d8",
-    Kind.GLOBAL_LOAD: "#d0ebff",
-    Kind.TO_SHARED: "#d0ebff",
-    Kind.GLOBAL_STORE: "#d0ebff",
-    Kind.SHARED_LOAD: "#fff3bf",
-    Kind.SHARED_STORE: "#ffe8cc",
-    Kind.BARRIER: "#ffd8d8",
-    Kind.WAIT: "#f3d9fa",
-    Kind.STACK: "#ffa8a8",
-    Kind.LANE: "#ffa8a8",
-    Kind.FLUSH: "#ffa8a8",
+    IsaKind.MATRIX: "#d3f9d8",
+    IsaKind.GLOBAL_LOAD: "#d0ebff",
+    IsaKind.TO_SHARED: "#d0ebff",
+    IsaKind.GLOBAL_STORE: "#d0ebff",
+    IsaKind.SHARED_LOAD: "#fff3bf",
+    IsaKind.SHARED_STORE: "#ffe8cc",
+    IsaKind.BARRIER: "#ffd8d8",
+    IsaKind.WAIT: "#f3d9fa",
+    IsaKind.STACK: "#ffa8a8",
+    IsaKind.LANE: "#ffa8a8",
+    IsaKind.FLUSH: "#ffa8a8",
 }
 _STYLE = """
 body { font: 15px/1.4 system-ui, sans-serif; color: #1f2328; background: #fff; margin: 2em; }

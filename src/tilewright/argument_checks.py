@@ -22,7 +22,7 @@ MOST_ENTRIES = 1024
 """Entries of a sequence of integers: one per dimension, per mode or per warp, never one per element."""
 
 
-class Kind(NamedTuple):
+class ArgumentRule(NamedTuple):
     """What is legal for a parameter.
 
     Args:
@@ -113,25 +113,25 @@ def near_number(value: Any) -> float | None:
     return float(min(max(value, -LARGEST), LARGEST)) if is_wide(value) else None
 
 
-ANYTHING = Kind("anything", "anything", lambda value: True)
-KINDS: dict[str, Kind] = {
+ANYTHING = ArgumentRule("anything", "anything", lambda value: True)
+KINDS: dict[str, ArgumentRule] = {
     "Any": ANYTHING,
     "object": ANYTHING,
     "DType": ANYTHING,  # `tilewright.dtypes.dtype` knows many names for one
-    "None": Kind("None", "None", lambda value: value is None),
-    "bool": Kind("True or False", "booleans", lambda value: isinstance(value, bool | np.bool_)),
-    "int": Kind("an integer of 64 bits", "integers", is_integer, near=near_integer),
-    "Count": Kind(
+    "None": ArgumentRule("None", "None", lambda value: value is None),
+    "bool": ArgumentRule("True or False", "booleans", lambda value: isinstance(value, bool | np.bool_)),
+    "int": ArgumentRule("an integer of 64 bits", "integers", is_integer, near=near_integer),
+    "Count": ArgumentRule(
         "a positive integer",
         "positive integers",
         lambda value: is_integer(value) and not (is_whole(value) and value < 1),
         near=lambda value: None if (found := near_integer(value)) is None else max(found, 1),
     ),
-    "float": Kind("a number", "numbers", is_number, near=near_number),
-    "complex": Kind("a number, real or complex", "numbers", is_complex, near=near_number),
-    "str": Kind("a string", "strings", lambda value: isinstance(value, str)),
-    "Mapping": Kind("a dict", "dicts", lambda value: isinstance(value, Mapping)),
-    "Callable": Kind("a function", "functions", callable),
+    "float": ArgumentRule("a number", "numbers", is_number, near=near_number),
+    "complex": ArgumentRule("a number, real or complex", "numbers", is_complex, near=near_number),
+    "str": ArgumentRule("a string", "strings", lambda value: isinstance(value, str)),
+    "Mapping": ArgumentRule("a dict", "dicts", lambda value: isinstance(value, Mapping)),
+    "Callable": ArgumentRule("a function", "functions", callable),
 }
 """What is legal by the name of an annotation; rooms add their own with `legal`."""
 
@@ -158,7 +158,7 @@ NEAREST = {
 
 def legal(name: str, words: str, several: str, holds: Callable[[Any], bool]) -> None:
     """Say what an annotation of this name stands for, where it is no class."""
-    KINDS[name] = Kind(words, several, holds, near=near_integer)
+    KINDS[name] = ArgumentRule(words, several, holds, near=near_integer)
 
 
 def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
@@ -173,7 +173,7 @@ def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
     return words, words, lambda value: isinstance(value, str) and value in names
 
 
-def named(cls: type) -> Kind:
+def named(cls: type) -> ArgumentRule:
     """Instances of a class; of a protocol, what has its methods."""
     name = cls.__name__
     article = "an" if name[0] in "AEIOU" or name.startswith("Mma") else "a"
@@ -183,10 +183,10 @@ def named(cls: type) -> Kind:
         return all(hasattr(type(value), one) for one in methods)
 
     is_one = holds if getattr(cls, "_is_protocol", False) else lambda value: isinstance(value, cls)
-    return Kind(f"{article} {name}", f"{name}s", is_one, NEAREST.get(name, ""))
+    return ArgumentRule(f"{article} {name}", f"{name}s", is_one, NEAREST.get(name, ""))
 
 
-def read(annotation: str, scope: Mapping[str, Any]) -> Kind:
+def read(annotation: str, scope: Mapping[str, Any]) -> ArgumentRule:
     """What an annotation says is legal.
 
     Example:
@@ -196,7 +196,7 @@ def read(annotation: str, scope: Mapping[str, Any]) -> Kind:
     return _read(ast.parse(annotation, mode="eval").body, scope)
 
 
-def read_exactly(annotation: str, scope: Mapping[str, Any]) -> Kind:
+def read_exactly(annotation: str, scope: Mapping[str, Any]) -> ArgumentRule:
     """The same for a field of a record, which holds a dtype itself and no other name of one."""
     if "DType" not in annotation.split(" | "):
         return read(annotation, scope)
@@ -204,7 +204,7 @@ def read_exactly(annotation: str, scope: Mapping[str, Any]) -> Kind:
     return _either([named(scope["DType"]), *others])
 
 
-def _read(node: ast.expr, scope: Mapping[str, Any]) -> Kind:
+def _read(node: ast.expr, scope: Mapping[str, Any]) -> ArgumentRule:
     match node:
         case ast.BinOp(op=ast.BitOr()):
             return _either([_read(part, scope) for part in _alternatives(node)])
@@ -246,7 +246,7 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def _named(name: str, scope: Mapping[str, Any]) -> Kind:
+def _named(name: str, scope: Mapping[str, Any]) -> ArgumentRule:
     cls = scope.get(name)
     is_own = isinstance(cls, type) and cls.__module__.startswith("tilewright.")  # rooms share some names
     if name in KINDS and not (is_own and KINDS[name] is not ANYTHING):
@@ -263,7 +263,7 @@ def _named(name: str, scope: Mapping[str, Any]) -> Kind:
     raise AssertionError(f"no kind of argument is known by the name {name}")
 
 
-def _either(kinds: list[Kind]) -> Kind:
+def _either(kinds: list[ArgumentRule]) -> ArgumentRule:
     if any(kind is ANYTHING for kind in kinds):
         return ANYTHING
     holders = tuple(kind.holds for kind in kinds)
@@ -273,7 +273,9 @@ def _either(kinds: list[Kind]) -> Kind:
     def near(value: Any) -> Any:
         return next((found for kind in kinds if (found := kind.near(value)) is not None), None)
 
-    return Kind(_listed(words), _listed(several), lambda value: any(h(value) for h in holders), nearest, near)
+    return ArgumentRule(
+        _listed(words), _listed(several), lambda value: any(h(value) for h in holders), nearest, near
+    )
 
 
 def _listed(words: list[str]) -> str:
@@ -281,16 +283,18 @@ def _listed(words: list[str]) -> str:
     return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} or {unique[-1]}"
 
 
-def _sequence(words: str, inner: Kind, outer: Callable[[Any], bool], most: int | None = MOST_ENTRIES) -> Kind:
+def _sequence(
+    words: str, inner: ArgumentRule, outer: Callable[[Any], bool], most: int | None = MOST_ENTRIES
+) -> ArgumentRule:
     def holds(value: Any) -> bool:
         fits = outer(value) and (most is None or len(value) <= most)
         return fits and all(inner.holds(part) for part in value)
 
     several = f"{words}s of {inner.several}".removeprefix("a ")
-    return Kind(f"{words} of {inner.several}", several, holds, inner.nearest, _near(inner, 1))
+    return ArgumentRule(f"{words} of {inner.several}", several, holds, inner.nearest, _near(inner, 1))
 
 
-def _near(inner: Kind, count: int, most: int | None = None) -> Callable[[Any], Any]:
+def _near(inner: ArgumentRule, count: int, most: int | None = None) -> Callable[[Any], Any]:
     """The nearest sequence to one entry or to several, ``count`` to ``most`` long."""
 
     def near(value: Any) -> Any:
@@ -303,7 +307,7 @@ def _near(inner: Kind, count: int, most: int | None = None) -> Callable[[Any], A
     return near
 
 
-def _tuple(inner: list[Kind]) -> Kind:
+def _tuple(inner: list[ArgumentRule]) -> ArgumentRule:
     # Pairs of numbers are taken from any sequence, what may be several things from a tuple alone.
     outer = is_sequence if len(set(inner)) == 1 else (lambda value: isinstance(value, tuple))
 
@@ -313,7 +317,7 @@ def _tuple(inner: list[Kind]) -> Kind:
 
     words = f"{len(inner)} {_listed([kind.several for kind in inner])}"
     near = _near(inner[0], len(inner), len(inner)) if len(set(inner)) == 1 else lambda value: None
-    return Kind(words, f"tuples of {words}", holds, near=near)
+    return ArgumentRule(words, f"tuples of {words}", holds, near=near)
 
 
 _WHOLE = KINDS["int"]
