@@ -179,14 +179,6 @@ def _scaled(a: Any, exponent: Any) -> Any:
     )
 
 
-def _mantissa(a: Any) -> Any:
-    return np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype)
-
-
-def _exponent(a: Any) -> Any:
-    return np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32)
-
-
 def _median(a: Any, b: Any, c: Any) -> Any:
     """The number in the middle; the least, where one is NaN."""
     some = np.isnan(a) | np.isnan(b) | np.isnan(c)
@@ -283,10 +275,6 @@ def _fmas(scale: int) -> Any:
     return compute
 
 
-def _legacy_zero(a: Any, b: Any) -> Any:
-    return np.where((a == 0) | (b == 0), a.dtype.type(0), a * b)
-
-
 FUNCTIONS: dict[str, Any] = {
     "exp": _through_f64(np.exp2),
     "log": _through_f64(np.log2),
@@ -300,7 +288,7 @@ FUNCTIONS: dict[str, Any] = {
     "trunc": np.trunc,
     "rndne": np.rint,
     "fract": lambda a: (a - np.floor(a)).astype(a.dtype),
-    "frexp_mant": _mantissa,
+    "frexp_mant": lambda a: np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype),
 }
 
 
@@ -325,7 +313,9 @@ def _plain_rows() -> dict[str, OpcodeRow]:
             f"v_minmax_{kind}": row(three, lambda a, b, c: larger(smaller(a, b), c), keeps=True),
             f"v_med3_{kind}": row(three, _median, keeps=True),
             f"v_ldexp_{kind}": row(f"{kind} = {kind} {'i16' if kind == 'f16' else 'i32'}", _scaled),
-            f"v_frexp_exp_{'i16' if kind == 'f16' else 'i32'}_{kind}": row(f"i32 = {kind}", _exponent),
+            f"v_frexp_exp_{'i16' if kind == 'f16' else 'i32'}_{kind}": row(
+                f"i32 = {kind}", lambda a: np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32)
+            ),
             f"v_div_fixup_{kind}": row(three, division_fixup, keeps=True),
         }
         for name, function in FUNCTIONS.items():
@@ -336,7 +326,9 @@ def _plain_rows() -> dict[str, OpcodeRow]:
     rows["v_div_fmas_f32"] = row("f32 = f32 f32 f32 mask", _fmas(64))
     rows["v_div_fmas_f64"] = row("f64 = f64 f64 f64 mask", _fmas(128))
     rows["v_rcp_iflag_f32"] = rows["v_rcp_f32"]
-    rows["v_mul_legacy_f32"] = rows["v_mul_dx9_zero_f32"] = row("f32 = f32 f32", _legacy_zero)
+    rows["v_mul_legacy_f32"] = rows["v_mul_dx9_zero_f32"] = row(
+        "f32 = f32 f32", lambda a, b: np.where((a == 0) | (b == 0), a.dtype.type(0), a * b)
+    )
     return rows
 
 
@@ -463,16 +455,15 @@ _INTEGER: dict[str, Any] = {
 }
 
 
-def _class(a: Any, mask: Any) -> Any:
-    return (classes(a) & mask.astype(np.uint32)) != 0
-
-
 def _rows() -> dict[str, tuple[tuple[str, str], Any]]:
     rows: dict[str, tuple[tuple[str, str], Any]] = {}
     for kind in ("f16", "f32", "f64"):
         for name, function in _FLOAT.items():
             rows[f"{name}_{kind}"] = ((kind, kind), function)
-        rows[f"class_{kind}"] = ((kind, "u16" if kind == "f16" else "u32"), _class)
+        rows[f"class_{kind}"] = (
+            (kind, "u16" if kind == "f16" else "u32"),
+            lambda a, mask: (classes(a) & mask.astype(np.uint32)) != 0,
+        )
     for kind in ("u16", "i16", "u32", "i32", "u64", "i64"):
         for name, function in _INTEGER.items():
             rows[f"{name}_{kind}"] = ((kind, kind), function)

@@ -63,10 +63,6 @@ def _align(a: Any, b: Any, bits: Any) -> Any:
     return (((a.astype(U64) << U64(32)) | b.astype(U64)) >> bits.astype(U64)).astype(np.uint32)
 
 
-def _bits_set(value: Any, more: Any) -> Any:
-    return (np.bitwise_count(value).astype(np.uint32) + more).astype(np.uint32)
-
-
 def leading(value: Any) -> Any:
     """Count leading zeros; a word without a 1 gives all ones."""
     exponent = np.frexp(value.astype(np.float64))[1]
@@ -94,14 +90,6 @@ def _reversed_bits(value: Any) -> Any:
         .view(np.uint32)
         .reshape(value.shape)
     )
-
-
-def _median(a: Any, b: Any, c: Any) -> Any:
-    return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
-
-
-def _sad(a: Any, b: Any, c: Any) -> Any:
-    return (np.maximum(a, b) - np.minimum(a, b) + c).astype(np.uint32)
 
 
 def _field_insert(mask: Any, a: Any, b: Any) -> Any:
@@ -167,7 +155,10 @@ def _rows() -> dict[str, OpcodeRow]:
         "v_cls_i32": row("u32 = i32", leading_signs),
         "v_ffbl_b32": row("u32 = u32", trailing),
         "v_ctz_i32_b32": row("u32 = u32", trailing),
-        "v_bcnt_u32_b32": row("u32 = u32 u32", _bits_set),
+        "v_bcnt_u32_b32": row(
+            "u32 = u32 u32",
+            lambda value, more: (np.bitwise_count(value).astype(np.uint32) + more).astype(np.uint32),
+        ),
         "v_cndmask_b32": row("u32 = u32 u32 mask", lambda a, b, m: np.where(m, b, a), tracked(chosen)),
         "v_cndmask_b16": row("u16 = u16 u16 mask", lambda a, b, m: np.where(m, b, a), tracked(chosen)),
         "v_add_co_u32": row("u32 mask = u32 u32", _carry),
@@ -230,7 +221,9 @@ def _rows() -> dict[str, OpcodeRow]:
         "v_mad_u16": row("u16 = u16 u16 u16", lambda a, b, c: a * b + c, keeps=True, track=_SUM),
         "v_add_i32": row("i32 = i32 i32", np.add, track=_SUM),
         "v_sub_i32": row("i32 = i32 i32", np.subtract, track=_SUM),
-        "v_sad_u32": row("u32 = u32 u32 u32", _sad),
+        "v_sad_u32": row(
+            "u32 = u32 u32 u32", lambda a, b, c: (np.maximum(a, b) - np.minimum(a, b) + c).astype(np.uint32)
+        ),
         "v_bfe_u32": row(
             "u32 = u32 u32 u32",
             field_of,
@@ -325,7 +318,11 @@ def _rows() -> dict[str, OpcodeRow]:
     for kind in ("u32", "i32", "u16", "i16"):
         rows[f"v_max_{kind}"] = row(f"{kind} = {kind} {kind}", np.maximum)
         rows[f"v_min_{kind}"] = row(f"{kind} = {kind} {kind}", np.minimum)
-        rows[f"v_med3_{kind}"] = row(f"{kind} = {kind} {kind} {kind}", _median, keeps=True)
+        rows[f"v_med3_{kind}"] = row(
+            f"{kind} = {kind} {kind} {kind}",
+            lambda a, b, c: np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c)),
+            keeps=True,
+        )
         rows[f"v_max3_{kind}"] = row(
             f"{kind} = {kind} {kind} {kind}", lambda a, b, c: np.maximum(np.maximum(a, b), c), keeps=True
         )

@@ -23,14 +23,6 @@ from tilewright.amdgcn.text import Instruction
 # The lanes act one after another, in the order of waves and lanes.  This order is an assumption.
 
 
-def _inc(old: Any, value: Any) -> Any:
-    return np.where(old >= value, old.dtype.type(0), old + old.dtype.type(1))
-
-
-def _dec(old: Any, value: Any) -> Any:
-    return np.where((old == 0) | (old > value), value, old - old.dtype.type(1))
-
-
 def _pair(function: Any) -> Any:
     """A function of the lower and of the upper 16 bits of words."""
 
@@ -44,14 +36,6 @@ def _pair(function: Any) -> Any:
     return both
 
 
-def _add_half(a: Any, b: Any) -> Any:
-    return (a.view(np.float16) + b.view(np.float16)).view(np.uint16)
-
-
-def _add_bf16(a: Any, b: Any) -> Any:
-    return bf16_bits(from_bf16(a) + from_bf16(b))
-
-
 _PLAIN: dict[str, Any] = {
     "add": np.add,
     "sub": np.subtract,
@@ -60,8 +44,8 @@ _PLAIN: dict[str, Any] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "swap": lambda old, value: value,
-    "inc": _inc,
-    "dec": _dec,
+    "inc": lambda old, value: np.where(old >= value, old.dtype.type(0), old + old.dtype.type(1)),
+    "dec": lambda old, value: np.where((old == 0) | (old > value), value, old - old.dtype.type(1)),
 }
 _ORDERED = {"min": np.minimum, "max": np.maximum}
 
@@ -88,7 +72,10 @@ def _table() -> dict[str, tuple[str, Any]]:
     for bits, dtype in (("32", "f4"), ("64", "f8")):
         table[f"add_f{bits}"] = (dtype, np.add)
         table[f"max_f{bits}"], table[f"min_f{bits}"] = (dtype, larger), (dtype, smaller)
-    table["pk_add_f16"], table["pk_add_bf16"] = ("u4", _pair(_add_half)), ("u4", _pair(_add_bf16))
+    table["pk_add_f16"], table["pk_add_bf16"] = (
+        ("u4", _pair(lambda a, b: (a.view(np.float16) + b.view(np.float16)).view(np.uint16))),
+        ("u4", _pair(lambda a, b: bf16_bits(from_bf16(a) + from_bf16(b)))),
+    )
     for name in ("storexchg_b32", "wrxchg_b32"):
         table[name] = ("u4", _PLAIN["swap"])
     for name in ("storexchg_b64", "wrxchg_b64"):

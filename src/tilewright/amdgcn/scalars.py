@@ -105,10 +105,6 @@ def _mask_bits(dtype: Any) -> Any:
     return compute
 
 
-def _absolute(a: Any) -> Any:
-    return np.where(a < 0, (-a.astype(np.int64)).astype(np.int32), a).astype(np.int32)
-
-
 LOGIC: dict[str, Any] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
@@ -200,7 +196,11 @@ def _rows() -> dict[str, ScalarRow]:
         "s_absdiff_i32": _row(
             "i32 = i32 i32", lambda a, b: np.abs(a.astype(np.int64) - b).astype(np.int32), "nonzero"
         ),
-        "s_abs_i32": _row("i32 = i32", _absolute, "nonzero"),
+        "s_abs_i32": _row(
+            "i32 = i32",
+            lambda a: np.where(a < 0, (-a.astype(np.int64)).astype(np.int32), a).astype(np.int32),
+            "nonzero",
+        ),
         "s_mul_i32": _row("u32 = u32 u32", np.multiply),
         "s_mulk_i32": _row("u32 += u32", np.multiply),
         "s_mul_hi_u32": _row(
