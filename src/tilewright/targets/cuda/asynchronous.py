@@ -60,50 +60,35 @@ def address_of(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
 
 @CUDA_RULES.rule(Copy, variant="bulk")
 def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async.bulk.tensor``, by the role's first thread."""
-    if is_bulk_load(op):
-        # ``cp.async.bulk.tensor`` into shared memory, completing on the barrier; of several blocks by a
-        # mask.
+    """``cp.async.bulk.tensor``, or ``cp.reduce.async.bulk.tensor``, by the role's first thread."""
+    if is_bulk_load(op):  # it completes on the barrier; a mask names the blocks that get the box
         assert op.barrier is not None, "the verifier asks for one"
+        function, how = "tma_load", "by TMA"
         place = barrier_of(emitter, op.barrier, op.stage)
         places = [_map(emitter, op), address_of(emitter, op.target), place]
-        function, how = "tma_load", "by TMA"
         if op.multicast:
-            function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
+            axes = ", ".join(map(str, op.multicast))
+            along = f"axis {axes}" if len(op.multicast) == 1 else f"axes {axes}"
+            function, how = "tma_load_multicast", f"by TMA, to all blocks along {along}"
             places.append(_mask(emitter, op.multicast))
         if op.readers != 0:
             function += "_read_by"
             places.append(emitter.spell(op.readers))
-        emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-        _walk_box(emitter, op, function, places)
     else:
-        _tma_store(emitter, op)
-
-
-def _axes(axes: tuple[int, ...]) -> str:
-    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+        function, how = "tma_store", "by TMA"
+        places = [_map(emitter, op), address_of(emitter, op.source)]
+        if op.reduction is not None:
+            function, how = f"tma_{op.reduction}", f"each {op.reduction!r} by TMA"
+    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
+    box = known_box(op)
+    starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]  # the fastest dimension first
+    by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
 
 
 def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
     """One bit for each block that gets the box."""
     mask, shift = sharing(emitter.kernel.cluster, axes)
     return Code(f"{mask:#x}") if shift == 0 else code(f"{mask:#x} << {{}}", emitter.spell(shift, tight=True))
-
-
-def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async.bulk.tensor`` out of shared memory, or ``cp.reduce.async.bulk.tensor``."""
-    function, how = "tma_store", "by TMA"
-    if op.reduction is not None:
-        function, how = f"tma_{op.reduction}", f"each {op.reduction!r} by TMA"
-    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-    _walk_box(emitter, op, function, [_map(emitter, op), address_of(emitter, op.source)])
-
-
-def _walk_box(emitter: SimtEmitter, op: Copy, function: str, places: list[Code]) -> None:
-    """The first thread names where the box begins, the fastest dimension first."""
-    box = known_box(op)
-    starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]
-    by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
 
 
 def _map(emitter: SimtEmitter, op: Copy) -> Code:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.copies import BULK_VERBS, Copy, is_in_background
@@ -123,11 +122,7 @@ def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
         yield op.violation(
             "atom",
             f"{arch.name} does not execute {atom}",
-            nearest.name if usable and nearest is not None else f"fma({_multiplied(atom.a_dtype)})",
+            nearest.name if usable and nearest is not None else f"fma({atom.a_dtype.component})",
         )
     elif max(atom.a_dtype.components, atom.b_dtype.components, atom.c_dtype.components) > 1:
         yield op.violation("atom", f"{atom} multiplies complex numbers", f"fma({atom.a_dtype.component})")
-
-
-def _multiplied(dtype: DType) -> DType:
-    return dtype.component
