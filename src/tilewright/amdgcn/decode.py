@@ -102,7 +102,7 @@ class Jump(DecodedStep):
         super().__init__(instruction, [SGPR + register for register in self.registers], ())
 
     def jumps(self, waves: Waves) -> Array:
-        """Which of the selected waves jump."""
+        """Mask of the selected waves that jump."""
         if not self.what:
             return np.ones(len(waves.mask), np.bool_)
         waves_registers: Any = waves.scalar[list(self.registers)][:, waves.at]

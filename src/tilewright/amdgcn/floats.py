@@ -208,7 +208,7 @@ def _normal(value: Any, low: int, high: int, scale: float) -> Any:
 
 
 def classes(value: Any) -> Any:
-    """Which of ten classes a number is in, as a word with one bit set."""
+    """A number's class, as a word with one of ten bits set."""
     bits = value.view(np.dtype(f"u{value.dtype.itemsize}"))
     negative = np.signbit(value)
     info = np.finfo(value.dtype)

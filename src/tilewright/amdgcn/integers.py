@@ -368,6 +368,6 @@ _RENAMED = {
     "v_sub_co_ci_u32": "v_subb_co_u32",
     "v_subrev_co_ci_u32": "v_subbrev_co_u32",
 }
-"""What gfx11 calls instructions of gfx9."""
+"""gfx11's names of gfx9 instructions."""
 
 INTEGERS = _rows()

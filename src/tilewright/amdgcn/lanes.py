@@ -34,7 +34,7 @@ DPP = (
 
 
 def sources(modifiers: dict[str, str], lanes: int) -> tuple[Array, Array]:
-    """Which lane each lane reads by a DPP modifier, and whether there is one.
+    """The lane that each lane reads by a DPP modifier, and whether it exists.
 
     Example:
         >>> which, there = sources({"row_shr": "1"}, 32)
@@ -88,7 +88,7 @@ class MovedReader(OperandReader):
         return np.where(self.readable(waves), found, found.dtype.type(0))
 
     def undefined(self, waves: Waves) -> Array | None:
-        """Which bits of the numbers are undefined."""
+        """Undefined bits of the numbers."""
         found = super().undefined(waves)
         if found is None:
             return None
@@ -289,7 +289,7 @@ def swizzle_bits(spelled: str) -> int:
 
 
 def swizzled(bits: int, lanes: int) -> Array:
-    """Which lane each lane reads by the bits of a swizzle: of its four, or of its 32 lanes."""
+    """The lane that each lane reads by a swizzle, among its 4 or its 32 lanes."""
     lane = np.arange(lanes)
     if bits & 0x8000:
         return (lane & ~3) | ((bits >> (2 * (lane & 3))) & 3)
@@ -298,7 +298,7 @@ def swizzled(bits: int, lanes: int) -> Array:
 
 
 def lanes_below(lanes: int, upper: bool) -> Array:
-    """For each lane the word that has a bit for each lane before it, of lanes 0 to 31 or from 32 on."""
+    """For each lane, a word with a bit for each earlier lane, of lanes 0 to 31 or from 32 on."""
     before = [((1 << lane) - 1) >> (32 if upper else 0) & 0xFFFFFFFF for lane in range(lanes)]
     return np.array([before], np.uint32)
 

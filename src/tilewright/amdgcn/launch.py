@@ -163,7 +163,7 @@ MOST_THREADS = 1024
 
 @dataclass(slots=True)
 class ListingExecution:
-    """What was executed.
+    """The record of an execution.
 
     Args:
         waves: how many.

@@ -63,13 +63,13 @@ _MFMA = re.compile(
 
 
 def wmma_shape(mnemonic: str) -> MatrixShape | None:
-    """What a WMMA multiplies, or None for other mnemonics."""
+    """Shape and dtypes of a WMMA, or None for other mnemonics."""
     match = _WMMA.match(mnemonic)
     return MatrixShape(16, 16, 1, match.group(2), match.group(2), match.group(1)) if match else None
 
 
 def mfma_shape(mnemonic: str) -> MatrixShape | None:
-    """What an MFMA multiplies, or None for other mnemonics.
+    """Shape and dtypes of an MFMA, or None for other mnemonics.
 
     Example:
         >>> mfma_shape("v_mfma_f32_32x32x8_f16")
@@ -128,7 +128,7 @@ def multiplied(a: Array, b: Array, c: Array, kind: str) -> Array:
 
 
 class MatrixStep(DecodedStep):
-    """What matrix instructions share.
+    """The base of matrix instructions.
 
     Args:
         instruction: as the listing has it.

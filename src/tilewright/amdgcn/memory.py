@@ -129,7 +129,7 @@ def apply(space: Space, places: Array, dtype: str, function: Any, values: list[A
 
 @dataclass(frozen=True, slots=True)
 class AccessForm:
-    """What one lane loads or stores.
+    """Width and registers of one lane's load or store.
 
     Args:
         size: bytes.
@@ -143,11 +143,11 @@ class AccessForm:
 
     @property
     def registers(self) -> int:
-        """How many registers of 32 bits it fills."""
+        """Number of 32-bit registers."""
         return max(self.size // 4, 1)
 
     def loaded(self, words: list[Array], old: Array | None) -> list[Array]:
-        """What the registers become, from the loaded words."""
+        """The new registers, from the loaded words."""
         if self.size >= 4:
             return words
         word = words[0]
@@ -180,7 +180,7 @@ _D16 = re.compile(r"^(?:(\w+?)_d16(_hi)?|d16(_hi)?_(\w+))$")
 
 
 def access_of(form: str) -> AccessForm | None:
-    """What a form as ``dwordx4``, ``b128``, ``ubyte_d16_hi`` or ``d16_hi_u8`` loads or stores.
+    """The access of a form such as ``dwordx4``, ``b128``, ``ubyte_d16_hi`` or ``d16_hi_u8``.
 
     Example:
         >>> access_of("short_d16_hi")
@@ -231,7 +231,7 @@ class Address:
 
 
 class GlobalStep(DecodedStep):
-    """What loads and stores of global memory share.
+    """The base of loads and stores of global memory.
 
     Args:
         instruction: as the listing has it.
@@ -261,7 +261,7 @@ class GlobalStep(DecodedStep):
         self.run(waves)
 
     def stream(self, waves: Waves) -> str:
-        """Which counter it counts in."""
+        """Its wait counter."""
         return "vs" if not self.destination and waves.family.counts_stores_apart else "vm"
 
     def count(self, waves: Waves) -> None:

@@ -33,7 +33,7 @@ APERTURES = {
     "src_shared_limit": (0x1000 << 32) + 0xFFFFFFFF,
     "src_private_limit": (0x2000 << 32) + 0xFFFFFFFF,
 }
-"""Where LDS and scratch lie among the addresses of flat instructions: in their upper 32 bits."""
+"""Upper 32 bits of flat addresses of LDS and of scratch memory."""
 
 COUNTS = {"v": 256, "a": 256, "s": VCC, "ttmp": 16}
 """Registers of each bank that an operand can name."""

@@ -92,7 +92,7 @@ class HalfReader(OperandReader):
         return -value if self.item.negative else value
 
     def undefined(self, waves: Waves) -> Array | None:
-        """Which bits of the numbers are undefined."""
+        """Undefined bits of the numbers."""
         found = super().undefined(waves)
         if found is None:
             return None

@@ -30,7 +30,7 @@ SELECTS = {f"BYTE_{i}": (8 * i, 8) for i in range(4)} | {f"WORD_{i}": (16 * i, 1
 
 
 def words_read(kind: str) -> int:
-    """How many registers of 32 bits an operand of a kind fills."""
+    """Number of 32-bit registers of an operand of a kind."""
     if kind.startswith("w") and kind[1:].isdigit():
         return int(kind[1:])
     return 2 if kind.endswith("64") else 1
@@ -124,7 +124,7 @@ class OperandReader:
         return -value if self.item.negative else value
 
     def undefined(self, waves: Waves) -> Array | None:
-        """Which bits of the numbers are undefined, as unsigned integers, or bools for masks."""
+        """Undefined bits of the numbers, as unsigned integers, or bools for masks."""
         if self.constant is not None or all(register not in waves.undefined for register in self.registers):
             return None
         if self.kind == "mask":

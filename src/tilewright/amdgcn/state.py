@@ -32,7 +32,7 @@ _PART = re.compile(r"(vmcnt|lgkmcnt|expcnt|vscnt)\((\d+)\)")
 
 @dataclass(slots=True, eq=False)
 class Outstanding:
-    """What one instruction has on its way.
+    """The outstanding operation of one instruction.
 
     Args:
         stream: the counter that it belongs to.
@@ -50,11 +50,11 @@ class Outstanding:
 
 
 MOST_LEFT = 63
-"""What the widest counter of a wait counts to: it has 6 bits."""
+"""Largest value of the widest wait counter, which has 6 bits."""
 
 
 def waited(operands: str, mnemonic: str = "s_waitcnt") -> dict[str, int]:
-    """How many may be left of each counter, from the operands of a wait.
+    """The largest permitted value of each counter, from the operands of a wait.
 
     Example:
         >>> waited("vmcnt(3) lgkmcnt(0)")
@@ -252,7 +252,7 @@ class Waves:
         self.scratch_size = 0
 
     def select(self, waves: Array) -> None:
-        """Which waves the next instructions act on."""
+        """Select the waves on which the next instructions act."""
         self.whole = len(waves) == self.count
         self.at = WHOLE if self.whole else waves
         self.read_exec()
@@ -287,7 +287,7 @@ class Waves:
             self.read_exec()
 
     def undefined_bits(self, register: int) -> Words | None:
-        """Which bits of a register are undefined in the selected waves; none if all are defined."""
+        """Undefined bits of a register in the selected waves, or None."""
         if register not in self.undefined:
             return None
         shadow = self.shadow.get(register)
@@ -348,7 +348,7 @@ class Waves:
                 raise UninitialisedError(message, step.line, step.text)
 
     def why(self, register: int) -> str:
-        """What a register's undefined bits come from."""
+        """The origin of a register's undefined bits."""
         return self.origin.get(register, "which was never written")
 
     def _where(self, bad: Array) -> str:
@@ -358,7 +358,7 @@ class Waves:
 
 
 def register_name(register: int) -> str:
-    """How a listing spells the register of a number."""
+    """A register's name in a listing, from its number."""
     if register < 512:
         return f"v{register}"
     if register < SGPR:

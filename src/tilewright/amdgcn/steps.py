@@ -88,7 +88,7 @@ class Compute1(DecodedStep):
         self.write(waves, self.results(waves))
 
     def undefined_results(self, waves: Waves, results: tuple[Any, ...]) -> list[Array | None]:
-        """Which bits of each result are undefined."""
+        """Undefined bits of each result."""
         shadows = [reader.undefined(waves) for reader in self.readers]
         if all(shadow is None for shadow in shadows):
             return [None] * len(results)
@@ -102,7 +102,7 @@ class Compute1(DecodedStep):
         return [_filled(result, hit) for result in results]
 
     def why(self, waves: Waves) -> str:
-        """What undefined bits of its results come from."""
+        """The origin of undefined bits in its results."""
         bad = next((register for register in self.reads if register in waves.undefined), None)
         return "" if bad is None else waves.why(bad)
 

@@ -148,7 +148,7 @@ PLACE = 0x4000_0000_0100
 """The address of the first constant."""
 
 PROGRAM = 0x5000_0000_0000
-"""What every instruction takes for its own address."""
+"""The address of every instruction."""
 
 _BYTES = {".byte": 1, ".short": 2, ".long": 4, ".quad": 8}
 _DISTANCE = re.compile(r"^([\w.$]+)@rel32@(lo|hi)\+(4|12)$")
@@ -288,7 +288,7 @@ class KernelListing:
 
     @property
     def arguments(self) -> list[KernelArgument]:
-        """What the kernel is called with, as its metadata says."""
+        """The kernel's arguments, from its metadata."""
         return self.record.arguments
 
 

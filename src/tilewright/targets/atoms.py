@@ -85,11 +85,11 @@ class AtomRow:
 
 
 _NAMES = {("f32", 10): "tf32", ("i8", None): "s8", ("f8e4m3", None): "e4m3", ("f8e5m2", None): "e5m2"}
-"""What the PTX ISA calls dtypes, by name and the bits that are multiplied."""
+"""PTX names of dtypes, by name and multiplied fraction bits."""
 
 
 def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distribution:
-    """Of A and of B: 4 lanes side by side along K, 8 along the rows; 4 bytes per register, or one f64."""
+    """Map of A and of B: 4 neighbouring lanes along K, 8 along the rows; 4 bytes per register, or one f64."""
     along_k = (Mode(4, 1, per_register), Mode(8, 0, 1))
     run = (Mode(per_register, 1, 1),) if per_register > 1 else ()
     below = (Mode(2, 0, 8),) if rows // warps == 16 else ()
@@ -98,7 +98,7 @@ def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distri
 
 
 def _sum_map(m: int, n: int, warps: int = 1) -> Distribution:
-    """Of the accumulator: pairs of neighbouring columns."""
+    """Map of the accumulator: pairs of neighbouring columns."""
     below = (Mode(2, 0, 8),) if m // warps == 16 else ()
     beside = (Mode(n // 8, 1, 8),) if warps > 1 else ()
     return Distribution(
@@ -257,7 +257,7 @@ Source: PTX ISA, "Warp-level matrix instructions: mma", types and target archite
 
 
 def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozenset[str]) -> str:
-    """What to say of an atom that multiplies fp8 or wide integers without tensor cores; else ``""``."""
+    """A note on an atom that multiplies fp8 or wide integers without tensor cores, or ``""``."""
     name = atom.a_dtype.name
     if atom.instruction == "fma" and not atom.c_dtype.is_float and atom.a_dtype.bits > i8.bits:
         return (

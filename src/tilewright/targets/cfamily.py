@@ -104,7 +104,7 @@ class Emitter:
         return named(self._spelled.get(of.name, of.name))
 
     def base(self, tensor: Value) -> Code:
-        """Where the buffer of a tensor begins."""
+        """Start of a tensor's buffer."""
         return self.name(tensor.buffer)
 
     def local(self, wanted: str) -> Code:

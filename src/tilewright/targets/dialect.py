@@ -30,7 +30,7 @@ class AtomicFunction:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one member of the C family spells things.
+    """Spelling of one member of the C family.
 
     Args:
         types: the name of each dtype's storage type.
@@ -88,7 +88,7 @@ def unsigned_type(dtype: DType) -> str:
 
 
 def suffix(dtype: DType) -> str:
-    """How a constant of an integer dtype ends; narrow ones are constants of ``int``.
+    """Suffix of a constant of an integer dtype; narrow ones are constants of ``int``.
 
     Example:
         >>> from tilewright.dtypes import i64, u16, u32
@@ -103,7 +103,7 @@ INTEGER_TYPES: dict[str, str] = {made.name: integer_type(made) for made in INTEG
 
 
 def called_in_names(dtype: DType) -> str:
-    """What names of functions call an integer dtype of at least 32 bits.
+    """Name of an integer dtype of at least 32 bits in function names.
 
     Example:
         >>> from tilewright.dtypes import i32, i64, u32

@@ -68,7 +68,7 @@ class RuleTable:
 
 
 class CopySpelling(NamedTuple):
-    """How a copy is spelled where no operation of the lowered kernel says it.
+    """Access width of a copy that the lowered kernel leaves open.
 
     Args:
         elems: elements per access; None leaves it to the compiler.

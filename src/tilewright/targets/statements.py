@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 COLUMNS = 100
-"""Where lines of text are broken."""
+"""Maximum columns of a line of text."""
 
 
 class Code(str):

@@ -58,7 +58,7 @@ static inline float odd_f32_of_f64(double x) {
 
 
 def _odd_of_integer(kind: DType) -> str:
-    """From 64 bits to f32."""
+    """From a 64-bit integer to f32, rounded to odd."""
     return f"""\
 // All but 53 bits folded into the last one, so that the conversion to double is exact.
 static inline float odd_f32_of_{kind.name}({integer_type(kind)} x) {{

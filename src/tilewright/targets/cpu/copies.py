@@ -242,7 +242,7 @@ def _narrowed(side: CopySide, bounds: Mapping[int, Int]) -> CopySide:
 
 
 def _outside(emitter: CpuEmitter, op: Copy) -> Code:
-    """What elements outside of the source read as."""
+    """The value of elements outside the source."""
     if op.other == 0:
         return ZERO
     return emitter.convert(literal(emitter, op.other, op.source.dtype), op.source.dtype, op.target.dtype)

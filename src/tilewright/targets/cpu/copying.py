@@ -90,7 +90,7 @@ class Copying:
         self.taken: Edges = edges(self.target.view)
 
     def emit(self) -> CopySpelling:
-        """What lies past the source's edge, then the elements; how those are accessed."""
+        """Write the fill past the source's edge, then the elements; returns their access width."""
         taken = self._declare("limit", self.taken.upper)
         bounds = dict(self.taken.upper)
         for dim, bound in self.given.upper.items():

@@ -22,10 +22,10 @@ from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.targets.cpu.linear import slowest_first
 
 FUNCTIONS = ("convert", "add", "sub", "mul")
-"""What an operand may be computed by."""
+"""Functions that may compute an operand."""
 
 KINDS = (f16, bf16, f32)
-"""In what dtypes."""
+"""Dtypes in which they compute."""
 
 LEAST_RUN = 8
 """Runs of neighbours along K that share their side elements must be multiples of this."""
@@ -83,7 +83,7 @@ class Decoding(Op):
 def decoding_of(
     copy: Copy, before: Sequence[Op], readers: Mapping[Value, Sequence[Op]]
 ) -> tuple[Decoding, list[Op]] | None:
-    """What a copy of a fragment to panels writes, as one operation; None where it is none of those known.
+    """The copy of a fragment to panels as one decoding, or None for unknown computations.
 
     Args:
         copy: from the fragment.
@@ -121,7 +121,7 @@ def _is_known(packed: DType) -> bool:
 
 @dataclass
 class _Chain:
-    """What leads to a fragment.
+    """The operations that compute a fragment.
 
     Args:
         before: the operations of the block.
@@ -224,7 +224,7 @@ LARGEST_BITS = 8
 
 
 def offset_of(kind: DType) -> int:
-    """By how much the number that a code of 4 bits is taken for at first is too large; 0 of floats.
+    """The offset by which the first reading of a 4-bit code is too large; 0 for floats.
 
     Example:
         >>> from tilewright.dtypes import f4e2m1, i4
@@ -242,7 +242,7 @@ def largest_of(kind: DType) -> int:
 
 
 def sizes_of(kind: DType) -> tuple[float, float] | None:
-    """Of numbers but for 0 the smallest size, and the largest; None: not known."""
+    """The smallest nonzero size of a dtype's numbers, and the largest; None if unknown."""
     if kind == f4e2m1:
         return 0.5, 6.0
     largest = largest_of(kind)

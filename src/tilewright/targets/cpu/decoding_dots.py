@@ -90,7 +90,7 @@ def _of_each_size(emitter: CpuEmitter, function: Code, needed: Code, given: Sequ
 
 
 def dots_of(emitter: CpuEmitter, op: Decoding, columns: int, row_stride: int, k_stride: int) -> Dots | None:
-    """How few rows are multiplied without panels; None where they are not.
+    """The most rows that are multiplied without panels, or None.
 
     Args:
         emitter: of the text.

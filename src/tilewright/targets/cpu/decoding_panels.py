@@ -40,7 +40,7 @@ PER_WORD = 8
 """Numbers of 4 bits in a word."""
 
 FRACTION, SIGN = 23, 31
-"""Where in a f32 its exponent begins, and its sign."""
+"""Bit positions of an f32's exponent and sign."""
 
 
 def near(dtype: DType) -> str:
@@ -106,12 +106,12 @@ class PanelForm:
 
     @property
     def depth(self) -> int:
-        """How many k belong to a row of what holds them."""
+        """Elements along K in one stored row."""
         return PER_WORD if self.way == "words" else 1
 
     @property
     def pitch(self) -> int:
-        """How many of what holds them are a row."""
+        """Storage units in one stored row."""
         return self.columns // self.kind.per_byte if self.way == "pairs" else self.columns
 
     def values(self) -> list[float]:
@@ -165,7 +165,7 @@ def header(lanes: int) -> str:
 
 
 def _before(form: PanelForm, element: str) -> str:
-    """What comes before the loops: plain elements are converted in one long loop, where the operand goes."""
+    """The text before the loops: one long loop converts plain elements, in the operand's place."""
     if form.way != "plain":
         return ""
     return f"""\
@@ -283,7 +283,7 @@ def aligned_array(emitter: CpuEmitter, kind: str, wanted: str, elems: int) -> Co
 
 
 def form_of(emitter: CpuEmitter, op: Decoding, columns: int) -> PanelForm:
-    """How the elements of a panel lie where they are computed of."""
+    """Storage of a panel's elements for the computation."""
     lanes = emitter.arch.vector_bytes // f32.bytes
     while columns % lanes:
         lanes //= 2
@@ -293,7 +293,7 @@ def form_of(emitter: CpuEmitter, op: Decoding, columns: int) -> PanelForm:
 
 
 def elements(emitter: CpuEmitter, op: Decoding, panel: Sym, form: PanelForm) -> Code:
-    """Where the elements of a panel lie: column by column, if words are made of them, or row by row."""
+    """Place of a panel's elements: column by column if they become words, else row by row."""
     side, (columns, depth) = emitter.side(op.source), _extents(op, form)
     row, k = coordinates((columns, depth))
     view = side.view.map((columns, depth), (add(mul(panel, columns), row), k))
@@ -383,7 +383,7 @@ class PanelParts:
 
     @property
     def depth(self) -> int:
-        """Of the panel."""
+        """Depth of the panel."""
         depth = self.op.target.tensor.shape[1]
         assert isinstance(depth, int)
         return depth

@@ -117,7 +117,7 @@ class CpuEmitter(Emitter):
         return CopySide(self.name(value.buffer), kind.dtype, kind.view, kind.memory is Memory.SHARED)
 
     def fragment_view(self, kind: FragmentType) -> View:
-        """Where the coordinates of a fragment lie in its array."""
+        """Offset of a fragment's coordinates in its array."""
         if kind not in self._views:
             self._views[kind] = fragment_view(kind.shape, kind.distribution.values)
         return self._views[kind]

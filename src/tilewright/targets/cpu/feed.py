@@ -194,7 +194,7 @@ def _place(kernel: Kernel, chosen: Mapping[str, Fragment]) -> tuple[Kernel, tupl
 
 
 def _spread(source: Value, shape: tuple[int, ...]) -> Distribution | None:
-    """What says which thread copies what; a source that is shared out says it itself."""
+    """The distribution of a copy: its source's, if that has one."""
     kind = source.type
     return whole(shape) if isinstance(kind, TensorType) and kind.distribution is None else None
 

@@ -38,7 +38,7 @@ def slowest_first(view: View) -> tuple[int, ...] | None:
 def split_points(
     values: Iterable[Int | Cond], coords: tuple[Sym, ...], extents: tuple[int, ...]
 ) -> dict[Sym, list[int]]:
-    """For each coordinate the constants that it is divided by, ascending.
+    """The divisors of each coordinate, ascending.
 
     Only constants of which each divides the next, and the last one the extent, are kept: splitting the
     coordinate there leaves neither quotient nor remainder.
@@ -153,7 +153,7 @@ def _stacked(shape: tuple[int, ...], lead: list[int], outer: list[Sym], offset: 
 
 
 def fragment_view(shape: tuple[int, ...], modes: Iterable[tuple[int, int | None, int]]) -> View:
-    """Where the coordinates of a one-thread fragment lie: its values in order."""
+    """Offset of the coordinates of a one-thread fragment, whose values are in order."""
     coords = coordinates(shape)
     offset: Int = 0
     weight = 1

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.loops import edges
 
 @dataclass(frozen=True)
 class NeededExtents:
-    """How many rows, columns and products of a multiply are needed; None for all of them."""
+    """Needed rows, columns and products of a multiply; None for all."""
 
     rows: Int | None = None
     columns: Int | None = None
@@ -32,7 +32,7 @@ class NeededExtents:
 
 
 def needed(kernel: Kernel) -> Mapping[Op, NeededExtents]:
-    """How much of each multiply is needed, by the operation (compared by identity of its operands)."""
+    """Needed extents by multiply (compared by identity of its operands)."""
     limits = reach(kernel)
     writers: defaultdict[Value, list[Op]] = defaultdict(list)
     for op in kernel.walk():
@@ -45,7 +45,7 @@ def needed(kernel: Kernel) -> Mapping[Op, NeededExtents]:
 
 
 def read_of_copies(kernel: Kernel, extents: Mapping[Op, NeededExtents]) -> Mapping[Op, Mapping[int, Int]]:
-    """For copies that only feed multiplies: the bounds past which nothing of what they write is read.
+    """Bounds past which no multiply reads the target of a copy that only feeds multiplies.
 
     Rows and columns are rounded up to whole micro-tiles.  Where multiplies differ there are no bounds.
 
@@ -94,7 +94,7 @@ def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple
 
 
 def reach(kernel: Kernel) -> dict[tuple[Value, int], Int]:
-    """For fragments and dimensions: the bound past which no coordinate ever reaches memory."""
+    """By fragment and dimension, the bound past which no coordinate reaches memory."""
     known = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
     found: dict[tuple[Value, int], Int] = {}
     for family in _families(kernel):

@@ -136,7 +136,7 @@ class Nest:
     conditions: tuple[Cond, ...]
 
     def stride(self, side: int, axis: Axis) -> Int | None:
-        """By how much the offset of a side grows along an axis."""
+        """Stride of a side's offset along an axis."""
         return slope(self.offsets[side], axis.sym)
 
     def size(self, side: int, axis: Axis) -> float:
@@ -214,7 +214,7 @@ def is_last(axis: Axis, axes: Sequence[Axis]) -> bool:
 
 
 def transposed(loops: Nest) -> tuple[Axis, Axis] | None:
-    """In a nest of ``(source, target)``: the axes along which neighbours lie in target and source, if two."""
+    """The contiguous axes of target and source of a nest of ``(source, target)``, if they differ."""
     source = [axis for axis in loops.axes if loops.stride(0, axis) == 1]
     target = [axis for axis in loops.axes if loops.stride(1, axis) == 1]
     if len(source) != 1 or len(target) != 1 or source[0] is target[0]:
@@ -241,7 +241,7 @@ def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
 
 
 def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, hindrance: str) -> str:
-    """What the compiler can make of the innermost loop of a nest of ``(source, target)``.
+    """How the compiler can vectorise the innermost loop of a nest of ``(source, target)``.
 
     Args:
         loops: of a copy.
@@ -276,7 +276,7 @@ def freedom(loops: Nest, sides: Sequence[tuple[str, DType]], vector_bytes: int, 
 
 @dataclass(frozen=True)
 class Runs:
-    """How the turns of the innermost loop fall into runs.
+    """Runs of the innermost loop.
 
     Args:
         first: what its index 0 is, of all elements of the row.
@@ -328,7 +328,7 @@ def runs(loops: Nest, local: Callable[[str], str]) -> Runs | None:
 
 
 def _divided(values: tuple[Int | Cond, ...], index: Sym) -> Iterator[FloorDiv | Mod]:
-    """Where an integer is divided that grows with the index, by one for each turn."""
+    """Divisions of an integer that grows by one for each turn of the index."""
     for value in values:
         for part in parts(value):
             if (
@@ -340,7 +340,7 @@ def _divided(values: tuple[Int | Cond, ...], index: Sym) -> Iterator[FloorDiv | 
 
 
 def _factor(divisor: Int, length: Int) -> int | None:
-    """How many times the length a divisor is."""
+    """A divisor as a multiple of the length."""
     for factor in range(1, MOST_TAPS + 1):
         if expand(add(divisor, mul(length, -factor))) == 0:
             return factor
@@ -348,4 +348,4 @@ def _factor(divisor: Int, length: Int) -> int | None:
 
 
 MOST_TAPS = 64
-"""Of a filter along one dimension."""
+"""Most taps of a filter along one dimension."""

@@ -132,7 +132,7 @@ def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
 
 
 def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
-    """For every micro-tile of the accumulators that is needed: a call of a micro-kernel for each product."""
+    """Call a micro-kernel for each product of each needed micro-tile of the accumulators."""
     first, extents = op.products[0], emitter.extents[op.products[0]]
     rows, columns, _ = first.mma.atom.shape
     tile_m, tile_n = first.c.fragment.shape
@@ -182,7 +182,7 @@ def _unless_few(emitter: CpuEmitter, op: Multiply, m: _Extent, n: _Extent) -> It
 
 
 def _looked_up(emitter: CpuEmitter, op: Multiply, a: PanelLayout) -> Dots | None:
-    """How few rows are multiplied without panels of B; None where there is no such way."""
+    """The most rows that are multiplied without panels of B, or None."""
     (product, *others), atom = op.products, op.products[0].mma.atom
     if others or len(op.packing) != 1 or product.negative or atom.precision is not None:
         return None
@@ -330,14 +330,14 @@ def _at(found: Sequence[Value], value: Value) -> int:
 
 
 def _panels_of(operand: Value, unit: int) -> PanelLayout:
-    """How an operand lies, which the lowering has laid out."""
+    """Layout of an operand, chosen by the lowering."""
     found = panels(operand.tensor.view, unit)
     assert found is not None
     return found
 
 
 def _sums(emitter: CpuEmitter, acc: Value, unit: tuple[int, int], m: Int, n: Int) -> Code:
-    """Where the sums of a micro-tile lie."""
+    """Address of the sums of a micro-tile."""
     view = emitter.fragment_view(acc.fragment)
     at = {view.coords[0]: mul(m, unit[0]), view.coords[1]: mul(n, unit[1])}
     return code("{} + {}", emitter.name(acc), emitter.spell(substitute(view.offset, at)))
@@ -385,6 +385,6 @@ def _smallest(
 
 
 def _start(emitter: CpuEmitter, operand: Value, found: PanelLayout, panel: Int) -> Code:
-    """Where a panel of an operand begins."""
+    """Address of a panel of an operand."""
     start = add(found.base, mul(panel, found.panel_stride))
     return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))

@@ -24,11 +24,11 @@ from tilewright.targets.statements import Code, code
 
 
 LANE_BYTES = 4
-"""Of a sum."""
+"""Bytes of a sum."""
 
 
 def group_count(columns: int, depth: int) -> int:
-    """How many groups a panel of B has at most: of two numbers each."""
+    """Most groups of a panel of B, of two numbers each."""
     return columns * depth // 2
 
 
@@ -206,7 +206,7 @@ class KernelForm:
         return self.atom.c_dtype.computed.is_float
 
     def count(self, side: str) -> int:
-        """How many A, B or C there are."""
+        """Number of A, B or C."""
         found: int = 1 + max(getattr(term, side) for term in self.terms)
         return found
 
@@ -345,7 +345,7 @@ def _added(emitter: CpuEmitter, form: KernelForm, into: str, right: str, negativ
 
 
 def _meaning(form: KernelForm, adds: Sequence[str]) -> str:
-    """What each sum is, in a comment."""
+    """The formula of each sum, for a comment."""
     lines = []
     for number, adding in enumerate(adds):
         place = _numbered("c", number)

@@ -184,7 +184,7 @@ def _place(ops: Sequence[Op], wanted: Op) -> int:
 
 
 def _packing(op: Multiply, product: Mma, before: Sequence[Op], uses: _Uses) -> int | None:
-    """Where the copy is that packs operand B of a product, if it may be made panel by panel."""
+    """Position of the copy that packs operand B of a product, if panels can be packed one by one."""
     end = _place(before, op)
     for at in range(end - 1, -1, -1):
         copy = before[at]

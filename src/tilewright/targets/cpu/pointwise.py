@@ -68,7 +68,7 @@ class Loops:
         return [digit.weight for digit in digits]
 
     def _limited(self, made: Sequence[Value]) -> dict[int, Code]:
-        """How often the loops of each dimension's largest steps turn for what reaches memory."""
+        """Turns of the outermost loop of each dimension that reach memory."""
         found: dict[int, Code] = {}
         for dim in range(self.spread.rank):
             bounds = {self.emitter.reach.get((value, dim)) for value in made}
@@ -319,7 +319,7 @@ def _fragment_element(emitter: CpuEmitter, fragment: Value, at: Sequence[Int]) -
 
 
 def _place(fragment: Value, at: Sequence[Int]) -> Int:
-    """Where the element of a fragment that one thread holds lies in its array."""
+    """Offset of an element in the array of a one-thread fragment."""
     place: Int = 0
     weight = 1
     for mode in fragment.fragment.distribution.values:

@@ -22,7 +22,7 @@ COMBINE = {
     "max": "({0} > {1}) | ({0} != {0}) ? {0} : {1}",
     "min": "({0} < {1}) | ({0} != {0}) ? {0} : {1}",
 }
-"""How two numbers become one, or two vectors."""
+"""Combination of two numbers or vectors, by kind."""
 
 
 def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
@@ -58,7 +58,7 @@ def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
 
 
 def _lanes(reduced: tuple[Digit, ...], most: int) -> int:
-    """How many totals each result has: neighbours that are reduced, up to a vector."""
+    """Totals of each result: reduced neighbours, up to a vector."""
     run = next((digit.extent for digit in reduced if digit.weight == 1), 1)
     return math.gcd(run, most)
 
@@ -155,7 +155,7 @@ static inline {real} {SELF}(const {real}* total) {{
 
 
 def _start(function: str, kind: DType) -> float | int:
-    """What changes no number that it is combined with."""
+    """The neutral element of a reduction."""
     if function == "sum":
         return 0
     if kind.is_float:

@@ -47,7 +47,7 @@ def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distrib
 
 
 def _memory_orders(kernel: Kernel) -> dict[Distribution, tuple[int, ...]]:
-    """For the distributions of fragments: the dimensions as the first global tensor they exchange has them.
+    """Dimension order of fragments, by distribution: that of the first global tensor that they exchange with.
 
     A copy between the two is then one run, or few.
     """
@@ -63,7 +63,7 @@ def _memory_orders(kernel: Kernel) -> dict[Distribution, tuple[int, ...]]:
 
 
 class _Together(NamedTuple):
-    """How many operands B, sums and products multiplies have that follow each other."""
+    """Numbers of operands B, sums and products of consecutive multiplies."""
 
     factors: int
     sums: int
@@ -165,7 +165,7 @@ class _Sequence:
 
 
 def depth_of(operand: Value) -> int:
-    """How deep an operand of a multiply is."""
+    """Depth of an operand of a multiply."""
     shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
     assert isinstance(shape[1], int)
     return shape[1]

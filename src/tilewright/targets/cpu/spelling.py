@@ -133,7 +133,7 @@ def endless_waits(kernel: Kernel) -> Iterator[Violation]:
 
 
 def why_stuck(kernel: Kernel, number: int) -> str:
-    """What to say of a launch whose wait of this number did not end."""
+    """The message for a launch whose wait of this number did not end."""
     op: Op = waits(kernel)[number - 1]
     where = "" if op.location is None else f"\n{op.location.excerpt()}"
     return (

@@ -19,16 +19,16 @@ from tilewright.targets.statements import Code, call, code
 LEAST_LANES, MOST_LANES = 4, 16
 
 XMM_BYTES = 16
-"""Of vectors whose halves one instruction interleaves."""
+"""Bytes of vectors whose halves one instruction interleaves."""
 
 MOST_AHEAD_BYTES = 256
-"""Of rows that nothing foresees."""
+"""Bytes of rows that hardware does not prefetch."""
 
 
 def blocks(
     loops: Nest, sides: tuple[CopySide, CopySide], vector_bytes: int
 ) -> tuple[tuple[Axis, Axis], int, tuple[Int, Int]] | None:
-    """How a copy goes by square blocks that are transposed; None unless neighbours lie along two axes.
+    """The square blocks in which a copy transposes, or None unless two axes are contiguous.
 
     Args:
         loops: of the copy.
@@ -54,7 +54,7 @@ def blocks(
 def ask_ahead(
     emitter: CpuEmitter, source: CopySide, offset: Int, axes: tuple[Axis, Axis], lanes: int
 ) -> None:
-    """In each block of a row of blocks, ask for the lines of one row of those that are transposed next.
+    """Prefetch, in each block of a row of blocks, the lines of one row of the next blocks.
 
     Rows of few lines lie far apart in memory, and nothing in the processor foresees them.
 

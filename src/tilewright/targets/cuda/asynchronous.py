@@ -39,7 +39,7 @@ FIRST_THREAD = code("{} == 0", TID)
 
 
 def by_first_thread(emitter: SimtEmitter, what: Code) -> None:
-    """What the first thread of the role, or of the block, does for all of it."""
+    """Let the first thread of the role or block act for all of its threads."""
     emitter.add(when(FIRST_THREAD, Do(what)))
 
 
@@ -192,7 +192,7 @@ def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
 
 
 def _scope(emitter: SimtEmitter) -> str:
-    """Which functions arrive and wait: those of the cluster's scope where threads need it."""
+    """Suffix of the arrive and wait functions: that of cluster scope if the threads need it."""
     return CLUSTER_SCOPE if needs_cluster_scope(emitter.kernel) else ""
 
 

@@ -22,7 +22,7 @@ PTX_TYPES = {
     "u8": "u8",
     "i32": "s32",
 }
-"""What PTX calls the dtypes of atoms."""
+"""PTX names of the dtypes of atoms."""
 
 TF32_BITS = 10
 """Fraction bits of f32 operands that are called tf32."""
@@ -187,4 +187,4 @@ DEVICE void {name}({c.kind}* d, {kind} a, descriptor_t b{argument}) {{
 
 
 SPELLED: Mapping[str, Spelling] = {"mma.sync": _mma_sync, "wgmma": _wgmma}
-"""How each kind of instruction is written; multiply-adds need no function."""
+"""The writer of each kind of instruction; multiply-adds need no function."""

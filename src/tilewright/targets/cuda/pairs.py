@@ -77,7 +77,7 @@ def _with_one(emitter: SimtEmitter, op: Elementwise) -> bool:
 
 
 STEMS = {"f16": "half", "bf16": "bf16"}
-"""How functions call the dtype of the numbers."""
+"""Names of dtypes in function names."""
 
 
 @CUDA_RULES.rule(Unpack)
@@ -127,7 +127,7 @@ PAIRS = {
     ("i8", "f16"): PairFunction("i8_pair_to_half", "sm_80"),
     ("i8", "bf16"): PairFunction("i8_pair_to_bf16", "sm_80"),
 }
-"""By the dtypes from which and to which."""
+"""Conversions by source and target dtype."""
 
 _INPUTS = {
     "e4m3": "const unsigned short x = *(const unsigned short*)from;",
@@ -295,7 +295,7 @@ PIECES = {
     },
     **_WORDS,
 }
-"""By the names that they define."""
+"""The text of each function."""
 
 NEEDS = {
     **{
@@ -309,4 +309,4 @@ NEEDS = {
     },
     **_WORD_NEEDS,
 }
-"""What each of them names."""
+"""The pieces that each function names."""

@@ -1,4 +1,4 @@
-"""What a kernel asks of HIP that an architecture does not have."""
+"""Requirements of a kernel that an AMD architecture does not meet."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ PAIRS = {
     ("f8e5m2", "f16"): PairFunction("e5m2_pair_to_half"),
     ("i8", "f16"): PairFunction("i8_pair_to_half"),
 }
-"""By source and target dtype."""
+"""Conversions by source and target dtype."""
 
 _REDUCED = {
     **{("add", dtype): "add" for dtype in ("f32", "f64", "i32", "u32", "i64", "u64")},

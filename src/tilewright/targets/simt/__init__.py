@@ -1,1 +1,1 @@
-"""What targets that run one program per thread share: who moves what, the text of copies and arithmetic."""
+"""The shared base of targets with one program per thread: copies, arithmetic and their text."""

@@ -83,7 +83,7 @@ def random_mask(emitter: SimtEmitter, op: Elementwise, place: RandomPlace) -> No
 
 
 def _pair_of_lanes(scope: LocalNames, spread: Distribution) -> tuple[Int, Int]:
-    """Which pair of lanes the thread belongs to, and which of both it is."""
+    """The thread's pair of lanes, and its index in the pair."""
     thread = scope.emitter.thread(spread.size_threads)
     return scope.constant("pair", floordiv(thread, 2)), scope.constant("lane", mod(thread, 2))
 
@@ -108,7 +108,7 @@ def _key(emitter: SimtEmitter, value: Value | float | Int) -> Code:
 
 
 def converted_in_pairs(emitter: SimtEmitter, op: Elementwise) -> PairFunction | None:
-    """How an operation is done for two numbers at once; None if it is not."""
+    """The function that does an operation for two numbers at once, or None."""
     kind = op.result.type
     if op.function != "convert" or not isinstance(kind, FragmentType):
         return None

@@ -129,7 +129,7 @@ def _of(emitter: SimtEmitter, of: Int | None) -> str:
 
 
 def counter_address(emitter: SimtEmitter, counter: Value) -> Code:
-    """Where a counter lies."""
+    """Address of a counter."""
     return emitter.plus(emitter.name(counter.buffer), counter.tensor.view.offset)
 
 

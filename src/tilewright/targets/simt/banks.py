@@ -37,12 +37,12 @@ BANKS, BANK_BYTES = REFERENCE.banks, WORD_BYTES
 CHUNK_BYTES = 16
 """The widest access, which a swizzle must not cut."""
 CORE_ROWS = 8
-"""Of a matrix of 16 bytes a row, which fills all banks once."""
+"""Rows of a matrix of 16 bytes per row, which fills all banks once."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """How a machine serves the accesses of a warp.
+    """A machine's shared memory: banks, and the order in which a warp's accesses are served.
 
     Args:
         lanes: threads of a warp.
@@ -75,7 +75,7 @@ class WarpAccess:
 
 
 def passes(offsets: Offsets, width: int, element_bytes: int, banks: int = BANKS) -> int:
-    """How many passes over shared memory accesses of a warp take.
+    """Passes over shared memory that a warp's accesses take.
 
     Args:
         offsets: element offsets, of shape (accesses, lanes).
@@ -153,7 +153,7 @@ def _cost(accesses: Sequence[WarpAccess], swizzles: tuple[Swizzle, ...], dtype: 
 
 
 def _accesses(op: Shared, using: Sequence[Op], serving: Serving) -> Iterator[WarpAccess]:
-    """What the first warp does with the tensor."""
+    """Accesses of the first warp to the tensor."""
     views = {op.result: op.view}
     for user in using:
         if isinstance(user, Reshape):
@@ -215,7 +215,7 @@ def _served_together(access: WarpAccess) -> WarpAccess:
 
 @dataclass(frozen=True)
 class Requests:
-    """What warps ask of shared memory.
+    """Requests of warps to shared memory.
 
     Args:
         instructions: of the warps.
@@ -237,7 +237,7 @@ class Requests:
 
 
 def requests(op: Copy, value: Value) -> Requests:
-    """What the first warp asks of shared memory in a copy.
+    """Requests of the first warp to shared memory in a copy.
 
     Args:
         op: a copy of a lowered kernel.
@@ -262,7 +262,7 @@ def requests(op: Copy, value: Value) -> Requests:
 
 
 def asked_by_descriptor(value: Value) -> Requests:
-    """What a matrix engine asks of shared memory that reads a whole operand by a descriptor.
+    """Requests of a matrix engine that reads a whole operand by a descriptor.
 
     It reads core matrices of eight rows of 16 bytes, and one matrix can fill all banks once.
 

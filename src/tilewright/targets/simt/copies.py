@@ -111,7 +111,7 @@ def _apart(low: Int, high: Int) -> bool:
 
 
 ABSENT = "-1"
-"""What stands for a row where the index has no element: no row of any tensor."""
+"""Row number for an index without an element: it is no row of any tensor."""
 
 
 def read_rows(
@@ -152,7 +152,7 @@ def _read(scope: LocalNames, element: Element, known: Cond, loops: Sequence[Sym]
 
 
 STAGED_ACCESSES = {16: 8, 8: 8}
-"""How many accesses, by their width in bytes, a thread loads before it stores, between memories."""
+"""Accesses that a thread loads before it stores, by width in bytes, between memories."""
 
 MOST_CONDITIONS = 8
 """Accesses whose conditions may be known at a time where these lie in scalar registers."""
@@ -331,7 +331,7 @@ def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int
 
 
 def title(op: Copy, vector: int) -> str:
-    """What a copy does, for its comment."""
+    """The comment of a copy."""
     bytes_ = vector * min(op.source.dtype.bytes, op.target.dtype.bytes)
     arrow = f"{op.source} -> {op.target}"
     return f"{arrow}, {bytes_} byte{'s' * (bytes_ > 1)} at a time"

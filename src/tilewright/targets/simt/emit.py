@@ -225,7 +225,7 @@ def _thread_from(emitter: SimtEmitter, start: Int) -> Code:
 
 
 def _warps(op: Role) -> str:
-    """Which warps execute a role, in words."""
+    """The warps of a role, in words."""
     last = op.first + op.warps - 1
     warps = f"warps {op.first} to {last}" if last > op.first else f"warp {op.first}"
     return warps if op.index is None else f"{warps}, in {op.groups} groups"

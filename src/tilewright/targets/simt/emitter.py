@@ -34,10 +34,10 @@ _THREAD_SYMBOL = "%tid"
 """Its symbol, which no author can name."""
 
 WORD_BYTES = 4
-"""Of a register of the machine."""
+"""Bytes of a machine register."""
 
 COORDINATES = {1: ("at",), 2: ("row", "col")}
-"""What the coordinates of a tile are called, by its rank."""
+"""Names of a tile's coordinates, by rank."""
 
 LOOPS = ("i", "j", "u", "v", "w", "x", "y", "z")
 """Names of loops over the registers of a thread, innermost first."""
@@ -89,7 +89,7 @@ class SimtEmitter(Emitter):
         super().block(Block(ops[done:]))
 
     def _around_prefetch(self, ops: Sequence[Op]) -> Iterator[tuple[int, Callable[[], None]]]:
-        """What keeps a block's prefetch early and the use of its numbers late, and before which operation."""
+        """Actions that keep a block's prefetch early and its uses late, by the position that each precedes."""
         found = prefetch(ops) if self.dialect.prefetched else None
         if found is None or not all(self._is_in_words(fragment) for fragment in found.computed):
             return
@@ -124,7 +124,7 @@ class SimtEmitter(Emitter):
         self._spelled[fragment.name] = name
 
     def base(self, tensor: Value) -> Code:
-        """Where the buffer of a tensor begins, in one's own block or in another of the cluster."""
+        """Start of a tensor's buffer, in the own block or in another one of the cluster."""
         own, block = self.name(tensor.buffer), tensor.tensor.block
         return own if block is None else call("peer", own, self.spell(block))
 
@@ -201,7 +201,7 @@ class SimtEmitter(Emitter):
             self.add(*statements)
 
     def participants(self, spread: Distribution, *, once: bool = False) -> Cond:
-        """Which threads take part in an operation: those of its distribution; ``once``: one of its copies."""
+        """Condition of the threads in an operation's distribution; ``once``: of one of its copies."""
         guard: Cond = TRUE
         if spread.size_threads < self.group_threads:
             guard = less(self.thread(self.group_threads), spread.size_threads)

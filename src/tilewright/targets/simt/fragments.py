@@ -127,7 +127,7 @@ def _sum(total: Code, left: Code, right: Code, dtype: DType) -> Statement:
 
 
 EXTREME = {"max": "max_or_nan", "min": "min_or_nan"}
-"""What takes the larger or smaller of two numbers."""
+"""Functions of the larger and smaller of two numbers."""
 
 
 @SIMT_RULES.rule(Reduce)
@@ -190,7 +190,7 @@ def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
 
 @SIMT_RULES.rule(Coordinates)
 def coordinates(emitter: SimtEmitter, op: Coordinates) -> None:
-    """Where the thread starts, and how far each register lies from there."""
+    """The thread's start, and the distance of each register from it."""
     spread, name = op.distribution, emitter.name(op.result)
     emitter.comment(op, f"{op.result.name} = coordinates along {op.dim}")
     emitter.declare_registers(op.result)

@@ -141,7 +141,7 @@ class RandomPlaces:
         return is_place or _is_within(found, *limits(op.result.dtype))
 
     def _unread(self, ops: list[Op]) -> set[Value]:
-        """What was passed on the way to an index, and nothing else reads."""
+        """Values that are read only on the way to an index."""
         unread: set[Value] = set()
         read: set[Value] = set()
         for op in reversed(ops):
