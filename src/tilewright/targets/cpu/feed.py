@@ -194,7 +194,7 @@ def _place(kernel: Kernel, chosen: Mapping[str, Fragment]) -> tuple[Kernel, tupl
 
 
 def _spread(source: Value, shape: tuple[int, ...]) -> Distribution | None:
-    """The distribution of a copy: its source's, if that has one."""
+    """The distribution that a copy of a source needs; None if the source has its own."""
     kind = source.type
     return whole(shape) if isinstance(kind, TensorType) and kind.distribution is None else None
 

@@ -206,7 +206,7 @@ class KernelForm:
         return self.atom.c_dtype.computed.is_float
 
     def count(self, side: str) -> int:
-        """Number of A, B or C."""
+        """Number of different A, B or C."""
         found: int = 1 + max(getattr(term, side) for term in self.terms)
         return found
 

@@ -89,7 +89,7 @@ class SimtEmitter(Emitter):
         super().block(Block(ops[done:]))
 
     def _around_prefetch(self, ops: Sequence[Op]) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Actions that keep a block's prefetch early and its uses late, by the position that each precedes."""
+        """Actions that keep a block's prefetch early and its uses late, each with its position."""
         found = prefetch(ops) if self.dialect.prefetched else None
         if found is None or not all(self._is_in_words(fragment) for fragment in found.computed):
             return
