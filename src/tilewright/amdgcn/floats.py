@@ -275,6 +275,10 @@ def _fmas(scale: int) -> Any:
     return compute
 
 
+def _mantissa(a: Any) -> Any:
+    return np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype)
+
+
 FUNCTIONS: dict[str, Any] = {
     "exp": _through_f64(np.exp2),
     "log": _through_f64(np.log2),
@@ -288,7 +292,7 @@ FUNCTIONS: dict[str, Any] = {
     "trunc": np.trunc,
     "rndne": np.rint,
     "fract": lambda a: (a - np.floor(a)).astype(a.dtype),
-    "frexp_mant": lambda a: np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype),
+    "frexp_mant": _mantissa,
 }
 
 
@@ -314,7 +318,8 @@ def _plain_rows() -> dict[str, OpcodeRow]:
             f"v_med3_{kind}": row(three, _median, keeps=True),
             f"v_ldexp_{kind}": row(f"{kind} = {kind} {'i16' if kind == 'f16' else 'i32'}", _scaled),
             f"v_frexp_exp_{'i16' if kind == 'f16' else 'i32'}_{kind}": row(
-                f"i32 = {kind}", lambda a: np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32)
+                f"i32 = {kind}",
+                lambda a: np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32),
             ),
             f"v_div_fixup_{kind}": row(three, division_fixup, keeps=True),
         }
