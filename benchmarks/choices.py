@@ -31,7 +31,7 @@ from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import Entry, Table, Version, class_of, extents_of
+from tilewright.schedule.tables import MeasuredSchedule, ScheduleTable, Version, class_of, extents_of
 from tilewright.schedule.text import read_schedule
 
 KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
@@ -138,7 +138,7 @@ def library_us(kept: Mapping[str, Any]) -> float:
     return min(theirs, default=0.0)
 
 
-def entry_of(row: Row, choice: str) -> Entry | None:
+def entry_of(row: Row, choice: str) -> MeasuredSchedule | None:
     """What a table says of a problem; None where the choice was not measured, or the sizes are unequal.
 
     The rules' own choice stays where nothing is faster with its whole interval.
@@ -150,7 +150,7 @@ def entry_of(row: Row, choice: str) -> Entry | None:
     best = min(surely, key=lambda text: row.times[text], default=choice)
     speed, us = round(own[0] / row.times[best][0], 4), round(row.times[best][0], 3)
     schedule = read_schedule(best)
-    return Entry(
+    return MeasuredSchedule(
         class_of(asked), extents_of(asked), schedule, us, speed, row.measured, by_rules=best == choice
     )
 
@@ -164,12 +164,12 @@ def is_legal(asked: Question, text: str) -> bool:
     return not reasons(schedule, asked.form, asked.classes, asked.arch)
 
 
-def made(rows: Iterable[tuple[Row, str]], machine: Mapping[str, Any]) -> Table:
+def made(rows: Iterable[tuple[Row, str]], machine: Mapping[str, Any]) -> ScheduleTable:
     """The table of a machine, by the rules that there are now."""
     device = machine["device"]
     version = Version.now(device["arch"], device["name"], device["processors"])
     entries = (entry_of(row, choice) for row, choice in rows)
-    return Table(version).joined(entry for entry in entries if entry is not None)
+    return ScheduleTable(version).joined(entry for entry in entries if entry is not None)
 
 
 HEAD = (

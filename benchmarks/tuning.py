@@ -23,7 +23,7 @@ from isolated import Progress, Record, parser, run
 from reporting import table as in_columns
 
 from tilewright.runtime import tables
-from tilewright.schedule.tables import Table, Version, chosen
+from tilewright.schedule.tables import ScheduleTable, Version, chosen
 from tilewright.tune.contest import Contest, rounded
 from tilewright.tune.figures import draw_intervals
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
@@ -158,7 +158,7 @@ def version(gemm: Gemm) -> Version:
     return found
 
 
-def loaded(path: Path, wanted: Version) -> Table | None:
+def loaded(path: Path, wanted: Version) -> ScheduleTable | None:
     """The table of the shapes that were tuned, if any were."""
     return tables.load(path, wanted) if path.exists() else None
 

@@ -10,7 +10,7 @@ import pytest
 from tests.programs import run_here
 
 from tilewright.runtime import tables
-from tilewright.schedule.tables import RULES, Table, Version
+from tilewright.schedule.tables import RULES, ScheduleTable, Version
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
@@ -23,7 +23,7 @@ def run(*arguments: object, script: str = "choices.py") -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Table:
+def shipped() -> ScheduleTable:
     """The table of an H200, which is of this version."""
     return tables.load(tables.SHIPPED / tables.file_name(VERSION), VERSION)
 
@@ -64,7 +64,7 @@ def test_a_table_of_other_measurements_is_another(tmp_path: Path) -> None:
     assert "--table writes it anew" in said
 
 
-def test_the_shipped_table_speaks_of_every_kind(shipped: Table) -> None:
+def test_the_shipped_table_speaks_of_every_kind(shipped: ScheduleTable) -> None:
     kinds = {entry.kind for entry in shipped.entries}
     assert "bf16[k] x bf16[k] -> bf16[n], exact" in kinds
     assert "bf16[k] x bf16[k] -> bf16[n], exact, rows in groups" in kinds

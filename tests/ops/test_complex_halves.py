@@ -20,7 +20,7 @@ from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray
 from tilewright.schedule.choice import choose
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 from .complex_cases import poisoned
 
@@ -194,7 +194,7 @@ def test_what_is_launched_compiles(arch: str, n: int, tile: tuple[int, int, int]
     schedule = choose(replace(question, extents=(n, n, n)))
     assert tile in (None, schedule.tile)
     assert schedule.promote == 1
-    case = Case(schedule, question.form, question.specs, question.arch)
+    case = ScheduleOnMachine(schedule, question.form, question.specs, question.arch)
     assert case.accumulators == schedule.mma.c().size_values * (3 if tile else 4)
     bound = products_of_halves(0, tw.f32).bind(**constants, schedule=schedule)
     ran = bound.compile(*like_halves(n), target="cuda", arch=arch)

@@ -16,7 +16,14 @@ from tilewright.runtime.backends import arch_named, processors_of
 from tilewright.schedule.choice import candidates
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import Entry, OtherVersionError, Table, TableError, Version, class_of
+from tilewright.schedule.tables import (
+    MeasuredSchedule,
+    OtherVersionError,
+    ScheduleTable,
+    TableError,
+    Version,
+    class_of,
+)
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -51,8 +58,10 @@ def another(at: int = 1) -> Schedule:
     return [one.schedule for one in candidates(question()) if not one.against][at]
 
 
-def table(schedule: Schedule, of: Version | None = None) -> Table:
-    return Table(of or version(), (Entry(class_of(question()), (1, *SHAPE), schedule, 1.0, 1.0, 1),))
+def table(schedule: Schedule, of: Version | None = None) -> ScheduleTable:
+    return ScheduleTable(
+        of or version(), (MeasuredSchedule(class_of(question()), (1, *SHAPE), schedule, 1.0, 1.0, 1),)
+    )
 
 
 def ran() -> Schedule:

@@ -28,7 +28,7 @@ from tilewright.runtime.backends import backend_named
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.rules import OF_MEANING
 from tilewright.targets import cpu, cuda
 from tilewright.targets.atoms import MMA_SYNC, WGMMA
@@ -127,9 +127,9 @@ class Problem:
         """What is computed."""
         return form_of(PROGRAMS[self.program].run(self.arrays))  # type: ignore[arg-type]
 
-    def case(self, schedule: tw.Schedule) -> Case:
+    def case(self, schedule: tw.Schedule) -> ScheduleOnMachine:
         """The case of a schedule."""
-        return Case(schedule, self.form(), self.arrays, self.machine)
+        return ScheduleOnMachine(schedule, self.form(), self.arrays, self.machine)
 
     def expand(self, schedule: tw.Schedule) -> Kernel:
         """The explicit kernel."""
@@ -155,7 +155,7 @@ class Problem:
         return run_passes(kernel, self.machine, backend_named(owner.name).passes)[0]
 
 
-def by_meaning(case: Case) -> list[Any]:
+def by_meaning(case: ScheduleOnMachine) -> list[Any]:
     """Why a schedule is refused that breaks no rule of kernels."""
     return [reason for rule in OF_MEANING for reason in rule(case)]
 

@@ -18,7 +18,7 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.targets.target import CUDA
@@ -180,7 +180,7 @@ def test_formulas_say_what_the_kernel_takes(name: str) -> None:
     made = bound.compile(*given.values(), target="cuda", arch="sm_90a")
     assert made.schedule == schedule
     question = bound.question(*given.values(), target="reference")
-    case = Case(schedule, question.form, question.specs, CUDA.architecture("sm_90a"))
+    case = ScheduleOnMachine(schedule, question.form, question.specs, CUDA.architecture("sm_90a"))
     assert made.resources["spill_store_bytes"] == 0
     assert made.resources["shared_bytes"] == case.shared_bytes
 

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.ops.products import scaled_in_groups
 from tilewright.schedule.adding import add_parts
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 GROUP = 128
 ALONE = tw.Schedule(
@@ -57,7 +57,7 @@ def test_shared_memory_is_that_of_the_closed_form(schedule: tw.Schedule) -> None
     kernel, given = posed((16, 4096, 4096), schedule)
     made = kernel.compile(*given, target="cuda", arch="sm_90a")
     asked = kernel.question(*given, target="cuda", arch="sm_90a")
-    case = Case(schedule, asked.form, asked.specs, asked.arch)
+    case = ScheduleOnMachine(schedule, asked.form, asked.specs, asked.arch)
     assert case.threads == made.kernel.threads == schedule.groups * schedule.warps[0] * 32
     assert case.shared_bytes == made.resources["shared_bytes"]
     assert made.resources["spill_store_bytes"] == 0

@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright.ops.products import scaled_in_groups
 from tilewright.schedule.choice import proposals
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 
 def question(m: int, n: int, k: int, group: int, arch: str, *, order: str = "k", wide: str = "f16") -> Any:
@@ -39,7 +39,7 @@ def test_few_rows_have_weights_along_the_rows_of_the_instruction(
     for schedule in found:
         assert schedule.swap_ab
         assert not reasons(schedule, asked.form, asked.specs, asked.arch)
-        case = Case(schedule, asked.form, asked.specs, asked.arch)
+        case = ScheduleOnMachine(schedule, asked.form, asked.specs, asked.arch)
         assert case.run == (16 if shape[-1] > 32 else 8)
 
 
@@ -90,5 +90,5 @@ def test_warps_of_many_rows_decode_different_weights() -> None:
 def test_weights_along_columns_are_widened_before_they_lie_in_shared_memory() -> None:
     asked = question(16, 4096, 4096, 128, "sm_90a", order="n")
     schedule = next(proposals(asked)).schedule
-    case = Case(schedule, asked.form, asked.specs, asked.arch)
+    case = ScheduleOnMachine(schedule, asked.form, asked.specs, asked.arch)
     assert (case.run, case.sides[1 if not schedule.swap_ab else 0].kept) == (0, tw.f16)

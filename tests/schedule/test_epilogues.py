@@ -12,8 +12,8 @@ import tilewright as tw
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
-from tilewright.schedule.epilogue.overlapped import Overlapped, Storer
-from tilewright.schedule.epilogue.staged import Staged
+from tilewright.schedule.epilogue.overlapped import OverlappedEpilogue, Storer
+from tilewright.schedule.epilogue.staged import StagedEpilogue
 
 from .epilogues import (
     KINDS,
@@ -344,21 +344,21 @@ def test_buffers_meet_in_no_bank() -> None:
 
 
 def test_a_buffer_written_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    pending = Staged._pending
-    monkeypatch.setattr(Staged, "_pending", lambda self, j: pending(self, j) + 1)
+    pending = StagedEpilogue._pending
+    monkeypatch.setattr(StagedEpilogue, "_pending", lambda self, j: pending(self, j) + 1)
     assert not fresh().bind(schedule=KINDS["staged, ping-pong"]).check(*arrays_of((200, 392, 40))).is_clean
 
 
 @pytest.mark.parametrize("kind", ["staged, cp_async", "staged, groups"])
 def test_a_missing_barrier_is_found(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(Staged, "meet", lambda self, group: None)
+    monkeypatch.setattr(StagedEpilogue, "meet", lambda self, group: None)
     assert not fresh().bind(schedule=KINDS[kind]).check(*arrays_of((200, 392, 40))).is_clean
 
 
 def test_a_buffer_given_back_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Storer.__init__
 
-    def eager(self: Storer, epilogue: Overlapped) -> None:
+    def eager(self: Storer, epilogue: OverlappedEpilogue) -> None:
         made(self, epilogue)
         self.lag = 0
 

@@ -18,7 +18,7 @@ from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load, memory_us
 from tilewright.schedule.proposals_streams import STREAMS, RowStream
 from tilewright.schedule.question import Candidate, Question, Splitting
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.splitting import sharing
 from tilewright.targets import cuda
 
@@ -50,7 +50,7 @@ def test_every_form_is_legal_and_keeps_enough_bytes_on_their_way(dtype: str, row
     assert len(found) == len(STREAMS)
     for one in found:
         assert one.against == ()
-        case = Case(one.schedule, asked.form, asked.specs, asked.arch)
+        case = ScheduleOnMachine(one.schedule, asked.form, asked.specs, asked.arch)
         at_once = asked.arch.shared_bytes // case.shared_bytes
         stage = sum(case.stage_bytes(side) for side in case.sides)
         assert at_once * (one.schedule.stages - 1) * stage >= IN_FLIGHT

@@ -13,7 +13,7 @@ from tilewright.ir.ops import Fragment, Shared
 from tilewright.lang.program import Program
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.targets.cuda.emit import lower
 
 from .drawing import compared
@@ -46,7 +46,7 @@ TAKEN = {
 @pytest.mark.parametrize("form", TAKEN)
 def test_threads_and_shared_memory_of_every_form_are_those_of_its_kernel(form: str) -> None:
     given, schedule = specs(), TAKEN[form]
-    case = Case(schedule, form_of(flow_of(given)), given, HOPPER)
+    case = ScheduleOnMachine(schedule, form_of(flow_of(given)), given, HOPPER)
     kernel, _ = lower(expanded(schedule), HOPPER)
     assert (case.threads, case.shared_bytes) == (kernel.threads, kernel.shared_bytes)
 
@@ -74,7 +74,9 @@ def test_registers_of_two_parts_of_plain_operands_are_those_of_the_kernel() -> N
     held = [op for op in expanded(schedule).walk() if isinstance(op, Fragment) and op.result.name in names]
     assert len(held) == len(names)
     values = sum(op.result.fragment.distribution.size_values for op in held)
-    assert Case(schedule, form_of(flow_of(given)), given, HOPPER).held == values * tw.f16.bytes // 4
+    assert (
+        ScheduleOnMachine(schedule, form_of(flow_of(given)), given, HOPPER).held == values * tw.f16.bytes // 4
+    )
 
 
 @pytest.mark.parametrize("unit", [0, 1])
@@ -91,7 +93,7 @@ def test_a_result_that_is_seen_with_its_axes_changed_is_stored_by_bulk_copies(un
     given = {**specs(), "C": result}
     del given["bias"]
     form = form_of(Program(turned, {"A": "M K", "B": "N K", "C": "N M"}).run(given))
-    leaving = Case(BULK, form, given, HOPPER).leaving
+    leaving = ScheduleOnMachine(BULK, form, given, HOPPER).leaving
     assert not [*leaving.against_bulk(form.stores[0])]
 
 

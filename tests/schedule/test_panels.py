@@ -17,7 +17,7 @@ from tilewright.runtime.specialise import specs_of
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.proposals_cpu import COLUMNS, ROWS, tile_for, tile_time
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 from .drawing import compare, problem_for
 from .forms import flow_of, specs
@@ -194,5 +194,5 @@ def test_operands_are_converted_as_they_are_packed(target: str, layout: str) -> 
         compare_gemm(a.astype(np.float16), b.T.astype(np.float16), c, how).raise_if_wrong()
         assert np.isnan(c.base).sum() == c.base.size - c.size
     classes = specs_of(converted.program, (a, b, c))
-    held = Case(schedule, form_of(converted.flow(a, b, c)), classes, REFERENCE).shared_bytes
+    held = ScheduleOnMachine(schedule, form_of(converted.flow(a, b, c)), classes, REFERENCE).shared_bytes
     assert held == layout_shared(made.kernel)[1]

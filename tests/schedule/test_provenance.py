@@ -13,7 +13,7 @@ from tilewright.ir.copies import Copy
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.expand import Expanded
-from tilewright.schedule.rings import Direct
+from tilewright.schedule.rings import DirectStaging
 from tilewright.targets import cuda
 
 from .forms import BULK, FORMS, PROGRAM, SYNC, expanded, flow_of, specs
@@ -68,7 +68,7 @@ def test_a_deadlock_names_the_authors_line_and_the_field() -> None:
 
 
 def test_a_race_names_the_authors_line_and_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Direct, "_meet", lambda self: None)
+    monkeypatch.setattr(DirectStaging, "_meet", lambda self: None)
     report = str(Bound(unchecked(SYNC), {}).check(*arrays()))
     assert "race" in report
     assert "acc += A[m, k] @ B[n, k].T" in report

@@ -15,7 +15,7 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F16, fma, wgmma
 
@@ -274,7 +274,7 @@ def test_what_is_said_of_shared_memory_is_what_is_taken(rows: int, in_columns: b
     )
     asked = by_blocks.bind(run=128).question(*given.values(), target="cuda", arch="sm_90a")
     assert asked is not None
-    case = Case(FORMS["slices"], asked.form, asked.specs, asked.arch)
+    case = ScheduleOnMachine(FORMS["slices"], asked.form, asked.specs, asked.arch)
     assert any(buffer.name == "sSA" for buffer in case.shared) == rides == ("sSA" in made.source)
     assert made.resources["shared_bytes"] == case.shared_bytes
 

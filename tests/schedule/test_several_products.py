@@ -16,7 +16,7 @@ from tilewright.schedule.choice import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 from .forms import FORMS, HOPPER
 
@@ -158,7 +158,7 @@ def test_they_compile_and_take_what_is_said(name, schedule):
     made = [tw.like(tw.f16, array.shape) for array in arrays(name, (256, 256, 256), np.float16).values()]
     bound = KERNELS[name].bind(schedule=SCHEDULES[schedule])
     question = bound.question(*made, target="cuda", arch="sm_90a")
-    case = Case(SCHEDULES[schedule], question.form, question.specs, HOPPER)
+    case = ScheduleOnMachine(SCHEDULES[schedule], question.form, question.specs, HOPPER)
     kernel = bound.compile(*made, target="cuda", arch="sm_90a")
     assert kernel.resources["spill_store_bytes"] == kernel.resources["stack_bytes"] == 0
     assert kernel.resources["shared_bytes"] == case.shared_bytes

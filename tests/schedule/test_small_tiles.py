@@ -18,7 +18,7 @@ from tilewright.schedule.estimate import FMA
 from tilewright.schedule.load import Load, memory_us
 from tilewright.schedule.proposals_fma import FORMS, FmaForm
 from tilewright.schedule.question import Question, Splitting
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import SPLITS
 from tilewright.schedule.splitting import with_more_blocks
 from tilewright.targets.target import CUDA
@@ -67,7 +67,7 @@ def test_k_is_dealt_out_to_as_many_blocks_as_run_at_once() -> None:
         alone = replace(form.schedule, split_k="auto", blocks=132)
         found = [one.blocks // 132 for one in with_more_blocks(asked, alone)]
         assert found == [*range(1, Load(asked, alone).resident + 1)]
-        shared = Case(alone, asked.form, asked.specs, asked.arch).shared_bytes
+        shared = ScheduleOnMachine(alone, asked.form, asked.specs, asked.arch).shared_bytes
         assert found[-1] * shared <= asked.arch.shared_bytes
         assert found[-1] * alone.mma.threads * alone.mma.c().size_values <= asked.arch.registers
 

@@ -18,9 +18,9 @@ from tilewright.schedule.choice import candidates, choose
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import (
-    Entry,
+    MeasuredSchedule,
     OtherVersionError,
-    Table,
+    ScheduleTable,
     TableError,
     Version,
     chosen,
@@ -57,8 +57,8 @@ def question(
     return found
 
 
-def entry(asked: Question, schedule: Schedule) -> Entry:
-    return Entry(class_of(asked), extents_of(asked), schedule, 100.0, 1.1, 20)
+def entry(asked: Question, schedule: Schedule) -> MeasuredSchedule:
+    return MeasuredSchedule(class_of(asked), extents_of(asked), schedule, 100.0, 1.1, 20)
 
 
 def another(asked: Question, at: int = 5) -> Schedule:
@@ -69,7 +69,7 @@ def another(asked: Question, at: int = 5) -> Schedule:
 def test_the_problem_itself_and_those_near_it_are_served() -> None:
     asked = question(CUBE)
     tuned = another(asked)
-    table = Table(VERSION).joined([entry(asked, tuned)])
+    table = ScheduleTable(VERSION).joined([entry(asked, tuned)])
     assert tuned != choose(asked)
     for shape in (CUBE, (4096, 4096, 8192), (4000, 4104, 4096), (3000, 3000, 4096)):
         assert chosen(question(shape), table) == tuned
@@ -80,7 +80,7 @@ def test_the_problem_itself_and_those_near_it_are_served() -> None:
 def test_of_two_the_nearer_serves() -> None:
     near, far = question((1024, 1024, 1024)), question((1536, 1024, 1024))
     first, second = another(near, 3), another(near, 4)
-    table = Table(VERSION).joined([entry(far, second), entry(near, first)])
+    table = ScheduleTable(VERSION).joined([entry(far, second), entry(near, first)])
     assert chosen(question((1100, 1024, 1024)), table) == first
     assert chosen(question((1400, 1024, 1024)), table) == second
 
@@ -89,7 +89,7 @@ def test_where_the_rules_were_right_they_choose_for_what_is_near() -> None:
     """Their choice at 1024 is the fastest; near it they choose, though another entry is within reach."""
     asked, far = question((1024, 1024, 1024)), question((1536, 1024, 1024))
     right = replace(entry(asked, choose(asked)), by_rules=True)
-    table = Table(VERSION).joined([right, entry(far, another(far))])
+    table = ScheduleTable(VERSION).joined([right, entry(far, another(far))])
     for shape in ((1024, 1024, 1024), (1100, 1024, 1024), (800, 1024, 1024)):
         assert chosen(question(shape), table) == choose(question(shape))
     assert chosen(question((1500, 1024, 1024)), table) == another(far)
@@ -97,7 +97,7 @@ def test_where_the_rules_were_right_they_choose_for_what_is_near() -> None:
 
 @pytest.mark.parametrize(("dtype", "order"), [("f16", "C"), ("bf16", "F")])
 def test_other_classes_are_left_to_the_rules(dtype: str, order: str) -> None:
-    table = Table(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
+    table = ScheduleTable(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
     asked = question(CUBE, dtype, order)
     assert class_of(asked) != class_of(question(CUBE))
     assert chosen(asked, table) == choose(asked)
@@ -105,7 +105,7 @@ def test_other_classes_are_left_to_the_rules(dtype: str, order: str) -> None:
 
 def test_what_is_not_legal_for_a_shape_is_left_to_the_rules() -> None:
     """Rows of 4095 elements, which bulk copies do not carry."""
-    table = Table(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
+    table = ScheduleTable(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
     asked = question((4096, 4095, 4095))
     assert next(table.nearest(asked)).schedule.staging == "tma"
     assert chosen(asked, table) == choose(asked)
@@ -135,14 +135,14 @@ def test_rows_in_groups_are_a_class_of_their_own() -> None:
 
 def test_without_entries_the_rules_choose() -> None:
     asked = question(CUBE)
-    assert chosen(asked, None) == chosen(asked, Table(VERSION)) == choose(asked)
+    assert chosen(asked, None) == chosen(asked, ScheduleTable(VERSION)) == choose(asked)
 
 
 def test_a_table_comes_back_from_json() -> None:
     asked = question(CUBE)
-    table = Table(VERSION).joined([entry(asked, one.schedule) for one in candidates(asked)[:1]])
+    table = ScheduleTable(VERSION).joined([entry(asked, one.schedule) for one in candidates(asked)[:1]])
     table = table.joined([replace(entry(asked, another(asked)), extents=(1, 8, 16, 32))])
-    assert Table.of(json.loads(json.dumps(table.record())), VERSION) == table
+    assert ScheduleTable.of(json.loads(json.dumps(table.record())), VERSION) == table
 
 
 OTHERS = [
@@ -156,12 +156,12 @@ OTHERS = [
 @pytest.mark.parametrize(("version", "said"), OTHERS)
 def test_a_table_of_another_version_is_refused(version: Version, said: str) -> None:
     with pytest.raises(OtherVersionError, match=f"of another version: {said}"):
-        Table.of(Table(version).record(), VERSION)
+        ScheduleTable.of(ScheduleTable(version).record(), VERSION)
 
 
-RECORD = Table(VERSION).record()
+RECORD = ScheduleTable(VERSION).record()
 MADE = Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2))
-GOOD = Entry("", (1, 2, 3, 4), MADE, 1.0, 1.0, 1).record()
+GOOD = MeasuredSchedule("", (1, 2, 3, 4), MADE, 1.0, 1.0, 1).record()
 DAMAGED: list[Any] = [
     [],
     {"entries": []},
@@ -173,13 +173,13 @@ DAMAGED: list[Any] = [
 
 
 def test_what_is_damaged_below_is_whole_without_the_damage() -> None:
-    assert len(Table.of(RECORD | {"entries": [GOOD]}, VERSION).entries) == 1
+    assert len(ScheduleTable.of(RECORD | {"entries": [GOOD]}, VERSION).entries) == 1
 
 
 @pytest.mark.parametrize("record", DAMAGED)
 def test_a_damaged_table_is_refused(record: Any) -> None:
     with pytest.raises(TableError) as raised:
-        Table.of(record, VERSION)
+        ScheduleTable.of(record, VERSION)
     assert not isinstance(raised.value, OtherVersionError)
 
 

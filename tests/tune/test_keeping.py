@@ -19,13 +19,13 @@ import tilewright as tw
 from tilewright.cli.verbs import app
 from tilewright.runtime import tables, trust
 from tilewright.runtime.trust import UntrustedError, lock_own, open_own, write_own
-from tilewright.schedule.tables import Entry, Table, TableError, Version
+from tilewright.schedule.tables import MeasuredSchedule, ScheduleTable, TableError, Version
 from tilewright.tune.gemm import Gemm
 from tilewright.tune.journal import Journal, Kept, Outcome
 
 VERSION = Version.now("x86-64-v3", "a processor", 2)
 SCHEDULE = tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))
-ENTRY = Entry("k", (1, 8, 8, 8), SCHEDULE, 1.0, 1.0, 1)
+ENTRY = MeasuredSchedule("k", (1, 8, 8, 8), SCHEDULE, 1.0, 1.0, 1)
 DIARY = b"line one\nthe last line of a diary, without its end"
 
 
@@ -139,7 +139,7 @@ def test_no_table_is_kept_where_others_exchange_files(
     with pytest.raises(UntrustedError, match=r"work may be written by other users .*; nearest: a directory"):
         used(work / "t.json")
     with pytest.raises(UntrustedError, match="may be written by other users"):
-        tables.save(Table(VERSION), work / "t.json")
+        tables.save(ScheduleTable(VERSION), work / "t.json")
     with pytest.raises(UntrustedError, match="may be written by other users"):
         used(work / "inside" / "t.json")
     assert not list(work.rglob("*.*"))
@@ -198,12 +198,12 @@ def test_a_users_table_that_a_stranger_wrote_is_not_used_and_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "_directory", lambda: tmp_path / "tables")
-    tables.save(Table(VERSION, (ENTRY,)), tables.user_table(VERSION))
+    tables.save(ScheduleTable(VERSION, (ENTRY,)), tables.user_table(VERSION))
     tables.user_table(VERSION).chmod(0o666)
     with pytest.warns(RuntimeWarning, match=r"is not used: other users may write it \(mode 666\)"):
         assert tables._joined(VERSION) is None
     tables.user_table(VERSION).chmod(0o644)  # the nearest choice of the message
-    assert tables._joined(VERSION) == Table(VERSION, (ENTRY,))
+    assert tables._joined(VERSION) == ScheduleTable(VERSION, (ENTRY,))
 
 
 def test_what_is_made_is_closed_to_others_under_any_umask(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_journals_of_every_other_shape_are_damaged_and_set_aside(tmp_path: Path)
 
 
 def test_tables_of_every_other_shape_are_damaged(tmp_path: Path) -> None:
-    record, path = Table(VERSION, (ENTRY,)).record(), tmp_path / "t.json"
+    record, path = ScheduleTable(VERSION, (ENTRY,)).record(), tmp_path / "t.json"
     texts = [
         f'{{"version": {json.dumps(record["version"])}, "entries": [{one}]}}'
         for one in every_change(ENTRY.record())

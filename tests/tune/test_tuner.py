@@ -18,7 +18,7 @@ import pytest
 import tilewright as tw
 from tilewright.runtime import tables
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import OtherVersionError, Table, Version
+from tilewright.schedule.tables import OtherVersionError, ScheduleTable, Version
 from tilewright.tune import clocks
 from tilewright.tune import gemm as module
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build, checksum
@@ -208,14 +208,14 @@ def test_several_processes_compile_into_one_cache(
 
 def test_a_table_of_another_version_is_refused_and_set_aside_on_demand(directory: Path) -> None:
     path, said = directory / "t.json", list[str]()
-    tables.save(Table(replace(version(), rules="older")), path)
+    tables.save(ScheduleTable(replace(version(), rules="older")), path)
     with pytest.raises(OtherVersionError, match=r"t\.json: of another version: .*; nearest: --renew"):
         kept(path)
     assert json.loads(path.read_text())["version"]["rules"] == "older", "it is as it was"
     store = kept(path, renew=True, said=said)
     assert said == [f"{path} is now t.json.aside-1: as was asked for"]
     store.add([])
-    assert tables.load(path, version()) == Table(version())
+    assert tables.load(path, version()) == ScheduleTable(version())
 
 
 def test_a_damaged_table_is_set_aside_and_built_anew_from_the_journal(directory: Path) -> None:

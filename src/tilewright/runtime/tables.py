@@ -26,7 +26,7 @@ from tilewright.runtime.trust import (
     read_own,
     write_own,
 )
-from tilewright.schedule.tables import Table, TableError, Version
+from tilewright.schedule.tables import ScheduleTable, TableError, Version
 from tilewright.targets.target import owner
 
 SHIPPED = Path(__file__).parents[1] / "tables"
@@ -34,10 +34,10 @@ SHIPPED = Path(__file__).parents[1] / "tables"
 
 MOST_BYTES = 1 << 26
 
-_read: dict[tuple[str, int, Path | None], Table | None] = {}
+_read: dict[tuple[str, int, Path | None], ScheduleTable | None] = {}
 
 
-def table_for(arch: Arch, processors: int) -> Table | None:
+def table_for(arch: Arch, processors: int) -> ScheduleTable | None:
     """The measured schedules of this machine; None if there are none, or it is not of the architecture.
 
     Args:
@@ -82,7 +82,7 @@ def file_name(version: Version) -> str:
     return f"{version.arch}-{'-'.join(words)}.json"
 
 
-def load(path: Path, version: Version) -> Table:
+def load(path: Path, version: Version) -> ScheduleTable:
     """The table in a file; one that comes with the package is trusted as its source is.
 
     Raises:
@@ -100,14 +100,14 @@ def load(path: Path, version: Version) -> Table:
     try:
         if len(data) > MOST_BYTES:
             raise TableError(f"more than {MOST_BYTES} bytes")
-        return Table.of(json.loads(data), version)
+        return ScheduleTable.of(json.loads(data), version)
     except TableError as error:
         raise type(error)(f"table {path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise TableError(f"table {path}: damaged: {error}") from None
 
 
-def save(table: Table, path: Path) -> None:
+def save(table: ScheduleTable, path: Path) -> None:
     """Write a table, as a whole or not at all.
 
     Raises:
@@ -138,9 +138,9 @@ def _directory() -> Path:
     return Cache.default().root / "tables"
 
 
-def _joined(version: Version) -> Table | None:
+def _joined(version: Version) -> ScheduleTable | None:
     """What comes with the package, and the user's own entries in its place."""
-    found: Table | None = None
+    found: ScheduleTable | None = None
     for path in _places(version):
         try:
             table = load(path, version)

@@ -8,7 +8,7 @@ from tilewright.lang.control import let
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index
 from tilewright.lang.scalars import Index, ceil_div, minimum
-from tilewright.schedule.partition import DataParallel, Order, Problem, Work, unflattened
+from tilewright.schedule.partition import DataParallel, TiledProblem, TileOrder, Work, unflattened
 
 
 class Batches(DataParallel):
@@ -21,7 +21,9 @@ class Batches(DataParallel):
         each: how many batch items a block computes, of which the last block has what is left.
     """
 
-    def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int], each: int) -> None:
+    def __init__(
+        self, problem: TiledProblem, order: TileOrder | None, cluster: tuple[int, int], each: int
+    ) -> None:
         self.each = each
         super().__init__(problem, order, cluster)
 

@@ -45,7 +45,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Beside:
+class OperandMetadata:
     """The arrays beside an operand.
 
     Args:

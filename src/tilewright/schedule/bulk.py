@@ -22,15 +22,15 @@ from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import arrive, cluster_barrier, wait
-from tilewright.schedule.factors import Product
+from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.partition import Work
-from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source, Sources, Staging, of_both, ring_of
+from tilewright.schedule.rings import OperandSource, Sources, Staging, of_both, ring_of
 from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
@@ -42,7 +42,7 @@ COPYING_REGISTERS = 40
 """Registers of each of their threads."""
 
 
-class Bulk(Staging):
+class BulkStaging(Staging):
     """The ring: stages of all operands, each with a barrier for its coming and one for its going."""
 
     least_stages, most_stages = 2, 0
@@ -50,7 +50,7 @@ class Bulk(Staging):
     is_read_by_threads = False
     """Whether those who multiply by an asynchronous atom read a stage themselves."""
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
         self.products = products
         self.beside: list[Callable[[], None]] = []
@@ -86,7 +86,7 @@ class Bulk(Staging):
             counts["turn"] = schedule.groups
         return {name: barriers(name, count) for name, count in counts.items()}
 
-    def _ring(self, source: Source) -> SwizzledStages:
+    def _ring(self, source: OperandSource) -> SwizzledStages:
         """Groups that do not play ping-pong share the rows of A, and take the same ones of B."""
         [buffer] = self.buffers_of(self.schedule, source.tile, 0)
         return ring_of(self.schedule, source, buffer)
@@ -148,7 +148,7 @@ class Bulk(Staging):
         """Those who multiply."""
         return Consumer(self)
 
-    def number(self, work: Work, at: Step) -> Index:
+    def number(self, work: Work, at: LoopStep) -> Index:
         """The running number of a step, by which it finds its stage and that stage's phase."""
         if "number" in at.shared:
             return at.shared["number"] + at.ahead  # type: ignore[no-any-return]
@@ -164,7 +164,7 @@ class Producer:
 
     each, parts, accumulation = 1, 1, None
 
-    def __init__(self, ring: Bulk) -> None:
+    def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring
 
     @contextmanager
@@ -197,7 +197,7 @@ class Producer:
         """Wait until a stage is empty, say what is coming, copy."""
         ring = self.ring
 
-        def load(step: Step) -> None:
+        def load(step: LoopStep) -> None:
             number = ring.number(work, step)
             stage = let(number % ring.stages)
             wait(ring.empty[stage], 1 - number // ring.stages % 2)
@@ -221,7 +221,7 @@ class Consumer:
 
     parts = 1
 
-    def __init__(self, ring: Bulk) -> None:
+    def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring
         schedule = ring.schedule
         self.each = schedule.groups if ring.pingpong else 1
@@ -258,22 +258,22 @@ class Consumer:
         """Wait until a stage is full, multiply, let go of the stage before."""
         ring = self.ring
 
-        def acquire(step: Step) -> None:
+        def acquire(step: LoopStep) -> None:
             number = ring.number(work, step)
             stage = let(number % ring.stages)
             step.shared["stage"] = stage
             wait(ring.full[stage], number // ring.stages % 2)
 
-        def operands(step: Step) -> tuple[Held, Held]:
+        def operands(step: LoopStep) -> tuple[Held, Held]:
             stage, groups = step.shared["stage"], (work.group, 0)
             pairs = zip(ring.rings, ring.sources, strict=True)
             return of_both(ring.sources, [held.operand(stage, groups[source.side]) for held, source in pairs])
 
-        def column(step: Step) -> Tensor:
+        def column(step: LoopStep) -> Tensor:
             [scales] = ring.scales
             return scales.column(step.shared["stage"], 0 if ring.pingpong else work.group)
 
-        def release(step: Step) -> None:
+        def release(step: LoopStep) -> None:
             ring.release(ring.number(work, step) % ring.stages)
 
         return [
@@ -306,7 +306,7 @@ class Decoded:
         made: the operand that is made of it, in as many sets as take turns.
     """
 
-    source: Source
+    source: OperandSource
     ring: SwizzledStages
     raw: Fragment
     made: tuple[Fragment, ...]
@@ -315,7 +315,7 @@ class Decoded:
 class DecodingConsumer(Consumer):
     """As `Consumer`, part by part: the next one is decoded under the multiplication of this one."""
 
-    def __init__(self, ring: Bulk) -> None:
+    def __init__(self, ring: BulkStaging) -> None:
         super().__init__(ring)
         schedule = ring.schedule
         self.depth = part_depth(schedule.atom.a_dtype)
@@ -334,7 +334,7 @@ class DecodingConsumer(Consumer):
         decoded = [self._registers(source, ring) for source, ring in pairs if not source.side]
         of_n = [ring for source, ring in pairs if source.side]
 
-        def operands(step: Step) -> tuple[Held, Held]:
+        def operands(step: LoopStep) -> tuple[Held, Held]:
             stage = self.ring.number(work, step) % self.ring.stages
             parts = []
             for ring in of_n:
@@ -342,7 +342,7 @@ class DecodingConsumer(Consumer):
                 parts.append(b.tiles((b.shape[0], self.depth))[0, step.part])
             return [one.made[step.part % SETS] for one in decoded], parts
 
-        def release(step: Step) -> None:
+        def release(step: LoopStep) -> None:
             self.ring.release(self.ring.number(work, step) % self.ring.stages)
 
         at_once = self.parts == SETS or any(one.source.sample.unit_dim == 0 for one in decoded)
@@ -359,7 +359,7 @@ class DecodingConsumer(Consumer):
             *self.accumulation.promoting(sums, work),
         ]
 
-    def _registers(self, source: Source, ring: SwizzledStages) -> Decoded:
+    def _registers(self, source: OperandSource, ring: SwizzledStages) -> Decoded:
         with made_by("staging", source.part):
             # What is decoded behind the last part is multiplied by nobody, but it must be something.
             raw = tw.fragment(self.spread, source.held or source.sample.dtype, 0, name=f"r{source.name}")
@@ -368,19 +368,19 @@ class DecodingConsumer(Consumer):
                 source, ring, raw, tuple(tw.fragment(self.spread, kind, name=name) for _ in range(SETS))
             )
 
-    def _acquire(self, work: Work, step: Step) -> None:
+    def _acquire(self, work: Work, step: LoopStep) -> None:
         """Wait until a stage is full."""
         ring, number = self.ring, self._number(work, step)
         wait(ring.full[number % ring.stages], number // ring.stages % 2)
 
-    def _fetch(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
+    def _fetch(self, decoded: Sequence[Decoded], work: Work, step: LoopStep) -> None:
         """Load a part from shared memory as it lies there."""
         stage = self._number(work, step) % self.ring.stages
         for one in decoded:
             tile = one.ring.operand(stage, work.group)
             tw.copy(tile.tiles(self.spread.shape)[0, step.part], one.raw)
 
-    def _decode(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
+    def _decode(self, decoded: Sequence[Decoded], work: Work, step: LoopStep) -> None:
         """Make the operands of a part: into registers whose multiplication is known to be complete."""
         for one in decoded:
             row = one.source.row(work)
@@ -389,12 +389,12 @@ class DecodingConsumer(Consumer):
             made = decoded_part(one.source, one.raw, work, step, self.ring.schedule.block_k, row)
             one.made[step.part % SETS].assign(made)
 
-    def _number(self, work: Work, step: Step) -> Index:
+    def _number(self, work: Work, step: LoopStep) -> Index:
         """The running number of a step; before the loop no iteration has a name for it yet."""
         return self.ring.number(work, step) if step.inside is True else work.first + step.index
 
 
-class DecodingBulk(Bulk):
+class DecodingBulk(BulkStaging):
     """The ring from which operand A is decoded by those who multiply it."""
 
     is_read_by_threads = True

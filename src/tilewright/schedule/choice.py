@@ -18,7 +18,7 @@ from tilewright.schedule.fallback import width, with_fallback
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load, resident_blocks
 from tilewright.schedule.question import BAND, Candidate, Question, Splitting
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.splitting import legal_way, runs_at_once, schedules_of, split_ways
 from tilewright.targets.atoms import wgmma
@@ -188,7 +188,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
             continue
         if made.staging == "tma":
             by_bulk = by_bulk or one
-            taken = Case(made, question.form, question.specs, arch).shared_bytes
+            taken = ScheduleOnMachine(made, question.form, question.specs, arch).shared_bytes
             each = resident_blocks(arch, taken, most=LISTED_BLOCKS, reserved=0)
             found = replace(one, schedule=replace(made, blocks=question.processors * each))
             if made.blocks or question.shape[0] <= LISTED_ROWS:
@@ -205,7 +205,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
 
 def _copied_by_threads(question: Question, by_bulk: Candidate) -> Iterator[Candidate]:
     """The asynchronous multiply of a schedule, with operands that threads copy in the background."""
-    case = Case(by_bulk.schedule, question.form, question.specs, question.arch)
+    case = ScheduleOnMachine(by_bulk.schedule, question.form, question.specs, question.arch)
     if min(width(side.spec) for side in case.sides) < min(question.arch.async_bytes, default=0):
         return
     groups = 1 if question.shape[0] <= LISTED_ROWS else 2

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tilewright.ir.op import REGISTERS
 from tilewright.schedule.facts import Reasons
-from tilewright.schedule.resources import Case
-from tilewright.schedule.sides import Side
+from tilewright.schedule.resources import ScheduleOnMachine
+from tilewright.schedule.sides import OperandSide
 
 
-def decoded(case: Case) -> Reasons:
+def decoded(case: ScheduleOnMachine) -> Reasons:
     """A staging has a place for operands that are computed: registers, between memory and the instruction."""
     for side in case.sides:
         if side.factor.is_plain or case.staging.decodes_operand(case, side):
@@ -20,7 +20,7 @@ def decoded(case: Case) -> Reasons:
             yield "staging", text, 'staging="fragments"', case.form.sum
 
 
-def _in_bulk(case: Case, side: Side) -> Reasons:
+def _in_bulk(case: ScheduleOnMachine, side: OperandSide) -> Reasons:
     """An instruction that multiplies in the background takes operand A, and no other, from registers."""
     atom = case.schedule.atom
     if side.label == "A" and any(factor.is_plain for factor in case.form.rows_m):

@@ -20,17 +20,17 @@ from tilewright.schedule.batches import Batches
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.fallback import with_fallback
-from tilewright.schedule.fixup import Reduction, is_clustered, is_split, reduction_of
+from tilewright.schedule.fixup import SplitReduction, is_clustered, is_split, reduction_of
 from tilewright.schedule.form import Form, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
-from tilewright.schedule.lists import Listed, ListedArray
+from tilewright.schedule.lists import ListedArray, ListTiles
 from tilewright.schedule.partition import (
     MOST_SPLITS,
     DataParallel,
-    Order,
     Persistent,
-    Problem,
+    TiledProblem,
+    TileOrder,
     parts_of_k,
 )
 from tilewright.schedule.pipeline import main_loop
@@ -150,7 +150,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     ring.end_block()
 
 
-def _run(agent: Any, partition: Tiles, reduction: Reduction, epilogue: Any, form: Form) -> None:
+def _run(agent: Any, partition: Tiles, reduction: SplitReduction, epilogue: Any, form: Form) -> None:
     """Write the tiles of one agent, one after the other, each with the main loop."""
     store, multiplies = form.stores[0], agent.accumulation is not None
     stores = multiplies and reduction.stores_at_once
@@ -188,9 +188,9 @@ def _serve(helper: Helper, partition: Tiles, form: Form) -> None:
 
 
 def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Tiles:
-    order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
+    order = TileOrder(schedule.group_n, "n") if schedule.group_n else TileOrder(schedule.group_m or 1, "m")
     if form.lists:
-        return Listed(form, schedule, order, arguments)
+        return ListTiles(form, schedule, order, arguments)
     leading = form.batch if form.flow.grouped is None else ()
     extents = {span: extent_of(form, arguments, span) for span in (*leading, form.m, form.n, form.a.depth)}
     batch = tuple(extents[span] for span in leading)
@@ -202,7 +202,7 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Til
     groups = _groups(form, schedule, arguments)
     # Where a path leads past a loop that decodes, the assembler lets each wgmma wait for the last.
     least = int(schedule.atom.asynchronous and not all(factor.is_plain for factor in form.factors))
-    problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile, groups, least)
+    problem = TiledProblem(batch, m, n, extents[form.a.depth], schedule.tile, groups, least)
     if schedule.split_k == "stream":
         return Stream(problem, order, schedule.blocks)
     splits, unit = _splits(problem, schedule), max(schedule.promote, 1)
@@ -230,7 +230,7 @@ def _groups(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> RowGro
     return None
 
 
-def _splits(problem: Problem, schedule: Schedule) -> Index:
+def _splits(problem: TiledProblem, schedule: Schedule) -> Index:
     """Parts of K; 0 if it is not split."""
     if not is_split(schedule):
         return 0
@@ -245,7 +245,7 @@ def _splits(problem: Problem, schedule: Schedule) -> Index:
     return parts  # noqa: RET504 the kernel's parameter is named after it
 
 
-def _whole_clusters(problem: Problem, schedule: Schedule) -> Sequence[Index]:
+def _whole_clusters(problem: TiledProblem, schedule: Schedule) -> Sequence[Index]:
     """Tiles along the rows and along the columns, with those that only fill a cluster."""
     pairs = zip(problem.tiles, schedule.cluster, strict=True)
     return [count if blocks == 1 else ceil_div(count, blocks) * blocks for count, blocks in pairs]

@@ -134,7 +134,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Product:
+class FactorProduct:
     """``total += a @ b``, or ``total -= a @ b``.
 
     Args:
@@ -152,13 +152,13 @@ class Product:
     negative: bool = False
 
     @property
-    def transposed(self) -> Product:
+    def transposed(self) -> FactorProduct:
         """``total^T += b^T @ a^T``."""
         return replace(self, a=self.b, b=self.a)
 
 
 @dataclass
-class Plan:
+class FactorPlan:
     """The sums of a flow, as operands that are loaded once, products of them, and totals of those.
 
     Args:
@@ -170,11 +170,11 @@ class Plan:
 
     rows_m: list[Factor] = field(default_factory=list)
     rows_n: list[Factor] = field(default_factory=list)
-    products: list[Product] = field(default_factory=list)
+    products: list[FactorProduct] = field(default_factory=list)
     totals: list[Node] = field(default_factory=list)
 
 
-def plan_of(flow: Flow, m: Span, n: Span) -> Plan:
+def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
     """What the sums of a flow are made of.
 
     Sums that are only added to each other, or subtracted, are one total.  An operand that is negated is the
@@ -188,7 +188,7 @@ def plan_of(flow: Flow, m: Span, n: Span) -> Plan:
     Raises:
         TraceError: sums along different spans, or of different dtypes, or an operand that no ring loads.
     """
-    plan, signs = Plan(), _signs(flow)
+    plan, signs = FactorPlan(), _signs(flow)
     for product in flow.sums:
         _refuse_mixtures(product, _factor(product.a, m, product), _factor(product.b, n, product))
         _refuse_others(product, flow.sums[0])
@@ -198,7 +198,7 @@ def plan_of(flow: Flow, m: Span, n: Span) -> Plan:
         negative = negative ^ negated_a ^ negated_b
         at_a = _number(plan.rows_m, _factor(a, m, product, product.scale_a))
         at_b = _number(plan.rows_n, _factor(b, n, product, product.scale_b))
-        plan.products.append(Product(product, at_a, at_b, _number(plan.totals, total), negative))
+        plan.products.append(FactorProduct(product, at_a, at_b, _number(plan.totals, total), negative))
     return plan
 
 

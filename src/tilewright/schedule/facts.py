@@ -15,7 +15,7 @@ from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.form import Form
 from tilewright.schedule.lane_runs import common_run, lanes_along_k
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import MOST_ROWS
 from tilewright.targets.target import Target, owner
 
@@ -98,13 +98,13 @@ class ScheduleFacts:
         return TiledMma(schedule.atom, schedule.warps, tile=(rows, n), interleaved=turns)
 
     @cached_property
-    def sides(self) -> tuple[Side, ...]:
+    def sides(self) -> tuple[OperandSide, ...]:
         """The operands, those along M first."""
         (rows, columns, _), form = self.mma.tile, self.form
         along_m = (("A", factor, rows, self.schedule.sharing) for factor in form.rows_m)
         along_n = (("B", factor, columns, 0) for factor in form.rows_n)
         return tuple(
-            Side(label, factor, form.spec(factor.part.operand, self.specs), extent, groups)
+            OperandSide(label, factor, form.spec(factor.part.operand, self.specs), extent, groups)
             for label, factor, extent, groups in (*along_m, *along_n)
         )
 
@@ -113,12 +113,12 @@ class ScheduleFacts:
         """The tiles of the operands, those along M first."""
         return tuple(side.tile for side in self.sides)
 
-    def box_rows(self, side: Side) -> int:
+    def box_rows(self, side: OperandSide) -> int:
         """Rows of the boxes by which an operand comes that is contiguous along K."""
         rows = max(side.sharing, 1) * side.rows // self.parts(side)
         return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
 
-    def against_load(self, side: Side) -> Iterator[tuple[str, str]]:
+    def against_load(self, side: OperandSide) -> Iterator[tuple[str, str]]:
         """Why bulk copies do not load an operand, and how its array could be changed."""
         factor, boxes = side.factor, (self.box_rows(side) or side.rows, side.width)
         spans = (factor.row, factor.depth)
@@ -127,19 +127,19 @@ class ScheduleFacts:
         part = factor.part
         return against_tiles(self.form, part.operand, part.at, spans, self.specs, boxes, stored=False)
 
-    def has_parts(self, side: Side) -> bool:
+    def has_parts(self, side: OperandSide) -> bool:
         """Whether the blocks of a cluster share an operand in equal parts."""
         return max(side.sharing, 1) * side.rows % self.parts(side) == 0
 
-    def parts(self, side: Side) -> int:
+    def parts(self, side: OperandSide) -> int:
         """How many blocks of a cluster copy a part each of an operand, for all of them."""
         return self.schedule.cluster[1 if side.label == "A" else 0]
 
-    def copied_rows(self, side: Side) -> int:
+    def copied_rows(self, side: OperandSide) -> int:
         """Rows of the part of an operand's tile that its threads copy together: a group, or all."""
         return side.rows // self.schedule.cooperating if self.schedule.alternates and side.at else side.rows
 
-    def goes_past(self, side: Side) -> bool:
+    def goes_past(self, side: OperandSide) -> bool:
         """Whether an operand goes past shared memory, straight into the registers that multiply."""
         return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
 

@@ -12,7 +12,7 @@ from tilewright.schedule.form import Form
 from tilewright.schedule.group_rules import against_groups
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.question import Question
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 
 
@@ -35,7 +35,7 @@ def with_fallback(
         The schedule, and a note for each array that bulk copies do not move.  If no other engine is legal, or
         the machine has no bulk copies at all, the schedule as it is, to be refused.
     """
-    case = Case(schedule, form, specs, arch)
+    case = ScheduleOnMachine(schedule, form, specs, arch)
     if not case.is_bulk or arch.bulk is None:
         return schedule, ()
     obstacles = {side.factor.name: next(case.against_load(side), None) for side in case.sides}
@@ -51,7 +51,7 @@ def with_fallback(
     return found, tuple(f"{way}: {reason}" for reason in kept)
 
 
-def _stored_otherwise(case: Case) -> Iterator[str]:
+def _stored_otherwise(case: ScheduleOnMachine) -> Iterator[str]:
     """For each result that its threads store in the place of bulk copies why that is so."""
     if case.schedule.epilogue == "direct":
         return
@@ -61,7 +61,7 @@ def _stored_otherwise(case: Case) -> Iterator[str]:
             yield f"{store.operand.name} is stored by threads in whole rows, not by tma: {reason}"
 
 
-def _others(case: Case) -> Iterator[Schedule]:
+def _others(case: ScheduleOnMachine) -> Iterator[Schedule]:
     """Schedules without bulk copies, the best first."""
     schedule = case.schedule
     side_by_side = (schedule.warps[0] * case.schedule.cooperating, schedule.warps[1])

@@ -40,7 +40,7 @@ LEAST_SHARE = 8
 """Columns of a tile that a block goes on with, at least."""
 
 
-class Reduction:
+class SplitReduction:
     """The way in which the sums of a tile's parts come together; here there is one part.
 
     A subclass declares its needs, what is against it, and its verbs: what is done with the sums of a part at
@@ -54,7 +54,7 @@ class Reduction:
     """Whether each block stores its tile, so that it may fetch what the epilogue adds under its last step."""
 
     @classmethod
-    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
         """The reduction in the kernel that is written.
 
         Args:
@@ -98,7 +98,7 @@ class Reduction:
         """
 
 
-class Fixup(Reduction):
+class Fixup(SplitReduction):
     """A reduction through global memory.
 
     Groups of warps that share a tile have sums of their own, and so has each total.
@@ -131,9 +131,9 @@ class Fixup(Reduction):
         self.groups = groups
 
     @classmethod
-    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
         """Global memory for the sums, if any tile is split."""
-        return Reduction() if split is None else cls(schedule, *split, totals)
+        return SplitReduction() if split is None else cls(schedule, *split, totals)
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
@@ -202,7 +202,7 @@ class Fixup(Reduction):
         return maximum(number - (parts - 2), 0)
 
 
-class Workspace(Fixup):
+class WorkspaceSums(Fixup):
     """Every part is written; who comes last of `FAN` neighbours adds them up, in their order.
 
     Of many parts, what those have added up is written in turn, and added up by who comes last of them, so
@@ -354,7 +354,7 @@ def most_parts(schedule: Schedule) -> int:
     return split if isinstance(split, int) else schedule.blocks
 
 
-class Turnstile(Fixup):
+class TurnstileSums(Fixup):
     """Every part waits for the one before it, adds its own, and hands the sums on."""
 
     @classmethod
@@ -383,7 +383,7 @@ class Turnstile(Fixup):
         return maximum(segment.part - (segment.parts - 2), 0)
 
 
-class Atomic(Fixup):
+class AtomicSums(Fixup):
     """Every part adds its own to memory that holds zeros; who comes last takes the sums, and leaves zeros."""
 
     takes_tickets = True
@@ -406,7 +406,7 @@ class Atomic(Fixup):
         return last
 
 
-class ClusterSums(Reduction):
+class ClusterSums(SplitReduction):
     """The sums of a block's part, in its shared memory, where all blocks of the cluster read them.
 
     The blocks meet twice, with all their warps: when all sums are written, and when nobody reads them any
@@ -447,7 +447,7 @@ class ClusterSums(Reduction):
             yield "registers", text, "registers=0", product
 
     @classmethod
-    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
         """Shared memory for the sums."""
         return cls(schedule)
 
@@ -500,7 +500,7 @@ class ClusterSums(Reduction):
         return total
 
 
-class GroupSums(Reduction):
+class GroupSums(SplitReduction):
     """The sums of each group's part of K, in shared memory.
 
     Args:
@@ -515,7 +515,7 @@ class GroupSums(Reduction):
         return Needs((sums_of(facts.mma, facts.schedule.along_k),))
 
     @classmethod
-    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> Reduction:
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
         """Shared memory for the sums."""
         return cls(schedule)
 
@@ -575,21 +575,21 @@ def _one_total(facts: ScheduleFacts) -> Reasons:
 MOST_OF_A_CLUSTER = 16
 """Blocks of the largest cluster of any machine; the rules of a machine know its own."""
 
-REDUCTIONS: Mapping[str, type[Reduction]] = {
-    "workspace": Workspace,
+REDUCTIONS: Mapping[str, type[SplitReduction]] = {
+    "workspace": WorkspaceSums,
     "reduce-scatter": ReduceScatter,
-    "turnstile": Turnstile,
-    "atomic": Atomic,
+    "turnstile": TurnstileSums,
+    "atomic": AtomicSums,
     "cluster": ClusterSums,
 }
 """The reductions of split K, by the names that a schedule has for them."""
 
 
-def reduction_of(schedule: Schedule) -> type[Reduction]:
+def reduction_of(schedule: Schedule) -> type[SplitReduction]:
     """The reduction of a schedule."""
     if schedule.along_k > 1:
         return GroupSums
-    return REDUCTIONS[schedule.reduction] if is_split(schedule) else Reduction
+    return REDUCTIONS[schedule.reduction] if is_split(schedule) else SplitReduction
 
 
 WAITING = ("reduce-scatter",)

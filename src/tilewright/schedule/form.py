@@ -23,7 +23,7 @@ from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.factors import EXPLICIT, Factor, Places, Product, plan_of
+from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plan_of
 from tilewright.schedule.groups import MOST
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import Work
@@ -51,7 +51,7 @@ class Form:
     flow: Flow
     rows_m: tuple[Factor, ...]
     rows_n: tuple[Factor, ...]
-    products: tuple[Product, ...]
+    products: tuple[FactorProduct, ...]
     totals: tuple[Node, ...]
     batch: tuple[Span, ...]
     m: Span

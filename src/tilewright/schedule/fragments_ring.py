@@ -19,7 +19,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.beside import Spot, groups_in
-from tilewright.schedule.factors import Product
+from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import is_split
 from tilewright.schedule.lane_runs import (
@@ -33,11 +33,11 @@ from tilewright.schedule.lane_runs import (
 )
 from tilewright.schedule.needs import Buffer
 from tilewright.schedule.partition import Work
-from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
-from tilewright.schedule.rings import CpAsync, Move, Source, Sources, of_both
+from tilewright.schedule.rings import CpAsync, Move, OperandSource, Sources, of_both
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import plain_tiles
 from tilewright.threads.distribution import Distribution
 
@@ -48,7 +48,7 @@ class Fragments(CpAsync):
     Operands that are functions of what lies in memory are decoded there, between the multiplications.
     """
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         self.schedule, self.sources = schedule, sources
         tiles = [source.tile for source in sources]
         self.run = common_run(schedule.atom, schedule.block_k, tiles)
@@ -139,7 +139,7 @@ class Fragments(CpAsync):
         return total
 
     @classmethod
-    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+    def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
         """Operands are decoded between shared memory and the instruction."""
         return True
 
@@ -156,7 +156,7 @@ class Fragments(CpAsync):
             text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
             yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", product
 
-    def _is_decoded_at_once(self, source: Source) -> bool:
+    def _is_decoded_at_once(self, source: OperandSource) -> bool:
         """Whether an operand is decoded as it is loaded from shared memory: packed it has no registers."""
         return bool(self.run) and source.sample.dtype.is_packed
 
@@ -211,14 +211,14 @@ class Fragments(CpAsync):
             ]
         return [*filling, *multiplying, *self.accumulation.promoting(sums, work)]
 
-    def _fetch(self, work: Work, decoded: bool, step: Step) -> None:
+    def _fetch(self, work: Work, decoded: bool, step: LoopStep) -> None:
         """Load one part of the operands that are decoded, or of those that are not."""
         for source, ring, part, held in zip(self.sources, self.rings, self.maps, self.held, strict=True):
             if (source.decode is not None) == decoded and held:
                 stage = ring.shared[self._stage(work, step)]
                 tw.copy(stage.tiles(part.shape)[0, step.part], held[step.part % 2])
 
-    def _decode(self, work: Work, step: Step) -> None:
+    def _decode(self, work: Work, step: LoopStep) -> None:
         every = zip(
             self.sources, self.rings, self.maps, self.multiplied, self.held, self.decoded, strict=True
         )
@@ -238,7 +238,7 @@ class Fragments(CpAsync):
         """A part in the registers of the instruction, which counts them otherwise where lanes have runs."""
         return redistribute(made, multiplied) if self.run else made
 
-    def _beside(self, work: Work, step: Step) -> list[Move]:
+    def _beside(self, work: Work, step: LoopStep) -> list[Move]:
         """What is copied of the arrays beside operands, where these lie in the ring."""
         schedule = self.schedule
         stage, tile, found = self._stage(work, step), work.segment.begin + step.index, []
@@ -255,7 +255,7 @@ class Fragments(CpAsync):
         rows, count = (int(extent) for extent in target.shape)
         return max(min(rows * count * target.dtype.bytes // ACCESS_BYTES, self.schedule.mma.threads), 1)
 
-    def _held_operands(self, step: Step) -> tuple[Held, Held]:
+    def _held_operands(self, step: LoopStep) -> tuple[Held, Held]:
         parts = [
             decoded[step.part % 2]
             if source.decode is not None
@@ -306,7 +306,7 @@ class AlongK(Fragments):
         with role(warps=warps, groups=1 if again else schedule.groups, first=0) as group:
             yield group
 
-    def _stage(self, work: Work, step: Step) -> Index:
+    def _stage(self, work: Work, step: LoopStep) -> Index:
         return work.group * self.schedule.stages + super()._stage(work, step)
 
     def _arrived(self, work: Work) -> None:
@@ -315,7 +315,13 @@ class AlongK(Fragments):
 
 
 def decoded_part(
-    source: Source, held: Fragment, work: Work, step: Step, block_k: int, row: Index, stage: Index = 0
+    source: OperandSource,
+    held: Fragment,
+    work: Work,
+    step: LoopStep,
+    block_k: int,
+    row: Index,
+    stage: Index = 0,
 ) -> Any:
     """What is multiplied of a part of an operand: decoded, and 0 past the edge of K.
 

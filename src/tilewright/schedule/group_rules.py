@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tilewright.schedule.facts import Reasons
-from tilewright.schedule.resources import Case
-from tilewright.schedule.sides import Side
+from tilewright.schedule.resources import ScheduleOnMachine
+from tilewright.schedule.sides import OperandSide
 
 ALIGNED = ("tma", "cp_async", "fragments")
 """Stagings that copy from multiples of 4 or of 16 bytes."""
 
 
-def grouped(case: Case) -> Reasons:
+def grouped(case: ScheduleOnMachine) -> Reasons:
     """Blocks find the tiles of groups by their numbers, one by one."""
     schedule, span = case.schedule, case.form.flow.grouped
     if span is None:
@@ -35,7 +35,7 @@ def grouped(case: Case) -> Reasons:
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
 
 
-def listed(case: Case) -> Reasons:
+def listed(case: ScheduleOnMachine) -> Reasons:
     """Blocks go through the tiles of arrays that lie anywhere, each with extents of its own."""
     schedule, product = case.schedule, case.form.sum
     if not case.form.lists:
@@ -57,7 +57,7 @@ def listed(case: Case) -> Reasons:
         yield "batches", f"batches={schedule.batches}; {what}", "batches=1", product
 
 
-def against_groups(case: Case, side: Side) -> str:
+def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
     """Why what copies from multiples of some bytes does not copy an operand; empty if it does."""
     span = case.form.flow.grouped
     if span is None or side.factor.row != span or not side.along_rows:

@@ -9,7 +9,7 @@ from tilewright.dataflow.nodes import Node, Store
 from tilewright.errors import Location, Origin, ScheduleError, Violation
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.form import Form
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.rules import OF_KERNELS, OF_MEANING
 from tilewright.schedule.schedule import Schedule
 
@@ -29,7 +29,7 @@ def reasons(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arc
     # Schedules are judged when they are proposed, settled and expanded.
     key = (schedule, tuple(specs.items()), id(arch))
     if key not in form.judged:
-        case = Case(schedule, form, specs, arch)
+        case = ScheduleOnMachine(schedule, form, specs, arch)
         found = dict.fromkeys(reason for rule in (*OF_MEANING, *OF_KERNELS) for reason in rule(case))
         form.judged[key] = (
             arch,

@@ -26,7 +26,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk_arrays import against_store
 from tilewright.schedule.form import Form
 from tilewright.schedule.groups import MOST, last_not_after, natural
-from tilewright.schedule.partition import Order, Work
+from tilewright.schedule.partition import TileOrder, Work
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Int
 from tilewright.views.transforms import AsStrided
@@ -165,7 +165,7 @@ class ListedArray:
         return matrix if self.map_column is None else by_map(matrix, self.table, item, self.map_column)
 
 
-class Listed:
+class ListTiles:
     """As many blocks as the schedule says; each computes one tile of all items after the other.
 
     Args:
@@ -178,7 +178,9 @@ class Listed:
     split: tuple[Index, Index] | None = None
     rank: tuple[Index, Index] = (0, 0)
 
-    def __init__(self, form: Form, schedule: Schedule, order: Order, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, form: Form, schedule: Schedule, order: TileOrder, arguments: Mapping[str, Any]
+    ) -> None:
         self.form, self.schedule, self.order = form, schedule, order
         self.table: Tensor = arguments[TABLE]
         self.lists = [one for one in arguments.values() if isinstance(one, ListedArray)]

@@ -16,7 +16,7 @@ from tilewright.schedule.fixup import FAN
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import MOST_STREAMED
 
@@ -215,9 +215,9 @@ class Load:
     # ------------------------------------------------------------ occupancy
 
     @cached_property
-    def case(self) -> Case:
+    def case(self) -> ScheduleOnMachine:
         """The schedule on the machine, for the classes of the arrays."""
-        return Case(self.schedule, self.question.form, self.question.classes, self.question.arch)
+        return ScheduleOnMachine(self.schedule, self.question.form, self.question.classes, self.question.arch)
 
     @property
     def registers(self) -> int:

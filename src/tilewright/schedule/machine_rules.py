@@ -10,14 +10,14 @@ from tilewright.arch import REFERENCE
 from tilewright.dataflow.nodes import Node, Reduce, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.fixup import is_clustered, is_split
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
 Reasons = Iterator[tuple[str, str, str, Node | Store]]
 """What is wrong: the field, in a sentence with the value and the limit, the nearest legal choice, of what."""
 
 
-def fitting(case: Case) -> str:
+def fitting(case: ScheduleOnMachine) -> str:
     """An atom that multiplies what the kernel does."""
     kind, product, arch = case.form.a.view.dtype, case.form.sum, case.arch
     listed = TENSOR_CORE.get(kind.name)
@@ -31,7 +31,7 @@ def fitting(case: Case) -> str:
     return f"atom={spelled(fma(kind, product.dtype))}"
 
 
-def executed(case: Case) -> Reasons:
+def executed(case: ScheduleOnMachine) -> Reasons:
     """The machine executes the atom."""
     atom, arch, product = case.schedule.atom, case.arch, case.form.sum
     if case.target.warps:
@@ -47,7 +47,7 @@ def executed(case: Case) -> Reasons:
         yield "atom", text, fitting(case), product
 
 
-def clusters(case: Case) -> Reasons:
+def clusters(case: ScheduleOnMachine) -> Reasons:
     """The machine runs as many blocks together."""
     schedule, most, product = case.schedule, case.arch.cluster, case.form.sum
     if not case.target.warps:
@@ -68,7 +68,7 @@ def clusters(case: Case) -> Reasons:
         yield "reduction", text, nearest, product
 
 
-def storing_warps(case: Case) -> Reasons:
+def storing_warps(case: ScheduleOnMachine) -> Reasons:
     """Warps that store find room beside the one that copies, in the role that gives its registers away."""
     if not case.is_bulk or not case.schedule.registers or 1 + case.storing_warps <= COPYING_WARPS:
         return
@@ -76,7 +76,7 @@ def storing_warps(case: Case) -> Reasons:
     yield "groups", text, f"groups={COPYING_WARPS - 1}, or registers=0", case.form.stores[0]
 
 
-def features(case: Case) -> Reasons:
+def features(case: ScheduleOnMachine) -> Reasons:
     """The machine has what roles and bulk copies are made of."""
     schedule, arch, product = case.schedule, case.arch, case.form.sum
     on_cpu = case.target.machine_code and not case.target.warps
@@ -89,7 +89,7 @@ def features(case: Case) -> Reasons:
         yield "roles", f"{arch.name} has no roles of warps", 'roles="none"', product
 
 
-def threads(case: Case) -> Reasons:
+def threads(case: ScheduleOnMachine) -> Reasons:
     """A block has no more threads than the machine's have."""
     most, count = case.arch.threads, case.threads
     if most and count > most:
@@ -98,7 +98,7 @@ def threads(case: Case) -> Reasons:
         yield field, text, f"fewer {field}: {most} threads", case.form.sum
 
 
-def shared_bytes(case: Case) -> Reasons:
+def shared_bytes(case: ScheduleOnMachine) -> Reasons:
     """Shared memory holds the ring, the epilogue's buffers and the barriers."""
     most, count, schedule = case.arch.shared_bytes, case.shared_bytes, case.schedule
     if not most or count <= most:
@@ -106,13 +106,16 @@ def shared_bytes(case: Case) -> Reasons:
     parts = ", ".join(f"{buffer.name} {buffer.bytes}" for buffer in case.shared)
     text = f"{count} bytes of shared memory ({parts}); {case.arch.name} has {most}"
     for stages in range(schedule.stages - 1, 1, -1):
-        if Case(replace(schedule, stages=stages), case.form, case.specs, case.arch).shared_bytes <= most:
+        if (
+            ScheduleOnMachine(replace(schedule, stages=stages), case.form, case.specs, case.arch).shared_bytes
+            <= most
+        ):
             yield "stages", text, f"stages={stages}", case.form.sum
             return
     yield "tile", text, f"a smaller tile{_if_rows_fit(case)}", case.form.sum
 
 
-def _if_rows_fit(case: Case) -> str:
+def _if_rows_fit(case: ScheduleOnMachine) -> str:
     """The condition on a smaller tile where elements need a reduction over their whole row or column."""
     spans = (node.argument.axes[node.axis] for node in case.form.flow.walk() if isinstance(node, Reduce))
     reduced = dict.fromkeys(span.name for span in spans if span is not None)
@@ -125,7 +128,7 @@ def _if_rows_fit(case: Case) -> str:
     )
 
 
-def role_registers(case: Case) -> Reasons:
+def role_registers(case: ScheduleOnMachine) -> Reasons:
     """What roles set: whole warpgroups, in units, and no more than the block is launched with."""
     registers, product = case.schedule.registers, case.form.sum
     if not case.is_bulk or not registers:
@@ -143,7 +146,7 @@ def role_registers(case: Case) -> Reasons:
         yield from _register_file(case)
 
 
-def _register_file(case: Case) -> Reasons:
+def _register_file(case: ScheduleOnMachine) -> Reasons:
     """All roles together take no more than all threads begin with."""
     arch, schedule = case.arch, case.schedule
     unit, copying = arch.register_unit, case.copying
@@ -160,19 +163,19 @@ def _register_file(case: Case) -> Reasons:
     yield "registers", text, nearest, case.form.sum
 
 
-def fragments(case: Case) -> Reasons:
+def fragments(case: ScheduleOnMachine) -> Reasons:
     """A thread holds its sums, and the operands that are there with them."""
     if not case.schedule.atom.asynchronous and not case.is_bulk and not case.schedule.alternates:
         yield from _accumulators(case)
 
 
-def sums_beside(case: Case) -> Reasons:
+def sums_beside(case: ScheduleOnMachine) -> Reasons:
     """The same of what is multiplied in the background, or by a role."""
     if case.schedule.atom.asynchronous or case.is_bulk or case.schedule.alternates:
         yield from _accumulators(case)
 
 
-def _accumulators(case: Case) -> Reasons:
+def _accumulators(case: ScheduleOnMachine) -> Reasons:
     arch, schedule = case.arch, case.schedule
     if not case.target.warps or not 0 < case.threads <= arch.threads:
         return

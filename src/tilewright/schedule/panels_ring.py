@@ -13,17 +13,17 @@ from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.needs import RING, Buffer
 from tilewright.schedule.partition import Work
-from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Move, Source, Whole, of_both
+from tilewright.schedule.rings import Move, OperandSource, WholeBlock, of_both
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import PackedTile, is_packed_first, packed, panel_rows
 from tilewright.threads.distribution import Distribution, Mode
 
 
-class Panels(Whole):
+class PanelStaging(WholeBlock):
     """One thread packs the tiles; it waits for nobody."""
 
     @classmethod
@@ -40,7 +40,7 @@ class Panels(Whole):
         return [Buffer(f"{name}_narrow", RING, size, tile.dtype, layout=layout), *held]
 
     @classmethod
-    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+    def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
         """Operands are decoded as they are packed."""
         return True
 
@@ -53,19 +53,19 @@ class Panels(Whole):
             one = f'tw.atoms.fma("{atom.a_dtype}", acc="{atom.c_dtype}", lanes=(1, 1), each=(6, 16))'
             yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', facts.form.sum
 
-    def _ring(self, source: Source) -> PackedTile:
+    def _ring(self, source: OperandSource) -> PackedTile:
         *narrow, buffer = self.buffers_of(self.schedule, source.tile, 0)
         return PackedTile(buffer, narrow[0] if narrow else None)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Pack A, pack B, multiply."""
 
-        def load(step: Step) -> None:
+        def load(step: LoopStep) -> None:
             for move, ring in zip(self._pairs(work, step), self.rings, strict=True):
                 with made_by(node=move.part):
                     self._pack(move, ring, work, step)
 
-        def operands(step: Step) -> tuple[Held, Held]:
+        def operands(step: LoopStep) -> tuple[Held, Held]:
             return of_both(self.sources, [ring.shared for ring in self.rings])
 
         return [
@@ -74,7 +74,7 @@ class Panels(Whole):
             *self.accumulation.promoting(sums, work),
         ]
 
-    def _pack(self, move: Move, ring: PackedTile, work: Work, step: Step) -> None:
+    def _pack(self, move: Move, ring: PackedTile, work: Work, step: LoopStep) -> None:
         """Pack one tile."""
         source = move.operand
         if source is not None and source.tile.is_computed:
@@ -89,7 +89,7 @@ class Panels(Whole):
             tw.copy(here, there, threads=1)
 
 
-def _of_one(shape: tuple[int, int], source: Source) -> Distribution:
+def _of_one(shape: tuple[int, int], source: OperandSource) -> Distribution:
     """All elements of a tile in one thread, those that are neighbours in memory first."""
     first = 0 if source.sample.unit_dim == 0 else 1
     return Distribution(shape, (), tuple(Mode(shape[dim], dim, 1) for dim in (first, 1 - first)))

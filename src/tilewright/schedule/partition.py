@@ -69,7 +69,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Problem:
+class TiledProblem:
     """Extents of what is computed, in elements.
 
     Args:
@@ -117,7 +117,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Order:
+class TileOrder:
     """The order of tiles: bands of them follow each other, so that neighbours share operands.
 
     Args:
@@ -145,7 +145,7 @@ def banded(index: Index, tiles_m: Index, tiles_n: Index, group: int) -> tuple[In
     return m, n
 
 
-class Partition:
+class TilePartition:
     """What partitions have in common.
 
     Args:
@@ -154,7 +154,7 @@ class Partition:
         cluster: blocks along M and along N that run together and take neighbouring tiles.
     """
 
-    def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int]) -> None:
+    def __init__(self, problem: TiledProblem, order: TileOrder | None, cluster: tuple[int, int]) -> None:
         self.problem, self.order, self.cluster = problem, order, cluster
         self.steps = problem.steps
         self.split: tuple[Index, Index] | None = None
@@ -195,7 +195,7 @@ class Partition:
         return replace(work, batch=(found.group,), m=m, n=n, steps=steps, cuts=cuts)
 
 
-class DataParallel(Partition):
+class DataParallel(TilePartition):
     """A block for each tile, or for each part of a tile's K.
 
     Args:
@@ -210,8 +210,8 @@ class DataParallel(Partition):
 
     def __init__(
         self,
-        problem: Problem,
-        order: Order | None,
+        problem: TiledProblem,
+        order: TileOrder | None,
         cluster: tuple[int, int],
         splits: Index = 0,
         unit: int = 1,
@@ -300,7 +300,7 @@ def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
     return (index, *found)
 
 
-class Persistent(Partition):
+class Persistent(TilePartition):
     """As many blocks as finish together; each computes one tile after the other.
 
     Args:
@@ -310,7 +310,7 @@ class Persistent(Partition):
         most: how many there are at most.
     """
 
-    def __init__(self, problem: Problem, order: Order, cluster: tuple[int, int], most: int) -> None:
+    def __init__(self, problem: TiledProblem, order: TileOrder, cluster: tuple[int, int], most: int) -> None:
         super().__init__(problem, order, cluster)
         self.total = self.tiles_m * self.tiles_n
         for extent in problem.batch:

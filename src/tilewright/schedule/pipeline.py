@@ -18,7 +18,7 @@ from tilewright.schedule.provenance import FIELD_OF_VERB, made_by
 
 
 @dataclass
-class Step:
+class LoopStep:
     """What a verb works on.
 
     Args:
@@ -52,7 +52,7 @@ class Verb:
 
     name: str
     distance: int
-    do: Callable[[Step], None]
+    do: Callable[[LoopStep], None]
     every: int = 1
     outside: bool = False
 
@@ -79,21 +79,21 @@ def main_loop(
         for verb, at in _due(verbs, time - ahead):
             if at >= 0:
                 tile = at // parts
-                _do(verb, Step(tile, at % parts, 0, tile, inside=tile < count))
+                _do(verb, LoopStep(tile, at % parts, 0, tile, inside=tile < count))
     for k in traced_range(count, unroll=copies > 1 and copies, provenance="mainloop"):
         shared: dict[str, Any] = {}
         for part in unroll(parts):
             for verb, at in _due(verbs, part):
                 tile = at // parts
                 inside = True if tile == 0 else k + tile < count if tile > 0 else k + tile >= 0
-                _do(verb, Step(k + tile, at % parts, part - at, tile, shared, inside))
+                _do(verb, LoopStep(k + tile, at % parts, part - at, tile, shared, inside))
     with made_by("roles"):
         issued()
     for time in unroll(behind):
         for verb, at in _due(verbs, time):
             if at < 0:
                 tile = at // parts
-                _do(verb, Step(count + tile, at % parts, -1 - at, tile, inside=count + tile >= 0))
+                _do(verb, LoopStep(count + tile, at % parts, -1 - at, tile, inside=count + tile >= 0))
 
 
 def _due(verbs: Sequence[Verb], time: int) -> list[tuple[Verb, int]]:
@@ -101,7 +101,7 @@ def _due(verbs: Sequence[Verb], time: int) -> list[tuple[Verb, int]]:
     return [(verb, time + verb.distance) for verb in verbs if (time + verb.distance) % verb.every == 0]
 
 
-def _do(verb: Verb, step: Step) -> None:
+def _do(verb: Verb, step: LoopStep) -> None:
     with made_by(FIELD_OF_VERB[verb.name]):
         if verb.outside or step.inside is True:
             verb.do(step)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isqrt
 
 from tilewright.schedule.facts import Reasons
-from tilewright.schedule.resources import Case
-from tilewright.schedule.sides import Side
+from tilewright.schedule.resources import ScheduleOnMachine
+from tilewright.schedule.sides import OperandSide
 
 STAGINGS = ("direct", "registers", "cp_async", "fragments")
 """Those in which all threads fill stages that lie as a schedule says."""
@@ -30,7 +30,7 @@ def near_divisor(value: int, whole: int) -> int:
     return min((*small, *(whole // n for n in small)), key=lambda n: (abs(n - value), n))
 
 
-def together(case: Case) -> Reasons:
+def together(case: ScheduleOnMachine) -> Reasons:
     """Neighbours along K that stay together in shared memory: whole K1, where threads fill it."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
@@ -47,7 +47,7 @@ def together(case: Case) -> Reasons:
             yield "k1", text, f"{near_divisor(k1, depth)} in the place of {k1}", product
 
 
-def dealt(case: Case) -> Reasons:
+def dealt(case: ScheduleOnMachine) -> Reasons:
     """A tile is dealt to all threads in equal parts."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
@@ -67,7 +67,7 @@ def dealt(case: Case) -> Reasons:
             yield "dealt", text, near, product
 
 
-def turned(case: Case) -> Reasons:
+def turned(case: ScheduleOnMachine) -> Reasons:
     """An operand that is turned around in registers comes through them, in parts of threads, and K1 wide."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
@@ -83,14 +83,14 @@ def turned(case: Case) -> Reasons:
             yield "turned", text, f"{near}, or k1 and dealt of {side.label}", product
 
 
-def interleaved(case: Case) -> Reasons:
+def interleaved(case: ScheduleOnMachine) -> Reasons:
     """Warps take turns at atoms that read their operands from registers."""
     if case.schedule.interleaved and case.schedule.atom.asynchronous:
         text = f"interleaved=True; {case.schedule.atom} takes neighbouring rows from shared memory"
         yield "interleaved", text, "interleaved=False", case.form.sum
 
 
-def whole(case: Case) -> Reasons:
+def whole(case: ScheduleOnMachine) -> Reasons:
     """What is whole is known of an extent that is that of one array, and is cut into tiles."""
     schedule, form = case.schedule, case.form
     if schedule.whole and case.is_bulk:
@@ -102,7 +102,7 @@ def whole(case: Case) -> Reasons:
         yield "whole", text, 'whole=""', form.sum
 
 
-def _against(case: Case, side: Side) -> str:
+def _against(case: ScheduleOnMachine, side: OperandSide) -> str:
     """Why an operand lies as it must, and is copied by others; empty if a schedule may say how."""
     schedule = case.schedule
     if case.goes_past(side):

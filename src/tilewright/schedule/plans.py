@@ -14,9 +14,9 @@ from tilewright.lang.control import when
 from tilewright.lang.scalars import Index
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.schedule.factors import Product
+from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.partition import Work
-from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import HeldScales, Scales, ScaleSource, scaled_tile
 from tilewright.schedule.schedule import Schedule
@@ -24,10 +24,10 @@ from tilewright.schedule.schedule import Schedule
 Held = Sequence[Tensor | Fragment]
 """Tiles of operands, where they are multiplied from."""
 
-Operands = Callable[[Step], tuple[Held, Held]]
+Operands = Callable[[LoopStep], tuple[Held, Held]]
 """Where the operands along M and those along N of a step are, when its turn has come."""
 
-Column = Callable[[Step], Tensor]
+Column = Callable[[LoopStep], Tensor]
 """Where the scales of rows of a step are, (rows, 1) in shared memory."""
 
 
@@ -47,7 +47,7 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Accumulation:
+class TileAccumulation:
     """How the products of a tile are added up.
 
     Args:
@@ -60,7 +60,7 @@ class Accumulation:
     """
 
     mma: TiledMma
-    products: tuple[Product, ...]
+    products: tuple[FactorProduct, ...]
     overlap: int
     promote: int
     scales: Scales
@@ -118,7 +118,7 @@ class Accumulation:
             column: where scales of rows are that come with the operands.
         """
 
-        def multiply(step: Step) -> None:
+        def multiply(step: LoopStep) -> None:
             of_m, of_n = operands(step)
             if not self.mma.atom.asynchronous:
                 for one in self.products:
@@ -137,7 +137,7 @@ class Accumulation:
             found.append(Verb("retire", -self.behind, lambda step: mma_wait(step.behind), outside=True))
         return found
 
-    def _read_scales(self, step: Step, sums: Sums, column: Column | None) -> None:
+    def _read_scales(self, step: LoopStep, sums: Sums, column: Column | None) -> None:
         """Read the scales of rows that came with a step, while its products are added up."""
         if self.scales.come_with_tiles:
             assert column is not None, "they are where the operands are"
@@ -145,7 +145,7 @@ class Accumulation:
                 self.scales.read(sums.scales, column(step))
 
     def _in_turns(
-        self, step: Step, sums: Sums, of_m: Held, of_n: Held, work: Work, column: Column | None
+        self, step: LoopStep, sums: Sums, of_m: Held, of_n: Held, work: Work, column: Column | None
     ) -> None:
         """One turn after the other its products of a step, of which the sums are promoted.
 
@@ -170,7 +170,9 @@ class Accumulation:
                 with made_by("promote"):
                     self._promote_one(sums, number, step)
 
-    def _begin(self, products: Sequence[Product], step: Step, sums: Sums, of_m: Held, of_n: Held) -> None:
+    def _begin(
+        self, products: Sequence[FactorProduct], step: LoopStep, sums: Sums, of_m: Held, of_n: Held
+    ) -> None:
         """Products of a step, in the background; the first one of a total may begin it afresh."""
         begun: set[int] = set()
         for one in products:
@@ -189,13 +191,13 @@ class Accumulation:
         By what the next ones are multiplied is asked for when these have been, and not before.
         """
 
-        def promote(step: Step) -> None:
+        def promote(step: LoopStep) -> None:
             with when((step.index + 1) % self.promote == 0):
                 if self.behind:
                     mma_wait(0)
                 self._promote(sums, again=True)
 
-        def scale(step: Step) -> None:
+        def scale(step: LoopStep) -> None:
             with when(step.index % self.promote == 0):
                 self.scales.load(sums.scales, work, step.index)
 
@@ -222,7 +224,7 @@ class Accumulation:
         """Whether the next scales are asked for while products are added up, and not when they have been."""
         return self.takes_turns and self.parts == 1 and self.scales.have_factors
 
-    def _promote_one(self, sums: Sums, number: int, step: Step | None = None) -> None:
+    def _promote_one(self, sums: Sums, number: int, step: LoopStep | None = None) -> None:
         """Add the sums of one total, or of a slice of it, to those that keep all bits."""
         total, acc = sums.total[number], sums.acc[number]
         if self.scales:
@@ -281,7 +283,7 @@ def slices(mma: TiledMma, promote: int) -> int:
 
     Args:
         mma: the tiled MMA of the group.
-        promote: as `Accumulation` has it.
+        promote: as `TileAccumulation` has it.
     """
     alone = mma.warps[1] == 1 and promote == 1 and mma.atom.asynchronous
     return mma.repeats[1] if alone else 1
@@ -301,7 +303,7 @@ def takes_turns(atom: MmaAtom, totals: int, promote: int) -> bool:
     Args:
         atom: the instruction.
         totals: how many are added up.
-        promote: as `Accumulation` has it.
+        promote: as `TileAccumulation` has it.
     """
     return promote == 1 and atom.asynchronous and totals > 1
 
@@ -312,7 +314,7 @@ def values_of_sums(mma: TiledMma, totals: int, promote: int) -> int:
     Args:
         mma: the tiled MMA of the group.
         totals: how many are added up.
-        promote: as `Accumulation` has it.
+        promote: as `TileAccumulation` has it.
     """
     count, each = slices(mma, promote), mma.c().size_values
     in_turns = takes_turns(mma.atom, totals * count, promote)
@@ -328,8 +330,8 @@ class Scaled(Protocol):
 
 
 def accumulation(
-    schedule: Schedule, operands: Sequence[Scaled], products: tuple[Product, ...], behind: int
-) -> Accumulation:
+    schedule: Schedule, operands: Sequence[Scaled], products: tuple[FactorProduct, ...], behind: int
+) -> TileAccumulation:
     """How products are added up under a schedule.
 
     Args:
@@ -339,4 +341,4 @@ def accumulation(
         behind: parts after which an asynchronous product is known to be complete.
     """
     scaled = Scales([operand.scales for operand in operands], scaled_tile(schedule))
-    return Accumulation(schedule.mma, products, behind, schedule.promote, scaled)
+    return TileAccumulation(schedule.mma, products, behind, schedule.promote, scaled)

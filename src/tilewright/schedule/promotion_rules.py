@@ -5,10 +5,10 @@ from __future__ import annotations
 from tilewright.schedule.facts import Reasons
 from tilewright.schedule.form import has_slices
 from tilewright.schedule.plans import slices
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 
-def scaled(case: Case) -> Reasons:
+def scaled(case: ScheduleOnMachine) -> Reasons:
     """What is added up before it is multiplied lies within one run of places that share a scale."""
     every, (m, n, depth) = case.form.scaled_every, case.tile
     if not every:
@@ -29,7 +29,7 @@ def scaled(case: Case) -> Reasons:
         yield "split_k", text, 'split_k="auto"', product
 
 
-def sliced(case: Case) -> Reasons:
+def sliced(case: ScheduleOnMachine) -> Reasons:
     """Sums that are promoted slice by slice are stored so: those of a row are never in one fragment."""
     schedule, columns = case.schedule, case.mma.tile[1]
     count = slices(case.mma, schedule.promote)

@@ -16,7 +16,7 @@ from tilewright.schedule.estimate_forms import AMD
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import BAND, Candidate, Question, widened
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma
 from tilewright.targets.matrix_cores import nearest
@@ -52,7 +52,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
         rule = f"a tile of {made.tile[0]} x {made.tile[1]}, the next one in registers"
         for interleaved, buffers in STAGED:
             staged = replace(made, epilogue="staged", interleaved=interleaved, buffers=buffers)
-            if BESIDE * Case(staged, *asked).shared_bytes <= question.arch.shared_bytes:
+            if BESIDE * ScheduleOnMachine(staged, *asked).shared_bytes <= question.arch.shared_bytes:
                 made, rule = staged, f"{rule}, stored in whole rows"
                 break
         found.setdefault(made, Candidate(made, AMD.time_us(Load(question, made)), rule))

@@ -17,7 +17,7 @@ from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.plans import takes_turns
 from tilewright.schedule.proposals_mma import EACH_PROCESSOR
 from tilewright.schedule.proposals_reference import tensor_core
-from tilewright.schedule.proposals_wgmma import Shape, cached_row_us, promoted_every, takes_wgmma
+from tilewright.schedule.proposals_wgmma import WgmmaForm, cached_row_us, promoted_every, takes_wgmma
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma, wgmma
@@ -27,14 +27,14 @@ LEAST_STAGES, MOST_STAGES = 3, 8
 MOST_SUMS, MOST_SUMS_ALONE = 192, 96
 """Registers of a thread for sums: where those who copy give registers away, and where none are given."""
 
-ALONE = Shape(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)
+ALONE = WgmmaForm(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)
 """A block for each tile."""
 
 FORMS = (
-    *(Shape(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
-    *(Shape(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
-    Shape(64, 192, 2, MOST_STAGES, 1, "ping-pong", tile_us=2.0),
-    Shape(64, 128, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3),
+    *(WgmmaForm(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
+    *(WgmmaForm(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
+    WgmmaForm(64, 192, 2, MOST_STAGES, 1, "ping-pong", tile_us=2.0),
+    WgmmaForm(64, 128, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3),
     *(replace(ALONE, columns=columns, groups=2) for columns in (128, 64)),
     *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
@@ -66,7 +66,7 @@ def several_products(question: Question) -> Iterator[Candidate]:
     yield from legal
 
 
-def _fitting(question: Question, shape: Shape) -> Candidate | None:
+def _fitting(question: Question, shape: WgmmaForm) -> Candidate | None:
     """The schedule of a form with stages as deep as its ring has room for; None where it has for none.
 
     Stages of half a row of 128 bytes along K are for operands that are not contiguous along K, of which rows
@@ -81,7 +81,7 @@ def _fitting(question: Question, shape: Shape) -> Candidate | None:
     return next((made for depth in depths if (made := _of_shape(question, shape, depth)) is not None), None)
 
 
-def _of_shape(question: Question, shape: Shape, depth: int) -> Candidate | None:
+def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | None:
     """The schedule of a form; None where its sums, or two of its stages, do not fit.
 
     Args:

@@ -69,7 +69,7 @@ MOST_WITH_INTEGERS = 128 * 96
 
 
 @dataclass(frozen=True)
-class Shape:
+class WgmmaForm:
     """A form of the Hopper kernel, and what was measured of it on an H200.
 
     Args:
@@ -171,30 +171,30 @@ class Shape:
 
 
 SHAPES = (
-    Shape(64, 256, 2, 4, 2),
-    Shape(64, 256, 2, 4, 2, cluster=(2, 1), tile_us=1.2),
-    Shape(128, 192, 2, 4, 2, "ping-pong", tile_us=0.3),
-    Shape(64, 192, 2, 4, 3),
-    Shape(64, 128, 2, 6, 2, busy_us=0.37),
-    Shape(64, 128, 2, 6, 2, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
-    Shape(64, 128, 1, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.25),
-    Shape(64, 64, 2, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.28),
-    Shape(64, 64, 1, 8, 1, persistent=False, fixed_us=1.8, tile_us=2.5, latency_us=0.235, busy_us=0.21),
-    Shape(64, 256, 2, 2, 2, depth=2),
+    WgmmaForm(64, 256, 2, 4, 2),
+    WgmmaForm(64, 256, 2, 4, 2, cluster=(2, 1), tile_us=1.2),
+    WgmmaForm(128, 192, 2, 4, 2, "ping-pong", tile_us=0.3),
+    WgmmaForm(64, 192, 2, 4, 3),
+    WgmmaForm(64, 128, 2, 6, 2, busy_us=0.37),
+    WgmmaForm(64, 128, 2, 6, 2, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
+    WgmmaForm(64, 128, 1, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.25),
+    WgmmaForm(64, 64, 2, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.28),
+    WgmmaForm(64, 64, 1, 8, 1, persistent=False, fixed_us=1.8, tile_us=2.5, latency_us=0.235, busy_us=0.21),
+    WgmmaForm(64, 256, 2, 2, 2, depth=2),
 )
 """Few, so that few kernels are compiled; the first of equals is taken."""
 
 DECODED_SHAPES = (
-    Shape(128, 128, 2, DECODED_STAGES, 1),
-    Shape(128, 96, 2, DECODED_STAGES, 1),
-    Shape(64, 256, 2, DECODED_STAGES, 1, tile_us=2.0),
-    Shape(64, 192, 2, DECODED_STAGES, 1, tile_us=1.5),
-    Shape(64, 192, 2, DECODED_STAGES, 1, "ping-pong", tile_us=0.5),
-    Shape(64, 128, 2, DECODED_STAGES, 1, busy_us=0.37),
-    Shape(64, 128, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
-    Shape(64, 64, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=2.5, busy_us=0.28),
-    Shape(64, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.21),
-    Shape(128, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.42),
+    WgmmaForm(128, 128, 2, DECODED_STAGES, 1),
+    WgmmaForm(128, 96, 2, DECODED_STAGES, 1),
+    WgmmaForm(64, 256, 2, DECODED_STAGES, 1, tile_us=2.0),
+    WgmmaForm(64, 192, 2, DECODED_STAGES, 1, tile_us=1.5),
+    WgmmaForm(64, 192, 2, DECODED_STAGES, 1, "ping-pong", tile_us=0.5),
+    WgmmaForm(64, 128, 2, DECODED_STAGES, 1, busy_us=0.37),
+    WgmmaForm(64, 128, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
+    WgmmaForm(64, 64, 2, DECODED_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=2.5, busy_us=0.28),
+    WgmmaForm(64, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.21),
+    WgmmaForm(128, 64, 1, DECODED_STAGES, 1, persistent=False, fixed_us=1.8, tile_us=2.5, busy_us=0.42),
 )
 """Forms for a decoded operand. Their times are taken from `SHAPES` and were not measured.
 
@@ -254,7 +254,7 @@ def whole_forms(question: Question) -> tuple[Iterator[Candidate], Iterator[Candi
     return _ranked(question, [shape for shape in SHAPES if not reasons[shape]]), refused
 
 
-def _against(question: Question, shape: Shape) -> str:
+def _against(question: Question, shape: WgmmaForm) -> str:
     """Reason to skip a form, or "". Slice promotion needs groups of warps and bulk copies."""
     reason = shape.against(question)
     if not reason and shape.depth > 1 and not is_carried(question, hopper_schedule(question, shape)):
@@ -262,7 +262,7 @@ def _against(question: Question, shape: Shape) -> str:
     return reason
 
 
-def _ranked(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
+def _ranked(question: Question, shapes: Sequence[WgmmaForm]) -> Iterator[Candidate]:
     """Forms that can compute the problem, the fastest first; then, for many rows, their neighbours."""
     ranked = sorted(shapes, key=lambda shape: _time_us(question, shape))
     whole = [_of_form(question, shape) for shape in ranked]
@@ -276,24 +276,24 @@ def _ranked(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
             yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
 
 
-def _of_form(question: Question, shape: Shape) -> Candidate:
+def _of_form(question: Question, shape: WgmmaForm) -> Candidate:
     made = hopper_schedule(question, shape)
     few = has_few_rows(question)
     time = BULK.time_us(Load(question, made)) if few else _time_us(question, shape)
     return Candidate(made, time, _name(shape))
 
 
-def _name(shape: Shape) -> str:
+def _name(shape: WgmmaForm) -> str:
     number = f" {SHAPES.index(shape) + 1}" if shape in SHAPES else ""
     return f"form{number} of the Hopper kernel"
 
 
-def _time_us(question: Question, shape: Shape) -> float:
+def _time_us(question: Question, shape: WgmmaForm) -> float:
     a, b = (cached_row_us(question, factor) for factor in (question.form.a, question.form.b))
     return shape.time_us(question, hopper_schedule(question, shape), (a, b))
 
 
-def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
+def _neighbours(shape: WgmmaForm) -> Iterator[tuple[WgmmaForm, str]]:
     """Forms that differ from one in a single respect, and the difference in words."""
     for cluster in ((1, 1), (2, 1), (1, 2)):
         if cluster != shape.cluster:
@@ -302,7 +302,7 @@ def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
         yield replace(shape, stages=stages), f"with {stages} stages"
 
 
-def hopper_schedule(question: Question, shape: Shape) -> Schedule:
+def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
     """The schedule of a form."""
     dtype, rows, columns = question.dtype, shape.tile[0], shape.columns
     # If a residual is read, warps that load it and store are worth their registers: if groups load it
@@ -364,7 +364,7 @@ def decoded_forms(question: Question) -> Iterator[Candidate]:
     yield from without_waiting(question, found, 0)
 
 
-def _decoding_schedule(asked: Question, shape: Shape, *, swap: bool) -> Schedule:
+def _decoding_schedule(asked: Question, shape: WgmmaForm, *, swap: bool) -> Schedule:
     """The schedule of a form that decodes operand A of the problem as it is multiplied."""
     a, b = asked.form.a.dtype, asked.form.b.dtype
     (rows, columns), kind = shape.tile, asked.dtype

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.facts import Reasons
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 
-def reduced(case: Case) -> Reasons:
+def reduced(case: ScheduleOnMachine) -> Reasons:
     """What is reduced lies in the tile of one group, which is more than one element long."""
     for node in case.form.flow.walk():
         if not isinstance(node, Reduce):
@@ -27,7 +27,7 @@ def reduced(case: Case) -> Reasons:
             )
 
 
-def reduced_across(case: Case) -> Reasons:
+def reduced_across(case: ScheduleOnMachine) -> Reasons:
     """Reductions across tiles are of what tiles know by themselves, and each tile is computed once."""
     schedule, form = case.schedule, case.form
     if not schedule.across:

@@ -20,20 +20,20 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
-from tilewright.schedule.factors import Product
+from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.partition import Work
-from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Move, Source, Sources, Whole, of_both
+from tilewright.schedule.rings import Move, OperandSource, Sources, WholeBlock, of_both
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
 
 
-class Registers(Whole):
+class Registers(WholeBlock):
     """The next tile is on its way into registers while this one is multiplied.
 
     Of an operand that goes past shared memory two tiles are in registers: the next one, and the one that is
@@ -71,7 +71,7 @@ class Registers(Whole):
         return -(-values * tile.dtype.bytes // 4)
 
     @classmethod
-    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+    def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
         """Operands are decoded in registers on their way to shared memory.
 
         Bytes of packed ones are turned and written whole, and those of an asynchronous atom lie in several
@@ -80,7 +80,7 @@ class Registers(Whole):
         is_whole = side.dtype.is_packed or facts.schedule.atom.asynchronous
         return not facts.goes_past(side) and not is_whole
 
-    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
+    def _ring(self, source: OperandSource) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         schedule, side = self.schedule, "ab"[source.side]
         if side not in schedule.bypass:
             return super()._ring(source)
@@ -92,7 +92,7 @@ class Registers(Whole):
         shares = not all(isinstance(ring, HeldTile) for ring in self.rings)
         write, fetch = self._through_registers(work)
 
-        def put(step: Step) -> None:
+        def put(step: LoopStep) -> None:
             write(step)
             if shares:
                 self._meet()
@@ -105,15 +105,15 @@ class Registers(Whole):
             *self.accumulation.promoting(sums, work),
         ]
 
-    def _loaded(self, work: Work, step: Step) -> list[Move]:
+    def _loaded(self, work: Work, step: LoopStep) -> list[Move]:
         """What is loaded into registers for one step."""
         return self._pairs(work, step)
 
-    def _through_registers(self, work: Work) -> tuple[Callable[[Step], None], Callable[[Step], None]]:
+    def _through_registers(self, work: Work) -> tuple[Callable[[LoopStep], None], Callable[[LoopStep], None]]:
         """What writes the tile of a step from registers to shared memory, and what loads one into these."""
         held: list[Fragment] = []
 
-        def fetch(step: Step) -> None:
+        def fetch(step: LoopStep) -> None:
             first = not held
             for at, move in enumerate(self._loaded(work, step)):
                 with made_by(node=move.part):
@@ -125,7 +125,7 @@ class Registers(Whole):
                     else:
                         tw.copy(own, held[at])
 
-        def put(step: Step) -> None:
+        def put(step: LoopStep) -> None:
             for fragment, move in zip(held, self._pairs(work, step), strict=True):
                 with made_by(node=move.part):
                     if isinstance(move.target, Fragment):
@@ -173,7 +173,7 @@ class Turns(Registers):
     the next barrier is the tile after the next one written to the same place.
     """
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
         spreads = [(tw.operand_a, tw.operand_b)[s.side](schedule.mma, schedule.block_k) for s in sources]
         self.spreads = tuple(spreads)
@@ -246,16 +246,16 @@ class Turns(Registers):
             for spread, source in zip(self.spreads, self.sources, strict=True)
         ]
 
-        def read(step: Step) -> None:
+        def read(step: LoopStep) -> None:
             for source, ring, fragment in zip(self.sources, self.rings, held, strict=True):
                 with made_by(node=source.part):
                     at = (0 if source.side else work.group, 0)
                     tw.copy(ring.shared[step.index % self.schedule.stages].tile(fragment.shape, at), fragment)
 
-        def operands(step: Step) -> tuple[Held, Held]:
+        def operands(step: LoopStep) -> tuple[Held, Held]:
             return of_both(self.sources, held)
 
-        def turn(step: Step) -> None:
+        def turn(step: LoopStep) -> None:
             self._meet()
             if not step.ahead:  # before the first step
                 with when(work.group == 1):
@@ -271,7 +271,7 @@ class Turns(Registers):
             Verb("turn", 0, lambda step: self._meet()),
         ]
 
-    def _loaded(self, work: Work, step: Step) -> list[Move]:
+    def _loaded(self, work: Work, step: LoopStep) -> list[Move]:
         """What a group loads: its part of each tile, which goes nowhere yet."""
         schedule, found = self.schedule, []
         for source, ring in zip(self.sources, self.rings, strict=True):
@@ -282,7 +282,7 @@ class Turns(Registers):
             found.append(Move(tile, None, source.part, self._dealing(source), is_turned, source))
         return found
 
-    def _pairs(self, work: Work, step: Step) -> list[Move]:
+    def _pairs(self, work: Work, step: LoopStep) -> list[Move]:
         """The same with where it goes."""
         found = []
         for move, ring in zip(self._loaded(work, step), self.rings, strict=True):

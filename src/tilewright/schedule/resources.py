@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from tilewright.schedule.bulk import Bulk
+from tilewright.schedule.bulk import BulkStaging
 from tilewright.schedule.epilogue_resources import Leaving
 from tilewright.schedule.facts import ScheduleFacts
-from tilewright.schedule.fixup import Reduction, is_clustered, is_split, reduction_of
+from tilewright.schedule.fixup import SplitReduction, is_clustered, is_split, reduction_of
 from tilewright.schedule.fragments_ring import Fragments
 from tilewright.schedule.needs import PARTIAL, RESULT, RING, TICKET, Buffer, Needs, shared_of
-from tilewright.schedule.panels_ring import Panels
+from tilewright.schedule.panels_ring import PanelStaging
 from tilewright.schedule.plans import values_of_sums
 from tilewright.schedule.registers_ring import Registers
-from tilewright.schedule.rings import CpAsync, Direct, Staging
+from tilewright.schedule.rings import CpAsync, DirectStaging, Staging
 from tilewright.schedule.scaled_sums import ScaledTile
 from tilewright.schedule.schedule import Schedule
 
 RINGS: Mapping[str, type[Staging]] = {
-    "direct": Direct,
-    "panels": Panels,
+    "direct": DirectStaging,
+    "panels": PanelStaging,
     "registers": Registers,
     "cp_async": CpAsync,
     "fragments": Fragments,
-    "tma": Bulk,
+    "tma": BulkStaging,
 }
 """The stagings, by the names that a schedule has for them."""
 
@@ -47,7 +47,7 @@ def staging_of(schedule: Schedule, *, decodes: bool) -> type[Staging]:
 
 
 @dataclass(frozen=True)
-class Case(ScheduleFacts):
+class ScheduleOnMachine(ScheduleFacts):
     """A schedule for a kernel, on arrays of some classes, on a machine, with its strategies."""
 
     @cached_property
@@ -56,7 +56,7 @@ class Case(ScheduleFacts):
         return staging_of(self.schedule, decodes=not self.form.a.is_plain)
 
     @cached_property
-    def reduction(self) -> type[Reduction]:
+    def reduction(self) -> type[SplitReduction]:
         """The way in which the sums of the parts of K come together."""
         return reduction_of(self.schedule)
 

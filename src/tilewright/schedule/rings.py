@@ -18,17 +18,17 @@ from tilewright.lang.asynchrony import fence_async
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
-from tilewright.schedule.beside import Beside, Spot
-from tilewright.schedule.factors import Product
+from tilewright.schedule.beside import OperandMetadata, Spot
+from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
 from tilewright.schedule.partition import Work
-from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, accumulation
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import ScaleSource
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandTile, Side
+from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import (
     HeldTile,
     PackedTile,
@@ -58,7 +58,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Source:
+class OperandSource:
     """Operand A or B.
 
     Args:
@@ -89,7 +89,7 @@ class Source:
     readers: Index = 0
     held: DType | None = None
     scales: ScaleSource | None = None
-    beside: Beside | None = None
+    beside: OperandMetadata | None = None
     pairs: Pairs | None = None
 
     @property
@@ -125,11 +125,11 @@ class Source:
         return work.m if self.along == "m" else work.n
 
 
-Sources = tuple[Source, ...]
+Sources = tuple[OperandSource, ...]
 """All operands, those along M first."""
 
 
-def ring_of(schedule: Schedule, source: Source, buffer: Buffer) -> SwizzledStages:
+def ring_of(schedule: Schedule, source: OperandSource, buffer: Buffer) -> SwizzledStages:
     """The ring of an operand in rows of 128 bytes under the swizzle."""
     tile, sharing = source.tile, 0 if source.side else schedule.sharing
     return SwizzledStages(buffer, tile.rows, schedule.block_k, sharing, along_rows=tile.boxes_along_rows)
@@ -159,7 +159,7 @@ class Move:
     part: Part | None
     dealing: dict[str, Any]
     is_turned: bool = False
-    operand: Source | None = None
+    operand: OperandSource | None = None
 
 
 class Agent(Protocol):
@@ -241,7 +241,7 @@ class Staging:
         return 0
 
     @classmethod
-    def decodes_operand(cls, facts: ScheduleFacts, side: Side) -> bool:
+    def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
         """Whether an operand can be decoded on its way."""
         return False
 
@@ -250,7 +250,7 @@ class Staging:
         """Reasons to refuse a schedule that only this staging has."""
         return iter(())
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         self.schedule, self.sources = schedule, sources
 
     def begin_block(self, rank: tuple[Index, Index]) -> None:
@@ -268,12 +268,12 @@ class Staging:
         """Complete the work on the ring after the last tile of a block."""
 
 
-class Whole(Staging):
+class WholeBlock(Staging):
     """The whole block copies and multiplies."""
 
     each = 1
 
-    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
         self.asynchronous = schedule.mma.atom.asynchronous
         behind = self.behind if self.asynchronous else 0
@@ -288,7 +288,7 @@ class Whole(Staging):
         """Tiles that shared memory holds, of all groups that share the steps along K."""
         return self.schedule.stages * self.schedule.along_k
 
-    def _stage(self, work: Work, step: Step) -> Index:
+    def _stage(self, work: Work, step: LoopStep) -> Index:
         """Where the tile of a step lies."""
         return step.index % self.schedule.stages if self.schedule.stages > 1 else 0
 
@@ -306,11 +306,11 @@ class Whole(Staging):
             assert paired is not None, "the first numbers come first"
             yield paired.one(source.pairs.which)
 
-    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
+    def _ring(self, source: OperandSource) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         [buffer] = self.buffers_of(self.schedule, source.tile, self.run)
         return ring_of(self.schedule, source, buffer) if self.asynchronous else PlainStages(buffer)
 
-    def _dealing(self, source: Source) -> dict[str, Any]:
+    def _dealing(self, source: OperandSource) -> dict[str, Any]:
         """Which threads copy what of a tile: so many of them, or a grid over its rows and K.
 
         Neighbours follow each other along what is contiguous in global memory.  A thread's own elements do
@@ -328,7 +328,7 @@ class Whole(Staging):
         """All warps."""
         yield 0
 
-    def agents(self) -> list[Whole]:
+    def agents(self) -> list[WholeBlock]:
         """There is one."""
         return [self]
 
@@ -342,7 +342,7 @@ class Whole(Staging):
     def end(self, work: Work) -> None:
         """Behind the steps."""
 
-    def _pairs(self, work: Work, step: Step) -> list[Move]:
+    def _pairs(self, work: Work, step: LoopStep) -> list[Move]:
         """What is copied to where for one step."""
         stage, found = self._stage(work, step), []
         for source, ring in zip(self.sources, self.rings, strict=True):
@@ -359,11 +359,11 @@ class Whole(Staging):
         """What is loaded of a matrix for a part of K."""
         return matrix
 
-    def _beside(self, work: Work, step: Step) -> list[Move]:
+    def _beside(self, work: Work, step: LoopStep) -> list[Move]:
         """What is copied of the arrays beside operands, where these lie in the ring."""
         return []
 
-    def _operands(self, step: Step) -> tuple[Held, Held]:
+    def _operands(self, step: LoopStep) -> tuple[Held, Held]:
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
         return of_both(self.sources, [self._multiplied(ring, stage) for ring in self.rings])
 
@@ -381,13 +381,13 @@ class Whole(Staging):
         tw.barrier()
 
 
-class Direct(Whole):
+class DirectStaging(WholeBlock):
     """Copy a tile, multiply it."""
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """One stage: all wait before it is read, and before it is written again."""
 
-        def load(step: Step) -> None:
+        def load(step: LoopStep) -> None:
             for move in self._pairs(work, step):
                 with made_by(node=move.part):
                     tw.copy(move.source, move.target, **move.dealing)
@@ -401,7 +401,7 @@ class Direct(Whole):
         ]
 
 
-class CpAsync(Whole):
+class CpAsync(WholeBlock):
     """Several tiles are on their way into shared memory while one is multiplied."""
 
     least_stages, most_stages = 2, 0
@@ -428,11 +428,11 @@ class CpAsync(Whole):
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """A ring of stages, filled in groups."""
 
-        def ready(step: Step) -> None:
+        def ready(step: LoopStep) -> None:
             tw.async_wait(self.pending)
             self._arrived(work)
 
-        def load(step: Step) -> None:
+        def load(step: LoopStep) -> None:
             for move in [*self._pairs(work, step), *self._beside(work, step)]:
                 with made_by(node=move.part):
                     is_converted = move.source.dtype != move.target.dtype

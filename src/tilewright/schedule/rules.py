@@ -29,7 +29,7 @@ from tilewright.schedule.machine_rules import (
 from tilewright.schedule.placement_rules import dealt, interleaved, together, turned, whole
 from tilewright.schedule.promotion_rules import scaled, sliced
 from tilewright.schedule.reduction_rules import reduced, reduced_across
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 
 REPEATED_ROWS = 8
 """Rows of 128 bytes after which the swizzle repeats."""
@@ -38,7 +38,7 @@ REPEATED_ROWS = 8
 # ---------------------------------------------------------------- the tile and its instruction
 
 
-def _whole_atoms(case: Case) -> Reasons:
+def _whole_atoms(case: ScheduleOnMachine) -> Reasons:
     """The tile is made of whole atoms of each warp of each group."""
     schedule, units = case.schedule, case.units
     if case.tile == schedule.tile:
@@ -49,13 +49,13 @@ def _whole_atoms(case: Case) -> Reasons:
     yield "tile", text, f"tile={case.tile}", case.form.sum
 
 
-def _whole_parts(case: Case) -> Reasons:
+def _whole_parts(case: ScheduleOnMachine) -> Reasons:
     """The same of tiles that are multiplied part by part, which would leave out what is no whole part."""
     if case.schedule.staging == "fragments" and case.schedule.tile[2] % case.units[2]:
         yield from _whole_atoms(case)
 
 
-def _operands(case: Case) -> Reasons:
+def _operands(case: ScheduleOnMachine) -> Reasons:
     """The atom multiplies what the kernel multiplies."""
     atom, product = case.schedule.atom, case.form.sum
     for side in case.sides:
@@ -65,7 +65,7 @@ def _operands(case: Case) -> Reasons:
             yield "atom", text, fitting(case), product
 
 
-def _exactness(case: Case) -> Reasons:
+def _exactness(case: ScheduleOnMachine) -> Reasons:
     """Products are as exact as the kernel asks, and sums are added in its dtype."""
     atom, product = case.schedule.atom, case.form.sum
     if atom.c_dtype != product.dtype:
@@ -80,7 +80,7 @@ def _exactness(case: Case) -> Reasons:
         yield "atom", text, fitting(case), product
 
 
-def _balanced(case: Case) -> Reasons:
+def _balanced(case: ScheduleOnMachine) -> Reasons:
     """A share of the rows and columns is a problem of its own, for one block."""
     schedule, product = case.schedule, case.form.sum
     if not schedule.balanced:
@@ -96,7 +96,7 @@ def _balanced(case: Case) -> Reasons:
         yield "balanced", text, "balanced=False", product
 
 
-def _batches(case: Case) -> Reasons:
+def _batches(case: ScheduleOnMachine) -> Reasons:
     """Batch items that a block takes one after the other are there, and the block takes them whole."""
     schedule, product = case.schedule, case.form.sum
     if schedule.batches == 1:
@@ -112,7 +112,7 @@ def _batches(case: Case) -> Reasons:
         yield "batches", text, "batches=1, or blocks=0, balanced=False and split_k=1", product
 
 
-def _asynchronous(case: Case) -> Reasons:
+def _asynchronous(case: ScheduleOnMachine) -> Reasons:
     """What an asynchronous atom asks of its operands in shared memory."""
     atom, schedule = case.schedule.atom, case.schedule
     if not atom.asynchronous:
@@ -138,7 +138,7 @@ def _asynchronous(case: Case) -> Reasons:
             yield "atom", text, f"an atom of {-(-unit // side.width) * side.width}", side.factor.part
 
 
-def _rows_of_128_bytes(case: Case) -> Reasons:
+def _rows_of_128_bytes(case: ScheduleOnMachine) -> Reasons:
     """Operands under the swizzle consist of whole rows of 128 bytes, in whole repeats of 8 rows."""
     depth = case.schedule.tile[2]
     if not case.is_swizzled:
@@ -163,7 +163,7 @@ def _rows_of_128_bytes(case: Case) -> Reasons:
 # ---------------------------------------------------------------- stages, roles, blocks
 
 
-def _stages(case: Case) -> Reasons:
+def _stages(case: ScheduleOnMachine) -> Reasons:
     """A ring holds what it needs, and a staging without a ring one tile."""
     stages, staging = case.schedule.stages, case.schedule.staging
     if case.schedule.alternates:
@@ -176,12 +176,12 @@ def _stages(case: Case) -> Reasons:
         yield "stages", text, "stages=2", case.form.sum
 
 
-def _staging(case: Case) -> Reasons:
+def _staging(case: ScheduleOnMachine) -> Reasons:
     """The staging has rules of its own."""
     yield from case.staging.against(case)
 
 
-def _bypass(case: Case) -> Reasons:
+def _bypass(case: ScheduleOnMachine) -> Reasons:
     """What goes past shared memory waits in registers for its turn, which the threads themselves multiply."""
     bypass, product = case.schedule.bypass, case.form.sum
     if not bypass:
@@ -194,7 +194,7 @@ def _bypass(case: Case) -> Reasons:
         yield "bypass", text, f'bypass="", or {fitting(case)}', product
 
 
-def _roles(case: Case) -> Reasons:
+def _roles(case: ScheduleOnMachine) -> Reasons:
     """Who copies by bulk copies has a role of its own; groups play ping-pong over several tiles."""
     schedule, product = case.schedule, case.form.sum
     roles, groups = schedule.roles, schedule.groups
@@ -219,7 +219,7 @@ def _roles(case: Case) -> Reasons:
         yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
 
 
-def _split(case: Case) -> Reasons:
+def _split(case: ScheduleOnMachine) -> Reasons:
     """Parts of K are computed by blocks, each of which goes on with the whole sums, or not."""
     schedule, product = case.schedule, case.form.sum
     split = schedule.split_k
@@ -246,7 +246,7 @@ def _split(case: Case) -> Reasons:
     yield from case.reduction.against(case)
 
 
-def _shared_by_clusters(case: Case) -> Reasons:
+def _shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
     """Blocks of a cluster copy equal parts of the operands that they share."""
     schedule = case.schedule
     if schedule.cluster == (1, 1):
@@ -267,7 +267,7 @@ def _shared_by_clusters(case: Case) -> Reasons:
 # ---------------------------------------------------------------- arrays
 
 
-def _bulk_operands(case: Case) -> Reasons:
+def _bulk_operands(case: ScheduleOnMachine) -> Reasons:
     """Bulk copies load the operands, in boxes of up to 256 rows."""
     if not case.is_bulk:
         return
@@ -290,7 +290,7 @@ def _bulk_operands(case: Case) -> Reasons:
             yield "tile", text, "an extent of the tile that is a multiple of 64", part
 
 
-OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
+OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     _whole_atoms,
     _operands,
     executed,
@@ -308,7 +308,7 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
 )
 """What an expanded kernel would break."""
 
-OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
+OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     decoded,
     _exactness,
     _balanced,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.partition import DataParallel, Problem, Work
+from tilewright.schedule.partition import DataParallel, TiledProblem, Work
 
 
 class Shares(DataParallel):
@@ -26,7 +26,7 @@ class Shares(DataParallel):
 
     def __init__(
         self,
-        problem: Problem,
+        problem: TiledProblem,
         units: tuple[int, int],
         splits: Index = 0,
         unit: int = 1,

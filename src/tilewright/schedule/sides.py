@@ -48,7 +48,7 @@ class OperandTile:
 
 
 @dataclass(frozen=True)
-class Side:
+class OperandSide:
     """Operand A or B under a schedule, and the class of its array.
 
     Args:

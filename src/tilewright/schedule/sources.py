@@ -12,15 +12,15 @@ from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.beside import Beside, Spot
+from tilewright.schedule.beside import OperandMetadata, Spot
 from tilewright.schedule.engines import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.factors import Factor, matrix
 from tilewright.schedule.form import Form, array
-from tilewright.schedule.lists import Listed
+from tilewright.schedule.lists import ListTiles
 from tilewright.schedule.partition import DataParallel, Persistent, Work
 from tilewright.schedule.replay import replay
-from tilewright.schedule.rings import Pairs, Source
+from tilewright.schedule.rings import OperandSource, Pairs
 from tilewright.schedule.scaled_sums import Columns, ScaleSource, beside_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.shared_elements import run_along, without_repeats
@@ -28,7 +28,7 @@ from tilewright.schedule.shares import Shares
 from tilewright.symbolic.expr import equal, mod, prove
 from tilewright.views.transforms import Slice
 
-Tiles: TypeAlias = DataParallel | Persistent | Listed
+Tiles: TypeAlias = DataParallel | Persistent | ListTiles
 """Which tiles a block computes."""
 
 
@@ -48,7 +48,7 @@ PAIR_BYTES = 16
 
 def sources_of(
     form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Tiles
-) -> tuple[Source, ...]:
+) -> tuple[OperandSource, ...]:
     """All operands, those along M first.
 
     Args:
@@ -65,7 +65,7 @@ def sources_of(
         view = partial(_view, form, factor, arguments=arguments, partition=partition)
         beside = _beside(form, factor, arguments, partition, first)
         made.append(
-            Source(
+            OperandSource(
                 factor.name,
                 view(factor.part),
                 factor.matrix(array(arguments, factor.part.operand), form.places(first)),
@@ -111,7 +111,11 @@ def _pairs(
     in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
     if schedule.staging not in PAIRED or schedule.atom.asynchronous or not in_order:
         return None
-    if not factor.is_plain or 2 * factor.dtype.bytes != PAIR_BYTES or isinstance(partition, Shares | Listed):
+    if (
+        not factor.is_plain
+        or 2 * factor.dtype.bytes != PAIR_BYTES
+        or isinstance(partition, Shares | ListTiles)
+    ):
         return None
     side = [one.part for one in (form.rows_m if factor.row == form.m else form.rows_n)]
     found = _pair_of(factor.part)
@@ -165,14 +169,16 @@ def _view(
     return view
 
 
-def _beside(form: Form, factor: Factor, arguments: dict[str, Any], partition: Tiles, first: Work) -> Beside:
+def _beside(
+    form: Form, factor: Factor, arguments: dict[str, Any], partition: Tiles, first: Work
+) -> OperandMetadata:
     """The arrays beside an operand."""
 
     def of(part: Part) -> Callable[[Work], Tensor]:
         return _view(form, factor, part, arguments, partition)
 
     in_groups = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]
-    return Beside(
+    return OperandMetadata(
         factor,
         tuple((part, of(part)) for part in factor.beside),
         tuple((part, of(without_repeats(part))) for part in in_groups),
@@ -181,7 +187,7 @@ def _beside(form: Form, factor: Factor, arguments: dict[str, Any], partition: Ti
 
 
 def _decode(
-    form: Form, factor: Factor, arguments: dict[str, Any], beside: Beside
+    form: Form, factor: Factor, arguments: dict[str, Any], beside: OperandMetadata
 ) -> Callable[[Fragment, Spot], Any] | None:
     """What makes an operand of the elements of its array; None where they are multiplied as they are."""
     if factor.is_plain:
@@ -209,7 +215,7 @@ def _readers(form: Form, partition: Tiles, factor: Factor, along: str) -> Index:
     of it pushes only its own elements out of the second-level cache, which then does best by itself.
     """
     operand = factor.part.operand
-    if isinstance(partition, Listed) or operand.transforms or form.batch or form.flow.grouped is not None:
+    if isinstance(partition, ListTiles) or operand.transforms or form.batch or form.flow.grouped is not None:
         return 0
     problem = partition.problem
     rows, beside = (problem.m, partition.tiles_n) if along == "m" else (problem.n, partition.tiles_m)

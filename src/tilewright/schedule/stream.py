@@ -6,7 +6,7 @@ from tilewright.lang.control import let
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.schedule.groups import natural
-from tilewright.schedule.partition import Order, Persistent, Problem, Segment, Work
+from tilewright.schedule.partition import Persistent, Segment, TiledProblem, TileOrder, Work
 
 
 class Stream(Persistent):
@@ -25,7 +25,7 @@ class Stream(Persistent):
     Multiplication on the GPU", 2023.
     """
 
-    def __init__(self, problem: Problem, order: Order, most: int) -> None:
+    def __init__(self, problem: TiledProblem, order: TileOrder, most: int) -> None:
         super().__init__(problem, order, (1, 1), most)
         rounds = derived(natural(self.total // self.blocks - minimum(self.total % self.blocks, 1)))
         streamed = derived(natural(self.total - rounds * self.blocks))

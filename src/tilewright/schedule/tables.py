@@ -132,7 +132,7 @@ def checked(record: Any, fields: Mapping[str, type], where: str) -> dict[str, An
 
 
 @dataclass(frozen=True)
-class Entry:
+class MeasuredSchedule:
     """The fastest schedule that was measured for one problem.
 
     Args:
@@ -170,7 +170,7 @@ class Entry:
         return asdict(replace(self)) | {"schedule": repr(self.schedule), "extents": list(self.extents)}
 
     @staticmethod
-    def of(record: Any, where: str) -> Entry:
+    def of(record: Any, where: str) -> MeasuredSchedule:
         """An entry from its record.
 
         Args:
@@ -188,11 +188,11 @@ class Entry:
             schedule = read_schedule(found["schedule"])
         except ParseError as error:
             raise TableError(f"{where}: damaged: {error}") from None
-        return Entry(**found | {"extents": tuple(extents), "schedule": schedule})
+        return MeasuredSchedule(**found | {"extents": tuple(extents), "schedule": schedule})
 
 
 @dataclass(frozen=True)
-class Table:
+class ScheduleTable:
     """Measured schedules of one device.
 
     Args:
@@ -201,14 +201,14 @@ class Table:
     """
 
     version: Version
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[MeasuredSchedule, ...] = ()
 
-    def joined(self, entries: Iterable[Entry]) -> Table:
+    def joined(self, entries: Iterable[MeasuredSchedule]) -> ScheduleTable:
         """The table with entries in the place of those for the same problems."""
         found = {(entry.kind, entry.extents): entry for entry in (*self.entries, *entries)}
         return replace(self, entries=tuple(found[key] for key in sorted(found)))
 
-    def nearest(self, question: Question) -> Iterator[Entry]:
+    def nearest(self, question: Question) -> Iterator[MeasuredSchedule]:
         """The entries of the question's class, the nearest first, none further than `NEAR`."""
         kind, extents = class_of(question), extents_of(question)
         ranked = sorted(
@@ -218,7 +218,7 @@ class Table:
         )
         return (self.entries[at] for distance, _, at in ranked if distance <= NEAR)
 
-    def find(self, question: Question) -> Entry | None:
+    def find(self, question: Question) -> MeasuredSchedule | None:
         """The nearest entry whose schedule is legal for a problem; None if the rules are to choose.
 
         They are where nothing is near, and where what is nearest is their own choice.
@@ -237,7 +237,7 @@ class Table:
         }
 
     @staticmethod
-    def of(record: Any, wanted: Version) -> Table:
+    def of(record: Any, wanted: Version) -> ScheduleTable:
         """A table from its record.
 
         Args:
@@ -252,8 +252,8 @@ class Table:
         version = Version.of(fields["version"], "its version")
         if differs := wanted.against(version):
             raise OtherVersionError(f"of another version: {differs}")
-        entries = (Entry.of(entry, f"entry {at}") for at, entry in enumerate(fields["entries"]))
-        return Table(version, tuple(entries))
+        entries = (MeasuredSchedule.of(entry, f"entry {at}") for at, entry in enumerate(fields["entries"]))
+        return ScheduleTable(version, tuple(entries))
 
 
 def class_of(question: Question) -> str:
@@ -286,7 +286,7 @@ def extents_of(question: Question) -> Extents:
     return (prod(question.extents[:-3]), *question.shape)
 
 
-def chosen(question: Question, table: Table | None) -> Schedule:
+def chosen(question: Question, table: ScheduleTable | None) -> Schedule:
     """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice.
 
     Raises:

@@ -16,7 +16,14 @@ from tilewright.errors import shown
 from tilewright.runtime import tables
 from tilewright.runtime.tables import MOST_BYTES
 from tilewright.runtime.trust import lock_own, make_directories, open_own, read_own
-from tilewright.schedule.tables import Entry, OtherVersionError, Table, TableError, Version, checked
+from tilewright.schedule.tables import (
+    MeasuredSchedule,
+    OtherVersionError,
+    ScheduleTable,
+    TableError,
+    Version,
+    checked,
+)
 
 
 @dataclass(frozen=True)
@@ -80,13 +87,13 @@ class Journal:
     def __init__(self, path: Path, version: Version) -> None:
         self.path, self.version = path, version
         self._outcomes: dict[tuple[str, str], Outcome] = {}
-        self.entries: dict[tuple[str, Any], Entry] = {}
+        self.entries: dict[tuple[str, Any], MeasuredSchedule] = {}
         for number, line in enumerate(self._lines(), 2):
             where = f"journal {path}, line {number}"
             if "outcome" in line:
                 self._remember(Outcome.of(line["outcome"], where))
             elif "entry" in line:
-                self._won(Entry.of(line["entry"], where))
+                self._won(MeasuredSchedule.of(line["entry"], where))
             else:
                 raise TableError(f"{where}: damaged: neither an outcome nor an entry, but {shown(line)}")
 
@@ -99,7 +106,7 @@ class Journal:
         self._write({"outcome": asdict(outcome)})
         self._remember(outcome)
 
-    def win(self, entry: Entry) -> None:
+    def win(self, entry: MeasuredSchedule) -> None:
         """Keep the winner of a problem; likewise."""
         self._write({"entry": entry.record()})
         self._won(entry)
@@ -107,7 +114,7 @@ class Journal:
     def _remember(self, outcome: Outcome) -> None:
         self._outcomes[outcome.problem, outcome.schedule] = outcome
 
-    def _won(self, entry: Entry) -> None:
+    def _won(self, entry: MeasuredSchedule) -> None:
         self.entries[entry.kind, entry.extents] = entry
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -205,13 +212,13 @@ class Kept:
         if self.journal.entries:
             self.add(self.journal.entries.values())
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[MeasuredSchedule]) -> None:
         """Put entries into the table, beside what other processes have put there meanwhile."""
         with lock_own(self.path.with_name(f"{self.path.name}.lock")):
             try:
                 table = tables.load(self.path, self.version)
             except FileNotFoundError:
-                table = Table(self.version)
+                table = ScheduleTable(self.version)
             tables.save(table.joined(entries), self.path)
         tables.forget()
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from tilewright.errors import WrongResultError
 from tilewright.schedule.question import Candidate
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import Entry, class_of, extents_of
+from tilewright.schedule.tables import MeasuredSchedule, class_of, extents_of
 from tilewright.tune.contest import Contest, Result
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
 from tilewright.tune.journal import Journal, Outcome
@@ -32,7 +32,7 @@ class Tuned:
         refused: the others, with the reasons.
     """
 
-    entry: Entry
+    entry: MeasuredSchedule
     speed: Interval
     measured: int
     known: int
@@ -121,7 +121,7 @@ class Tuner:
         speed = taken.speed(name, UNTUNED).median if schedule != untuned else 1.0
         return replace(outcome, us=taken[name].us.median, speed=speed)
 
-    def _final(self, legal: list[Candidate], arrays: GemmArrays) -> tuple[Entry, Interval]:
+    def _final(self, legal: list[Candidate], arrays: GemmArrays) -> tuple[MeasuredSchedule, Interval]:
         """The winner among the fastest, verified on other numbers, and its speed over the untuned choice."""
         untuned, schedules = legal[0].schedule, {repr(one.schedule): one.schedule for one in legal}
         while True:
@@ -141,7 +141,9 @@ class Tuner:
             speed = result.taken.speed(winner, UNTUNED)
             kind, extents = class_of(question), extents_of(question)
             by_rules = names[winner] == untuned
-            return Entry(kind, extents, names[winner], us, speed.median, len(outcomes), by_rules), speed
+            return MeasuredSchedule(
+                kind, extents, names[winner], us, speed.median, len(outcomes), by_rules
+            ), speed
 
     def _finalists(self, names: dict[str, Schedule], arrays: GemmArrays) -> Result:
         contest = self._contest(arrays)

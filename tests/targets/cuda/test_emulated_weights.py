@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.ir.kernel import Extent
 from tilewright.ops.products import scaled_in_groups
 from tilewright.runtime.native import find_toolchains
-from tilewright.schedule.resources import Case
+from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda
 from tilewright.targets.target import CUDA
@@ -105,7 +105,7 @@ def test_loads_are_vectors_and_nothing_is_spilled() -> None:
     given = (wide, b, rows, of_groups, of_groups, columns, wide, 1.0)
     made = kernel.compile(*given, target="cuda", arch="sm_90a")
     question = kernel.question(*given, target="cuda", arch="sm_90a")
-    case = Case(schedule, question.form, question.specs, CUDA.architecture("sm_90a"))
+    case = ScheduleOnMachine(schedule, question.form, question.specs, CUDA.architecture("sm_90a"))
     assert (case.run, case.shared_bytes) == (16, made.resources["shared_bytes"])
     assert "pair_mul_half(&" in made.source
     assert made.source.count("*(uint2*)&sB_held") == 5  # one before the loop, four parts in it

@@ -24,7 +24,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.schedule.crossing import shift_of
 from tilewright.schedule.epilogue.reductions import Reductions, neutral, wide
-from tilewright.schedule.epilogue.values import Place, Values
+from tilewright.schedule.epilogue.values import TilePlace, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
@@ -97,7 +97,9 @@ class Across:
             whole = tile.of_parts(made)
             epilogue.store_from(whole, stores)
 
-    def _combined(self, node: Reduce, like: Fragment, place: Place, made: dict[int, Fragment]) -> Fragment:
+    def _combined(
+        self, node: Reduce, like: Fragment, place: TilePlace, made: dict[int, Fragment]
+    ) -> Fragment:
         """All parts of a reduction: each thread combines some of them, and then all threads theirs."""
         kind, shift = wide(node.dtype), shift_of(node)
         spread = several(like.distribution, self.dim)
@@ -118,14 +120,14 @@ class Across:
             total.assign(elementwise(COMBINE[node.combine], total, part))
         return self.reductions.of_threads(node.combine, total, self.dim, place.work)
 
-    def _part(self, node: Reduce, place: Place, number: Index) -> Tensor:
+    def _part(self, node: Reduce, place: TilePlace, number: Index) -> Tensor:
         """(rows, columns), of which one is 1: the part of one of the tiles along the dimension."""
         length = self.schedule.mma.tile[1 - self.dim]
         line = self.held[id(node)][(*place.work.batch, number)]
         tile = line.tile((length,), (place.at[1 - self.dim],))
         return tile.unmerge(0, (length, 1) if self.dim == 1 else (1, length))
 
-    def _several(self, node: Reduce, place: Place, number: Index, spread: Distribution) -> Fragment:
+    def _several(self, node: Reduce, place: TilePlace, number: Index, spread: Distribution) -> Fragment:
         """As many parts as a map has; what changes nothing in the place of those that there are not."""
         shape = spread.shape[self.dim], spread.shape[1 - self.dim]
         tile = self.held[id(node)][place.work.batch].tile(shape, (number, place.at[1 - self.dim]))

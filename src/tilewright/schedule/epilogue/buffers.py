@@ -12,12 +12,12 @@ from tilewright.lang.control import unroll
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.engines import against_bulk, anywhere, aside
-from tilewright.schedule.epilogue.values import Place, Views
+from tilewright.schedule.epilogue.values import TilePlace, Views
 from tilewright.schedule.needs import RESULT, ROW_BYTES, Buffer, spare
 from tilewright.schedule.partition import Work
 
 
-class Side:
+class StagedArray:
     """An array whose blocks pass through shared memory.
 
     Args:
@@ -41,16 +41,16 @@ class Side:
             self.has_map = sample.value.tensor.map is not None
             """Whether the tensor maps of its arrays lie in memory."""
 
-    def block(self, place: Place) -> Tensor:
+    def block(self, place: TilePlace) -> Tensor:
         """(rows, columns) of it in global memory."""
         return self.views.block(self.operand, self.at, place)
 
-    def sample(self, shape: tuple[int, int]) -> Place:
+    def sample(self, shape: tuple[int, int]) -> TilePlace:
         """A block of which only the shape is known."""
-        return Place(self._anywhere, shape, (self._anywhere.m, self._anywhere.n))
+        return TilePlace(self._anywhere, shape, (self._anywhere.m, self._anywhere.n))
 
 
-class Panels:
+class PanelBuffers:
     """Buffers in rows of 128 bytes under the swizzle, which bulk copies take, and threads without conflicts.
 
     Args:
@@ -60,7 +60,7 @@ class Panels:
         buffers: of each group.
     """
 
-    def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
+    def __init__(self, side: StagedArray, shape: tuple[int, int], groups: int, buffers: int) -> None:
         self.side, self.shape = side, shape
         self.by_bulk = not why_no_bulk(side, shape, stored=True)
         self.panel, self.count = panel_of(side.operand.dtype, shape, along_rows=side.along_rows)
@@ -80,7 +80,7 @@ class Panels:
         return held.permute(0, 2, 1).merge(0) if self.side.along_rows else held.permute(1, 0, 2).merge(1)
 
     def pairs(
-        self, group: Index, buffer: Index, place: Place, side: Side | None = None
+        self, group: Index, buffer: Index, place: TilePlace, side: StagedArray | None = None
     ) -> list[tuple[Tensor, Tensor]]:
         """The panels of a buffer, each with the part of the array that it holds.
 
@@ -97,10 +97,10 @@ class Panels:
         found = []
         for i in unroll(self.count):
             at = (m * self.count + i, n) if side.along_rows else (m, n * self.count + i)
-            found.append((held[i], as_held(side, Place(place.work, self.panel, at))))
+            found.append((held[i], as_held(side, TilePlace(place.work, self.panel, at))))
         return found
 
-    def send(self, group: Index, buffer: Index, place: Place, threads: int) -> None:
+    def send(self, group: Index, buffer: Index, place: TilePlace, threads: int) -> None:
         """Store a buffer: by bulk copies that go on in the background, or by threads in whole rows."""
         if not self.by_bulk:
             tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
@@ -109,7 +109,7 @@ class Panels:
             tma_store(held, target)
 
 
-class Rows:
+class RowBuffers:
     """Buffers whose rows are a little longer than what they hold, so that accesses meet in no bank.
 
     Args:
@@ -121,7 +121,7 @@ class Rows:
 
     by_bulk = False
 
-    def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
+    def __init__(self, side: StagedArray, shape: tuple[int, int], groups: int, buffers: int) -> None:
         self.side, self.shape = side, shape
         size = shape, groups, buffers
         self.held = row_tiles(side.name, side.operand.dtype, *size, along_rows=side.along_rows).allocate()
@@ -130,7 +130,7 @@ class Rows:
         """(rows, columns): a buffer."""
         return self.held[group, buffer]
 
-    def send(self, group: Index, buffer: Index, place: Place, threads: int) -> None:
+    def send(self, group: Index, buffer: Index, place: TilePlace, threads: int) -> None:
         """Store a buffer: consecutive threads store consecutive elements."""
         tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
 
@@ -173,13 +173,13 @@ def row_tiles(
     return Buffer(name, RESULT, (groups, buffers, rows, columns), dtype, (buffers * size, size, *strides))
 
 
-def in_panels(side: Side, shape: tuple[int, int]) -> bool:
+def in_panels(side: StagedArray, shape: tuple[int, int]) -> bool:
     """Whether a block is a whole number of parts in rows of 128 bytes."""
     length = shape[0] if side.along_rows else shape[1]
     return length * side.operand.dtype.bytes % ROW_BYTES == 0
 
 
-def why_no_bulk(side: Side, shape: tuple[int, int], *, stored: bool) -> tuple[str, ...]:
+def why_no_bulk(side: StagedArray, shape: tuple[int, int], *, stored: bool) -> tuple[str, ...]:
     """Why bulk copies do not move blocks of an array; nothing if they do."""
     if not in_panels(side, shape):
         return (f"blocks of {shape} are no whole number of rows of {ROW_BYTES} bytes",)
@@ -188,7 +188,7 @@ def why_no_bulk(side: Side, shape: tuple[int, int], *, stored: bool) -> tuple[st
         return against_bulk(as_held(side, side.sample(panel)), side.operand.dtype, stored=stored)
 
 
-def as_held(side: Side, place: Place) -> Tensor:
+def as_held(side: StagedArray, place: TilePlace) -> Tensor:
     """A part of the array with the dimension last that is contiguous."""
     block = side.block(place)
     return block.permute(1, 0) if side.along_rows else block

@@ -18,7 +18,7 @@ from tilewright.lang.tracer import located
 from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.epilogue.across import Across, reductions_of
 from tilewright.schedule.epilogue.reductions import Reductions
-from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
+from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, Views, above_sums
 from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
 from tilewright.schedule.form import Form, extent_of, has_slices
 from tilewright.schedule.needs import ROW_BYTES
@@ -43,7 +43,7 @@ class Helper(Protocol):
         """What they do for a tile."""
 
 
-class Direct:
+class DirectEpilogue:
     """Every thread stores what it holds.
 
     Args:
@@ -161,10 +161,10 @@ class Direct:
             return tile
         return tile.part(self.slice_at(tile.place, j), slice(j * self.columns, (j + 1) * self.columns))
 
-    def slice_at(self, whole: Place, j: Index) -> Place:
+    def slice_at(self, whole: TilePlace, j: Index) -> TilePlace:
         """Where a slice of a tile is."""
         (row, column), (rows, _) = whole.at, whole.shape
-        return Place(whole.work, (rows, self.columns), (row, column * self.count + j))
+        return TilePlace(whole.work, (rows, self.columns), (row, column * self.count + j))
 
     def drain(self) -> None:
         """Nothing is under way."""
@@ -173,10 +173,10 @@ class Direct:
         """Those who store what others have computed: nobody."""
         return []
 
-    def place(self, work: Work) -> Place:
+    def place(self, work: Work) -> TilePlace:
         """Where a group's tile is."""
         rows, columns, _ = self.schedule.mma.tile
-        return Place(work, (rows, columns), (self.row(work), work.n))
+        return TilePlace(work, (rows, columns), (self.row(work), work.n))
 
     def row(self, work: Work) -> Index:
         """Which rows of a group's tiles."""

@@ -27,17 +27,17 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import arrive, wait
 from tilewright.layout.limits import divisor_at_most
-from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, why_no_bulk
+from tilewright.schedule.epilogue.buffers import PanelBuffers, RowBuffers, StagedArray, why_no_bulk
 from tilewright.schedule.epilogue.direct import Helper
-from tilewright.schedule.epilogue.staged import Staged
-from tilewright.schedule.epilogue.values import Arguments, Place, Values, above_sums
+from tilewright.schedule.epilogue.staged import StagedEpilogue
+from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, above_sums
 from tilewright.schedule.form import Form
 from tilewright.schedule.needs import barriers
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
 
 
-class Overlapped(Staged):
+class OverlappedEpilogue(StagedEpilogue):
     """Through buffers that warps of their own store from, and bring residuals to.
 
     Args:
@@ -67,14 +67,14 @@ class Overlapped(Staged):
         """A number that divides that of the slices, so that each slice has its buffer."""
         return divisor_at_most(count, self.schedule.buffers)
 
-    def _brought(self, store: Store) -> tuple[Part, Side] | None:
+    def _brought(self, store: Store) -> tuple[Part, StagedArray] | None:
         """The array whose slices come into the buffers of a store before they are written."""
         rows = self.schedule.mma.tile[0]
         own = self.sides[self.blocks.index(store)]
         for node in above_sums(store.value):
             if not isinstance(node, Part) or len(self.views.along(node.at)) < 2:
                 continue
-            side = Side(self.views, node.operand, node.at)
+            side = StagedArray(self.views, node.operand, node.at)
             alike = (side.along_rows, side.operand.dtype) == (own.along_rows, own.operand.dtype)
             if alike and not why_no_bulk(side, (rows, self.columns), stored=False):
                 return node, side
@@ -126,7 +126,7 @@ class Overlapped(Staged):
         arrive(self.written[slot], each="warp")
 
     @property
-    def panels(self) -> list[Panels]:
+    def panels(self) -> list[PanelBuffers]:
         """The buffers."""
         assert all_panels(self.held)
         return self.held
@@ -144,7 +144,7 @@ class Overlapped(Staged):
 class Storer:
     """For each group of warps that multiply one warp that stores what they have computed."""
 
-    def __init__(self, epilogue: Overlapped) -> None:
+    def __init__(self, epilogue: OverlappedEpilogue) -> None:
         self.epilogue = epilogue
         schedule = epilogue.schedule
         self.each = schedule.groups if schedule.roles == "ping-pong" else 1
@@ -177,7 +177,7 @@ class Storer:
         for j in range(epilogue.count - self.lag, epilogue.count):
             self._give_back(place, j)
 
-    def _give_back(self, place: Place, j: int) -> None:
+    def _give_back(self, place: TilePlace, j: int) -> None:
         """The buffer of a slice is free: for the group, or for what is brought for the slice that is next."""
         epilogue = self.epilogue
         if not epilogue.brings:
@@ -185,7 +185,7 @@ class Storer:
         elif j + epilogue.buffers < epilogue.count:
             self._bring(place, j + epilogue.buffers)
 
-    def _bring(self, place: Place, j: int) -> None:
+    def _bring(self, place: TilePlace, j: int) -> None:
         epilogue, group = self.epilogue, place.work.group
         pairs = [
             (held, brought[1])
@@ -199,6 +199,6 @@ class Storer:
                 tma_load(source, target, free)
 
 
-def all_panels(held: list[Panels | Rows]) -> TypeGuard[list[Panels]]:
+def all_panels(held: list[PanelBuffers | RowBuffers]) -> TypeGuard[list[PanelBuffers]]:
     """Whether bulk copies store from all buffers."""
-    return all(isinstance(one, Panels) and one.by_bulk for one in held)
+    return all(isinstance(one, PanelBuffers) and one.by_bulk for one in held)

@@ -7,15 +7,15 @@ from tilewright.lang.asynchrony import acquire_map, bulk_commit, bulk_wait, fenc
 from tilewright.lang.control import when
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
-from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
-from tilewright.schedule.epilogue.direct import Direct, bulk_columns, own_slices, staged_columns
-from tilewright.schedule.epilogue.values import Arguments, Place, Values
+from tilewright.schedule.epilogue.buffers import PanelBuffers, RowBuffers, StagedArray, in_panels
+from tilewright.schedule.epilogue.direct import DirectEpilogue, bulk_columns, own_slices, staged_columns
+from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.registers_ring import meet_all
 from tilewright.schedule.schedule import Schedule
 
 
-class Staged(Direct):
+class StagedEpilogue(DirectEpilogue):
     """Through buffers in shared memory.
 
     Where warps have roles, each group of warps goes through its tile by slices of 128 bytes of columns, and
@@ -28,7 +28,7 @@ class Staged(Direct):
     def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
         super().__init__(form, schedule, arguments)
         self.roles = schedule.stores_by_groups
-        self.sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
+        self.sides = [StagedArray(self.views, store.operand, store.at) for store in self.blocks]
         self.buffers = self.buffers_for(self.count)
         shape = schedule.mma.tile[0], self.columns
         groups = schedule.groups if self.roles else schedule.cooperating
@@ -43,12 +43,12 @@ class Staged(Direct):
         """Columns of a slice."""
         if not self.schedule.stores_by_groups:
             return staged_columns(self.form, self.schedule, self.schedule.mma.c())
-        sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
+        sides = [StagedArray(self.views, store.operand, store.at) for store in self.blocks]
         results = [(side.operand.dtype, side.along_rows) for side in sides]
         return bulk_columns(self.schedule, self.schedule.mma.c(), results)
 
-    def _buffers(self, side: Side, shape: tuple[int, int], groups: int) -> Panels | Rows:
-        kind = Panels if self.roles and in_panels(side, shape) else Rows
+    def _buffers(self, side: StagedArray, shape: tuple[int, int], groups: int) -> PanelBuffers | RowBuffers:
+        kind = PanelBuffers if self.roles and in_panels(side, shape) else RowBuffers
         return kind(side, shape, groups, self.buffers)
 
     def begin(self, tile: Values) -> None:
@@ -83,7 +83,7 @@ class Staged(Direct):
         if self.bulk:
             bulk_commit()
 
-    def _acquire(self, place: Place) -> None:
+    def _acquire(self, place: TilePlace) -> None:
         """See the tensor maps that lie in memory, one for each batch item, of the arrays to be stored to."""
         maps = [held.side.block(place) for held in self.held if held.by_bulk and held.side.has_map]
         if maps:

@@ -50,7 +50,7 @@ Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePlace:
     """A block of the result.
 
     Args:
@@ -81,7 +81,7 @@ class Views:
         """Which of the rows and columns an array is taken along, in this order."""
         return [span for span in (self.form.m, self.form.n) if span in at]
 
-    def block(self, operand: Operand, at: Sequence[Span], place: Place) -> Tensor:
+    def block(self, operand: Operand, at: Sequence[Span], place: TilePlace) -> Tensor:
         """The block's elements as (rows, columns), with extent 1 along what the array lacks."""
         form, places = self.form, self.form.places(place.work)
         whole, wanted = array(self.arguments, operand), self.along(at)
@@ -142,7 +142,7 @@ class Values:
         self,
         views: Views,
         reductions: Reductions,
-        place: Place,
+        place: TilePlace,
         spread: Distribution,
         sums: tuple[Fragment, ...] | None = None,
         outer: tuple[Values, slice] | None = None,
@@ -154,7 +154,7 @@ class Values:
         """For some parts of arrays, what reads them from where they were brought before."""
         self._known: dict[int, Any] = {}
 
-    def part(self, place: Place, columns: slice) -> Values:
+    def part(self, place: TilePlace, columns: slice) -> Values:
         """The values for some of the block's columns."""
         with located():
             spread = self.spread.slice((0, columns.start), place.shape)
