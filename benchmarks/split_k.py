@@ -27,10 +27,9 @@ from isolated import Progress, Record, parser, run
 from reporting import table
 
 from tilewright.schedule.choice import candidates
-from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
-from tilewright.schedule.question import Candidate, Question
+from tilewright.schedule.question import Candidate, Question, coarse
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.splitting import estimated, split_schedule, with_more_blocks
 from tilewright.tune.figures import new_figure, save

@@ -16,8 +16,8 @@ from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.listed import ListShape
 from tilewright.schedule import bulk, lists
-from tilewright.schedule.classes import coarse
 from tilewright.schedule.epilogue import staged as epilogue
+from tilewright.schedule.question import coarse
 from tilewright.targets.target import CUDA
 
 from .test_lists import check, check_around, operands, poisoned

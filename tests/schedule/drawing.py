@@ -27,9 +27,8 @@ from tilewright.passes.pipeline import run_passes
 from tilewright.runtime.backends import backend_named
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.legality import reasons
+from tilewright.schedule.legality import OF_MEANING, reasons
 from tilewright.schedule.resources import ScheduleOnMachine
-from tilewright.schedule.rules import OF_MEANING
 from tilewright.targets import cpu, cuda
 from tilewright.targets.atoms import MMA_SYNC, WGMMA
 from tilewright.targets.target import TARGETS

@@ -16,8 +16,7 @@ from tilewright.ir.async_ops import RoleBarrier
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.gpu_memory import device_get, device_put
-from tilewright.schedule.crossing import reduced_in_parts
-from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.form import Form, form_of, reduced_in_parts
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.rebuilding import substitute, symbols

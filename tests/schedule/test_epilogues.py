@@ -12,8 +12,7 @@ import tilewright as tw
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
-from tilewright.schedule.epilogue.overlapped import OverlappedEpilogue, Storer
-from tilewright.schedule.epilogue.staged import StagedEpilogue
+from tilewright.schedule.epilogue.staged import OverlappedEpilogue, StagedEpilogue, Storer
 
 from .epilogues import (
     KINDS,
@@ -363,7 +362,7 @@ def test_a_buffer_given_back_too_early_is_found(monkeypatch: pytest.MonkeyPatch)
         self.lag = 0
 
     monkeypatch.setattr(Storer, "__init__", eager)
-    monkeypatch.setattr("tilewright.schedule.epilogue.overlapped.bulk_wait", lambda pending: None)
+    monkeypatch.setattr("tilewright.schedule.epilogue.staged.bulk_wait", lambda pending: None)
     assert not fresh().bind(schedule=KINDS["overlapped"]).check(*arrays_of((200, 392, 40))).is_clean
 
 

@@ -13,9 +13,9 @@ from tilewright.checking.flows import compare_flow
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import DeviceArray
 from tilewright.schedule.choice import choose
-from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.question import coarse
 from tilewright.schedule.resources import ScheduleOnMachine
 
 from .forms import FORMS, HOPPER

@@ -38,11 +38,10 @@ from tilewright.runtime.kernel import Bound, kernel
 from tilewright.runtime.listed import ArrayList, ListShape, check_apart
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.choice import schedule_of_lists
-from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import COUNT, TABLE
-from tilewright.schedule.question import Question
+from tilewright.schedule.question import Question, coarse
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import HOST, TARGETS
 

@@ -9,7 +9,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import PACKED, DType
 from tilewright.ops.scales import SIXTEEN_BITS, widens_groups
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.schedule.panels_decoding import depth_for
+from tilewright.schedule.panels_ring import depth_for
 from tilewright.targets.target import Target
 
 WIDENED_ROWS = {True: 6144, False: 2048}

@@ -14,9 +14,8 @@ from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.namespaces import part
 from tilewright.runtime.recent import Recent
-from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.question import Question, Splitting, extents_of
+from tilewright.schedule.question import Question, Splitting, coarse, extents_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import chosen
 

@@ -15,10 +15,9 @@ from tilewright.dataflow.nodes import Node, Part, Span
 from tilewright.lang import operations as tw
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.schedule.factors import Factor
+from tilewright.schedule.factors import Factor, run_along, same
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.shared_elements import run_along, same
 from tilewright.schedule.stages import PlainStages, Share, plain_tiles
 
 Moved: TypeAlias = tuple[Part, Tensor, Tensor]

@@ -1,14 +1,22 @@
-"""What bulk copies ask of a view that they load or store: that its tiles are boxes of the array behind it."""
+"""Rules of bulk copies for arrays, for views of them, and for tiles that are traced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import Operand, Span
+from tilewright.dtypes import DType
+from tilewright.ir.builder import Builder
+from tilewright.ir.bulk_legality import TMA_DTYPES, verify_bulk_copy
+from tilewright.ir.copies import Copy
+from tilewright.lang import operations as tw
+from tilewright.lang.scalars import Index, Scalar
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.bulk_arrays import against_array, against_store
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tracer import current
 from tilewright.schedule.form import Form
 from tilewright.schedule.groups import MOST
 from tilewright.schedule.needs import ROW_BYTES
@@ -16,6 +24,55 @@ from tilewright.symbolic.nodes import Sym, divisor
 from tilewright.views.boxes import NoBox, find_box
 from tilewright.views.transforms import Permute, Slice, Tile, Transform
 from tilewright.views.view import View
+
+# ---------------------------------------------------------------- arrays
+
+
+def against_array(name: str, spec: TensorSpec) -> Iterator[tuple[str, str]]:
+    """Why bulk copies do not move boxes of an array, whichever way they go.
+
+    Args:
+        name: of the array.
+        spec: its class.
+
+    Yields:
+        A sentence with the value and the limit, and how the array could be changed; empty if nobody can.
+    """
+    unit = max(BULK.unit_bytes // spec.dtype.bytes, 1)
+    if spec.dtype.is_packed:
+        yield f"{name} is packed {spec.dtype}, which bulk copies move as bytes of u8 alone", ""
+    if spec.dtype.bytes > 1 and spec.dtype.name not in TMA_DTYPES:
+        yield f"{name} is {spec.dtype}, which bulk copies do not move", ""
+    if not 2 <= spec.rank <= BULK.rank:
+        yield f"{name} has {spec.rank} dimensions; bulk copies move boxes of 2 to {BULK.rank}", ""
+    if spec.align < BULK.unit_bytes:
+        yield f"{name} begins at a multiple of {spec.align} bytes; bulk copies need {BULK.unit_bytes}", ""
+    if spec.unit_dim is None:
+        yield f"{name} is contiguous along none of its dimensions", ""
+        return
+    for dim, multiple in enumerate(spec.stride_divisors):
+        if dim != spec.unit_dim and multiple % unit:
+            text = (
+                f"the stride of dimension {dim} of {name} is a multiple of {multiple} {spec.dtype}, not of "
+                f"{BULK.unit_bytes} bytes, as bulk copies need"
+            )
+            yield text, f"rows of {name} padded to a multiple of {unit}"
+    if spec.signed:
+        yield f"strides of {name} may be negative; bulk copies step upwards alone", ""
+
+
+def against_store(name: str, spec: TensorSpec) -> Iterator[str]:
+    """Why bulk copies do not store boxes of an array, which they write in whole units of 16 bytes."""
+    for text, _ in against_array(name, spec):
+        yield text
+    if spec.unit_dim is None:
+        return
+    unit, extent = max(BULK.unit_bytes // spec.dtype.bytes, 1), spec.extent_divisors[spec.unit_dim]
+    if extent % unit:
+        yield (
+            f"rows of {name} are a multiple of {extent} {spec.dtype}, not of {BULK.unit_bytes} bytes, which "
+            "bulk copies store as a whole: they would overwrite what follows each row"
+        )
 
 
 def against_tiles(
@@ -101,3 +158,57 @@ def _against_boxes(
     if max(box.spans) > BULK.extent:
         found.append(f"its tiles reach over {max(box.spans)} elements; bulk copies take {BULK.extent}")
     return tuple(found)
+
+
+# ---------------------------------------------------------------- traced tiles
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """What is recorded here is forgotten: a question to the rules leaves nothing behind in the kernel."""
+    tracer = current()
+    kept, tracer.builder = tracer.builder, Builder()
+    try:
+        yield
+    finally:
+        tracer.builder = kept
+
+
+def anywhere(name: str = "place") -> Index:
+    """A place of which nothing is known but that it is not negative."""
+    return Scalar(Sym(name, 0, 2**31 - 1))
+
+
+def against_bulk(tensor: Tensor, dtype: DType, *, stored: bool) -> tuple[str, ...]:
+    """Why no bulk copy moves a tile between global memory and rows of shared memory under the swizzle.
+
+    Call it within `aside`.
+
+    Args:
+        tensor: the tile in global memory, contiguous along its last dimension.
+        dtype: in which it is held in shared memory.
+        stored: whether it goes to global memory, or comes from there.
+    """
+    *_, columns = tensor.shape
+    if int(columns) * dtype.bytes != ROW_BYTES:
+        return (f"rows of {columns} {dtype} are not {ROW_BYTES} bytes",)
+    held = tw.shared(tuple(int(extent) for extent in tensor.shape), dtype, swizzle=ROW_BYTES, name="held")
+    return _against(tensor, held, stored=stored)
+
+
+def against_row(tensor: Tensor) -> tuple[str, ...]:
+    """Why no bulk copy brings a tile of one row in global memory to neighbours in shared memory.
+
+    Call it within `aside`.
+
+    Args:
+        tensor: the tile, of which one extent is not 1.
+    """
+    held = tw.shared(tuple(int(extent) for extent in tensor.shape), tensor.dtype, name="held")
+    return _against(tensor, held, stored=False)
+
+
+def _against(tensor: Tensor, held: Tensor, *, stored: bool) -> tuple[str, ...]:
+    source, target = (held, tensor) if stored else (tensor, held)
+    copy = Copy(source.value, target.value, engine="bulk", completion="group" if stored else "barrier")
+    return tuple(violation.message for violation in verify_bulk_copy(copy))

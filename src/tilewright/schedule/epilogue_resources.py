@@ -14,10 +14,9 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.limits import divisor_at_most
 from tilewright.schedule.bulk_views import against_tiles
-from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.epilogue.buffers import panel_tiles, row_tiles
 from tilewright.schedule.epilogue.direct import bulk_columns, own_slices, staged_columns
-from tilewright.schedule.form import Form
+from tilewright.schedule.form import Form, reduced_in_parts
 from tilewright.schedule.needs import PARTIAL, ROW_BYTES, Buffer, Needs, barriers, tickets
 from tilewright.schedule.schedule import Schedule
 from tilewright.threads.registers import reduction, thread_digits

@@ -1,4 +1,4 @@
-"""From a dataflow kernel and a schedule to an explicit kernel, which could have been written by hand."""
+"""Expansion of a dataflow kernel and a schedule to an explicit kernel, as one could write it by hand."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Flow
+from tilewright.dataflow.nodes import Flow, Operand, Part
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
-from tilewright.lang.launch import derived
+from tilewright.lang.launch import derived, require
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tracer import current
-from tilewright.schedule.batches import Batches
 from tilewright.schedule.epilogue.direct import Helper
-from tilewright.schedule.epilogue.paths import EPILOGUES
+from tilewright.schedule.epilogue.staged import EPILOGUES
 from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.fixup import SplitReduction, is_clustered, is_split, reduction_of
 from tilewright.schedule.form import Form, extent_of, form_of
@@ -27,8 +26,11 @@ from tilewright.schedule.legality import check
 from tilewright.schedule.lists import ListedArray, ListTiles
 from tilewright.schedule.partition import (
     MOST_SPLITS,
+    Batches,
     DataParallel,
     Persistent,
+    Shares,
+    Stream,
     TiledProblem,
     TileOrder,
     parts_of_k,
@@ -37,10 +39,45 @@ from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.resources import staging_of
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.shares import Shares
 from tilewright.schedule.sources import Tiles, sources_of
-from tilewright.schedule.stream import Stream
-from tilewright.schedule.whole import whole_tiles
+
+# ---------------------------------------------------------------- extents that are whole tiles
+
+
+def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arrays, each with the whole tiles that it has along the dimensions that a schedule says are whole.
+
+    The launch requires that these are all of it.
+
+    Args:
+        form: what is computed, as the schedule multiplies it.
+        schedule: how.
+        arguments: the kernel's, by name.
+    """
+    spans = dict(zip("mnk", (form.m, form.n, form.a.depth), strict=True))
+    units = {spans[dim]: schedule.tile["mnk".index(dim)] for dim in schedule.whole}
+    if not units:
+        return arguments
+    for dim in schedule.whole:
+        unit, extent = units[spans[dim]], extent_of(form, arguments, spans[dim])
+        text = f"{spans[dim].name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}"
+        require(extent % unit == 0, text)
+    places = {
+        node.operand.name: (node.operand, node.at) for node in form.flow.walk() if isinstance(node, Part)
+    }
+    places |= {store.operand.name: (store.operand, store.at) for store in form.stores}
+    return arguments | {
+        name: _cut(arguments[name], operand, [units.get(span, 0) for span in at])
+        for name, (operand, at) in places.items()
+    }
+
+
+def _cut(array: Any, operand: Operand, units: list[int]) -> Any:
+    """The whole tiles of an array along each of its dimensions, where these are not 0."""
+    if operand.transforms or not any(units):
+        return array
+    ends = ((array.shape[dim] // unit) * unit if unit else None for dim, unit in enumerate(units))
+    return array[tuple(slice(0, end) for end in ends)]
 
 
 class Expanded(Program):

@@ -1,4 +1,4 @@
-"""What is multiplied: the operands of the sums of a flow, each once, and the totals that products add to."""
+"""The operands of the sums of a flow, each once, and the totals to which products are added."""
 
 from __future__ import annotations
 
@@ -32,8 +32,41 @@ from tilewright.functions.table import CONVERSION
 from tilewright.lang.dataflow.recorder import holds_all
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.shared_elements import run_along, same
 from tilewright.targets.atoms import WGMMA
+from tilewright.views.transforms import Repeat
+
+# ---------------------------------------------------------------- shared elements
+
+
+def same(one: Node, other: Node) -> bool:
+    """Whether two nodes are the same part of the same array."""
+    if not (isinstance(one, Part) and isinstance(other, Part)):
+        return False
+    return (one.operand, one.at) == (other.operand, other.at)
+
+
+def run_along(part: Part, span: Span) -> int | None:
+    """How many neighbours along a span are one element of the array; None: all of them.
+
+    Args:
+        part: of an array, or of a view in which each of its elements stands several times.
+        span: along which.
+    """
+    if span not in part.at:
+        return None
+    dim, found = part.at.index(span), 1
+    for transform in reversed(part.operand.transforms):
+        if not isinstance(transform, Repeat):
+            break
+        found *= transform.count if transform.dim == dim else 1
+    return found
+
+
+def without_repeats(part: Part) -> Part:
+    """A part of an array in whose view the last transform repeats elements, without that transform."""
+    operand = part.operand
+    return replace(part, operand=replace(operand, transforms=operand.transforms[:-1]))
+
 
 Places = Mapping[Span, Index | slice]
 """An index along some spans, or a part of them."""

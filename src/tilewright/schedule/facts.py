@@ -13,9 +13,8 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_views import against_tiles
 from tilewright.schedule.form import Form
-from tilewright.schedule.lane_runs import common_run, lanes_along_k
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandSide, OperandTile
+from tilewright.schedule.sides import OperandSide, OperandTile, common_run, lanes_along_k
 from tilewright.schedule.stages import MOST_ROWS
 from tilewright.targets.target import Target, owner
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from tilewright.arch import Arch
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.form import Form
-from tilewright.schedule.group_rules import against_groups
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.placement_rules import against_groups
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import Schedule

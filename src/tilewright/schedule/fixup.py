@@ -21,13 +21,12 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import cluster_barrier, peer
-from tilewright.schedule.adding import add_parts, add_slices, add_stack
+from tilewright.schedule.adding import add_parts, add_slices, add_stack, in_order_of_threads
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import SUMS, Buffer, Needs, spare, tickets
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import each_made_by, made_by
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.thread_order import in_order_of_threads
 from tilewright.threads.distribution import Distribution
 
 Roles: TypeAlias = Sequence[tuple[Any, Callable[[Index], Iterator[Work]]]]

@@ -22,22 +22,23 @@ from tilewright.schedule.beside import Spot, groups_in
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import is_split
-from tilewright.schedule.lane_runs import (
-    ACCESS_BYTES,
-    APART,
-    along_k_first,
-    common_run,
-    in_runs,
-    lanes_along_k,
-    row_gap,
-)
 from tilewright.schedule.needs import Buffer
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.rings import CpAsync, Move, OperandSource, Sources, of_both
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sides import OperandSide, OperandTile
+from tilewright.schedule.sides import (
+    ACCESS_BYTES,
+    APART,
+    OperandSide,
+    OperandTile,
+    along_k_first,
+    common_run,
+    in_runs,
+    lanes_along_k,
+    row_gap,
+)
 from tilewright.schedule.stages import plain_tiles
 from tilewright.threads.distribution import Distribution
 

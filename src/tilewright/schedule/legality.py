@@ -1,17 +1,454 @@
-"""Whether a schedule is legal for a kernel, its arrays and a machine, asked before anything is expanded."""
+"""Legality of a schedule for a kernel, its arrays and a machine, checked before anything is expanded.
+
+`OF_KERNELS` predict which rules the expanded kernel would break; a test compares them for many schedules.
+`OF_MEANING` refuse a kernel that would break no rule and compute wrong results, or never end.  Rules that
+concern one strategy alone are in its class (`against`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Node, Store
+from tilewright.arch import BULK, Arch
+from tilewright.dataflow.nodes import SUMMED, TF32, Node, Reduce, Store
 from tilewright.errors import Location, Origin, ScheduleError, Violation
+from tilewright.ir.op import REGISTERS
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.form import Form
+from tilewright.schedule.facts import Reasons
+from tilewright.schedule.form import Form, has_slices, reduced_in_parts
+from tilewright.schedule.machine_rules import (
+    clusters,
+    executed,
+    features,
+    fitting,
+    fragments,
+    role_registers,
+    shared_bytes,
+    storing_warps,
+    sums_beside,
+    threads,
+)
+from tilewright.schedule.placement_rules import dealt, grouped, interleaved, listed, together, turned, whole
+from tilewright.schedule.plans import slices
 from tilewright.schedule.resources import ScheduleOnMachine
-from tilewright.schedule.rules import OF_KERNELS, OF_MEANING
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import OperandSide
+
+# ---------------------------------------------------------------- reductions along rows and columns
+
+
+def reduced(case: ScheduleOnMachine) -> Reasons:
+    """What is reduced lies in the tile of one group, which is more than one element long."""
+    for node in case.form.flow.walk():
+        if not isinstance(node, Reduce):
+            continue
+        dim = 0 if node.argument.axes[node.axis] == case.form.m else 1
+        what = f"{node.combine} along {(case.form.m, case.form.n)[dim].name}"
+        if dim == 0 and case.schedule.cooperating > 1 and not case.schedule.across:
+            text = f"{what}: groups that share a tile along its rows hold no column as a whole"
+            yield "roles", text, 'roles="ping-pong", or groups=1', node
+        if case.mma.tile[dim] == 1:
+            yield (
+                "tile",
+                f"{what}: a tile of {case.tile} has nothing to reduce",
+                "a tile that covers it",
+                node,
+            )
+
+
+def reduced_across(case: ScheduleOnMachine) -> Reasons:
+    """Reductions across tiles are of what tiles know by themselves, and each tile is computed once."""
+    schedule, form = case.schedule, case.form
+    if not schedule.across:
+        return
+    if not reduced_in_parts(form):
+        text = (
+            "across=True; nothing is reduced, or more is done with it than storing it along one dimension, "
+            "which needs a tile that covers it"
+        )
+        yield "across", text, "across=False", form.stores[0]
+    if schedule.cluster != (1, 1):
+        text = f"across=True with cluster={schedule.cluster}, whose blocks may have no tile"
+        yield "cluster", text, "cluster=(1, 1)", form.stores[0]
+
+
+# ---------------------------------------------------------------- promoted sums and their scales
+
+
+def scaled(case: ScheduleOnMachine) -> Reasons:
+    """What is added up before it is multiplied lies within one run of places that share a scale."""
+    every, (m, n, depth) = case.form.scaled_every, case.tile
+    if not every:
+        return
+    schedule, product = case.schedule, case.form.sum
+    if every % depth:
+        near = next(k for k in range(min(every, depth), 0, -1) if every % k == 0 and k % case.units[2] == 0)
+        text = f"tiles of {depth} along K, and each {every} places have a scale in common"
+        yield "tile", text, f"tile={(m, n, near)}, promote={every // near}", product
+        return
+    most = every // depth
+    if not schedule.promote or most % schedule.promote:
+        count = schedule.promote * depth or "all"
+        text = f"sums of {count} products, of which each {every} have a scale in common"
+        yield "promote", text, f"promote={most}", product
+    elif schedule.promote > 1 and schedule.split_k == "stream":
+        text = f'split_k="stream" of sums of {schedule.promote} tiles, which shares of the steps would cut'
+        yield "split_k", text, 'split_k="auto"', product
+
+
+def sliced(case: ScheduleOnMachine) -> Reasons:
+    """Sums that are promoted slice by slice are stored so: those of a row are never in one fragment."""
+    schedule, columns = case.schedule, case.mma.tile[1]
+    count = slices(case.mma, schedule.promote)
+    if count == 1:
+        return
+    buffered = schedule.stores_by_groups and schedule.epilogue != "direct" and schedule.split_k == 1
+    if buffered and has_slices(case.form) and columns // count % case.leaving.columns == 0:
+        return
+    text = (
+        f"{count} slices of {columns // count} columns, the atom's, which are promoted one after the other "
+        "and must be stored so"
+    )
+    near = f'an atom of {columns} columns, or promote=2, or roles, epilogue="staged" and split_k=1'
+    yield "atom", text, near, case.form.sum
+
+
+# ---------------------------------------------------------------- operands decoded inside the main loop
+
+
+def decoded(case: ScheduleOnMachine) -> Reasons:
+    """A staging has a place for operands that are computed: registers, between memory and the instruction."""
+    for side in case.sides:
+        if side.factor.is_plain or case.staging.decodes_operand(case, side):
+            continue
+        if case.is_bulk and case.schedule.atom.asynchronous:
+            yield from _in_bulk(case, side)
+        else:
+            text = f"{side.label} is computed from {side.factor.name}, for which this staging has no place"
+            yield "staging", text, 'staging="fragments"', case.form.sum
+
+
+def _in_bulk(case: ScheduleOnMachine, side: OperandSide) -> Reasons:
+    """An instruction that multiplies in the background takes operand A, and no other, from registers."""
+    atom = case.schedule.atom
+    if side.label == "A" and any(factor.is_plain for factor in case.form.rows_m):
+        plain = next(factor for factor in case.form.rows_m if factor.is_plain)
+        text = f"A is computed from {side.factor.name}, and is {plain.name} itself in another product"
+        yield "staging", text, 'staging="fragments" and an atom of mma.sync', case.form.sum
+        return
+    computed = f"{side.label} is computed from {side.factor.name}"
+    if side.label == "B":
+        both = not all(factor.is_plain for factor in case.form.rows_m)
+        nearest = (
+            'staging="fragments" and an atom of mma.sync' if both else f"swap_ab={not case.form.swap_ab}"
+        )
+        text = f"{computed}; {atom} takes B from shared memory, where bulk copies put what lies in memory"
+        yield "staging" if both else "swap_ab", text, nearest, case.form.sum
+    elif REGISTERS not in atom.a_places:
+        text = f"{computed}; {atom} takes no operand from registers"
+        yield "staging", text, 'staging="fragments"', case.form.sum
+
+
+REPEATED_ROWS = 8
+"""Rows of 128 bytes after which the swizzle repeats."""
+
+
+# ---------------------------------------------------------------- the tile and its instruction
+
+
+def _whole_atoms(case: ScheduleOnMachine) -> Reasons:
+    """The tile is made of whole atoms of each warp of each group."""
+    schedule, units = case.schedule, case.units
+    if case.tile == schedule.tile:
+        return
+    parts = f"one {schedule.atom} for each of {schedule.warps[0]} x {schedule.warps[1]} warps"
+    groups = f" of {case.schedule.cooperating} groups" if case.schedule.cooperating > 1 else ""
+    text = f"{schedule.tile} is no multiple of {units}, {parts}{groups}"
+    yield "tile", text, f"tile={case.tile}", case.form.sum
+
+
+def _whole_parts(case: ScheduleOnMachine) -> Reasons:
+    """The same of tiles that are multiplied part by part, which would leave out what is no whole part."""
+    if case.schedule.staging == "fragments" and case.schedule.tile[2] % case.units[2]:
+        yield from _whole_atoms(case)
+
+
+def _operands(case: ScheduleOnMachine) -> Reasons:
+    """The atom multiplies what the kernel multiplies."""
+    atom, product = case.schedule.atom, case.form.sum
+    for side in case.sides:
+        view, kind = side.factor.view.dtype, (atom.a_dtype, atom.b_dtype)[side.at]
+        if view != kind:
+            text = f"{atom} takes {side.label} of {kind}; {side.factor.name} is multiplied as {view}"
+            yield "atom", text, fitting(case), product
+
+
+def _exactness(case: ScheduleOnMachine) -> Reasons:
+    """Products are as exact as the kernel asks, and sums are added in its dtype."""
+    atom, product = case.schedule.atom, case.form.sum
+    if atom.c_dtype != product.dtype:
+        yield "atom", f"{atom} adds in {atom.c_dtype}, the kernel in {product.dtype}", fitting(case), product
+    if case.form.precision == SUMMED and atom.sum_bits is not None and not case.schedule.promote:
+        text = f"{atom} keeps {atom.sum_bits} bits of its sums; the kernel asks for sums as f32 adds them"
+        yield "promote", text, "promote=2", product
+    yield from scaled(case)
+    yield from sliced(case)
+    if atom.precision is not None and case.form.precision != TF32:
+        text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all"
+        yield "atom", text, fitting(case), product
+
+
+def _balanced(case: ScheduleOnMachine) -> Reasons:
+    """A share of the rows and columns is a problem of its own, for one block."""
+    schedule, product = case.schedule, case.form.sum
+    if not schedule.balanced:
+        return
+    if case.is_persistent or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
+        text = "balanced=True; equal shares go to a block each, in the grid's own order"
+        yield "balanced", text, "balanced=False, or blocks, group_m, group_n and cluster left out", product
+    if case.is_bulk or schedule.epilogue != "direct":
+        text = "balanced=True; bulk copies move whole tiles"
+        yield "balanced", text, 'balanced=False, or staging="cp_async" and epilogue="direct"', product
+    if any(isinstance(node, Reduce) for node in case.form.flow.walk()):
+        text = "balanced=True; what is reduced is reduced over whole tiles"
+        yield "balanced", text, "balanced=False", product
+
+
+def _batches(case: ScheduleOnMachine) -> Reasons:
+    """Batch items that a block takes one after the other are there, and the block takes them whole."""
+    schedule, product = case.schedule, case.form.sum
+    if schedule.batches == 1:
+        return
+    items = f"{schedule.batches} batch items for a block"
+    if not case.form.batch:
+        text = f"{items}; the kernel's tiles have no leading dimensions"
+        yield "batches", text, "batches=1", product
+    if schedule.blocks or schedule.balanced or schedule.split_k != 1:
+        text = (
+            f"{items}, which has a tile of them, not one after the other of a grid, a share, or a part of K"
+        )
+        yield "batches", text, "batches=1, or blocks=0, balanced=False and split_k=1", product
+
+
+def _asynchronous(case: ScheduleOnMachine) -> Reasons:
+    """What an asynchronous atom asks of its operands in shared memory."""
+    atom, schedule = case.schedule.atom, case.schedule
+    if not atom.asynchronous:
+        return
+    if schedule.staging == "fragments":
+        text = f"{atom} takes B from shared memory, not from registers"
+        yield "staging", text, 'staging="cp_async"', case.form.sum
+    for side in case.sides:
+        if not side.factor.is_plain:
+            continue  # the instruction does not see how it lies in memory
+        unit = atom.shape[side.at]
+        if side.along_rows and "mn" not in atom.majors:
+            text = (
+                f"{side.factor.name} is contiguous along {side.factor.row.name}; {atom} takes operands that "
+                f"are contiguous along {side.factor.depth.name}"
+            )
+            yield "atom", text, f"{fitting(case)}, or {side.factor.name} transposed", side.factor.part
+        elif side.along_rows and unit < side.rows and unit % side.width:
+            text = (
+                f"{side.factor.name} is contiguous along {side.factor.row.name} and lies in rows of "
+                f"{side.width}, of which {atom} takes {unit} at a time"
+            )
+            yield "atom", text, f"an atom of {-(-unit // side.width) * side.width}", side.factor.part
+
+
+def _rows_of_128_bytes(case: ScheduleOnMachine) -> Reasons:
+    """Operands under the swizzle consist of whole rows of 128 bytes, in whole repeats of 8 rows."""
+    depth = case.schedule.tile[2]
+    if not case.is_swizzled:
+        return
+    for side in case.sides:
+        m, n, k = case.tile
+        taken = "mn" in case.schedule.atom.majors or not side.factor.is_plain
+        if side.along_rows and taken and side.rows % side.width:
+            rows = -(-side.rows // side.width) * side.width * max(side.sharing, 1)
+            text = (
+                f"{side.rows} rows of {side.factor.name}, which is contiguous along them, are no multiple of "
+                f"{side.width} {side.dtype}, 128 bytes"
+            )
+            near = (rows, n, k) if side.label == "A" else (m, rows, k)
+            yield "tile", text, f"tile={near}", side.factor.part
+        elif not side.along_rows and depth % side.width:
+            near = (m, n, max(round(depth / side.width), 1) * side.width)
+            text = f"a depth of {depth} {side.dtype} is no multiple of {side.width} {side.dtype}, 128 bytes"
+            yield "tile", text, f"tile={near}", side.factor.part
+
+
+# ---------------------------------------------------------------- stages, roles, blocks
+
+
+def _stages(case: ScheduleOnMachine) -> Reasons:
+    """A ring holds what it needs, and a staging without a ring one tile."""
+    stages, staging = case.schedule.stages, case.schedule.staging
+    if case.schedule.alternates:
+        return
+    if case.staging.most_stages == 1 and stages > 1:
+        text = f'{stages} stages; with staging="{staging}" shared memory holds one tile'
+        yield "stages", text, "stages=1", case.form.sum
+    elif stages < case.staging.least_stages:
+        text = f"{stages} stage; a ring needs one that is filled while another is multiplied"
+        yield "stages", text, "stages=2", case.form.sum
+
+
+def _staging(case: ScheduleOnMachine) -> Reasons:
+    """The staging has rules of its own."""
+    yield from case.staging.against(case)
+
+
+def _bypass(case: ScheduleOnMachine) -> Reasons:
+    """What goes past shared memory waits in registers for its turn, which the threads themselves multiply."""
+    bypass, product = case.schedule.bypass, case.form.sum
+    if not bypass:
+        return
+    if case.schedule.staging != "registers":
+        text = f'bypass="{bypass}" with staging="{case.schedule.staging}", which fills shared memory'
+        yield "bypass", text, 'bypass="", or staging="registers"', product
+    if case.schedule.atom.asynchronous:
+        text = f'bypass="{bypass}"; {case.schedule.atom} takes its operands from shared memory'
+        yield "bypass", text, f'bypass="", or {fitting(case)}', product
+
+
+def _roles(case: ScheduleOnMachine) -> Reasons:
+    """Who copies by bulk copies has a role of its own; groups play ping-pong over several tiles."""
+    schedule, product = case.schedule, case.form.sum
+    roles, groups = schedule.roles, schedule.groups
+    if roles == "none" and case.is_bulk:
+        text = 'roles="none"; bulk copies are issued by a warp that does nothing else'
+        yield "roles", text, 'roles="cooperative"', product
+    if roles != "none" and not case.is_bulk and not schedule.alternates:
+        text = f'roles="{roles}" with staging="{schedule.staging}", in which all warps copy'
+        yield "roles", text, 'roles="none", or staging="tma"', product
+    if groups > 1 and roles == "none" and schedule.along_k == 1:
+        yield "groups", f"{groups} groups without roles", "groups=1", product
+    if roles == "ping-pong" and groups < 2:
+        yield "groups", f"{groups} group; ping-pong is played by several", "groups=2", product
+    if roles == "ping-pong" and not schedule.blocks and not schedule.alternates:
+        text = "a block for each tile; groups that play ping-pong take one tile after the other"
+        yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
+    if schedule.group_m and schedule.group_n:
+        text = f"bands of {schedule.group_m} rows and of {schedule.group_n} columns of tiles at once"
+        yield "group_n", text, "group_n=0, or group_m=0", product
+    if roles == "none" and schedule.epilogue == "overlapped":
+        text = 'warps of their own store under multiplications, and roles="none" has none'
+        yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
+
+
+def _split(case: ScheduleOnMachine) -> Reasons:
+    """Parts of K are computed by blocks, each of which goes on with the whole sums, or not."""
+    schedule, product = case.schedule, case.form.sum
+    split = schedule.split_k
+    if split == 1:
+        return
+    if isinstance(split, str) and not schedule.blocks:
+        text = f'split_k="{split}"; how many blocks run at once is not said'
+        yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
+    if not isinstance(split, str) and schedule.blocks:
+        text = f"split_k={split} with blocks={schedule.blocks}; each part has a block of its own"
+        yield "split_k", text, 'blocks=0, or split_k="auto" or "stream"', product
+    if schedule.roles == "ping-pong" and not schedule.alternates:
+        text = 'roles="ping-pong"; groups take tiles in turns, and parts of K are no tiles'
+        yield "roles", text, 'roles="cooperative"', product
+    if schedule.epilogue == "overlapped":
+        text = 'epilogue="overlapped"; warps of their own do not know which block has the whole sums'
+        yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
+    if schedule.cluster != (1, 1) and (split == "stream" or schedule.reduction == "cluster"):
+        alone = 'split_k="stream"' if split == "stream" else 'reduction="cluster"'
+        text = f"cluster={schedule.cluster} with {alone}; blocks that share operands have the same part of K"
+        yield "cluster", text, 'cluster=(1, 1), or split_k="auto" with another reduction', product
+    if split == "stream" and schedule.balanced:
+        yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', product
+    yield from case.reduction.against(case)
+
+
+def _shared_by_clusters(case: ScheduleOnMachine) -> Reasons:
+    """Blocks of a cluster copy equal parts of the operands that they share."""
+    schedule = case.schedule
+    if schedule.cluster == (1, 1):
+        return
+    if not case.is_bulk:
+        text = f"{schedule.cluster} blocks of a cluster share operands by bulk copies alone"
+        yield "cluster", text, "cluster=(1, 1)", case.form.sum
+        return
+    for side in case.sides:
+        parts, rows = case.parts(side), max(side.sharing, 1) * side.rows
+        unit = side.width if side.along_rows else 1
+        if rows % (parts * unit):
+            units = f", which come in units of {unit}" if unit > 1 else ""
+            text = f"{parts} blocks share {rows} rows of {side.factor.name}{units}: no equal parts"
+            yield "cluster", text, "cluster=(1, 1)", side.factor.part
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _bulk_operands(case: ScheduleOnMachine) -> Reasons:
+    """Bulk copies load the operands, in boxes of up to 256 rows."""
+    if not case.is_bulk:
+        return
+    for side in case.sides:
+        part = side.factor.part
+        for text, change in case.against_load(side):
+            yield "staging", text, 'staging="cp_async"' + (f", or {change}" if change else ""), part
+        if side.along_rows and case.tile[2] > BULK.extent:
+            text = f"boxes of {case.tile[2]} elements of {side.factor.name} along {side.factor.depth.name}"
+            near = f"tile={(*case.tile[:2], BULK.extent)}"
+            yield "tile", f"{text}; bulk copies take at most {BULK.extent}", near, part
+        elif side.along_rows and case.tile[2] % REPEATED_ROWS:
+            text = f"boxes of {case.tile[2]} rows of {side.factor.name}"
+            text += "; under the swizzle they are multiples of 8"
+            near = f"tile={(*case.tile[:2], -(-case.tile[2] // REPEATED_ROWS) * REPEATED_ROWS)}"
+            yield "tile", text, near, part
+        elif not side.along_rows and case.box_rows(side) % REPEATED_ROWS and case.has_parts(side):
+            rows = case.box_rows(side)
+            text = f"boxes of {rows} rows of {side.factor.name}; under the swizzle they are multiples of 8"
+            yield "tile", text, "an extent of the tile that is a multiple of 64", part
+
+
+OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
+    _whole_atoms,
+    _operands,
+    executed,
+    _asynchronous,
+    _rows_of_128_bytes,
+    features,
+    threads,
+    shared_bytes,
+    role_registers,
+    fragments,
+    _bulk_operands,
+    clusters,
+    storing_warps,
+    reduced,
+)
+"""What an expanded kernel would break."""
+
+OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
+    decoded,
+    _exactness,
+    _balanced,
+    _batches,
+    _stages,
+    _bypass,
+    together,
+    dealt,
+    turned,
+    interleaved,
+    whole,
+    reduced_across,
+    _staging,
+    _whole_parts,
+    _roles,
+    _split,
+    grouped,
+    listed,
+    _shared_by_clusters,
+    sums_beside,
+)
+"""What an expanded kernel would get wrong though it breaks no rule."""
 
 
 def reasons(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arch: Arch) -> list[Violation]:

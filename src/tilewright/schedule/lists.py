@@ -23,7 +23,7 @@ from tilewright.lang.launch import block_index
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum, unwrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.bulk_arrays import against_store
+from tilewright.schedule.bulk_views import against_store
 from tilewright.schedule.form import Form
 from tilewright.schedule.groups import MOST, last_not_after, natural
 from tilewright.schedule.partition import TileOrder, Work

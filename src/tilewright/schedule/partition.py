@@ -9,6 +9,7 @@ from tilewright.lang.control import let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
+from tilewright.lang.tensors import Tensor
 from tilewright.schedule.groups import RowGroups, natural
 
 MOST_SPLITS = 4096
@@ -369,3 +370,168 @@ def parts_of_k(tiles: Index, steps: Index, blocks: int) -> Index:
     """
     wanted: Index = minimum(blocks // maximum(tiles, 1), steps // LEAST_STEPS)
     return maximum(wanted, 1)
+
+
+# ---------------------------------------------------------------- equal shares, a block for each
+
+
+class Shares(DataParallel):
+    """A block for each of equal shares of the rows and of the columns; none is larger than a tile.
+
+    What a block computes is the one tile of a problem of its own: `of` gives its part of each array.
+
+    Args:
+        problem: what is computed.
+        units: shares are multiples of so many rows and columns.
+        splits: parts of K; 0: all of K is one.
+        unit: steps of which parts are multiples, but for the last one.
+        clustered: whether the blocks of a share's parts are a cluster.
+    """
+
+    def __init__(
+        self,
+        problem: TiledProblem,
+        units: tuple[int, int],
+        splits: Index = 0,
+        unit: int = 1,
+        *,
+        clustered: bool = False,
+    ) -> None:
+        sides = zip((problem.m, problem.n), problem.tile[:2], units, strict=True)
+        rows, columns = shares = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
+        shared = replace(problem, tile=(rows, columns, problem.tile[2]))
+        super().__init__(shared, None, (1, 1), splits, unit, clustered=clustered)
+        self.spans = []
+        for place, size, extent in zip(self.place, shares, (problem.m, problem.n), strict=True):
+            begin = place * size
+            self.spans.append(slice(begin, minimum(begin + size, extent)))
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's share."""
+        yield Work(self.batch, 0, 0, 0, self.steps, 0, group, self.segment)
+
+    def of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
+        """The block's part of an array.
+
+        Args:
+            matrix: the array, without batches.
+            rows: its dimension along the rows of the result.
+            columns: its dimension along the columns.
+        """
+        taken = {rows: self.spans[0], columns: self.spans[1]}
+        return matrix[tuple(taken.get(dim, slice(None)) for dim in range(len(matrix.shape)))]
+
+
+def share(extent: Index, tile: Index, unit: int) -> Index:
+    """The size of equal shares of an extent, in whole units, as few as are no larger than a tile.
+
+    Example:
+        >>> share(1000, 768, 12), share(100, 768, 12), share(0, 768, 12)
+        (504, 108, 12)
+    """
+    count = maximum(ceil_div(extent, tile), 1)
+    found: Index = maximum(ceil_div(ceil_div(extent, count), unit), 1) * unit
+    return found
+
+
+# ---------------------------------------------------------------- stream-K
+
+
+class Stream(Persistent):
+    """The steps of tiles, one tile behind the other, dealt out to the blocks in equal shares.
+
+    Of more tiles than two for each block, all but so many are computed as a whole: each block has its share
+    of the steps of the first tiles, then whole tiles.  A block's share begins in one tile and ends in
+    another, so that it has a part of each at most.
+
+    Args:
+        problem: what is computed.
+        order: of tiles.
+        most: how many blocks there are at most.
+
+    Source: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix
+    Multiplication on the GPU", 2023.
+    """
+
+    def __init__(self, problem: TiledProblem, order: TileOrder, most: int) -> None:
+        super().__init__(problem, order, (1, 1), most)
+        rounds = derived(natural(self.total // self.blocks - minimum(self.total % self.blocks, 1)))
+        streamed = derived(natural(self.total - rounds * self.blocks))
+        depth = derived(natural(maximum(self.steps, 1)))
+        share = derived(natural(streamed * depth // self.blocks))
+        longer = derived(natural(streamed * depth % self.blocks))
+        self.streamed, self.depth = streamed, depth
+        """Tiles whose steps are dealt out, and how many steps each of them has."""
+        self.share, self.longer = share, longer
+        """Steps of a block's share, and how many blocks have one more."""
+        self.begin = let(self.block * share + minimum(self.block, longer))
+        self.own = let(share + minimum(maximum(longer - self.block, 0), 1))
+        self.first = let(self.begin // depth)
+        self.segments = let(maximum(ceil_div(self.begin + self.own, depth) - self.first, 0))
+        self.turns = self.segments + rounds
+        self.split = streamed, 2 * self.blocks
+
+    def _blocks(self, most: int) -> Index:
+        blocks = derived(maximum(minimum(self.total * maximum(self.steps, 1), most), 1))
+        return blocks  # noqa: RET504 as above
+
+    def _owner(self, step: Index) -> Index:
+        """The block in whose share a step is."""
+        of_longer = self.longer * (self.share + 1)
+        behind = maximum(step - of_longer, 0) // maximum(self.share, 1)
+        return minimum(step // (self.share + 1), self.longer) + behind
+
+    def _work(self, turn: Index, item: Index, group: Index) -> Work:
+        streams = let(minimum(maximum(self.segments - turn, 0), 1))  # 0: the tile is computed as a whole
+        after = let(maximum(turn - self.segments, 0))
+        whole = self.streamed + after * self.blocks + self.block
+        tile = let(streams * (self.first + turn) + (1 - streams) * whole)
+        start = let(tile * self.depth)
+        begin = let(streams * maximum(self.begin - start, 0))
+        past = streams * maximum(start + self.depth - self.begin - self.own, 0)
+        steps = let(maximum(minimum(self.steps, self.depth - past) - begin, 0))
+        before = streams * maximum(start + begin - self.begin, 0)
+        first = let(before + (1 - streams) * (self.own + after * self.steps))
+        owner = let(self._owner(start))
+        parts = let(1 + streams * maximum(self._owner(start + self.depth - 1) - owner, 0))
+        part = let(streams * maximum(self.block - owner, 0))
+
+        def slot(number: Index) -> Index:
+            """Of a block's two: the tile that its share begins in, and the one that it ends in."""
+            return 2 * (owner + number) + 1 - minimum(number, 1)
+
+        batch, m, n = self._numbered(tile)
+        return Work(batch, m, n, first, steps, item, group, Segment(begin, tile, part, parts, slot))
+
+
+# ---------------------------------------------------------------- several batch items for a block
+
+
+class Batches(DataParallel):
+    """A block for each tile of several batch items that follow each other in memory.
+
+    Args:
+        problem: what is computed; it has leading dimensions.
+        order: of tiles; None: the grid's own.
+        cluster: blocks along M and along N that run together.
+        each: how many batch items a block computes, of which the last block has what is left.
+    """
+
+    def __init__(
+        self, problem: TiledProblem, order: TileOrder | None, cluster: tuple[int, int], each: int
+    ) -> None:
+        self.each = each
+        super().__init__(problem, order, cluster)
+
+    def _batch(self) -> tuple[Index, ...]:
+        """Nothing yet: the items are counted in a loop."""
+        self.first = let(batch_index(ceil_div(self.problem.batches, self.each)) * self.each)
+        return ()
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's tile of one batch item after the other."""
+        (m, n), extents = self.place, self.problem.batch
+        for number in traced_range(minimum(self.problem.batches - self.first, self.each)):
+            item = self.first + number
+            batch = unflattened(item if len(extents) == 1 else let(item), extents)
+            yield Work(batch, m, n, number * self.steps, self.steps, number, group, self.segment)

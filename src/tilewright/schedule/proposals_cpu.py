@@ -10,11 +10,11 @@ from functools import lru_cache
 from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.panels_decoding import decoded_depth
+from tilewright.schedule.panels_ring import decoded_depth
+from tilewright.schedule.partition import share
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.question import Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.shares import share
 from tilewright.targets.atoms import fma
 from tilewright.targets.cpu.arch import micro_tile
 

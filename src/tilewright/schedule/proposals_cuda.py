@@ -2,18 +2,176 @@
 
 Hopper's forms come first if its multiply takes the operands.  Otherwise, and for operands that it takes
 neither from memory nor decoded, ``mma.sync`` or multiply-adds multiply, with copies in the background.
+
+For several products, such as those of complex numbers, the operands of a step are multiplied several times.
+Each total has its own sums in registers, and each operand its own tile in every stage: tiles are as large as
+the registers allow, and rings as deep as shared memory allows.  All these proposals are legal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
+from tilewright.schedule.estimate_forms import COLUMN_US
+from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.load import BARRIERS_BYTES, Load
+from tilewright.schedule.needs import ROW_BYTES
+from tilewright.schedule.plans import takes_turns
 from tilewright.schedule.proposals_fma import small_tiles
-from tilewright.schedule.proposals_mma import background_copies, f64_tiles, is_f64, small_products
+from tilewright.schedule.proposals_mma import (
+    EACH_PROCESSOR,
+    background_copies,
+    f64_tiles,
+    is_f64,
+    small_products,
+)
 from tilewright.schedule.proposals_packed import packed_weights
-from tilewright.schedule.proposals_several import several_products
-from tilewright.schedule.proposals_wgmma import decoded_forms, takes_wgmma, whole_forms
-from tilewright.schedule.question import Candidate, Question
+from tilewright.schedule.proposals_reference import tensor_core
+from tilewright.schedule.proposals_wgmma import (
+    WgmmaForm,
+    cached_row_us,
+    decoded_forms,
+    promoted_every,
+    takes_wgmma,
+    whole_forms,
+)
+from tilewright.schedule.question import BAND, Candidate, Question, widened
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import fma, wgmma
+
+# ---------------------------------------------------------------- several products
+
+
+LEAST_STAGES, MOST_STAGES = 3, 8
+
+MOST_SUMS, MOST_SUMS_ALONE = 192, 96
+"""Registers of a thread for sums: where those who copy give registers away, and where none are given."""
+
+ALONE = WgmmaForm(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)
+"""A block for each tile."""
+
+FORMS = (
+    *(WgmmaForm(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
+    *(WgmmaForm(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
+    WgmmaForm(64, 192, 2, MOST_STAGES, 1, "ping-pong", tile_us=2.0),
+    WgmmaForm(64, 128, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3),
+    *(replace(ALONE, columns=columns, groups=2) for columns in (128, 64)),
+    *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
+)
+
+SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
+"""To and from the shared memory of a multiprocessor: 128 bytes in each clock, of which a column takes two."""
+
+PROMOTED_US = 0.1
+"""What a group waits for sums before it adds them to others, where no other group multiplies meanwhile."""
+
+DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
+"""Bytes along K of tiles that threads copy."""
+
+
+def several_products(question: Question) -> Iterator[Candidate]:
+    """Forms in the order of their estimates, then ``mma.sync`` or multiply-adds.
+
+    Args:
+        question: a problem of several products.
+    """
+    if takes_wgmma(question):
+        found = [made for shape in FORMS if (made := _fitting(question, shape)) is not None]
+        found.sort(key=lambda one: one.estimate)
+        yield from (one for one in found if is_carried(question, one.schedule))
+    copied = [*_copied(question)]
+    legal = (one for one in copied if is_carried(question, one.schedule))
+    first = next(legal, copied[0])  # which says what is wrong with it, where nothing is legal
+    yield first
+    yield from legal
+
+
+def _fitting(question: Question, shape: WgmmaForm) -> Candidate | None:
+    """The schedule of a form with stages as deep as its ring has room for; None where it has for none.
+
+    Stages of half a row of 128 bytes along K are for operands that are not contiguous along K, of which rows
+    of 128 bytes are a whole step.  Where sums are promoted, which otherwise lie in registers twice, several
+    totals are so one after the other, of half a row each.
+    """
+    whole, half = ROW_BYTES, ROW_BYTES // 2
+    depths: tuple[int, ...] = (whole,)
+    if all(question.major(factor) == "mn" for factor in question.form.factors):
+        promoted = promoted_every(question) > 0
+        depths = (whole, half) if not promoted else (half,) if len(question.form.totals) > 1 else depths
+    return next((made for depth in depths if (made := _of_shape(question, shape, depth)) is not None), None)
+
+
+def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | None:
+    """The schedule of a form; None where its sums, or two of its stages, do not fit.
+
+    Args:
+        question: the problem.
+        shape: the form.
+        depth: bytes along K of a stage; of half a row of 128 bytes totals that are promoted take turns.
+    """
+    form, dtype, (rows, columns) = question.form, question.dtype, shape.tile
+    every = promoted_every(question)
+    promote = 1 if every and depth < ROW_BYTES else every * dtype.bytes // ROW_BYTES
+    atom, totals = wgmma(dtype, columns), len(form.totals)
+    in_turns = takes_turns(atom, totals, promote)
+    if in_turns and shape.roles == "ping-pong":
+        return None  # while a group waits for its sums, no other one multiplies
+    sums = shape.rows * columns // 128 * (totals + 1 if in_turns else totals * (2 if promote else 1))
+    if sums > (MOST_SUMS if shape.persistent else MOST_SUMS_ALONE) or shape.against(question):
+        return None
+    stage = depth * (rows * len(form.rows_m) + columns * len(form.rows_n))
+    stored = [store.operand.dtype.bytes for store in form.stores]
+    buffers = sum(shape.groups * shape.rows * min(ROW_BYTES, columns * size) for size in stored)
+    stages = min((question.arch.shared_bytes - BARRIERS_BYTES - buffers) // stage, shape.stages)
+    if stages < LEAST_STAGES:
+        return None
+    apart = shape.persistent and question.reads_result_sized and shape.roles == "cooperative"
+    made = Schedule(
+        atom,
+        (rows, columns, depth // dtype.bytes),
+        stages=stages,
+        staging="tma",
+        roles=shape.roles,
+        groups=shape.groups,
+        blocks=question.processors if shape.persistent else 0,
+        group_m=BAND,
+        promote=promote,
+        epilogue="overlapped" if apart else "staged",
+        buffers=shape.buffers,
+        registers=232 if shape.persistent else 0,
+    )
+    asked = [sum(cached_row_us(question, one) for one in side) for side in (form.rows_m, form.rows_n)]
+    # What is loaded is written to shared memory, and read by each product of each group.
+    read = len(form.products) * shape.groups * (shape.rows + columns) * ROW_BYTES
+    busy_us = (stage * ROW_BYTES // depth + read) / SHARED_BYTES_PER_US if in_turns else shape.busy_us
+    waits = -(-question.shape[2] // (depth * promote // dtype.bytes)) if promote else 0
+    tile_us = shape.tile_us + (waits * PROMOTED_US if shape.roles == "ping-pong" else 0.0)
+    timed = replace(shape, busy_us=busy_us, tile_us=tile_us)
+    time = timed.time_us(question, made, (asked[0], asked[1]))
+    how = f"{shape.rows} x {columns} for each of {shape.groups} groups, {shape.roles}"
+    return Candidate(made, time, f"{len(form.products)} products of each step, {how}")
+
+
+def _copied(question: Question) -> Iterator[Candidate]:
+    """What threads copy in the background, the larger tile first where its blocks fill the machine."""
+    (m, n, _), atom = question.shape, tensor_core(question)
+    staging = "fragments" if question.decodes else "cp_async"
+    sizes = [(64, 64), (32, 64), (32, 32)] if atom else [(64, 64), (32, 64)]
+    if m * n < 64 * 64 * question.processors:
+        del sizes[0]
+    chosen = atom or fma(question.dtype, each=(4, 4), paired=True)
+    for tile, size, stages in product(sizes, DEPTHS, (3, 2)):
+        depth = max(size // question.dtype.bytes // (1 if atom else 2), chosen.shape[2])
+        made = Schedule(chosen, (*tile, depth), (2, 2), stages, staging, group_m=BAND)
+        made = replace(made, blocks=EACH_PROCESSOR * question.processors if question.exceeds_grid else 0)
+        made = widened(replace(made, promote=int(bool(atom) and promoted_every(question) > 0)), question)
+        work, time = 2 * m * n * question.shape[2] * len(question.form.products), 0.0
+        if question.arch.rates is not None:
+            time = work / (Load(question, made).flops_per_us * max(question.processors, 1))
+        rule = f"a tile of {tile[0]} x {tile[1]}, {stages} stages"
+        yield Candidate(made, time, f"{'mma.sync' if atom else 'multiply-adds'}: {rule}")
 
 
 def candidates(question: Question) -> Iterator[Candidate]:

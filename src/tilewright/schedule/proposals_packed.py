@@ -14,11 +14,11 @@ from itertools import product
 
 from tilewright.schedule.estimate_forms import PackedEstimate
 from tilewright.schedule.fallback import is_carried
-from tilewright.schedule.lane_runs import row_gap
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.sides import row_gap
 
 COLUMNS = (8, 16, 32, 64)
 """Rows of the other operand that a tile takes: the smallest that hold all of them."""

@@ -24,14 +24,13 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.transaction_barriers import BarrierStage
-from tilewright.schedule.bulk_arrays import against_array
-from tilewright.schedule.factors import Factor, Scale
+from tilewright.schedule.bulk_views import against_array
+from tilewright.schedule.factors import Factor, Scale, run_along, without_repeats
 from tilewright.schedule.form import Form
 from tilewright.schedule.needs import Buffer
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.shared_elements import run_along, without_repeats
 from tilewright.schedule.stages import MOST_ROWS, PlainStages, Share, plain_tiles
 from tilewright.threads.distribution import Distribution
 

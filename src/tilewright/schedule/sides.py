@@ -1,7 +1,13 @@
-"""The operands of a product under a schedule: the tile of a group of warps, and how it lies in memory."""
+"""The operands of a product under a schedule: their tiles, and the order of K in which a lane takes them.
+
+The order of K does not matter to a sum.  A lane of ``mma.sync`` holds pairs along K that lie apart, so that
+packed numbers would be loaded byte by byte.  If both operands are taken along K in another order, each lane
+has as many neighbours as one access brings.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
@@ -10,6 +16,7 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.stages import is_widened
+from tilewright.threads.distribution import Distribution, Mode
 
 
 @dataclass(frozen=True)
@@ -108,3 +115,132 @@ class OperandSide:
             not (factor.is_plain or factor.is_converted),
             tuple(factor.runs),
         )
+
+
+# ---------------------------------------------------------------- runs along K
+
+
+RUNS = (16, 8)
+"""How many neighbours a lane has, the best first; it holds them in registers of both operands at once."""
+
+APART = 4
+"""How far numbers of 4 bits lie from each other of which a logical operation makes two halves of a word."""
+
+ACCESS_BYTES = 16
+"""The widest access of a thread."""
+
+GAP_BYTES = 32
+"""Behind a row of whole lines of the banks, so that four rows of four lanes read different banks."""
+
+
+def row_gap(dtype: DType, depth: int) -> int:
+    """Elements behind a row of packed elements in shared memory in which nothing lies.
+
+    Args:
+        dtype: of the elements.
+        depth: of a tile.
+
+    Example:
+        >>> from tilewright.dtypes import i4
+        >>> row_gap(i4, 256), row_gap(i4, 128)
+        (64, 64)
+    """
+    return GAP_BYTES * dtype.per_byte if dtype.bytes_of(depth) % (2 * GAP_BYTES) == 0 else 0
+
+
+def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
+    """How many neighbours along K a lane multiplies; 0: as the instruction has them.
+
+    Two sets of registers take turns at the parts of a tile, whose number is even, and a part lies within one
+    group of neighbours that have a scale in common.
+
+    Args:
+        atom: the instruction.
+        block_k: how deep a tile is.
+        groups: how many neighbours along K have elements of other arrays in common.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> lane_run(MMA_F16, 128, [128]), lane_run(MMA_F16, 128, [32]), lane_run(MMA_F16, 32, [])
+        (16, 8, 0)
+    """
+    if atom.instruction != "mma.sync":
+        return 0
+    lanes = lanes_along_k(atom.a)
+    known = tuple(groups)
+
+    def fits(run: int) -> bool:
+        depth = lanes * run
+        whole = depth % atom.shape[2] == 0 and block_k % (2 * depth) == 0
+        return whole and all(group % depth == 0 for group in known)
+
+    return next((run for run in RUNS if fits(run)), 0)
+
+
+def common_run(atom: MmaAtom, block_k: int, operands: Sequence[OperandTile]) -> int:
+    """How many neighbours along K a lane multiplies of operands of which some are packed; else 0.
+
+    Args:
+        atom: the instruction.
+        block_k: how deep a tile is.
+        operands: all of them.
+    """
+    packed = [one for one in operands if one.dtype.is_packed]
+    if not packed or not all(one.along_k for one in operands):
+        return 0
+    if any(one.is_decoded and not one.dtype.is_packed for one in operands):
+        return 0  # which waits in registers, as it lies in memory
+    if any(is_widened(atom, one.side, one.dtype, along_k=True) for one in packed):
+        return 0
+    return lane_run(atom, block_k, [group for one in operands for group in one.runs])
+
+
+def lanes_along_k(spread: Distribution) -> int:
+    """Lanes that share the k of an operand.
+
+    Args:
+        spread: the map of an operand.
+    """
+    count = 1
+    for mode in spread.threads:
+        count *= mode.extent if mode.dim == 1 else 1
+    return count
+
+
+def in_runs(spread: Distribution, run: int, apart: int = 1) -> Distribution:
+    """The map of an operand whose lanes have so many neighbours along K, in the registers of the instruction.
+
+    Args:
+        spread: the map of the operand as the instruction has it.
+        run: how many, a power of 2.
+        apart: how far the two numbers of a register lie from each other along K, a power of 2 below ``run``.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> print(in_runs(MMA_F16.b, 4))
+        threads (4 along 1 by 4, 8 along 0 by 1), values (4 along 1 by 1)
+        >>> print(in_runs(MMA_F16.b, 4, 2))
+        threads (4 along 1 by 4, 8 along 0 by 1), values (2 along 1 by 2, 2 along 1 by 1)
+    """
+    threads, step = [], run
+    for mode in spread.threads:
+        threads.append(Mode(mode.extent, 1, step) if mode.dim == 1 else mode)
+        step *= mode.extent if mode.dim == 1 else 1
+    steps = iter((apart, *(2**bit for bit in range(run.bit_length() - 1) if 2**bit != apart)))
+    values: list[Mode] = []
+    for mode in spread.values:
+        along = mode.dim == 1
+        halved = range(mode.extent.bit_length() - 1)
+        values += [Mode(2, 1, next(steps)) for _ in halved] if along else [mode]
+    return Distribution(spread.shape, tuple(threads), tuple(values))
+
+
+def along_k_first(spread: Distribution) -> Distribution:
+    """The same map with a lane's neighbours along K in registers that follow each other, as they are loaded.
+
+    Args:
+        spread: the map of an operand.
+    """
+    along = sorted((mode for mode in spread.values if mode.dim == 1), key=lambda mode: mode.step)
+    others = (mode for mode in spread.values if mode.dim != 1)
+    return Distribution(spread.shape, spread.threads, (*along, *others))

@@ -1,4 +1,4 @@
-"""The operands of an explicit kernel: where their tiles lie, and how they are computed of these."""
+"""The operands of an explicit kernel: where their tiles lie, and how they are decoded."""
 
 from __future__ import annotations
 
@@ -7,26 +7,49 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from tilewright.dataflow.nodes import TILE, Integer, Node, Number, Operand, Part, Span
-from tilewright.lang.fragments import Fragment
+from tilewright.dataflow.nodes import TILE, Integer, Literal, Map, Node, Number, Operand, Part, Span
+from tilewright.functions.table import CONVERSION
+from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.beside import OperandMetadata, Spot
-from tilewright.schedule.engines import against_row, anywhere, aside
+from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
-from tilewright.schedule.factors import Factor, matrix
+from tilewright.schedule.factors import Factor, matrix, plain, run_along, without_repeats
 from tilewright.schedule.form import Form, array
 from tilewright.schedule.lists import ListTiles
-from tilewright.schedule.partition import DataParallel, Persistent, Work
-from tilewright.schedule.replay import replay
+from tilewright.schedule.partition import DataParallel, Persistent, Shares, Work
 from tilewright.schedule.rings import OperandSource, Pairs
 from tilewright.schedule.scaled_sums import Columns, ScaleSource, beside_tiles
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.shared_elements import run_along, without_repeats
-from tilewright.schedule.shares import Shares
 from tilewright.symbolic.expr import equal, mod, prove
 from tilewright.views.transforms import Slice
+
+# ---------------------------------------------------------------- values computed again
+
+
+def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None = None) -> Any:
+    """The value, by the functions that it is made of; each value that it is made of is computed once.
+
+    Args:
+        node: the value.
+        leaf: gives what is no function of other values: parts of arrays, sums, numbers of the launch.
+        made: the values that are computed already; grows.
+    """
+    made = {} if made is None else made
+    node = plain(node)  # the same elements, which are known by their rows and k
+    if isinstance(node, Literal):
+        return node.value
+    if not isinstance(node, Map):
+        return leaf(node)
+    given = [plain(argument) for argument in node.given]
+    for argument in given:
+        if argument not in made:
+            made[argument] = replay(argument, leaf, made)
+    values = [made[argument] for argument in given]
+    return elementwise(node.function, *values, dtype=node.dtype if node.function in CONVERSION else None)
+
 
 Tiles: TypeAlias = DataParallel | Persistent | ListTiles
 """Which tiles a block computes."""

@@ -16,7 +16,7 @@ from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import describe, elements
 from tilewright.runtime.listed import ArrayList, ListShape
 from tilewright.runtime.native import find_toolchains
-from tilewright.schedule.classes import coarse
+from tilewright.schedule.question import coarse
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 from tilewright.targets.target import CUDA

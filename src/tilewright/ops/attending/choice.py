@@ -20,7 +20,7 @@ from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles, for_warpgr
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specialise import spec_of
-from tilewright.schedule.bulk_arrays import against_array, against_store
+from tilewright.schedule.bulk_views import against_array, against_store
 
 WARPS, WARPGROUPS = "warps", "warpgroups"
 KERNELS = (WARPS, WARPGROUPS)

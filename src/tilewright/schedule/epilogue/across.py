@@ -22,10 +22,9 @@ from tilewright.lang.scalars import Index, ceil_div, maximum
 from tilewright.lang.signals import ticket
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
-from tilewright.schedule.crossing import shift_of
 from tilewright.schedule.epilogue.reductions import Reductions, neutral, wide
 from tilewright.schedule.epilogue.values import TilePlace, Values
-from tilewright.schedule.form import Form
+from tilewright.schedule.form import Form, shift_of
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule

@@ -11,7 +11,7 @@ from tilewright.lang.asynchrony import tma_store
 from tilewright.lang.control import unroll
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.engines import against_bulk, anywhere, aside
+from tilewright.schedule.bulk_views import against_bulk, anywhere, aside
 from tilewright.schedule.epilogue.values import TilePlace, Views
 from tilewright.schedule.needs import RESULT, ROW_BYTES, Buffer, spare
 from tilewright.schedule.partition import Work

@@ -15,12 +15,11 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Condition, Index, ceil_div
 from tilewright.lang.tracer import located
-from tilewright.schedule.crossing import reduced_in_parts
 from tilewright.schedule.epilogue.across import Across, reductions_of
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.epilogue.values import Arguments, TilePlace, Values, Views, above_sums
 from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
-from tilewright.schedule.form import Form, extent_of, has_slices
+from tilewright.schedule.form import Form, extent_of, has_slices, reduced_in_parts
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule

@@ -38,9 +38,8 @@ from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.factors import EXPLICIT, Places, matrix
 from tilewright.schedule.form import Form, array
-from tilewright.schedule.partition import Work
+from tilewright.schedule.partition import Shares, Work
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.shares import Shares
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.threads.distribution import Distribution
