@@ -35,11 +35,11 @@ class Gathers:
                     self._of[result] = gathers
 
     def chooses(self, value: Value) -> bool:
-        """Whether rows of a view are chosen in memory."""
+        """Return whether integers in memory choose rows of a view."""
         return value in self._of
 
     def environment(self, warp: Warp, value: Value) -> Mapping[Sym, Any]:
-        """The integers by which a warp's access to a tensor is placed; those in memory as functions."""
+        """Return the integers that place a warp's access to a tensor; tables in memory are functions."""
         if not value.tensor.indices:
             return warp.env
         tables = {
@@ -49,7 +49,7 @@ class Gathers:
         return {**warp.env, **tables}
 
     def read(self, checker: Checker, warp: Warp, op: Op, value: Value, footprint: WarpFootprint) -> None:
-        """Read what places an access: in order with what others write, inside of the index, naming rows."""
+        """Check the reads of the indices that place an access: order, bounds, and named rows."""
         view = value.tensor.view
         if value not in self._elements:
             self._elements[value] = elements((view.valid, view.offset))
@@ -99,7 +99,7 @@ class Gathers:
 
 
 def _integers(buffer: Storage, at: Any) -> Any:
-    """Elements of a buffer as integers; -1, which is no row, where it has none."""
+    """Return elements of a buffer as integers; -1, which is no row, outside of the buffer."""
     at = np.asarray(at)
     inside = ~buffer.outside(at.ravel()).reshape(at.shape)
     found = np.full(at.shape, -1, np.int64)

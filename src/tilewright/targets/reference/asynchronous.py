@@ -35,7 +35,7 @@ __all__ = ["REFERENCE"]
 
 @REFERENCE.rule(ops.Role)
 def _role(machine: Simulator, warp: Warp, op: ops.Role) -> Steps:
-    """Warps of a group of the role count from its first; those of no group go on."""
+    """The warps of each group of the role are numbered from its first one; other warps go on."""
     if not op.first <= warp.rank < op.first + op.warps:
         return
     outside = warp.rank, warp.mates
@@ -113,7 +113,7 @@ def _wait(machine: Simulator, warp: Warp, op: ops.Wait) -> Steps:
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
     parity %= 2
 
-    # What the warp learns is of the moment at which it may pass; others may go on before it does.
+    # The warp learns the state at the moment when it may pass, even if other warps go on before it does.
     heard, phase = barrier.heard, barrier.phase
 
     def ready() -> bool:
@@ -151,7 +151,7 @@ def _use(
     lane: int,
     block: BlockState | None = None,
 ) -> TransactionBarrier | None:
-    """The stage of a barrier, which must exist and be known to be initialised; default: of the own block."""
+    """Return the stage of a barrier, by default of the own block; report one that is not initialised."""
     block = block or warp.block
     stages = block.mbarriers[value]
     at = warp.int(stage)
@@ -227,7 +227,7 @@ def _bulk_copy(machine: Simulator, warp: Warp, op: Copy) -> None:
             )
             machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason + _whose(warp, block))
     load_box(machine, warp, op, targets)
-    # The phase comes after the copy was issued, but not after what its warp does from now on.
+    # The phase comes after the issue of the copy, but not after later steps of its warp.
     warp.agent.advance()
 
 
@@ -245,7 +245,7 @@ def _bulk_wait(machine: Simulator, warp: Warp, op: ops.BulkWait) -> None:
 
 @REFERENCE.rule(ops.FenceAsync)
 def _fence_async(machine: Simulator, warp: Warp, op: ops.FenceAsync) -> None:
-    """What comes before the fence comes before asynchronous operations after it, whoever did it.
+    """Order all accesses before the fence before asynchronous operations after it.
 
     A proxy fence orders the accesses on whose causality path it lies (PTX ISA 8.9.5): those of its own thread
     and those that a barrier has told it of.  So it may stand before the barrier, in each thread that writes,

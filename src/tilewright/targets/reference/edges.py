@@ -37,18 +37,18 @@ from tilewright.targets.reference.state import Padded, WarpRegisters
 from tilewright.threads.registers import Reduction
 
 MASKED = 1e4
-"""Numbers of this size stand for what a mask leaves out of an extreme, where that is not infinite."""
+"""Magnitude from which a finite number counts as the mask value of a maximum or minimum."""
 
 
 TAKES_OFF = ("add", "sub", "fma")
-"""Operations that may take the padding's share off a sum."""
+"""Operations that may subtract the padding's share from a sum."""
 
 MORE_ROUNDINGS = 8
-"""Roundings that the padding's share may have, as its author computes it, beside those of a sum."""
+"""Roundings in the author's computation of the padding's share, in addition to those of the sum."""
 
 
 class Signs:
-    """Which fragments of a kernel hold no negative number: 0 changes no maximum of them.
+    """Finds the fragments of a kernel without negative numbers: 0 does not change a maximum of them.
 
     Args:
         kernel: the kernel.
@@ -66,7 +66,7 @@ class Signs:
         self._changed = changed
 
     def sole_user(self, value: Value) -> Elementwise | None:
-        """The one operation that reads a fragment, if that adds or subtracts, with 32 bits or more."""
+        """Return the only operation that reads a fragment, if it adds or subtracts with 32 bits or more."""
         readers = self._readers.get(value, [])
         user = readers[0] if len(readers) == 1 else None
         if not isinstance(user, Elementwise) or user.function not in TAKES_OFF or value in self._changed:
@@ -75,7 +75,7 @@ class Signs:
         return user if wide else None
 
     def is_positive_or_0(self, operand: Any) -> bool:
-        """Whether an operand holds no negative number, whatever the kernel is given."""
+        """Return whether an operand never holds a negative number."""
         if not isinstance(operand, Value):
             return (bounds(operand)[0] if isinstance(operand, Expr) else operand) >= 0
         if operand.dtype.kind in ("uint", "bool"):
@@ -86,7 +86,7 @@ class Signs:
         return self._known[operand]
 
     def combines(self, made: Value, target: Value) -> bool:
-        """Whether a fragment is made of another one, the target of ``target += x``, and of something else."""
+        """Return whether a fragment combines the target of ``target += x`` with something else."""
         op = self._made.get(made)
         return op is not None and len(op.operands_) > 1 and any(part is target for part in op.operands_)
 
@@ -111,7 +111,7 @@ def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
     """Report a sum over elements outside, unless a later operation subtracts their share.
 
     Args:
-        padded: what is known of the sum.
+        padded: the share of the elements outside.
         total: the sums.
         made: the results of the operation that uses them.
         unit: the unit roundoff of both.
@@ -121,7 +121,7 @@ def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
     if made.shape == total.shape:
         with np.errstate(invalid="ignore"):
             wanted = total - padded.share
-            # The total is what the operation was given, however exact: only what it takes off is off by more.
+            # The total is the operand itself, so only the subtracted share adds roundings.
             bound = unit * (2 * np.abs(wanted) + (padded.extent + MORE_ROUNDINGS) * padded.sizes)
             right = np.abs(made - wanted) <= bound
         if right[padded.mixed].all():
@@ -133,18 +133,18 @@ def settle(padded: Padded, total: Array, made: Array, unit: float) -> None:
 
 
 def some(marks: Array | None) -> Array | None:
-    """Marks, or None if there are none."""
+    """Return marks, or None if no element is marked."""
     return marks if marks is not None and np.count_nonzero(marks) else None
 
 
 def of_load(buffer: Storage, absent: Array | None, touched: Array, at: Array) -> Array | None:
-    """Which elements that a warp reads lie beyond an edge.
+    """Return which elements that a warp reads lie beyond an edge.
 
     Args:
-        buffer: what is read.
+        buffer: the buffer.
         absent: which elements do not exist in the view; None if all do.
-        touched: which of the others are read.
-        at: where those lie.
+        touched: which of the other elements are read.
+        at: the offsets of these.
     """
     if buffer.beyond is None:
         return absent
@@ -163,7 +163,7 @@ def mark(buffer: Storage, at: Array, marks: Array | None) -> None:
 
 
 def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]) -> Array | None:
-    """Which results lie beyond: those of an operand that does; of a choice, only the chosen one counts."""
+    """Return which results lie beyond an edge because an operand does; of a choice, the chosen one counts."""
     if all(part is None for part in marks):
         return None
     if function == "select":
@@ -179,9 +179,9 @@ def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]
 def of_change(
     marks: Array | None, old: WarpRegisters, old_marks: Array | None, values: Array
 ) -> Array | None:
-    """Which elements of a fragment lie beyond when others are put in their place.
+    """Return which elements of a fragment lie beyond an edge after new values replace the old ones.
 
-    What lies inside and stays as it is, stays inside: ``total += x`` adds 0 beyond the edge of the last tile.
+    Unchanged elements inside stay inside: ``total += x`` adds 0 beyond the edge of the last tile.
     """
     if marks is None or (old_marks is not None and old_marks.shape != marks.shape):
         return marks
@@ -193,10 +193,10 @@ def of_change(
 
 
 def is_neutral(op: Reduce, values: Array, marks: Array, signs: Signs) -> Array:
-    """Which values change nothing that they are combined with by a reduction.
+    """Return which values are neutral in a reduction.
 
-    Of a maximum also those that are not beyond an edge and as small as what masks put there, -1e30 say: in a
-    row past the last they are with elements beyond, and none is inside.
+    In a maximum, unmarked values as small as a mask value, such as -1e30, are neutral too: in a row past the
+    last one, they stand together with elements beyond the edge.
     """
     if op.function == "sum":
         return np.asarray(values == 0)
@@ -210,16 +210,16 @@ def is_neutral(op: Reduce, values: Array, marks: Array, signs: Signs) -> Array:
 
 
 def of_reduce(op: Reduce, marks: Array, neutral: Array) -> tuple[Array, Array]:
-    """What a reduction does with elements beyond an edge.
+    """Follow elements beyond an edge through a reduction.
 
     Args:
         op: the reduction.
-        marks: which elements lie beyond; of shape (lanes, results, values of each).
-        neutral: which change nothing.
+        marks: which elements lie beyond, of shape (lanes, results, values per result).
+        neutral: which elements are neutral.
 
     Returns:
-        Which results lie beyond themselves, and which mix elements inside with others that change them; of
-        shape (lanes, results).
+        Which results lie beyond an edge, and which mix elements inside with elements beyond that change them;
+        of shape (lanes, results).
     """
     beyond, inside, some_beyond = (
         np.asarray(part.any(-1)) for part in (marks & ~neutral, ~marks & ~neutral, marks)
@@ -241,7 +241,7 @@ def lane_partners(plan: Reduction, lanes: int) -> Iterator[Array]:
 
 
 def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, Array, Array]:
-    """What a multiply does with elements beyond an edge.
+    """Follow elements beyond an edge through a multiply.
 
     Args:
         a: (m, k).
@@ -249,8 +249,8 @@ def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, 
         marks: which elements of each lie beyond.
 
     Returns:
-        The rows and the columns of the sums that lie beyond themselves, and the k at which elements beyond
-        the edge are multiplied into sums inside.
+        The rows and the columns of the sums that lie beyond an edge, and the k at which elements beyond the
+        edge are multiplied into sums inside.
     """
     used, wrong = [], []
     for values, beyond in zip((a, b), marks, strict=True):
@@ -258,7 +258,7 @@ def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, 
         used.append((values != 0)[inside].any(0))
         wrong.append((beyond & (values != 0))[inside].any(0))
     rows, columns = (np.asarray(beyond.all(1)) for beyond in marks)
-    # An operand that lies beyond as a whole is past the end of K, and its products are 0.
+    # An operand that lies entirely beyond an edge is past the end of K, and its products are 0.
     whole = bool(rows.all() or columns.all())
     found = (wrong[0] & used[1]) | (wrong[1] & used[0])
     if whole:
@@ -282,12 +282,12 @@ def report(
 
     Args:
         checker: where findings go.
-        agent: who computes.
+        agent: the agent.
         op: the reduction or multiply.
         value: the fragment or tensor that holds the elements.
-        place: one of them, and the lane that holds it.
-        what: its value, and what it changes.
-        count: how many there are.
+        place: the coordinate of one of them, and its lane.
+        what: its value and the result that it changes, in words.
+        count: number of these elements.
     """
     element, lane = place
     site = checker.site(op, value, "read")
@@ -322,7 +322,7 @@ def report_products(
 
     Args:
         checker: where findings go.
-        agent: who multiplies.
+        agent: the agent.
         op: the multiply.
         dense: A and B, of shapes (m, k) and (n, k).
         marks: which of their elements lie beyond.
@@ -340,6 +340,6 @@ def report_products(
 
 
 def spelled(value: Any) -> str:
-    """A number as messages have it."""
+    """Format a number for messages."""
     number = float(value)
     return str(int(number)) if math.isfinite(number) and number.is_integer() else f"{number:.6g}"

@@ -1,4 +1,4 @@
-"""Findings: what the hazard checker saw, in words."""
+"""Findings of the hazard checker, and their text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.targets.reference.agents import WHOLE_WARP, Actor, Proxy
 
 
 class Kind(Enum):
-    """What went wrong."""
+    """The kind of a hazard."""
 
     WRITE_WRITE = "write-write race"
     WRITE_READ = "write-read race"
@@ -51,7 +51,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class AccessSite:
-    """A place in the program that touches a tensor: the operation, its operand, and what it does to it."""
+    """A place in the program that touches a tensor: an operation, its operand, and the action."""
 
     op: Op
     value: Value
@@ -62,7 +62,7 @@ class AccessSite:
 
 
 def describe(op: Op) -> str:
-    """The operation in one line, as it is printed without its attributes.
+    """Print an operation in one line, without its attributes.
 
     Example:
         >>> from tilewright.ir.ops import Barrier
@@ -74,15 +74,15 @@ def describe(op: Op) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """One access: what was done, by whom, where in the program.
+    """One access: the action, the agent, and the place in the program.
 
     Args:
         action: ``"read"``, ``"write"`` or, for a synchronisation, ``"wait"`` and the like.
         op: the operation.
-        agent: what acted: ``"warp"``, or the name of what runs in the background; empty for all that ran.
+        agent: ``"warp"``, or the name of an asynchronous agent; empty for all agents of a run.
         block: index of the block in the grid, x first.
         warp: index of the warp in its block.
-        lane: index of the lane in its warp; None for what all lanes do together, or none of them.
+        lane: index of the lane in its warp; None if all lanes act together, or an asynchronous agent.
         rank: the rank of the block in its cluster; None without clusters.
     """
 
@@ -96,7 +96,7 @@ class Access:
 
     @staticmethod
     def of(site: AccessSite, agent: Actor, lane: int) -> Access:
-        """The access of a site by an agent; what works through the other proxy has no lanes."""
+        """Return the access of a site by an agent.  Agents of the asynchronous proxy have no lanes."""
         of_lanes = agent.proxy is Proxy.GENERIC
         one = int(lane) if of_lanes and lane != WHOLE_WARP else None
         return Access(site.action, site.op, agent.name, agent.block, agent.warp, one, agent.rank)
@@ -126,9 +126,9 @@ class Finding:
         offset: element offset of the example in the buffer.
         access: the access at which the hazard was seen.
         earlier: the access that it conflicts with, if there are two.
-        reason: what is wrong, and what would order or mend it.
-        count: how many elements (for a synchronisation: how many times).
-        unit: what the count counts.
+        reason: the broken rule, and what would order or mend it.
+        count: number of elements, or of times for a synchronisation.
+        unit: the noun of the count.
     """
 
     kind: Kind
@@ -162,7 +162,7 @@ class Finding:
 
 
 def element_of(value: Value, offset: int) -> tuple[int, ...] | None:
-    """The coordinate in a tensor whose offset is ``offset``; None if none has it or the shape is unknown."""
+    """Return the coordinate in a tensor at an offset; None if there is none or the shape is unknown."""
     if not isinstance(value.type, TensorType):
         return None
     view = value.type.view
@@ -176,7 +176,7 @@ def element_of(value: Value, offset: int) -> tuple[int, ...] | None:
 
 
 def strided_element(shape: Sequence[int], strides: Sequence[int], offset: int) -> tuple[int, ...] | None:
-    """The coordinate in a strided array whose offset is ``offset``, if there is one.
+    """Return the coordinate in a strided array at an offset, or None.
 
     Example:
         >>> strided_element((4, 5), (8, 1), 19)
@@ -204,7 +204,7 @@ class Findings:
     _reach: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def is_new(self, key: tuple[object, ...], count: int, reach: int = 0) -> bool:
-        """Count an occurrence; whether to add it: it is the first of its key, or reaches farther."""
+        """Count an occurrence; return whether to add it: it is the first of its key, or reaches farther."""
         self._counts[key] = self._counts.get(key, 0) + count
         if key in self._found:
             return reach > self._reach[key]
@@ -217,9 +217,9 @@ class Findings:
 
     @property
     def omitted(self) -> int:
-        """How many more there are than the limit."""
+        """Number of findings beyond the limit."""
         return len(self._counts) - len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
-        """The findings in the order in which they were seen, with their counts."""
+        """Return the findings in the order of their first occurrence, with their counts."""
         return tuple(replace(found, count=self._counts[key]) for key, found in self._found.items())

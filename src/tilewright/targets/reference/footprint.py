@@ -25,14 +25,14 @@ from tilewright.views.transforms import Slice, Swizzle, Tile, Transform
 from tilewright.views.view import View
 
 ROW_BYTES = 128
-"""After so many bytes the banks of shared memory come again."""
+"""Bytes after which the banks of shared memory repeat."""
 
 MOST_KEPT = 512
-"""Footprints in global memory that are kept: tiles of an operand come again in the next blocks."""
+"""Number of cached footprints in global memory: later blocks use the same tiles of an operand again."""
 
 
 def lanes_of(which: Array) -> Array:
-    """The lane of each entry that is true, of an array of shape (lanes, values)."""
+    """Return the lane of each true entry of an array of shape (lanes, values)."""
     return np.nonzero(which)[0].astype(np.int16)
 
 
@@ -50,7 +50,7 @@ class WarpFootprint:
     valid: Array
     coordinates: Array
     alike: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    """What was found of footprints, by all that it depends on: many differ only in where they begin."""
+    """A cache of properties, because many footprints differ only in their first element."""
 
     @cached_property
     def is_whole(self) -> bool:
@@ -64,24 +64,24 @@ class WarpFootprint:
 
     @cached_property
     def accessed(self) -> tuple[Array, Array]:
-        """The offsets of what exists, and the lane of each."""
+        """The offsets of existing elements, and the lane of each."""
         if not self.is_whole:
             return self.offsets[self.valid], lanes_of(self.valid)
         lanes, values = self.offsets.shape
         return self.offsets.ravel(), np.repeat(np.arange(lanes, dtype=np.int16), values)
 
     def elements(self, which: Array) -> tuple[Array, Array]:
-        """Offsets and lanes of some accesses, chosen by truth values of shape (lanes, values)."""
+        """Return offsets and lanes of some accesses, chosen by truth values of shape (lanes, values)."""
         return self.accessed if which is self.valid else (self.offsets[which], lanes_of(which))
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest offset of what exists; (0, -1) if nothing does."""
+        """The lowest and the highest offset of existing elements; (0, -1) if there are none."""
         at = self.accessed[0]
         return (int(at.min()), int(at.max())) if len(at) else (0, -1)
 
     def defects(self, vector: int, address: int, dtype: DType) -> list[tuple[str, Array]]:
-        """What is wrong with accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
+        """Return defects of accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
         if vector == 1:
             return []
         size = dtype.bytes
@@ -107,7 +107,7 @@ class WarpFootprint:
         return found
 
     def _find_same_offsets(self) -> tuple[Array, Array, Array]:
-        """Lanes, and two values of each that lie at one offset."""
+        """Return lanes, and two values of each lane at one offset."""
         lowest = self.offsets.min(initial=0)
         places = np.where(self.valid, self.offsets, lowest - 1 - np.arange(self.offsets.shape[1]))
         order = np.argsort(places, axis=1, kind="stable")
@@ -117,13 +117,13 @@ class WarpFootprint:
 
     @cached_property
     def _pattern(self) -> tuple[bytes, bytes]:
-        """Where the elements lie, from the first of them on, and which exist."""
+        """The offsets relative to the first element, and which elements exist."""
         return (self.offsets - self.bounds[0]).tobytes(), self.valid.tobytes()
 
     def _once(self, find: Any, vector: int, address: int, size: int, unit: int) -> Any:
-        """What ``find(self, vector, address, size)`` finds, which depends on addresses modulo ``unit``.
+        """Return the result of ``find(vector, address, size)``, which depends on addresses modulo ``unit``.
 
-        Footprints of one pattern share it, if their addresses are the same modulo that.
+        Footprints of one pattern share it if their addresses are equal modulo ``unit``.
         """
         begin = address + self.bounds[0] * size
         if begin < 0:
@@ -149,7 +149,7 @@ class WarpFootprint:
         return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if np.count_nonzero(bad)]
 
     def bank_conflicts(self, vector: int, address: int, dtype: DType) -> tuple[int, int, int]:
-        """Requests to shared memory: how many, the sum of their conflict degrees, and the worst.
+        """Return the number of requests to shared memory, and the sum and maximum of their conflict degrees.
 
         A request serves as many neighbouring lanes as fit 128 bytes, at most 32; its degree is the largest
         number of different 4-byte words that it needs from one of the 32 banks.
@@ -158,7 +158,7 @@ class WarpFootprint:
         return made
 
     def sectors(self, vector: int, dtype: DType) -> tuple[int, int]:
-        """32-byte sectors that the requests to global memory touch, and the fewest that could hold them."""
+        """Return the 32-byte sectors that requests to global memory touch, and the fewest possible."""
         made: tuple[int, int] = self._once(self._sectors, vector, 0, dtype.bytes, SECTOR_BYTES)
         return made
 
@@ -182,14 +182,14 @@ class WarpFootprint:
 
 
 def _first_of_equals(ordered: Array) -> Array:
-    """Which entries of every sorted row are neither negative nor equal to the one before."""
+    """Return which entries of each sorted row are neither negative nor equal to the previous one."""
     new = ordered >= 0
     new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
     return np.asarray(new)
 
 
 class Footprints:
-    """Computes footprints, and keeps those that will be asked for again."""
+    """Computes and caches footprints."""
 
     def __init__(self, lanes: int, threads: int) -> None:
         self._lanes = lanes
@@ -202,13 +202,13 @@ class Footprints:
         self._writing: dict[tuple[int, Distribution], Array | None] = {}
 
     def threads(self, warp: int, spread: Distribution) -> slice:
-        """The threads of a warp that take part in a distribution; may be empty."""
+        """Return the threads of a warp that take part in a distribution; may be empty."""
         first = warp * self._lanes
         last = min(first + self._lanes, self._threads, spread.size_threads)
         return slice(first, max(last, first))
 
     def first_copies(self, warp: int, spread: Distribution) -> Array | None:
-        """Which lanes of a warp write, of shape (lanes, 1): the first of those that hold the same values.
+        """Return which lanes of a warp write, of shape (lanes, 1): the first of those with the same values.
 
         None: all.
         """
@@ -227,7 +227,7 @@ class Footprints:
     def of(
         self, warp: int, value: Value, spread: Distribution, env: Mapping[Sym, int]
     ) -> WarpFootprint | None:
-        """What a warp touches of a tensor; None if none of its threads takes part."""
+        """Return the elements of a tensor that a warp touches; None if none of its threads takes part."""
         if value not in self._unknowns:
             view = value.tensor.view
             free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
@@ -248,7 +248,7 @@ class Footprints:
         return made
 
     def box(self, value: Value, env: Mapping[Sym, int]) -> Array:
-        """The element offset of every coordinate of a tile in shared memory; of the tile's shape."""
+        """Return the element offset of each coordinate of a tile in shared memory, in the tile's shape."""
         view = value.tensor.view
         free = tuple(symbols(view.offset) - set(view.coords))
         key = (value, *(env[sym] for sym in free))
@@ -259,7 +259,7 @@ class Footprints:
 
 
 def whole(value: Value, env: Mapping[Sym, int]) -> tuple[Array, Array]:
-    """All of a view: element offsets, and which elements exist, in the view and in the tensor behind it."""
+    """Return the element offsets of a whole view, and which elements exist in the view and in its tensor."""
     view = value.tensor.view
     shape = [int(evaluate(extent, env)) for extent in view.shape]
     grids = np.indices(shape, sparse=True)
@@ -274,14 +274,14 @@ def whole(value: Value, env: Mapping[Sym, int]) -> tuple[Array, Array]:
 def box_at(
     view: View, at: Sequence[int], shape: Sequence[int], env: Mapping[Sym, int], extents: Sequence[int]
 ) -> tuple[Array, Array]:
-    """A box of a tensor: element offsets, and which elements exist.
+    """Return the element offsets of a box of a tensor, and which elements exist.
 
     Args:
-        view: of the tensor.
+        view: the view of the tensor.
         at: coordinates of the box's first element; may lie outside, also before the tensor.
         shape: extents of the box.
         env: the value of every symbol.
-        extents: up to where elements exist.
+        extents: the extents of the tensor.
     """
     grids = [start + grid for start, grid in zip(at, np.indices(shape, sparse=True), strict=True)]
     exists = np.ones(shape, bool)
@@ -316,7 +316,7 @@ def _filling(values: Array, shape: tuple[int, ...]) -> Array:
 
 
 class Leftovers:
-    """Where the elements of views lie in the tensors that they are views of."""
+    """Finds the elements of a tensor that a view of it cuts off."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._made: dict[Value, tuple[Value, Transform | None]] = {}
@@ -328,7 +328,7 @@ class Leftovers:
         self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
 
     def left_out(self, value: Value, footprint: WarpFootprint, env: Mapping[Sym, int]) -> Array | None:
-        """Which elements of a footprint are invalid although the tensor has them; shape (lanes, values).
+        """Return which elements of a footprint are invalid although the tensor has them: (lanes, values).
 
         None: none are.
         """
@@ -348,7 +348,7 @@ class Leftovers:
         return absent
 
     def _in_root(self, value: Value) -> tuple[Int, ...] | None:
-        """The coordinates in the tensor itself of a view's elements; None if the view says no coordinates."""
+        """Return the coordinates in the tensor of a view's elements; None if they are unknown."""
         chain: list[Transform] = []
         while value in self._made:
             value, transform = self._made[value]
@@ -377,25 +377,25 @@ class Leftovers:
 
 
 class Vectors:
-    """Remembers for each access how many elements it moves at once."""
+    """Caches the vector width of each access, in elements."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, Value | None], int] = {}
 
     def of_copy(self, op: Copy) -> int:
-        """The vector of a copy: the one that it names, or the widest that is legal."""
+        """Return the vector width of a copy: its own, or the widest legal one."""
         key = (id(op), None)
         if key not in self._known:
             self._known[key] = widest_vector(op, op.spread) if op.vector is None else op.vector
         return self._known[key]
 
     def of_operand(self, op: Op, value: Value, spread: Distribution) -> int:
-        """The widest vector by which an operand of a multiply is read from memory.
+        """Return the widest vector that reads an operand of a multiply from memory.
 
         Args:
             op: the multiply.
             value: the operand.
-            spread: who holds what of it.
+            spread: its distribution.
         """
         key = (id(op), value)
         if key not in self._known:
@@ -406,7 +406,7 @@ class Vectors:
 
 
 class Engines:
-    """Remembers for each access whether it may be one of the whole warp.
+    """Caches for each access whether it may be an instruction of the whole warp.
 
     Args:
         lanes: threads per warp.
@@ -417,12 +417,12 @@ class Engines:
         self._known: dict[tuple[int, Value], bool] = {}
 
     def by_warp(self, op: Op, value: Value, spread: Distribution) -> bool:
-        """Whether the lanes of a warp may access a tensor together, each for the others.
+        """Return whether the lanes of a warp may access a tensor together, each for the others.
 
         Args:
             op: the operation.
             value: the tensor, one of its operands.
-            spread: who holds what.
+            spread: its distribution.
         """
         key = (id(op), value)
         if key not in self._known:
@@ -454,7 +454,7 @@ class Beyond:
 
 
 class UnprovenSpans:
-    """The spans of each view of a kernel that only a run can show to be inside."""
+    """The spans of each view of a kernel that tracing could not prove to stay inside of their tensor."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._spans: dict[Value, tuple[tuple[Op, Span], ...]] = {}
@@ -465,7 +465,7 @@ class UnprovenSpans:
                     self._spans[result] = spans
 
     def beyond(self, value: Value, env: Mapping[Sym, int]) -> Beyond | None:
-        """The first span of a view that leaves its tensor, for these values of the symbols."""
+        """Return the first span of a view that leaves its tensor, for these values of the symbols."""
         for op, span in self._spans.get(value, ()):
             low, high, extent = (int(evaluate(part, env)) for part in (span.low, span.high, span.extent))
             if low < 0 or max(low, high) > extent:
@@ -485,7 +485,7 @@ class UnprovenSpans:
 
 
 def own_spans(op: Op) -> tuple[tuple[Op, Span], ...]:
-    """What a view takes itself.  Tiles past the edge of global memory are legal: they read as 0."""
+    """Return the spans of a view itself.  Tiles past the edge of global memory are legal: they read as 0."""
     if not isinstance(op, Reshape):
         return ()
     match op.transform:

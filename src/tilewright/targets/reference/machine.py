@@ -53,19 +53,19 @@ Members: TypeAlias = Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]
 
 
 class Simulator:
-    """Executes a kernel's clusters one after another; without clusters, its blocks.
+    """Executes the clusters of a kernel; without clusters, each block is one.
 
     The blocks of a cluster run together, and their agents share clocks.
 
     Args:
-        kernel: what to execute.
+        kernel: the kernel.
         lanes: threads per warp.
-        rules: what each operation does, called as ``rule(machine, warp, op)``; may give back `Steps`.
+        rules: the meaning of each operation, called as ``rule(machine, warp, op)``; it may return `Steps`.
         buffers: global memory.
         scalars: the caller's numbers.
         check: whether to look for hazards and to count.
-        numbers: what numbers are.
-        late: the late signals of executions before this one, see `Counts`.
+        numbers: the arithmetic of numbers.
+        late: the late signals of earlier executions, see `Counts`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Simulator:
         self.leftovers = Leftovers(kernel)
         self.barriers = 0
         self.turns: OmittedIterations | None = None
-        """What loops leave out; None: nothing."""
+        """Omitted loop iterations; None: none."""
         self.trail = Trail()
         self._rules = rules
         self._known_rules: dict[int, Callable[..., Steps | None]] = {}
@@ -107,19 +107,19 @@ class Simulator:
 
     @property
     def counters(self) -> Counters:
-        """What has been counted so far."""
+        """The counters so far."""
         return Counters(tuple(self._banks.values()), tuple(self._sectors.values()), self.barriers)
 
     # ---------------------------------------------------------------- scheduling
 
     def begin(self, members: Members) -> tuple[ClusterState, dict[Warp, Steps]]:
-        """A cluster whose blocks are given by index and symbols, and what its warps will do."""
+        """Return a new cluster of blocks, given by index and symbols, and the steps of its warps."""
         cluster = self._population.cluster(members, self._buffers, self._scalars)
         self.checker.events.enter(self._population.homes)
         return cluster, {warp: self.steps(warp, self.kernel.body) for warp in cluster.barrier.warps}
 
     def run_cluster(self, members: Members) -> bool:
-        """Execute the blocks of a cluster alone; whether they came to their ends."""
+        """Execute the blocks of a cluster alone; return whether they reached their ends."""
         cluster, tasks = self.begin(members)
         while tasks:
             runnable = [w for w in tasks if w.waiting is None or w.waiting.ready()]
@@ -132,7 +132,7 @@ class Simulator:
         return True
 
     def advance(self, warp: Warp, tasks: dict[Warp, Steps]) -> bool:
-        """Let a warp go on to its next wait, or its end; whether it could."""
+        """Let a warp go on to its next wait or its end; return whether it could."""
         try:
             warp.waiting = next(tasks[warp], None)
         except ZeroDivisionError:
@@ -148,7 +148,7 @@ class Simulator:
         return True
 
     def end(self, cluster: ClusterState) -> None:
-        """Look at what is left of a cluster whose blocks have come to their ends."""
+        """Check a cluster whose blocks have reached their ends."""
         if self.check:
             report_unfinished(self.checker, cluster)
             if self.turns is not None:
@@ -168,7 +168,7 @@ class Simulator:
                 yield from steps
 
     def arrive(self, warp: Warp, op: Op, barrier: Gathering) -> Pause:
-        """Arrive at the barrier of the block or the cluster; the last to arrive joins the clocks of all."""
+        """Arrive at the barrier of the block or the cluster; the last warp joins the clocks of all."""
         opened = barrier.opened
         warp.note("meet", barrier, len(barrier.warps), opened, op)
         barrier.arrived[warp] = op
@@ -194,19 +194,19 @@ class Simulator:
         join([warp.agent for warp in barrier.warps])
 
     def adding(self, op: Mma | MmaAsync) -> MmaAtom:
-        """The atom that a multiply adds by; sums that lack turns mean nothing, and are not cut off."""
+        """Return the atom of a multiply.  Sums that lack iterations mean nothing, so they are not cut off."""
         atom = op.mma.atom
         return atom if self.turns is None else op.kept("plain", lambda op: replace(atom, sums=None))
 
     # ---------------------------------------------------------------- memory
 
     def shape(self, warp: Warp, spread: Distribution) -> tuple[int, int]:
-        """(lanes, values) of the part of a distribution that a warp holds."""
+        """Return (lanes, values) of the part of a distribution that a warp holds."""
         threads = self.footprints.threads(warp.rank, spread)
         return threads.stop - threads.start, spread.size_values
 
     def footprint(self, warp: Warp, op: Op, value: Value, spread: Distribution) -> WarpFootprint | None:
-        """What a warp touches of a tensor; it reads first what lies in memory of the place."""
+        """Return the elements of a tensor that a warp touches, after it has read indices in memory."""
         env = self.gathers.environment(warp, value)
         found = self.footprints.of(warp.rank, value, spread, env)
         if self.check and found is not None and value.tensor.indices:

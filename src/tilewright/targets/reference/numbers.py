@@ -31,7 +31,7 @@ REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-"""How a reduction combines two numbers; a maximum or minimum with NaN is NaN."""
+"""The function that combines two numbers in a reduction; a maximum or minimum with NaN is NaN."""
 
 
 def elementwise(
@@ -84,14 +84,14 @@ def elementwise(
 
 
 def _held_by(value: Any) -> Any:
-    """The NumPy dtype that holds a plain number."""
+    """Return the NumPy dtype that holds a plain number."""
     if not isinstance(value, int) or not -(2**63) <= value < 2**64:
         return np.float64
     return np.int64 if value < 2**63 else np.uint64
 
 
 def _plain(value: Any, wide: np.dtype[Any]) -> Array:
-    """A plain number in the dtype in which others compute, rounded once."""
+    """Return a plain number in the computing dtype of the others, rounded once."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return np.asarray(np.int64(value)).astype(wide)
     return np.asarray(value, wide)
@@ -151,7 +151,7 @@ def multiply_add(atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = F
 
 
 MOST_PRODUCTS = 1 << 18
-"""Of one call of the BLAS library: for more OpenBLAS wakes other threads, which cost more than they save."""
+"""Products per call of the BLAS library.  For more, OpenBLAS starts threads that cost more than they save."""
 
 
 def _product(a: Array, b: Array) -> Array:
@@ -165,7 +165,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def poison(dtype: DType, shape: int | tuple[int, ...]) -> Array:
-    """An array of what uninitialised memory holds: NaN, or a conspicuous integer.
+    """Return an array of poison, the contents of uninitialised memory: NaN, or a conspicuous integer.
 
     Example:
         >>> from tilewright.dtypes import f32, i8
@@ -180,35 +180,35 @@ def poison(dtype: DType, shape: int | tuple[int, ...]) -> Array:
 
 
 class Numbers:
-    """What numbers are and do on a machine; functions as `numerics` and `conversions` have them."""
+    """The arithmetic of a machine, by default as the dtypes define it."""
 
     in_bytes = True
-    """Whether numbers are bytes, so that tensors that lie in the same ones hold each other's."""
+    """Whether numbers are stored as the bytes of their dtype, so that tensors can share bytes."""
 
     def storage(self, dtype: DType) -> np.dtype[Any]:
-        """What NumPy's arrays of them are of."""
+        """Return the NumPy dtype that stores a dtype."""
         return dtype.numpy
 
     def poison(self, dtype: DType, shape: int | tuple[int, ...]) -> Array:
-        """What uninitialised memory holds."""
+        """Return the contents of uninitialised memory."""
         return poison(dtype, shape)
 
     def number(self, value: float | int, dtype: DType) -> Array:
-        """A plain number as one of a dtype."""
+        """Return a plain number in a dtype."""
         return number(value, dtype)
 
     def scalar(self, value: Array, dtype: DType) -> Array:
-        """A number that a launch is given, which is one of its dtype."""
+        """Return a number that the caller passed in its dtype."""
         return value
 
     def convert(self, values: Array, source: DType, target: DType) -> Array:
-        """Numbers of a dtype as those of another one."""
+        """Convert numbers from one dtype to another."""
         return convert(values, source, target)
 
     def elementwise(
         self, function: str, operands: Sequence[Any], dtypes: Sequence[DType | None], result: DType
     ) -> Array:
-        """A function of each element."""
+        """Return a function of each element."""
         return elementwise(function, operands, dtypes, result)
 
     def multiply_add(self, atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
@@ -220,17 +220,17 @@ class Numbers:
         reduce_into(elements, at, values, kind)
 
     def widen(self, values: Array, dtype: DType) -> Array:
-        """Numbers as those of the dtype in which they are reduced."""
+        """Convert numbers to the dtype in which they are reduced."""
         return widen(values, dtype)
 
     def narrowed(self, values: Array, dtype: DType) -> Array:
-        """What `widen` has widened."""
+        """Convert widened numbers back to their dtype."""
         return narrowed(values, dtype)
 
     def combine(self, function: str, dtype: DType) -> Callable[[Array, Array], Array]:
-        """How a reduction combines two numbers."""
+        """Return the function that combines two numbers in a reduction."""
         return REDUCTIONS[function]
 
 
 NUMBERS = Numbers()
-"""Those of dtypes."""
+"""The arithmetic of the dtypes."""

@@ -43,21 +43,21 @@ _ORDERS = {
     NO_WARP_BARRIER: (*_WHOLE, WarpBarrier),
     NO_MATRIX_BARRIER: (*_WHOLE, WarpBarrier),
 }
-"""What would have ordered the accesses, by what is said to be missing."""
+"""The operations that would have ordered the accesses, by the reported reason."""
 
 
 class Remedies:
-    """The places of a kernel's operations, and what they say about a barrier that is missing."""
+    """Finds the place of a missing barrier from the places of a kernel's operations."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._paths: dict[int, tuple[PathStep, ...]] = {}
 
     def remedy(self, missing: str, earlier: Op, later: Op) -> str:
-        """Where a barrier belongs, as the end of a sentence; empty if there is no one place for it.
+        """Return the place of a missing barrier as the end of a sentence; empty if there is no single place.
 
         Args:
-            missing: what is said to be missing, one of the constants above; nothing is said of others.
+            missing: the reported reason; only the constants above have a remedy.
             earlier: the access that ran first.
             later: the access that ran after it.
         """
@@ -86,7 +86,7 @@ class Remedies:
         return f"; a {name} belongs {where}"
 
     def _after_wait(self, later: Op) -> str:
-        """Between the async_wait before an access, in its block or one around it, and the access."""
+        """Place a barrier between an access and the last async_wait before it."""
         path = self._paths[id(later)]
         for step in reversed(path):
             waits = [op for op in step.block.ops[: step.at] if isinstance(op, AsyncWait)]
@@ -103,17 +103,17 @@ class Remedies:
 
 
 def _whole(around: Sequence[Op | None]) -> str:
-    """The barrier of all warps that run an operation, which lies in these others."""
+    """Name the barrier of all warps that run an operation inside of others."""
     return "tw.role_barrier(...)" if any(isinstance(owner, Role) for owner in around) else "tw.barrier()"
 
 
 def _place(
     here: PathStep, there: PathStep, loop: For | None, orders: tuple[type[Op], ...], accesses: tuple[Op, Op]
 ) -> str:
-    """Between two accesses, or between the turns of the loop around both, where no barrier stands yet.
+    """Place a barrier between two accesses, or between the iterations of the loop around both.
 
-    The accesses may have run in the order of the text, or one in an earlier turn than the other: which of the
-    two gaps lacks a barrier tells.
+    The accesses may have run in the order of the text, or in different iterations.  The gap without a barrier
+    decides.
     """
     earlier, later = accesses
     if here.block is not there.block or here.at == there.at:
@@ -131,12 +131,12 @@ def _place(
 
 
 def _has(ops: tuple[Op, ...], orders: tuple[type[Op], ...]) -> bool:
-    """Whether a barrier stands among operations, where every thread passes."""
+    """Return whether every thread passes a barrier among operations."""
     return any(isinstance(op, orders) for op in ops)
 
 
 def _between(top: Op, bottom: Op, before: Op) -> str:
-    """Between two lines; if the second lies in a loop or branch of its own, before that."""
+    """Name the place between two lines; if the second is in a loop or branch of its own, before that."""
     lines = _lines(top, bottom) if before is bottom else _lines(top, bottom, before)
     if lines is None:
         return "between the two"
@@ -158,7 +158,7 @@ def _number(line: str) -> int:
 
 
 def _lines(*ops: Op) -> list[str] | None:
-    """The operations' lines, in the innermost function that they have in common; None of no author's."""
+    """Return the operations' lines in their innermost common function; None for operations without a line."""
     stacks = [op.location.frames[::-1] for op in ops if op.location is not None and not op.location.origin]
     if len(stacks) < len(ops):
         return None
@@ -183,21 +183,21 @@ def explain(
     lanes: tuple[Array, Array],
     memory: str,
 ) -> tuple[Kind, str]:
-    """The kind of a conflict and what would have ordered the two accesses.
+    """Return the kind of a conflict and the order that is missing between the two accesses.
 
     Args:
         events: the log.
-        kind: which access writes.
-        agent: who accesses.
-        former: who accessed before.
-        event: that access.
-        lanes: of one element: the lane that accesses, and the lane that did before; each of shape (1,).
-        memory: where the element lies.
+        kind: the kind by the two actions.
+        agent: the agent of the access.
+        former: the agent of the earlier access.
+        event: the earlier access.
+        lanes: the lane of the access to one element, and the earlier lane; each of shape (1,).
+        memory: the memory of the element.
     """
     fenced = agent.issuer is None or _unordered(events, agent, lanes, event)
     if events.is_foreign(np.array([event]), agent).any() and fenced:
         if events.are_together and former.in_background and former.proxy is Proxy.ASYNC and not former.shown:
-            # No signal could tell of it, whoever waits for it.
+            # No signal could tell of it, even if a thread waited for it.
             return _after_bulk(events, kind, agent, former, event)
         return kind, NO_SIGNAL if events.are_together else NO_ORDER
     if former.in_background and former.proxy is Proxy.GENERIC:
@@ -227,12 +227,12 @@ def explain(
 
 
 def _warp(agent: Actor, other: Actor) -> str:
-    """A warp, with its block if another agent's is another one."""
+    """Name a warp, with its block if the other agent is in another one."""
     return f"warp {agent.warp}" + (f" of block {agent.block}" if agent.block != other.block else "")
 
 
 def _unordered(events: Events, agent: Actor, lanes: tuple[Array, Array], event: int) -> bool:
-    """Whether the issuer of an operation does not know of an event either."""
+    """Return whether the issuer of an operation does not know of an event either."""
     here, there = lanes
     return bool(events.unordered(agent, here, np.array([event]), there, agent.issuer).any())
 

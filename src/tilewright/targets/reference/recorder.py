@@ -1,4 +1,4 @@
-"""Recording what warps execute: rules that note each execution before and after they do as always."""
+"""Recording of executed operations: rules that also note the begin and end of each execution."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ RECORDED = (
         async_ops.MmaWait,
     ),
 )
-"""What takes time or orders what does; integers, views and loops do neither."""
+"""Operations that take time or order others; integers, views and loops do neither."""
 
 ONE_THREAD = (async_ops.BulkCommit, async_ops.BulkWait)
-"""What the first warp of a role does for all, beside bulk copies."""
+"""Operations that the first warp of a role executes for all, in addition to bulk copies."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Touch:
     block: int = 0
 
     def overlaps(self, other: Touch) -> bool:
-        """Whether two parts have elements in common."""
+        """Return whether two parts have elements in common."""
         same = (self.block, self.buffer) == (other.block, other.buffer)
         return same and self.first <= other.last and other.first <= self.last
 
@@ -71,7 +71,7 @@ class RecordedExecution:
             first is -1.
         reached: the ranks of the blocks at whose barriers it arrives or for which it loads, and the phase
             that each of these is in.
-        touches: what it touches of shared memory.
+        touches: the shared memory that it touches.
     """
 
     op: Op
@@ -89,10 +89,10 @@ class RecordedExecution:
 
 
 class ExecutionRecorder(RuleTable):
-    """The rules of another table, which also note each execution.
+    """The rules of another table, extended to note each execution.
 
     Args:
-        rules: what each operation does; give the recorder to `run` in their place.
+        rules: the other table; pass the recorder to `run` instead.
 
     Example:
         >>> import numpy as np
@@ -116,7 +116,7 @@ class ExecutionRecorder(RuleTable):
         self._moments = 0
 
     def lookup(self, op: Op) -> Callable[..., Any]:
-        """The rule of an operation, which notes what it does if it takes time or orders others."""
+        """Return the rule of an operation; it notes operations that take time or order others."""
         rule = super().lookup(op)
         if type(op) not in RECORDED:
             return rule
@@ -153,7 +153,7 @@ class ExecutionRecorder(RuleTable):
                 stages = warp.block.cluster.blocks[rank].mbarriers[op.barrier]
                 if 0 <= execution.stage < len(stages):
                     barrier = stages[execution.stage]
-                    # A phase that has all it waits for is over as soon as anybody comes for the next.
+                    # A complete phase is over as soon as an agent arrives for the next one.
                     is_over = isinstance(op, async_ops.Arrive) and barrier.is_complete
                     reached[rank] = barrier.phase + is_over
             if reached:
@@ -178,7 +178,7 @@ def _is_left_to_the_first(op: Op) -> bool:
 
 
 def _ranks(machine: Simulator, warp: Warp, op: Op) -> list[int]:
-    """The blocks at whose barriers a warp arrives, or whose shared memory it loads to."""
+    """Return the blocks at whose barriers a warp arrives, or into whose shared memory it loads."""
     blocks = range(len(warp.block.cluster.blocks))
     match op:
         case async_ops.Arrive() if op.block is not None:

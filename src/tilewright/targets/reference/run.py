@@ -67,23 +67,22 @@ def run(
     """Execute a kernel in place on NumPy arrays, and look for hazards.
 
     Args:
-        kernel: what to execute.
+        kernel: the kernel.
         arrays: one array per tensor parameter, by name; any strides, also 0 and negative ones.
         sizes: integer parameters by name; extents and strides that are missing come from the arrays.
         scalars: one number per scalar parameter, by name.
         lanes: threads per warp; default: the kernel's.
         check: whether to look for hazards and to count; without, execution alone is about three times faster.
         blocks: indices of the blocks to execute, x first, each with all of its cluster; default: all.
-        rules: what each operation does.
-        outputs: arrays whose contents mean nothing on entry: they begin as poison, and elements that are read
-            before they are written are found.
-        whole: arrays of which every element must be written, once all blocks have run; others are found.
-        work: after so many accesses to elements only blocks run that stand for others; default: all run.
-        resident: how many blocks are certain to run at once, where blocks wait for others of higher numbers.
-        numbers: what numbers are, and so the elements of the arrays.
+        rules: the meaning of each operation.
+        outputs: arrays without contents on entry: they begin as poison, and reads before a write are found.
+        whole: arrays whose elements must all be written once all blocks have run; missing ones are reported.
+        work: number of element accesses after which only blocks run that stand for others; default: all run.
+        resident: number of blocks that certainly run at once, for blocks that wait for higher-numbered ones.
+        numbers: the arithmetic of numbers, and so of the elements of the arrays.
 
     Returns:
-        What was found and counted.  A block or cluster that cannot go on ends the run.
+        The findings and counters.  A block or cluster that cannot go on ends the run.
 
     Raises:
         LaunchError: an argument is missing or does not fit the kernel, a guard fails, or the clusters do not
@@ -161,7 +160,7 @@ def run(
 
 
 def _run_apart(machine: Simulator, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:
-    """Execute clusters one after another, as selected: how many blocks ended, and whether all did."""
+    """Execute selected clusters one after another; return how many blocks ended, and whether all did."""
     done = 0
     for members in clusters:
         if selection.leaves_out([index for index, _ in members], machine.checker.accessed):
@@ -176,7 +175,7 @@ def _run_apart(machine: Simulator, clusters: Iterable[Members], selection: Selec
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
-    """The value of every integer parameter: as given, or read off the arrays.
+    """Return the value of every integer parameter, as given or from the arrays.
 
     Raises:
         LaunchError: an integer argument or an array is missing, or a stride is no whole number of elements.
@@ -218,7 +217,7 @@ def _extents(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[Sym, int]:
 def _measured(
     kernel: Kernel, arrays: Mapping[str, Array], name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents and strides of an array, in elements."""
+    """Return extents and strides of an array, in elements."""
     owner = next(value for value in kernel.tensors if value.name == name)
     return in_elements(owner.dtype, _array(arrays, name))
 
@@ -256,14 +255,14 @@ def _bind_scalars(kernel: Kernel, scalars: Mapping[str, Any], numbers: Numbers) 
 
 
 def _grid(extents: Sequence[int]) -> Iterable[tuple[int, ...]]:
-    """Every block index, x fastest."""
+    """Yield every block index, x fastest."""
     return (tuple(reversed(index)) for index in itertools.product(*(range(n) for n in reversed(extents))))
 
 
 def _clusters(
     kernel: Kernel, extents: Sequence[int], blocks: Iterable[tuple[int, ...]]
 ) -> Iterable[list[tuple[int, ...]]]:
-    """The clusters that blocks belong to, each as its blocks' indices by rank."""
+    """Yield the clusters of some blocks, each as its blocks' indices by rank."""
     shape = [1] * len(extents)
     for member in kernel.cluster:
         shape[member.axis] = member.extent
@@ -281,13 +280,13 @@ def _clusters(
 
 
 def _block_env(kernel: Kernel, index: Sequence[int]) -> dict[Sym, int]:
-    """What a block knows of itself."""
+    """Return the values of the grid's symbols in a block."""
     found = {axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}
     return found | {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
 
 
 def _forget(kernel: Kernel, buffers: Mapping[Value, Storage], outputs: Collection[str]) -> None:
-    """Let outputs hold nothing."""
+    """Fill outputs with poison."""
     for value in (value for value in kernel.tensors if value.name in outputs):
         buffer = buffers[value]
         sharing = [other for other in kernel.tensors if other is not value and share(buffers[other], buffer)]
@@ -306,7 +305,7 @@ def _uncovered(
     whole: Collection[str],
     selection: Selection,
 ) -> dict[str, int]:
-    """How many elements of each written array nothing has written; of ``whole`` arrays, that is found."""
+    """Count the elements of each written array that nothing has written; report those of ``whole`` arrays."""
     counts = {}
     for op in kernel.walk():
         for value in (value.buffer for value in op.written):
@@ -323,7 +322,7 @@ def _uncovered(
 
 
 def _verify(kernel: Kernel, lanes: int) -> None:
-    """What executing the kernel itself relies on; what tracing refused is not in the kernel at all."""
+    """Refuse a kernel that broke rules while it was traced, or that the reference cannot execute."""
     violations = [*kernel.violations, *clusters.violations(kernel)]
     violations += _block_violations(kernel.body, kernel.threads, lanes)
     if violations:
@@ -333,7 +332,7 @@ def _verify(kernel: Kernel, lanes: int) -> None:
 def _block_violations(
     block: Block, threads: int, lanes: int, first: int = 0, place: str = "block"
 ) -> Iterable[Violation]:
-    """What is wrong with operations that ``threads`` threads execute, from warp ``first`` of the block on."""
+    """Yield the violations of operations that ``threads`` threads execute, from warp ``first`` on."""
     for op in block.ops:
         yield from _violations(op, threads, lanes, first, place)
         if isinstance(op, Role):

@@ -1,4 +1,4 @@
-"""Other schedules of what has been executed: its arrivals, waits and meetings again, in other orders.
+"""Replay of an execution's synchronisation in other schedules: its arrivals, waits and meetings.
 
 A warp's steps do not depend on data, nor on the schedule.  So the synchronisation of a cluster that ran
 without a finding is run again without its data: warps in order, in the opposite order, in random orders from
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from tilewright.ir.op import Op
 
 SEEDS = (0, 1)
-"""Of the random orders."""
+"""Seeds of the random orders."""
 
 MOST_STATES = 1000
-"""How many ways there may be to be under way, for every order to be tried."""
+"""Largest number of states of a cluster for which every order is tried."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class SyncStep:
     Args:
         kind: ``"arrive"``, ``"load"``, ``"wait"``, ``"meet"``, ``"issue"`` or ``"issued"``.
         place: the barrier, or the unit whose MMAs are issued.
-        amount: the bytes that are announced or come, the parity, how many warps meet, or how many MMAs must
-            be issued.
-        phase: how many phases were over when it was executed, or for ``"issued"`` by how many warps.
+        amount: the announced or arriving bytes, the parity, the number of warps that meet, or of MMAs that
+            must be issued.
+        phase: the number of completed phases at its execution; for ``"issued"`` the number of warps.
         op: the operation.
     """
 
@@ -49,26 +49,26 @@ class SyncStep:
 
 @dataclass
 class Skeleton:
-    """The steps of every warp of a cluster, and the arrivals that a phase of each barrier takes."""
+    """The steps of each warp of a cluster, and the number of arrivals per phase of each barrier."""
 
     warps: dict[Hashable, list[SyncStep]] = field(default_factory=dict)
     arrivals: dict[Hashable, int] = field(default_factory=dict)
 
     def note(self, warp: Hashable, step: SyncStep) -> None:
-        """Add a step that a warp takes."""
+        """Add a step of a warp."""
         self.warps.setdefault(warp, []).append(step)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong in a schedule.
+    """A fault in a schedule.
 
     Args:
-        warp: whose step it is.
+        warp: the warp of the step.
         step: the step.
-        what: what is wrong with it.
-        order: who took the steps until then; None: copies landed.
-        schedule: the schedule's name; empty if it is one of all.
+        what: the fault, in words.
+        order: the warp of each step so far; None: copies landed.
+        schedule: the name of the schedule; empty if every order was tried.
     """
 
     warp: Hashable
@@ -79,10 +79,10 @@ class Fault:
 
 
 def try_schedules(skeleton: Skeleton) -> Fault | None:
-    """The first fault of a schedule that is tried; None if none has one."""
+    """Return the first fault in the schedules that are tried, or None."""
     steps = [step for warp in skeleton.warps.values() for step in warp]
     if not any(step.kind in ("arrive", "wait", "load") for step in steps):
-        return None  # who only meets, meets in whatever order
+        return None  # warps that only meet do so in every order
     orders: dict[str, Callable[[list[int]], int]] = {
         "warps in order, copies as late as they can": lambda ready: min(ready, key=lambda i: (i < 0, i)),
         "warps in the opposite order, copies as soon as they can": lambda ready: min(ready, key=_backwards),
@@ -103,7 +103,7 @@ def _backwards(choice: int) -> tuple[bool, int]:
 
 
 def _every_order(skeleton: Skeleton) -> Fault | None:
-    """The first fault in any order, if there are few enough to try."""
+    """Return the first fault in any order, if there are few enough orders to try all."""
     if math.prod(len(steps) + 1 for steps in skeleton.warps.values()) > MOST_STATES:
         return None
     begun = Play(skeleton)
@@ -136,7 +136,7 @@ class Counted:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the present phase has all that it waits for, be it on its way."""
+        """Whether all arrivals and bytes of the present phase have come or are pending."""
         return self.arrived >= self.arrivals and self.came >= self.expected
 
     def complete(self) -> None:
@@ -146,7 +146,7 @@ class Counted:
 
 
 class Play:
-    """One schedule, as far as it has come.
+    """A schedule in progress.
 
     A choice is the number of a warp that takes its next step, or -1 minus that of a barrier whose copies
     land.
@@ -164,7 +164,7 @@ class Play:
         self._path: list[int] = []
 
     def copy(self) -> Play:
-        """The same schedule so far."""
+        """Return a copy of the schedule so far."""
         other = copy.copy(self)
         other._at, other._path, other._issued = self._at.copy(), self._path.copy(), self._issued.copy()
         other._met = {place: met.copy() for place, met in self._met.items()}
@@ -173,18 +173,18 @@ class Play:
 
     @property
     def state(self) -> Hashable:
-        """All that tells it from other schedules from here on."""
+        """The state that decides how the schedule can go on."""
         counted = tuple((c.phase, c.arrived, c.expected, c.came) for c in self._barriers.values())
         return tuple(self._at), counted, tuple(sorted(i for met in self._met.values() for i in met))
 
     def ready(self) -> list[int]:
-        """The choices that there are."""
+        """Return the possible choices."""
         found = [i for i in range(len(self._at)) if (step := self._step(i)) and self._may(i, step)]
         landing = (c.expected > 0 and c.is_complete for c in self._barriers.values())
         return found + [-1 - number for number, lands in enumerate(landing) if lands]
 
     def take(self, choice: int) -> None:
-        """Go on with one of the choices."""
+        """Execute one of the choices."""
         self._path.append(choice)
         if choice < 0:
             self._barriers[self._places[-1 - choice]].complete()
@@ -201,7 +201,7 @@ class Play:
             self._count(choice, step, self._barriers[step.place])
 
     def take_up_to(self, most: int, choice: int) -> None:
-        """Go on with one of the choices; a warp takes several steps, as long as it need not wait."""
+        """Execute one of the choices; a warp takes up to ``most`` steps, until it must wait."""
         self.take(choice)
         while choice >= 0 and most > 1 and self.fault is None:
             step = self._step(choice)
@@ -211,7 +211,7 @@ class Play:
             most -= 1
 
     def ended(self, name: str) -> Fault | None:
-        """What is wrong with the schedule of this name, which can go on no more."""
+        """Return the fault of a schedule that has ended, with its name, or None."""
         if self.fault is None:
             stuck = [i for i in range(len(self._at)) if self._step(i) is not None]
             if stuck:

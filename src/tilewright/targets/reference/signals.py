@@ -1,6 +1,6 @@
-"""The rules of counters, and running blocks beside each other where they wait for each other.
+"""Rules of counters, and concurrent execution of blocks that wait for each other.
 
-Importing them adds them to `REFERENCE`.
+Importing this module adds the rules to `REFERENCE`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tilewright.targets.reference.standstill import explain_standstill
 from tilewright.targets.reference.state import ClusterState, Pause, Steps, Warp
 
 COUNTED = "counted"
-"""The kind of accesses to counters: indivisible, and ordered by what is seen of them."""
+"""The kind of reduction that stands for atomic accesses to counters."""
 
 RESIDENT = 132
-"""Blocks that are certain to run at once: an H200 has so many multiprocessors, each of which takes one."""
+"""Blocks that certainly run at once: one for each of the 132 multiprocessors of an H200."""
 
 
 def has_signals(kernel: Kernel) -> bool:
-    """Whether blocks of a kernel may wait for each other."""
+    """Return whether blocks of a kernel may wait for each other."""
     return any(isinstance(op, SIGNAL_OPS) for op in kernel.walk())
 
 
@@ -47,7 +47,7 @@ def _signal(machine: Simulator, warp: Warp, op: Signal) -> None:
 
 @REFERENCE.rule(Ticket)
 def _ticket(machine: Simulator, warp: Warp, op: Ticket) -> None:
-    """The first thread writes what it got; who gets the last ticket learns of all others."""
+    """The first thread writes its ticket; the block with the last ticket learns what all others told."""
     if warp.rank:
         return
     old = _count_up(machine, warp, op, op.counter, 1, op.of)
@@ -60,7 +60,7 @@ def _ticket(machine: Simulator, warp: Warp, op: Ticket) -> None:
 
 
 def _count_up(machine: Simulator, warp: Warp, op: Op, counter: Value, value: int, of: Int | None) -> int:
-    """Count a counter up by the first thread of a warp; what it was before."""
+    """Increase a counter by the first thread of a warp; return its value before."""
     count = _counter(machine, warp, op, counter, "signal")
     if count is None:
         return 0
@@ -83,7 +83,7 @@ def _count_up(machine: Simulator, warp: Warp, op: Op, counter: Value, value: int
 
 
 def _make_zero(machine: Simulator, agent: Actor, op: Op, count: Count, before: Sequence[Mark]) -> None:
-    """Set a counter to 0, which comes after what is given."""
+    """Reset a counter, and report earlier operations that the reset does not come after."""
     if machine.check and (mark := count.unordered(agent, before)) is not None:
         what = "wait" if isinstance(mark, PassedAwait) else "signal"
         reason = (
@@ -96,7 +96,7 @@ def _make_zero(machine: Simulator, agent: Actor, op: Op, count: Count, before: S
 
 
 def _in_this_round(machine: Simulator, agent: Actor, op: Op, count: Count, what: str) -> None:
-    """A signal or wait after the counter became 0 must be ordered after that."""
+    """Report a signal or wait that nothing orders after the last reset of its counter."""
     if machine.check and count.zeroed is not None and not count.zeroed.is_before(agent.seen):
         reason = (
             f"the counter became 0 before this {what}, and nothing orders the two: it may come first, and "
@@ -135,7 +135,7 @@ def _reset(machine: Simulator, warp: Warp, op: Reset) -> None:
 
 
 def _counter(machine: Simulator, warp: Warp, op: Op, counter: Value, action: str) -> Count | None:
-    """The counter that the first thread of a warp accesses; None if it does not exist."""
+    """Return the counter that the first thread of a warp accesses; None if it does not exist."""
     buffer, agent = warp.block.buffers[counter.buffer], warp.agent
     at, site = np.array([warp.int(counter.tensor.view.offset)]), machine.checker.site(op, counter, action)
     batch = Batch(agent, site, buffer, at, np.zeros(1, np.int16))
@@ -149,19 +149,19 @@ def _counter(machine: Simulator, warp: Warp, op: Op, counter: Value, action: str
     return machine.counts.of(buffer, int(at[0]))
 
 
-# ---------------------------------------------------------------- blocks beside each other
+# ---------------------------------------------------------------- concurrent blocks
 
 
 def run_together(machine: Simulator, clusters: Iterable[Members], resident: int) -> tuple[int, bool]:
-    """Execute clusters beside each other: each begins when those before it have ended, or can go on no more.
+    """Execute clusters concurrently: each begins when the earlier ones have ended or cannot go on.
 
     Args:
-        machine: executes them.
+        machine: the machine.
         clusters: the members of each, in the order in which they begin.
-        resident: how many blocks may be resident at once.
+        resident: number of blocks that certainly are resident at once.
 
     Returns:
-        How many blocks ended, and whether all did.
+        The number of blocks that ended, and whether all did.
     """
     machine.checker.events.are_together = True
     coming, done = iter(clusters), 0
@@ -203,7 +203,7 @@ def _may_go_on(warp: Warp, *, last: bool) -> bool:
 def _note_residents(
     machine: Simulator, open_: dict[ClusterState, set[Warp]], members: Members, resident: int
 ) -> None:
-    """Note that blocks begin while others wait for them: all of these must be resident at once."""
+    """Report that more blocks must be resident at once than certainly are, because earlier ones wait."""
     waiting = sum(len(cluster.blocks) for cluster in open_)
     needed = waiting + len(members)
     if not waiting or needed <= resident or not machine.check:
@@ -219,7 +219,7 @@ def _note_residents(
 
 
 def orderless(op: Op) -> str:
-    """A note about a wait that orders nothing."""
+    """Return a note about a wait that orders nothing."""
     return (
         f"note: {describe(op)} returns whichever signals come first, so nothing that another block did is "
         f"certain to come before it, at {place(op)}"
@@ -227,7 +227,7 @@ def orderless(op: Op) -> str:
 
 
 def report_counters(machine: Simulator) -> None:
-    """Report counters that the next launch would not find at 0."""
+    """Report counters that are not 0 for the next launch."""
     kept = {space.value for space in machine.kernel.workspaces if space.resets}
     for count in machine.counts.known.values():
         if machine.check and count.buffer.owner in kept and count.value and count.signals:

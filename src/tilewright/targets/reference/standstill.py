@@ -1,4 +1,4 @@
-"""Blocks that cannot go on, and blocks that end too early: why, in words."""
+"""Reports about blocks that cannot go on, and blocks that end too early."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def explain_standstill(checker: Checker, cluster: ClusterState, stuck: Sequence[
 
 
 def _explain_barrier(checker: Checker, barrier: Gathering, stuck: Sequence[Warp]) -> None:
-    """Some warps have arrived at the barrier of their block or cluster, others never will."""
+    """Report a barrier at which some warps of a block or cluster have arrived and others never will."""
     warp, op = next(iter(barrier.arrived.items()))
     absent = [other for other in barrier.warps if other not in barrier.arrived]
     waiting = [other for other in absent if other.waiting is not None]
@@ -50,7 +50,7 @@ def _explain_barrier(checker: Checker, barrier: Gathering, stuck: Sequence[Warp]
 
 
 def _listed(warps: Sequence[Warp]) -> str:
-    """The warps of each block, in words."""
+    """Name the warps of each block."""
     parts = []
     for block in dict.fromkeys(warp.block for warp in warps):
         numbers = ", ".join(str(warp.index) for warp in warps if warp.block is block)
@@ -59,7 +59,7 @@ def _listed(warps: Sequence[Warp]) -> str:
 
 
 def _states(stuck: Sequence[Warp]) -> str:
-    """One line for everything that several warps of a block wait for."""
+    """Describe the waits of warps, one line for all warps of a block with the same wait."""
     waiting: dict[tuple[BlockState, str], list[int]] = {}
     for warp in stuck:
         if warp.waiting is not None and warp.waiting.state is not None:
@@ -71,7 +71,7 @@ def _states(stuck: Sequence[Warp]) -> str:
 
 
 def numbered(warps: Iterable[int], place: str = "") -> str:
-    """Who waits, in words.
+    """Name the warps that wait.
 
     Example:
         >>> numbered([4, 5, 6, 7]), numbered([1, 3], " of block (1,)"), numbered([2])
@@ -86,7 +86,7 @@ def numbered(warps: Iterable[int], place: str = "") -> str:
 
 
 def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
-    """Report what still runs in the background when the blocks have come to their ends."""
+    """Report asynchronous operations that are pending when the blocks have reached their ends."""
     for warp, (_, op) in cluster.barrier.halves.items():
         reason = "the block ends before it has waited: a cluster_wait comes after every cluster_arrive"
         checker.waiting(Kind.UNFINISHED, warp.agent, op, None, reason, "arrival")
@@ -97,7 +97,7 @@ def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
 
 
 def report_schedules(checker: Checker, cluster: ClusterState) -> None:
-    """Report what other schedules of the cluster's steps show, if the one that was executed shows nothing."""
+    """Replay the cluster's steps in other schedules and report a fault, if nothing has been found."""
     if cluster.skeleton is None or checker.findings.all():
         return
     fault = try_schedules(cluster.skeleton)
@@ -131,7 +131,7 @@ def _report_background(checker: Checker, block: BlockState) -> None:
 
 
 def _report_loads(checker: Checker, block: BlockState) -> None:
-    """Copies that no wait of the block covers."""
+    """Report copies that no wait of the block covers."""
     several = len(block.cluster.blocks) > 1
     who = f"block {block.index}" if several else "the block"
     for stages in block.mbarriers.values():
@@ -146,7 +146,7 @@ def _report_loads(checker: Checker, block: BlockState) -> None:
 
 
 def _report_visits(checker: Checker, block: BlockState) -> None:
-    """What other blocks do to a block, of which no warp of it knows when it ends."""
+    """Report accesses by other blocks that no warp of a block knows of when it ends."""
     for (agent, _), visit in block.visits.items():
         if not any(warp.agent.comes_after(agent.slot, visit.time) for warp in block.warps):
             what, waits = f"{visit.action} of its {visit.name}", ""

@@ -28,7 +28,7 @@ SHOWN = "no arrive after the mma_wait and wait at that mbarrier, and no role_bar
 
 
 def issue_mma(machine: Simulator, warp: Warp, op: MmaAsync) -> None:
-    """Begin ``c += a @ b.T`` as one of the warps of a warpgroup; the last to come lets it begin."""
+    """Issue ``c += a @ b.T`` by one warp of a warpgroup; the MMA begins with the last warp."""
     unit = _unit(machine, warp, op.mma)
     number = unit.issued.get(warp, 0)
     unit.issued[warp] = number + 1
@@ -55,7 +55,7 @@ def _unit(machine: Simulator, warp: Warp, mma: TiledMma) -> MmaUnit:
 
 
 def _issue(machine: Simulator, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
-    """A new MMA: where its operands lie, by the warpgroup's place among those of the tiled MMA."""
+    """Return a new MMA; the warpgroup's place in the tiled MMA gives its operands."""
     mma = op.mma
     group = warp.rank // unit.size
     along_m, along_n = group % mma.warps[0], group // mma.warps[0]
@@ -121,7 +121,7 @@ def _read_shared(machine: Simulator, warp: Warp, op: MmaAsync, issue: Issue) -> 
 
 
 def covered(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int]]:
-    """The units whose MMAs a wait of a warp covers, and how many it has issued up to the last of them."""
+    """Yield the units whose MMAs a wait covers, and the number of MMAs up to the last of them."""
     done = warp.mma_group - 1 - pending
     for unit in warp.block.units.values():
         mine = [
@@ -132,7 +132,7 @@ def covered(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int]]:
 
 
 def is_issued(warp: Warp, pending: int) -> bool:
-    """Whether all that a wait of a warp covers has been issued by all warps of its warpgroup."""
+    """Return whether all warps of the warpgroup have issued the MMAs that a wait covers."""
     done = warp.mma_group - 1 - pending
     return all(
         len(issue.parts) == unit.size
@@ -143,7 +143,7 @@ def is_issued(warp: Warp, pending: int) -> bool:
 
 
 def wait_mma(machine: Simulator, warp: Warp, pending: int) -> None:
-    """Carry out the MMAs of a warp until at most ``pending`` groups are left, and show it their sums."""
+    """Execute MMAs of a warp until at most ``pending`` groups are left, and show the warp their sums."""
     done = warp.mma_group - 1 - pending
     for unit in warp.block.units.values():
         if warp not in unit.issued:
@@ -194,7 +194,7 @@ def _carry_out(machine: Simulator, issue: Issue) -> None:
 def _beyond(
     machine: Simulator, issue: Issue, dense: tuple[Array, Array], marks: tuple[Array, Array]
 ) -> tuple[Array, Array] | None:
-    """The rows and columns of the sums that lie beyond an edge; what goes into others from there is found."""
+    """Return the rows and columns of sums beyond an edge; report elements beyond it in other sums."""
     if not machine.check or not (marks[0].any() or marks[1].any()):
         return None
     rows, columns, wrong = edges.of_multiply(*dense, marks)
@@ -204,7 +204,7 @@ def _beyond(
 
 
 def _sampled(buffer: Storage, box: Array) -> tuple[Array, Array]:
-    """What lies in a box now, poison outside of the allocation; and what of it lies beyond an edge."""
+    """Return the present elements of a box, with poison outside of the allocation, and their edge marks."""
     outside = buffer.outside(box.ravel()).reshape(box.shape)
     at = np.where(outside, 0, box)
     values: Array = buffer.elements[at]
@@ -214,7 +214,7 @@ def _sampled(buffer: Storage, box: Array) -> tuple[Array, Array]:
 
 
 def _from_registers(machine: Simulator, issue: Issue, depth: int) -> tuple[Array, Array]:
-    """A as the warps of the group hold it now, and what of it lies beyond an edge."""
+    """Return A as the warps of the group hold it now, and its edge marks."""
     mma = issue.op.mma
     table = mma.a(depth).table
     dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), machine.numbers.storage(mma.atom.a_dtype))

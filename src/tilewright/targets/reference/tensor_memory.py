@@ -39,7 +39,7 @@ def acquire(warp: Warp, source: Value) -> None:
 
 
 def look_at_map(machine: Simulator, warp: Warp, op: Copy) -> None:
-    """Find a copy by a map that its warp has not acquired, or that is of another array or of other boxes."""
+    """Report a copy by a map that its warp has not acquired, or that describes another array or box."""
     tensor = op.ends[0]
     held, box = tensor.tensor.map, box_of(op)
     if held is None or not isinstance(box, Box):
@@ -67,7 +67,7 @@ def look_at_map(machine: Simulator, warp: Warp, op: Copy) -> None:
 
 
 def _place(warp: Warp, held: MapInMemory) -> tuple[Value, int]:
-    """The table, and where in it a map begins."""
+    """Return the table of a map, and the offset of the map in it."""
     return held.table.buffer, warp.int(held.table.tensor.view.at((held.row, held.column)))
 
 
@@ -79,10 +79,10 @@ def _named(warp: Warp, held: MapInMemory) -> str:
 
 
 ALIGNMENT = {True: 1024, False: 128}
-"""Bytes: a box in shared memory begins at a multiple of 8 rows of 128 under the swizzle, or else of one."""
+"""Alignment in bytes of a box in shared memory: 8 rows of 128 bytes with a swizzle, otherwise one row."""
 
 STORE_BYTES = 16
-"""What a bulk store writes as a whole, from the beginning of a row on."""
+"""Bytes of the units that a bulk store writes, from the beginning of a row."""
 
 
 def load_box(
@@ -92,7 +92,7 @@ def load_box(
 
     Args:
         machine: the machine.
-        warp: who issues the copy.
+        warp: the warp that issues the copy.
         op: the copy.
         targets: the blocks whose ``target`` is written, each with its barrier.
     """
@@ -115,7 +115,7 @@ def _load_into(
     box: tuple[Storage, Array, Array],
     barrier: TransactionBarrier,
 ) -> None:
-    """The copy into the shared memory of one block."""
+    """Begin the copy into the shared memory of one block."""
     target, tile, name = into
     source, at, exists = box
     agent = Actor(
@@ -184,9 +184,9 @@ def store_box(machine: Simulator, warp: Warp, op: Copy) -> None:
 
 
 def _find_row_ends(machine: Simulator, warp: Warp, op: Copy, target: Storage, box: Box) -> None:
-    """Find what a store would overwrite behind the rows of its target: it writes whole units, as on an H200.
+    """Report elements after the rows of its target that a store overwrites in whole units, as on an H200.
 
-    Legality refuses such a target; a kernel that runs without it is found here.  Nothing is written there.
+    Legality refuses such a target.  This check finds it in kernels that run without legality.
     """
     array, row = op.target.array, box.inner
     unit = STORE_BYTES // op.target.dtype.bytes
@@ -228,7 +228,7 @@ def finish_stores(machine: Simulator, warp: Warp, pending: int) -> None:
 
 
 def _usable(machine: Simulator, agent: Actor, op: Copy, value: Value, buffer: Storage, tile: Array) -> Array:
-    """Which elements of a box lie in the allocation; the others are found."""
+    """Return which elements of a box lie in the allocation, and report the others."""
     outside = buffer.outside(tile.ravel()).reshape(tile.shape)
     if not machine.check:
         return np.asarray(~outside)

@@ -1,4 +1,4 @@
-"""Sizes at which a kernel shows what it does, read from the kernel, each with the reason to try it.
+"""Sizes at which to try a kernel, derived from the kernel, each with the reason.
 
 Loops of no, one and many iterations; tiles cut by an edge; both sides of a comparison with a constant; small
 integers; more blocks than are resident.
@@ -25,22 +25,22 @@ from tilewright.targets.reference.equivalence import named
 from tilewright.targets.reference.report import extents, place, stages_of
 
 LARGEST = 4096
-"""The largest extent that is tried together with others of several tiles."""
+"""The largest extent that is tried together with other extents of several tiles."""
 
 FARTHEST = 1 << 15
-"""The largest extent that is tried at all; beyond `LARGEST` the others are the least."""
+"""The largest extent that is tried; beyond `LARGEST` the other extents are minimal."""
 
 GRIDS = (1, 2)
-"""Blocks along each axis that are tried."""
+"""Numbers of blocks along each axis that are tried."""
 
 TURNS = 48
-"""Turns of a loop, or blocks along an axis, up to which conditions about its index are looked at."""
+"""Largest number of loop iterations, or blocks along an axis, at which conditions are examined."""
 
 CHANGES = 2
-"""Changes of one condition that are tried, the first ones."""
+"""Number of changes of one condition that are tried, from the first."""
 
 CONDITIONS = 8
-"""Conditions whose changes are tried along one dimension, the first ones that change."""
+"""Number of changing conditions that are tried along one dimension, from the first."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SizeTrial:
 
     Args:
         sizes: extents and integer arguments, by name.
-        why: what they show.
+        why: the reason to try them.
     """
 
     sizes: Mapping[str, int]
@@ -58,14 +58,14 @@ class SizeTrial:
 
 @dataclass(frozen=True)
 class Turning:
-    """A loop, or an axis of the grid: an index, and how many values it takes.
+    """A loop, or an axis of the grid: an index, and its number of values.
 
     Args:
         index: the index.
-        turns: how many values it takes, in terms of the kernel's sizes.
-        noun: what is counted.
-        where: whose.
-        tried: the numbers of turns to try, the first first.
+        turns: the number of its values, written in the kernel's sizes.
+        noun: the noun of the count.
+        where: the place, in words.
+        tried: the numbers of values to try, in this order.
         loop: the loop; None for an axis of the grid.
     """
 
@@ -77,20 +77,20 @@ class Turning:
     loop: For | None
 
     def told(self, count: int) -> str:
-        """A number of turns, in words."""
+        """Describe a number of values."""
         return f"{count} {self.noun}{'s' * (count != 1)} {self.where}"
 
 
 def trial_sizes(
     kernel: Kernel, given: Mapping[str, int], asked: Mapping[str, Sequence[int]], resident: int
 ) -> list[SizeTrial]:
-    """Sizes to run a kernel at, one dimension varied at a time, and all ragged together.
+    """Return sizes to run a kernel at: one dimension varied at a time, and all ragged together.
 
     Args:
         kernel: traced for arrays of which nothing divides the extents.
         given: the integer arguments, by name, and extents to fall back on.
-        asked: for some extents and integers those to try.
-        resident: how many blocks are certain to run at once.
+        asked: the values to try for some extents and integers.
+        resident: number of blocks that certainly run at once.
 
     Returns:
         The sizes by name, without repetitions.
@@ -128,9 +128,9 @@ def trial_sizes(
 
 
 def deciding_integers(kernel: Kernel) -> tuple[Sym, ...]:
-    """The integer arguments that decide what runs: bounds of loops, conditions, the extents of the grid.
+    """Return the integer arguments that decide loop bounds, conditions, or the extents of the grid.
 
-    Those that only say where something lies are not varied: most values of an index lie outside.
+    Arguments that only place an access are not varied, because most values of an index lie outside.
     """
     lets = named(kernel)
     decide: set[Sym] = set()
@@ -150,7 +150,7 @@ def deciding_integers(kernel: Kernel) -> tuple[Sym, ...]:
 def _by_turns(
     kernel: Kernel, turnings: Sequence[Turning], sym: Sym, given: Mapping[str, int], is_integer: bool
 ) -> dict[int, str]:
-    """Values to try: first of whole tiles, then the longest ragged one, then others; each with its reason."""
+    """Return values to try, with reasons: first whole tiles, then the longest ragged one, then others."""
     spans: list[tuple[int, int, str]] = []
     for turning in turnings:
         counts = _counted(kernel, turning, sym, given)
@@ -194,7 +194,7 @@ def _axes(kernel: Kernel) -> Iterator[Turning]:
 
 
 def _counted(kernel: Kernel, turning: Turning, sym: Sym, given: Mapping[str, int]) -> Array | None:
-    """How many turns there are in the first block, for every value of a size; None if it does not say."""
+    """Return the number of iterations in the first block for every value of a size, or None."""
     turns = substitute(turning.turns, _derived(kernel))
     if sym not in symbols(turns):
         return None
@@ -211,7 +211,7 @@ def _derived(kernel: Kernel) -> dict[Sym, Int]:
 
 
 def _value(kernel: Kernel, what: Any, env: Mapping[Sym, Any], shape: tuple[int, ...]) -> Array | None:
-    """An integer or condition in the first block, on the first turn of loops; None if it is not known."""
+    """Evaluate an integer or condition in the first block and first iteration; None if it is unknown."""
     first = {inner: inner.low for inner in symbols(what) if inner not in env}
     try:
         with np.errstate(divide="ignore"):  # an integer that is tried may be 0
@@ -224,7 +224,7 @@ def _value(kernel: Kernel, what: Any, env: Mapping[Sym, Any], shape: tuple[int, 
 
 
 def _comparisons(kernel: Kernel) -> dict[Cond, Op]:
-    """What a kernel compares in its conditions, and in minima and maxima; each with where it is first."""
+    """Return the comparisons in conditions, minima and maxima, each with its first operation."""
     lets = {**named(kernel), **_derived(kernel)}
     found: dict[Cond, Op] = {}
     for op in kernel.walk():
@@ -249,7 +249,7 @@ def _comparisons(kernel: Kernel) -> dict[Cond, Op]:
 def _at_conditions(
     kernel: Kernel, turnings: Sequence[Turning], sym: Sym, known: Mapping[str, int]
 ) -> dict[int, str]:
-    """Values just below, at and above those at which a condition changes, and turns at which one does."""
+    """Return the values around each change of a condition."""
     found: dict[int, str] = {}
     changing = 0
     for condition, op in _comparisons(kernel).items():
@@ -288,7 +288,7 @@ def _sizes_of_change(
 def _turns_of_change(
     kernel: Kernel, turning: Turning, condition: Cond, op: Op, sym: Sym, known: Mapping[str, int]
 ) -> Iterator[tuple[int, str]]:
-    """Sizes for which an index first takes a value that changes a condition, and for one turn more."""
+    """Yield the sizes at which an index first changes a condition, and those for one more iteration."""
     counts = _counted(kernel, turning, sym, known)
     if counts is None:
         return
@@ -322,7 +322,7 @@ def _turns_of_change(
 def _beyond_residents(
     kernel: Kernel, sym: Sym, known: Mapping[str, int], least: Mapping[str, int], resident: int
 ) -> list[SizeTrial]:
-    """One block more than is resident, of a kernel whose blocks wait for each other."""
+    """Return a size with more blocks than are resident, if blocks of the kernel wait for each other."""
     if not any(isinstance(op, Await) for op in kernel.walk()):
         return []
     of = np.arange(FARTHEST + 1)
