@@ -21,9 +21,9 @@ from tilewright.dataflow.nodes import (
     Literal,
     Map,
     Node,
-    Number,
+    NumberParam,
     Operand,
-    Part,
+    OperandTile,
     Rearrange,
     Reduce,
     Span,
@@ -93,11 +93,11 @@ def mapped(draw: Any, nodes: list[Node]) -> Node | None:
 def flows(draw: Any) -> Flow:
     """A flow of some values, each computed from those before it."""
     parameters: dict[str, Any] = {
-        "alpha": Number(tw.f32, (), "alpha"),
+        "alpha": NumberParam(tw.f32, (), "alpha"),
         "count": Integer(tw.i64, (), Sym("count", -8, 8)),
     }
     nodes: list[Node] = [
-        Number(tw.f32, (), "alpha"),
+        NumberParam(tw.f32, (), "alpha"),
         Integer(tw.i64, (), M * 2 + 1),
         Literal(tw.f32, TILES, 0),
     ]
@@ -110,7 +110,7 @@ def flows(draw: Any) -> Flow:
             return None
         parameters[operand.name] = whole
         axes = tuple(span for span in at if span.kind != BATCH)
-        return Part(operand.dtype, axes, operand, at, **variable(draw))
+        return OperandTile(operand.dtype, axes, operand, at, **variable(draw))
 
     def add(*made: Node | None) -> None:
         nodes.extend(one for one in made if one is not None and not misfit(one))

@@ -128,7 +128,7 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
         case ops.Shared():
             yield "one element short", lambda op: (remade(op, elems=op.elems - 1),)
             yield "half", lambda op: (remade(op, elems=op.elems // 2),)
-        case ops.Fragment():
+        case ops.FragmentOp():
             if op.fill is not None:
                 yield "not filled", lambda op: (remade(op, fill=None),)
                 if op.fill != 1:

@@ -162,7 +162,7 @@ def _moved(dim: int, by: int) -> Change:
     def change(op: Copy) -> tuple[Op, ...]:
         side, _ = op.ends
         view, whole = side.tensor.view, side.buffer.tensor.view
-        index = tuple(add(i, by) if d == dim else i for d, i in enumerate(view.behind))
+        index = tuple(add(i, by) if d == dim else i for d, i in enumerate(view.base_coordinates))
         places = dict(zip(whole.coords, index, strict=True))
         inside = (all_of(less(-1, i), less(i, n)) for i, n in zip(index, whole.shape, strict=True))
         moved = replace(view, offset=substitute(whole.offset, places), valid=all_of(*inside), index=index)

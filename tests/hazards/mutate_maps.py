@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tilewright.ir import ops
 from tilewright.ir.async_ops import MmaAsync
-from tilewright.ir.fragment_ops import Coordinates, Reduce
+from tilewright.ir.fragment_ops import Coordinates, ReduceOp
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Op
 from tilewright.symbolic.expr import add, mul
@@ -25,7 +25,7 @@ def map_changes(op: Op) -> Iterator[tuple[str, Change]]:
         case ops.Reshape():
             for what, transform in _transforms(op.transform):
                 yield what, lambda op, transform=transform: (remade(op, transform=transform),)
-        case ops.Partition() | ops.Fragment():
+        case ops.PartitionOp() | ops.FragmentOp():
             for what, spread in _spreads(op.distribution):
                 yield f"map with {what}", lambda op, spread=spread: (remade(op, distribution=spread),)
         case ops.Shared():
@@ -40,7 +40,7 @@ def map_changes(op: Op) -> Iterator[tuple[str, Change]]:
                 for by in (extent, -extent):
                     start = tuple(add(at, by) if d == dim else at for d, at in enumerate(op.start))
                     yield f"start {dim} {by:+}", lambda op, start=start: (remade(op, start=start),)
-        case Coordinates() | Reduce():
+        case Coordinates() | ReduceOp():
             for dim in range(op.result.fragment.distribution.rank):
                 if dim != op.dim:
                     yield f"dimension {dim}", lambda op, dim=dim: (remade(op, dim=dim),)

@@ -34,7 +34,7 @@ def build(program: Small) -> Kernel:
         builder.define(async_ops.MBarrier, "m", stages=stages, arrivals=arrivals)
         for stages, arrivals in program.barriers
     ]
-    held = builder.define(ops.Fragment, "held", dtype=f32, distribution=SPREAD, fill=1)
+    held = builder.define(ops.FragmentOp, "held", dtype=f32, distribution=SPREAD, fill=1)
     for tensor in tensors:
         builder.append(ops.Copy(held, tensor))
     builder.append(async_ops.FenceAsync())
@@ -44,10 +44,10 @@ def build(program: Small) -> Kernel:
         """The operations of a step; what the lanes of a warp do is in order, and fenced."""
         match step:
             case ("write", tensor):
-                mine = make(ops.Fragment, "mine", dtype=f32, distribution=SPREAD, fill=1)
+                mine = make(ops.FragmentOp, "mine", dtype=f32, distribution=SPREAD, fill=1)
                 return [mine, ops.Copy(mine.result, tensors[tensor]), async_ops.FenceAsync()]
             case ("read", tensor):
-                mine = make(ops.Fragment, "mine", dtype=f32, distribution=SPREAD)
+                mine = make(ops.FragmentOp, "mine", dtype=f32, distribution=SPREAD)
                 return [mine, ops.Copy(tensors[tensor], mine.result), async_ops.FenceAsync()]
             case ("arrive", barrier, stage, boxes):
                 size = boxes * ELEMS * f32.bytes

@@ -42,10 +42,10 @@ def build(program: list[Step]) -> Kernel:
     for step in program:
         match step:
             case ("write", spread):
-                held = builder.define(ops.Fragment, "held", dtype=f32, distribution=SPREADS[spread], fill=1)
+                held = builder.define(ops.FragmentOp, "held", dtype=f32, distribution=SPREADS[spread], fill=1)
                 builder.append(ops.Copy(held, target))
             case ("read", spread):
-                held = builder.define(ops.Fragment, "held", dtype=f32, distribution=SPREADS[spread])
+                held = builder.define(ops.FragmentOp, "held", dtype=f32, distribution=SPREADS[spread])
                 builder.append(ops.Copy(target, held))
             case ("copy_async", spread):
                 builder.append(

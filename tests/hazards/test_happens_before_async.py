@@ -47,10 +47,10 @@ def build(program: list[Step]) -> tuple[Kernel, dict[int, int]]:
         made: list[ops.Op] = []
         match step:
             case ("write", spread):
-                held = builder.define(ops.Fragment, "held", dtype=f32, distribution=SPREADS[spread], fill=1)
+                held = builder.define(ops.FragmentOp, "held", dtype=f32, distribution=SPREADS[spread], fill=1)
                 made = [ops.Copy(held, tile)]
             case ("read", spread):
-                held = builder.define(ops.Fragment, "held", dtype=f32, distribution=SPREADS[spread])
+                held = builder.define(ops.FragmentOp, "held", dtype=f32, distribution=SPREADS[spread])
                 made = [ops.Copy(tile, held)]
             case ("load",):
                 arrival = async_ops.Arrive(full, at, ELEMS * 4)

@@ -17,7 +17,7 @@ from tilewright.ir.ops import (
     Block,
     Copy,
     For,
-    Fragment,
+    FragmentOp,
     Mma,
     Op,
     Redistribute,
@@ -170,7 +170,7 @@ def test_mma_of_shared_tensors_becomes_a_loop_over_atoms(gemm: Kernel) -> None:
     expanded = expand_mma(gemm)
     sound(expanded)
     [steps] = [op for op in of(expanded, For) if isinstance(op, For) and op.unroll]
-    assert [type(op) for op in steps.body.ops] == [Reshape, Fragment, Copy, Reshape, Fragment, Copy, Mma]
+    assert [type(op) for op in steps.body.ops] == [Reshape, FragmentOp, Copy, Reshape, FragmentOp, Copy, Mma]
     assert (steps.start, steps.stop) == (0, 2)
     assert print_kernel(expand_mma(expanded)) == print_kernel(expanded)
 
@@ -192,7 +192,7 @@ def test_mma_one_atom_deep_needs_no_loop(gemm: Kernel) -> None:
     expanded = expand_mma(shallow)
     sound(expanded)
     assert len(of(expanded, For)) == 1
-    assert len(of(expanded, Fragment)) == 3
+    assert len(of(expanded, FragmentOp)) == 3
 
 
 def test_a_fragment_operand_gives_a_part_of_its_registers_to_each_step(gemm: Kernel) -> None:
@@ -203,7 +203,7 @@ def test_a_fragment_operand_gives_a_part_of_its_registers_to_each_step(gemm: Ker
     def load(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not isinstance(op, Mma):
             return None
-        fragment = rewriter.define(Fragment, "rA", dtype=op.a.dtype, distribution=spread)
+        fragment = rewriter.define(FragmentOp, "rA", dtype=op.a.dtype, distribution=spread)
         return (fragment, Copy(op.a, fragment.result), Mma(fragment.result, op.b, op.c, op.mma))
 
     mixed = expand_mma(rewrite_kernel(gemm, load))

@@ -26,11 +26,11 @@ def behind(A, B, C):
 def test_a_flow_says_so_and_is_another_one() -> None:
     flow = behind.flow(*ARRAYS)
     text = tw.ir.print_flow(flow)
-    assert flow.is_behind
+    assert flow.waits_for_prior_grid
     assert "\nprior_grid_wait()\n" in text
     assert tw.ir.parse_flow(text) == flow
     other = tw.ir.parse_flow(text.replace("prior_grid_wait()\n", ""))
-    assert not other.is_behind
+    assert not other.waits_for_prior_grid
     assert other != flow
 
 

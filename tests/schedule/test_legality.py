@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ir.ops import Fragment, Shared
+from tilewright.ir.ops import FragmentOp, Shared
 from tilewright.lang.program import Program
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
@@ -71,7 +71,7 @@ def test_a_result_that_one_block_stores_goes_through_shared_memory_as_a_whole() 
 def test_registers_of_two_parts_of_plain_operands_are_those_of_the_kernel() -> None:
     given, schedule = specs(), FORMS["fragments"]
     names = {"rA", "rA_1", "rB", "rB_1"}
-    held = [op for op in expanded(schedule).walk() if isinstance(op, Fragment) and op.result.name in names]
+    held = [op for op in expanded(schedule).walk() if isinstance(op, FragmentOp) and op.result.name in names]
     assert len(held) == len(names)
     values = sum(op.result.fragment.distribution.size_values for op in held)
     assert (

@@ -70,7 +70,7 @@ def test_a_box_is_the_view_element_by_element(name: str) -> None:
             taken = dict(zip(box.order, steps, strict=True))
             place = [start + taken[dim] * box.steps[dim] for dim, start in enumerate(starts)]
             of_view = {**env, **{view.coords[dim]: i for dim, i in zip(order, coordinates, strict=True)}}
-            assert [evaluate(i, of_view) for i in view.behind] == place
+            assert [evaluate(i, of_view) for i in view.base_coordinates] == place
             inside = all(0 <= i < n for i, n in zip(place, extents, strict=True))
             assert bool(evaluate(view.valid, of_view)) == inside
             if inside:

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.checking.composed_products import halves_bound
 from tilewright.dataflow import wide
-from tilewright.dataflow.evaluate import Arguments, Evaluation
+from tilewright.dataflow.evaluate import Evaluation, FlowArguments
 from tilewright.dataflow.nodes import Flow, Map, Node, Rearrange, Reduce, Store, Sum
 from tilewright.dtypes import DType, f64
 from tilewright.errors import WrongResultError
@@ -119,7 +119,7 @@ def compare_flow(
         >>> compare_flow(flow, {"C": c}, given).ok, compare_flow(flow, {"C": c * 1.0001}, given).ok
         (True, False)
     """
-    evaluation = _Bounded(Arguments(flow, {**stored, **arrays}, numbers or {}), how, halves)
+    evaluation = _Bounded(FlowArguments(flow, {**stored, **arrays}, numbers or {}), how, halves)
     found = []
     for place in evaluation.groups():
         known: dict[int, Array] = {}
@@ -182,7 +182,7 @@ class _Bounded(Evaluation):
         halves: into how many halves operands were split; 0: none were.
     """
 
-    def __init__(self, given: Arguments, how: Accumulation | None, halves: int = 0) -> None:
+    def __init__(self, given: FlowArguments, how: Accumulation | None, halves: int = 0) -> None:
         super().__init__(given, None)
         self.how, self.halves = how, halves
         self.radius: dict[int, Array] = {}

@@ -23,9 +23,9 @@ from tilewright.dataflow.nodes import (
     Literal,
     Map,
     Node,
-    Number,
+    NumberParam,
     Operand,
-    Part,
+    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -44,7 +44,7 @@ from tilewright.views.view import View
 # ---------------------------------------------------------------- arguments for the evaluation of a flow
 
 
-class Arguments:
+class FlowArguments:
     """The arguments with which a flow is evaluated.
 
     Args:
@@ -193,7 +193,7 @@ def evaluate(
         >>> found.tolist(), bool((found == c).all())
         ([[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]], True)
     """
-    return Evaluation(Arguments(flow, arrays, numbers or {}), run).results(rounded)
+    return Evaluation(FlowArguments(flow, arrays, numbers or {}), run).results(rounded)
 
 
 class Evaluation:
@@ -207,7 +207,7 @@ class Evaluation:
         run: number of elements of one step of a fold.
     """
 
-    def __init__(self, given: Arguments, run: int | None) -> None:
+    def __init__(self, given: FlowArguments, run: int | None) -> None:
         self.given = given
         self.run = run
         self.batches = tuple(span for span in given.flow.tiles if span.kind == BATCH)
@@ -273,11 +273,11 @@ class Evaluation:
         match node:
             case Literal():
                 return wide.literal(node.value, node.dtype).reshape(ones)
-            case Number():
+            case NumberParam():
                 return wide.argument(self.given.number(node.name), node.dtype).reshape(ones)
             case Integer():
                 return wide.literal(self.given.integer(node.value), node.dtype).reshape(ones)
-            case Part():
+            case OperandTile():
                 return self.part(node)
             case Position(span=span):
                 self.held((span,))
@@ -351,8 +351,8 @@ class Evaluation:
         """Return a value broadcast to the extents of its axes."""
         return np.broadcast_to(value, (*value.shape[: len(self.batches)], *self.held(node.axes)))
 
-    def part(self, node: Part) -> Array:
-        """Return the elements of an array along the spans of a `Part`."""
+    def part(self, node: OperandTile) -> Array:
+        """Return the elements of an array along the spans of a `OperandTile`."""
         array = self.given.elements(node.operand)
         self.places(node.operand, node.at, array.shape)
         for dim, span in enumerate(node.at):

@@ -22,9 +22,9 @@ from tilewright.dataflow.nodes import (
     Literal,
     Map,
     Node,
-    Number,
+    NumberParam,
     Operand,
-    Part,
+    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -167,7 +167,7 @@ def _integer(node: Integer) -> str:
     return "an integer of the sizes has no axes" if _spans(node.axes) else ""
 
 
-def _part(node: Part) -> str:
+def _part(node: OperandTile) -> str:
     own = {span for span in node.at if span.kind != BATCH}
     if None in node.axes or set(node.axes) != own:
         return "the axes are not those of the indices"
@@ -284,12 +284,12 @@ def _folded(node: Folded) -> str:
 
 _RULES: dict[type, Callable[[Any], str]] = {
     Operand: _operand,
-    Number: lambda made: "",
+    NumberParam: lambda made: "",
     Span: _span,
     Store: _store,
     Literal: _literal,
     Integer: _integer,
-    Part: _part,
+    OperandTile: _part,
     Position: _position,
     Rearrange: _rearrange,
     Map: _map,

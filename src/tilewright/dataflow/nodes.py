@@ -121,7 +121,7 @@ class Literal(Node):
 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
-class Number(Node):
+class NumberParam(Node):
     """A number that each launch passes."""
 
     name: str
@@ -137,7 +137,7 @@ class Integer(Node):
 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
-class Part(Node):
+class OperandTile(Node):
     """``operand[at]``: the elements of an array along some spans.
 
     Args:
@@ -323,7 +323,7 @@ class Flow:
         tiles: the spans that partition the results, batches first.
         stores: the stores, in the author's order.
         requirements: conditions on the sizes; a launch with sizes that violate one is refused.
-        is_behind: whether the kernel may start before the previous kernel ends; it then waits for that end.
+        waits_for_prior_grid: whether the kernel may start before the previous kernel ends, and waits for it.
 
     Example:
         >>> import numpy as np
@@ -342,11 +342,11 @@ class Flow:
     """
 
     name: str
-    parameters: tuple[Operand | Number | Integer, ...]
+    parameters: tuple[Operand | NumberParam | Integer, ...]
     tiles: tuple[Span, ...]
     stores: tuple[Store, ...]
     requirements: tuple[Guard, ...] = ()
-    is_behind: bool = False
+    waits_for_prior_grid: bool = False
 
     def walk(self) -> Iterator[Node]:
         """Yield every node once, arguments before the nodes that use them."""
@@ -370,12 +370,20 @@ class Flow:
         places: dict[int, int] = {}
         nodes = []
         for node in self.walk():
-            if not isinstance(node, Literal | Number):  # the number of copies of these does not matter
+            if not isinstance(node, Literal | NumberParam):  # the number of copies of these does not matter
                 nodes.append(_key(node, places))
                 places[id(node)] = len(places)
         parameters = tuple(_key(one, places) for one in self.parameters)
         stores = tuple(_key(store, places) for store in self.stores)
-        return self.name, parameters, self.tiles, stores, tuple(nodes), self.requirements, self.is_behind
+        return (
+            self.name,
+            parameters,
+            self.tiles,
+            stores,
+            tuple(nodes),
+            self.requirements,
+            self.waits_for_prior_grid,
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Flow) and self.key == other.key

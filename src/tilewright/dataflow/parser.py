@@ -21,9 +21,9 @@ from tilewright.dataflow.nodes import (
     Literal,
     Map,
     Node,
-    Number,
+    NumberParam,
     Operand,
-    Part,
+    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -37,7 +37,7 @@ from tilewright.errors import ParseError
 from tilewright.functions.table import FUNCTIONS
 from tilewright.symbolic.nodes import Expr, Sym
 from tilewright.symbolic.rebuilding import Guard
-from tilewright.views.reading import Reader, statements
+from tilewright.views.reading import TextReader, statements
 
 Record = TypeVar("Record")
 
@@ -67,17 +67,17 @@ def parse_flow(text: str) -> Flow:
         >>> tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
         True
     """
-    return _Parser().flow(statements(text, HEAD))
+    return _FlowParser().flow(statements(text, HEAD))
 
 
-class _Parser(Reader):
+class _FlowParser(TextReader):
     def __init__(self) -> None:
         super().__init__()
-        self.parameters: list[Operand | Number | Integer] = []
+        self.parameters: list[Operand | NumberParam | Integer] = []
         self.tiles: list[Span] = []
         self.stores: list[Store] = []
         self.requirements: list[Guard] = []
-        self.is_behind = False
+        self.waits_for_prior_grid = False
         self.line = 2
 
     def legal(self, record: Record, wrong: str = "") -> Record:
@@ -97,7 +97,9 @@ class _Parser(Reader):
                 for statement in found[1:]:
                     self.guarded(self.statement, statement)
                 parameters, tiles, stores = tuple(self.parameters), tuple(self.tiles), tuple(self.stores)
-                flow = Flow(name, parameters, tiles, stores, tuple(self.requirements), self.is_behind)
+                flow = Flow(
+                    name, parameters, tiles, stores, tuple(self.requirements), self.waits_for_prior_grid
+                )
                 return self.legal(flow, misfit_of_flow(flow))
         raise ParseError("line 2: expected flow(name)")
 
@@ -118,7 +120,7 @@ class _Parser(Reader):
                     raise ParseError(f"line {node.lineno}: require takes a condition, a text and integers")
                 self.requirements.append(Guard(self.cond(condition), said, named))
             case ast.Expr(value=ast.Call(func=ast.Name(id="prior_grid_wait"), args=[])):
-                self.is_behind = True
+                self.waits_for_prior_grid = True
             case _:
                 raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
 
@@ -142,7 +144,7 @@ class _Parser(Reader):
                 made = self.legal(Operand(name, *positional))
                 self.parameters.append(made)
             case "number":
-                made = self.legal(Number(positional[0], (), name))
+                made = self.legal(NumberParam(positional[0], (), name))
                 self.parameters.append(made)
             case "view":
                 source, shape, *transforms = positional
@@ -182,7 +184,7 @@ class _Parser(Reader):
 
     def computed(self, name: str, dtype: DType, axes: tuple[Axis, ...], node: ast.expr) -> Node:
         if isinstance(node, ast.Subscript):
-            return Part(dtype, axes, *self.place(node), variable=name)
+            return OperandTile(dtype, axes, *self.place(node), variable=name)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             raise ParseError(f"line {node.lineno}: not a value of a flow: {ast.unparse(node)}")
         what, args = node.func.id, node.args

@@ -18,9 +18,9 @@ from tilewright.dataflow.nodes import (
     Literal,
     Map,
     Node,
-    Number,
+    NumberParam,
     Operand,
-    Part,
+    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -70,10 +70,10 @@ def print_flow(flow: Flow, *, locations: bool = False) -> str:
         acc: f32[m, n] = sum(k, A_mk, B_nk_T)
         C[m, n] = acc
     """
-    return "\n".join([HEAD, *_Printer(flow, locations).lines()]) + "\n"
+    return "\n".join([HEAD, *_FlowPrinter(flow, locations).lines()]) + "\n"
 
 
-class _Printer:
+class _FlowPrinter:
     def __init__(self, flow: Flow, locations: bool) -> None:
         self.flow = flow
         self.locations = locations
@@ -95,7 +95,7 @@ class _Printer:
 
     def name_all(self) -> None:
         """Choose names: the author's for the last value with that name, generated names for the rest."""
-        nodes = [node for node in self.flow.walk() if not isinstance(node, Number)]
+        nodes = [node for node in self.flow.walk() if not isinstance(node, NumberParam)]
         for node in reversed(nodes):
             if node.variable is not None and node.variable not in self.taken:
                 self.names[id(node)] = self.unique(node.variable)
@@ -105,7 +105,7 @@ class _Printer:
 
     def default(self, node: Node) -> str:
         match node:
-            case Part():
+            case OperandTile():
                 return f"{node.operand.name}_{''.join(span.name for span in node.at)}"
             case Rearrange():
                 turned = node.axes == node.argument.axes[::-1]
@@ -123,7 +123,7 @@ class _Printer:
         for guard in self.flow.requirements:
             named = "".join(f", {self.show(value)}" for value in guard.values)
             yield f"require({format_cond(guard.condition)}, {guard.message!r}{named})"
-        if self.flow.is_behind:
+        if self.flow.waits_for_prior_grid:
             yield "prior_grid_wait()"
         for span in self.flow.tiles:
             yield from self.span(span)
@@ -146,7 +146,7 @@ class _Printer:
                 case Operand():
                     self.operands[one] = one.name
                     yield f"{one.name} = array({one.dtype}, {self.show(one.shape)})"
-                case Number():
+                case NumberParam():
                     yield f"{one.name} = number({one.dtype})"
                 case Integer(value=Sym() as sym):
                     yield f"{sym.name} = {self.size('integer', sym)}"
@@ -165,7 +165,7 @@ class _Printer:
             match node:
                 case Integer():
                     written.append(node.value)
-                case Part():
+                case OperandTile():
                     written += node.operand.shape
             written += [span.extent for span in _spans(node)]
         named = (sym for value in written for sym in sorted(symbols(value), key=lambda sym: sym.name))
@@ -191,7 +191,7 @@ class _Printer:
         for node in walk(value, seen):
             for span in _spans(node):
                 yield from self.span(span)
-            if isinstance(node, Part):
+            if isinstance(node, OperandTile):
                 yield from self.operand(node.operand)
             if isinstance(node, Folded):
                 yield from self.fold(node.fold)
@@ -218,7 +218,7 @@ class _Printer:
                 return f"literal({node.value!r})"
             case Integer():
                 return f"integer({self.show(node.value)})"
-            case Part():
+            case OperandTile():
                 return self.place(node.operand, node.at)
             case Position():
                 return f"position({node.span.name})"
@@ -246,7 +246,7 @@ class _Printer:
 
     def argument(self, node: Node, beside: DType) -> str:
         """Print a value as an argument: its name, or a number with the dtype of the other arguments."""
-        if isinstance(node, Number):
+        if isinstance(node, NumberParam):
             return node.name
         if id(node) in self.names:
             return self.names[id(node)]
@@ -297,7 +297,7 @@ def _spans(node: Node) -> list[Span]:
     """Return the spans that the line of a value names."""
     found: list[Axis] = [*node.axes]
     match node:
-        case Part():
+        case OperandTile():
             found += node.at
         case Sum() | Position():
             found.append(node.span)

@@ -29,7 +29,7 @@ from tilewright.ir.op import (
     THREADS,
     Block,
     Op,
-    Order,
+    Ordering,
     Traits,
 )
 from tilewright.ir.types import BarrierType, Memory, Type, Value
@@ -108,7 +108,7 @@ class Arrive(Op):
 
     name = "arrive"
     traits = CONTROL
-    orders = Order("cluster", ADDRESSED, half="release")
+    orders = Ordering("cluster", ADDRESSED, half="release")
     roles: ClassVar = {"barrier": "uses"}
     barrier: Value
     stage: Int
@@ -134,7 +134,7 @@ class Wait(Op):
 
     name = "wait"
     traits = CONTROL
-    orders = Order("cluster", ADDRESSED, (THREADS, BULK), half="acquire")
+    orders = Ordering("cluster", ADDRESSED, (THREADS, BULK), half="acquire")
     roles: ClassVar = {"barrier": "uses"}
     barrier: Value
     stage: Int
@@ -155,7 +155,7 @@ class BulkWait(Op):
 
     name = "bulk_wait"
     traits = CONTROL
-    orders = Order("thread", (SHARED,), (BULK,))
+    orders = Ordering("thread", (SHARED,), (BULK,))
     pending: int = 0
 
 
@@ -168,7 +168,7 @@ class FenceAsync(Op):
 
     name = "fence_async"
     traits = CONTROL
-    orders = Order("thread", ADDRESSED, (THREADS,), (BULK, MULTIPLIES))
+    orders = Ordering("thread", ADDRESSED, (THREADS,), (BULK, MULTIPLIES))
     memory: str = "shared"
 
     def verify(self) -> Iterator[Violation]:
@@ -183,7 +183,7 @@ class MmaFence(Op):
 
     name = "mma_fence"
     traits = CONTROL
-    orders = Order("role", (REGISTERS,), (THREADS,), (MULTIPLIES,))
+    orders = Ordering("role", (REGISTERS,), (THREADS,), (MULTIPLIES,))
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class MmaWait(Op):
 
     name = "mma_wait"
     traits = CONTROL
-    orders = Order("role", (REGISTERS, SHARED), (MULTIPLIES,))
+    orders = Ordering("role", (REGISTERS, SHARED), (MULTIPLIES,))
     pending: int = 0
 
 
@@ -234,7 +234,7 @@ class RoleBarrier(Op):
 
     name = "role_barrier"
     traits = CONTROL
-    orders = Order("role", ADDRESSED)
+    orders = Ordering("role", ADDRESSED)
     number: Int
     threads: int
 
@@ -253,7 +253,7 @@ class ClusterBarrier(Op):
 
     name = "cluster_barrier"
     traits = CONTROL
-    orders = Order("cluster", ADDRESSED)
+    orders = Ordering("cluster", ADDRESSED)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class ClusterArrive(Op):
 
     name = "cluster_arrive"
     traits = CONTROL
-    orders = Order("cluster", ADDRESSED, half="release")
+    orders = Ordering("cluster", ADDRESSED, half="release")
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class ClusterWait(Op):
 
     name = "cluster_wait"
     traits = CONTROL
-    orders = Order("cluster", ADDRESSED, half="acquire")
+    orders = Ordering("cluster", ADDRESSED, half="acquire")
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class PriorGridWait(Op):
 
     name = "prior_grid_wait"
     traits = CONTROL
-    orders = Order("grid", (GLOBAL,), half="acquire")
+    orders = Ordering("grid", (GLOBAL,), half="acquire")
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def is_in_background(op: Op) -> TypeGuard[Copy]:
 
 
 @dataclass(frozen=True)
-class Engine:
+class CopyEngine:
     """The copies that an engine supports.
 
     Args:
@@ -224,14 +224,14 @@ class Engine:
 
 PLACES = ("global", "shared", "registers")
 
-ENGINES: Mapping[str, Engine] = {
-    "direct": Engine(
+ENGINES: Mapping[str, CopyEngine] = {
+    "direct": CopyEngine(
         {(a, b): "none" for a in PLACES for b in PLACES},
         {(place, memory): tuple(REDUCTIONS) for place in PLACES for memory in ("global", "shared")},
     ),
-    "matrix": Engine({("shared", "registers"): "none", ("registers", "shared"): "none"}),
-    "async": Engine({("global", "shared"): "group"}),
-    "bulk": Engine(
+    "matrix": CopyEngine({("shared", "registers"): "none", ("registers", "shared"): "none"}),
+    "async": CopyEngine({("global", "shared"): "group"}),
+    "bulk": CopyEngine(
         {("global", "shared"): "barrier", ("shared", "global"): "group"},
         {("shared", "global"): tuple(REDUCTIONS)},
     ),

@@ -10,7 +10,7 @@ from tilewright.errors import Violation
 from tilewright.functions.table import CONVERSION, FUNCTIONS
 from tilewright.ir.fragment_ops import choice_dtype, widest_map
 from tilewright.ir.op import Op
-from tilewright.ir.ops import Elementwise, Fill, Fragment
+from tilewright.ir.ops import Elementwise, Fill, FragmentOp
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Expr, Int, bounds
 from tilewright.threads.distribution import Distribution, registers
@@ -48,7 +48,7 @@ def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterato
             yield op.violation("dtype", *found)
 
 
-def verify_fragment(op: Fragment) -> Iterator[Violation]:
+def verify_fragment(op: FragmentOp) -> Iterator[Violation]:
     """Require the dtype to hold the fragment's initial value."""
     yield from verify_literals(op, op.dtype, (op.fill,))
 

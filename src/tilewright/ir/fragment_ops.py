@@ -16,14 +16,14 @@ from tilewright.symbolic.nodes import Expr, Int, bounds
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import Keep, Reduction, is_local, reduction
 
-__all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "Reduce"]
+__all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "ReduceOp"]
 
 REDUCTIONS = ("sum", "max", "min")
-"""Functions of `Reduce`."""
+"""Functions of `ReduceOp`."""
 
 
 @dataclass(frozen=True)
-class Reduce(Op):
+class ReduceOp(Op):
     """``result[..., g, ...] = function(source[..., c, ...] for all c whose kept digits are g)``.
 
     The extent of the result along ``dim`` is 1, or the number of values of the digits ``keep``.  Threads that
@@ -164,7 +164,7 @@ class Coordinates(Op):
         return FragmentType(i32, distribution)
 
 
-FRAGMENT_OPS: tuple[type[Op], ...] = (Reduce, Redistribute, Coordinates)
+FRAGMENT_OPS: tuple[type[Op], ...] = (ReduceOp, Redistribute, Coordinates)
 
 
 # ---------------------------------------------------------------- dtypes of results

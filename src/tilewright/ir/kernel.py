@@ -304,7 +304,7 @@ def _accessed_otherwise(kernel: Kernel) -> set[Value]:
 
 def op_symbols(op: Op) -> frozenset[Sym]:
     """Return the symbols in an operation's own attributes, without those in the types of its operands."""
-    return op.kept("symbols", _named)
+    return op.cached("symbols", _named)
 
 
 def _named(op: Op) -> frozenset[Sym]:

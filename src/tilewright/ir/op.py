@@ -51,7 +51,7 @@ class Traits(NamedTuple):
     engines: tuple[str, ...] = (THREADS,)
 
 
-class Order(NamedTuple):
+class Ordering(NamedTuple):
     """Accesses to ``memories`` by ``before`` come before those by ``after``, within a scope.
 
     Args:
@@ -76,7 +76,7 @@ CONTROL = Traits()
 """Traits of operations that only control the flow, count or wait."""
 
 
-Kept = TypeVar("Kept")
+Cached = TypeVar("Cached")
 
 
 @layouts.made("the body of kernel.trace(...) is one")
@@ -126,7 +126,7 @@ class Op:
     name: ClassVar[str]
     roles: ClassVar[dict[str, str]] = {}
     traits: ClassVar[Traits]
-    orders: ClassVar[Order | None] = None
+    orders: ClassVar[Ordering | None] = None
     location: Location | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     @property
@@ -176,12 +176,12 @@ class Op:
         """Nested blocks."""
         return tuple([getattr(self, name) for name in _names_of_regions(type(self))])
 
-    def kept(self, name: str, compute: Callable[[Any], Kept]) -> Kept:
+    def cached(self, name: str, compute: Callable[[Any], Cached]) -> Cached:
         """Return a cached value of the operation; compute it on first use. Operations never change."""
         known: dict[str, Any] = vars(self)
         if name not in known:
             known[name] = compute(self)
-        found: Kept = known[name]
+        found: Cached = known[name]
         return found
 
     def verify(self) -> Iterator[Violation]:

@@ -27,7 +27,7 @@ from tilewright.ir.op import (
     SHARED,
     Block,
     Op,
-    Order,
+    Ordering,
     Traits,
 )
 from tilewright.ir.packed_ops import PACKED_OPS
@@ -49,14 +49,14 @@ __all__ = [
     "Elementwise",
     "Fill",
     "For",
-    "Fragment",
+    "FragmentOp",
     "Gather",
     "GetVariable",
     "If",
     "Let",
     "Mma",
     "Op",
-    "Partition",
+    "PartitionOp",
     "ReadIndex",
     "Redistribute",
     "Reshape",
@@ -94,7 +94,7 @@ class Shared(Op):
 
 
 @dataclass(frozen=True)
-class Fragment(Op):
+class FragmentOp(Op):
     """A tile in registers; filled with ``fill``, or uninitialised if it is None."""
 
     name = "fragment"
@@ -130,7 +130,7 @@ class Reshape(Op):
 
 
 @dataclass(frozen=True)
-class Partition(Op):
+class PartitionOp(Op):
     """Distribute the coordinates of a tensor over threads."""
 
     name = "partition"
@@ -169,7 +169,7 @@ class AsyncWait(Op):
 
     name = "async_wait"
     traits = CONTROL
-    orders = Order("thread", (SHARED,), (ASYNC,))
+    orders = Ordering("thread", (SHARED,), (ASYNC,))
     pending: int = 0
     accesses: int | None = None
 
@@ -250,7 +250,7 @@ class Barrier(Op):
 
     name = "barrier"
     traits = CONTROL
-    orders = Order("block", ADDRESSED)
+    orders = Ordering("block", ADDRESSED)
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class WarpBarrier(Op):
 
     name = "warp_barrier"
     traits = CONTROL
-    orders = Order("warp", ADDRESSED)
+    orders = Ordering("warp", ADDRESSED)
 
 
 # ---------------------------------------------------------------- control
@@ -298,7 +298,7 @@ class If(Op):
 
 
 OPS: tuple[type[Op], ...] = (
-    *(Shared, Fragment, Reshape, Gather, Partition, Copy, AsyncCommit, AsyncWait, Fill),
+    *(Shared, FragmentOp, Reshape, Gather, PartitionOp, Copy, AsyncCommit, AsyncWait, Fill),
     Elementwise,
     *FRAGMENT_OPS,
     *PACKED_OPS,

@@ -22,7 +22,7 @@ from tilewright.ir.types import Memory, ScalarType, TensorType, Value
 from tilewright.symbolic.nodes import TRUE, Sym
 from tilewright.symbolic.rebuilding import Guard
 from tilewright.threads.distribution import Distribution, Mode
-from tilewright.views.reading import Reader, statements
+from tilewright.views.reading import TextReader, statements
 from tilewright.views.view import View, coordinates
 
 _OPS = {op.name: op for op in OPS}
@@ -57,12 +57,12 @@ def parse_kernel(text: str) -> k.Kernel:
         >>> [op.name for op in tw.ir.parse_kernel(text).walk()]
         ['barrier']
     """
-    return _Parser().kernel(statements(text, f"# tilewright ir {VERSION}"))
+    return _KernelParser().kernel(statements(text, f"# tilewright ir {VERSION}"))
 
 
-class _Parser(Reader):
+class _KernelParser(TextReader):
     CALLS: ClassVar[Mapping[str, Callable[..., Any]]] = {
-        **Reader.CALLS,
+        **TextReader.CALLS,
         "Matrices": _matrices,
         "AlignedSum": AlignedSum,
         **_SOURCES,

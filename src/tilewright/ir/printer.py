@@ -45,10 +45,10 @@ def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
         >>> text.splitlines()[-1], tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
         ('barrier()', True)
     """
-    return _Printer(locations).kernel(kernel)
+    return _KernelPrinter(locations).kernel(kernel)
 
 
-class _Printer:
+class _KernelPrinter:
     def __init__(self, locations: bool) -> None:
         self.locations = locations
         self.pool: dict[Any, str] = {}

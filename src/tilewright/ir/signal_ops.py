@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import i32, u32
 from tilewright.errors import Violation
-from tilewright.ir.op import ADDRESSED, GLOBAL, SHARED, Op, Order, Traits
+from tilewright.ir.op import ADDRESSED, GLOBAL, SHARED, Op, Ordering, Traits
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import maximum
 from tilewright.symbolic.nodes import Int, bounds
@@ -29,7 +29,7 @@ class Signal(Op):
 
     name = "signal"
     traits = Traits((GLOBAL,))
-    orders = Order("device", ADDRESSED, half="release")
+    orders = Ordering("device", ADDRESSED, half="release")
     roles: ClassVar = {"counter": "updates"}
     counter: Value
     value: Int = 1
@@ -56,7 +56,7 @@ class Ticket(Op):
 
     name = "ticket"
     traits = Traits((GLOBAL, SHARED))
-    orders = Order("device", ADDRESSED, half="release")
+    orders = Ordering("device", ADDRESSED, half="release")
     roles: ClassVar = {"counter": "updates", "target": "writes"}
     counter: Value
     target: Value
@@ -79,7 +79,7 @@ class Await(Op):
 
     name = "await_"
     traits = Traits((GLOBAL,))
-    orders = Order("device", ADDRESSED, half="acquire")
+    orders = Ordering("device", ADDRESSED, half="acquire")
     roles: ClassVar = {"counter": "reads"}
     counter: Value
     value: Int

@@ -16,7 +16,7 @@ from tilewright.ir.async_ops import MBarrier, MmaAsync, PriorGridWait, Role, Rol
 from tilewright.ir.bulk_legality import verify_bulk_copy, verify_maps
 from tilewright.ir.copies import ENGINES, Copy, is_bulk
 from tilewright.ir.elementwise_legality import verify_elementwise, verify_fill, verify_fragment
-from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel, SizeParam, op_symbols
 from tilewright.ir.legality import (
     verify_async_copy,
@@ -30,7 +30,7 @@ from tilewright.ir.ops import (
     Elementwise,
     Fill,
     For,
-    Fragment,
+    FragmentOp,
     GetVariable,
     Let,
     Mma,
@@ -82,7 +82,7 @@ LEGALITY: Mapping[type[Op], Callable[[Any], Iterator[Violation]]] = {
     Copy: _verify_engine,
     Elementwise: verify_elementwise,
     Fill: verify_fill,
-    Fragment: verify_fragment,
+    FragmentOp: verify_fragment,
     Mma: verify_mma,
     MmaAsync: verify_mma_async,
     Role: verify_role,
@@ -113,7 +113,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     """
     found = list(kernel.violations)
     for op in kernel.walk():
-        found.extend(op.kept("broken", _broken))
+        found.extend(op.cached("broken", _broken))
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
@@ -216,7 +216,7 @@ def _out_of_scope(op: Op, name: Any, defined: dict[Any, Op]) -> Violation:
 
 def _warps(kernel: Kernel) -> Iterator[Violation]:
     for op in kernel.walk():
-        if isinstance(op, Reduce):
+        if isinstance(op, ReduceOp):
             yield from op.outside_warps(kernel.lanes)
         if isinstance(op, Mma) and not op.mma.atom.asynchronous and op.mma.atom.lanes != kernel.lanes:
             yield op.violation(

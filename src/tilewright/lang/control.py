@@ -18,7 +18,7 @@ from tilewright.ir.types import Value
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.scalars import Condition, Index, Scalar, constant, undecided, unwrap, unwrap_condition
 from tilewright.lang.source import (
-    Span,
+    InstructionRange,
     author_frame,
     author_frames,
     code_here,
@@ -98,8 +98,8 @@ class Watch:
                     raise TraceError(complaint, Location((place, *frames[outer:]) if place else frames))
         self.scopes.clear()
 
-    def _complaint(self, name: str, old: _Variable | None, now: _Variable, body: Span) -> str:
-        after = Span(body.frame, body.stop - 1, sys.maxsize)
+    def _complaint(self, name: str, old: _Variable | None, now: _Variable, body: InstructionRange) -> str:
+        after = InstructionRange(body.frame, body.stop - 1, sys.maxsize)
         if old is None:
             lost = self.what != "loop" and after.reads_first(name)
             return (
@@ -160,9 +160,13 @@ class _Scope:
         found = dict(self.frame.f_locals)
         return {name: _Variable.of(value) for name, value in found.items() if not name.startswith(".")}
 
-    def body(self, what: str) -> Span:
+    def body(self, what: str) -> InstructionRange:
         """Return the instructions of the loop or branch body in this frame."""
-        return loop_body(self.frame) if what == "loop" else Span(self.frame, self.start, self.frame.f_lasti)
+        return (
+            loop_body(self.frame)
+            if what == "loop"
+            else InstructionRange(self.frame, self.start, self.frame.f_lasti)
+        )
 
 
 def _is_plain(value: Any) -> bool:
@@ -314,7 +318,7 @@ def when(condition: Condition | bool) -> AbstractContextManager[None]:
     """
     current()
     cond = unwrap_condition(condition)
-    return Region("branch", lambda block, location: If(cond, block, location=location))
+    return RecordedRegion("branch", lambda block, location: If(cond, block, location=location))
 
 
 @verb
@@ -340,10 +344,10 @@ def otherwise() -> AbstractContextManager[None]:
     if not isinstance(last, If) or last.otherwise.ops:
         raise TraceError("tw.otherwise() must follow directly on a `with tw.when(...)` block", here())
     first = last
-    return Region("branch", lambda block, location: replace(first, otherwise=block))
+    return RecordedRegion("branch", lambda block, location: replace(first, otherwise=block))
 
 
-class Region(AbstractContextManager[Any]):
+class RecordedRegion(AbstractContextManager[Any]):
     """Records the body of a ``with`` statement as a region of the operation that ``finish`` makes."""
 
     def __init__(self, what: str, finish: Callable[[Block, Location], Op]) -> None:

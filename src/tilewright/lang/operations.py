@@ -13,11 +13,11 @@ from tilewright.ir.ops import (
     Barrier,
     Copy,
     Fill,
+    FragmentOp,
     Mma,
     Shared,
     WarpBarrier,
 )
-from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.lang.copies import async_commit, async_wait, copy, copy_async
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.launch import (

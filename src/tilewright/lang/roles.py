@@ -10,7 +10,7 @@ from tilewright.ir import async_ops as ops
 from tilewright.ir.integer_ops import loop_index
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Barrier, WarpBarrier
-from tilewright.lang.control import Region
+from tilewright.lang.control import RecordedRegion
 from tilewright.lang.scalars import Index, Scalar, constant, unwrap
 from tilewright.lang.source import author_frame, here, stored_names
 from tilewright.lang.tracer import current, verb
@@ -67,7 +67,7 @@ def role(
     return made
 
 
-class _Role(Region):
+class _Role(RecordedRegion):
     """Records a role; those inside count its warps."""
 
     first: int

@@ -164,7 +164,7 @@ def _positions(code: CodeType) -> tuple[tuple[int, int, int], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class InstructionRange:
     """Instructions of one frame with ``start < offset < stop``."""
 
     frame: FrameType
@@ -211,10 +211,12 @@ class Span:
                 yield access, offset
 
 
-def loop_body(frame: FrameType) -> Span:
+def loop_body(frame: FrameType) -> InstructionRange:
     """Return the body of the ``for`` statement whose head a frame executes; otherwise nothing."""
     head = instruction_at(frame)
-    return Span(frame, frame.f_lasti, int(head.argval) if head.opname == "FOR_ITER" else frame.f_lasti)
+    return InstructionRange(
+        frame, frame.f_lasti, int(head.argval) if head.opname == "FOR_ITER" else frame.f_lasti
+    )
 
 
 def is_statement_loop(frame: FrameType) -> bool:

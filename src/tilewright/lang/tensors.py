@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol, Self, overload
 
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
-from tilewright.ir.ops import Gather, Partition, Reshape
+from tilewright.ir.ops import Gather, PartitionOp, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.dataflow.tiles import SpanIndex, Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
@@ -439,7 +439,7 @@ class Tensor(Rearranged):
         with located():
             made = share_out((self.value,), threads, projection, vector_dim, access_order, vector)
         name = f"{self.value.buffer.name}_part"
-        return Tensor(current().define(Partition, name, source=self.value, distribution=made))
+        return Tensor(current().define(PartitionOp, name, source=self.value, distribution=made))
 
     def __repr__(self) -> str:
         return f"{self.value.name}: {self.value.type!r}"

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable
 
 from tilewright.errors import TraceError
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
-from tilewright.ir.ops import Copy
-from tilewright.ir.ops import Fragment as FragmentOp
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
+from tilewright.ir.ops import Copy, FragmentOp
 from tilewright.ir.types import Memory
 from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment, elementwise
@@ -172,7 +171,7 @@ def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
 
 def _reduced(function: str, x: Fragment, dim: int, keep: Keep) -> Fragment:
     name = f"{x.value.name}_{function}"
-    return Fragment(current().define(Reduce, name, source=x.value, function=function, dim=dim, keep=keep))
+    return Fragment(current().define(ReduceOp, name, source=x.value, function=function, dim=dim, keep=keep))
 
 
 def _across_warps(
@@ -195,7 +194,11 @@ def _across_warps(
     name = f"{x.value.name}_{function}"
     partial = Fragment(
         tracer.builder.define(
-            *(Reduce, f"{name}_of_warp", here()), source=wide.value, function=function, dim=dim, keep=per_warp
+            *(ReduceOp, f"{name}_of_warp", here()),
+            source=wide.value,
+            function=function,
+            dim=dim,
+            keep=per_warp,
         )
     )
     tracer.emit(Copy, source=partial.value, target=scratch.value)

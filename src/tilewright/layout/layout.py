@@ -47,7 +47,7 @@ def shows(draw: DrawType) -> DrawType:
     return draw
 
 
-class Shown:
+class Drawable:
     """Base class of objects that notebooks show as a picture."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class Shown:
 
 @layouts
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Layout(Shown):
+class Layout(Drawable):
     """``offset(c) = sum(c_i * stride_i)``, nested.
 
     Args:

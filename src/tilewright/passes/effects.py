@@ -143,12 +143,12 @@ class Integers:
         named: the value of each named integer (`Let`), written in unnamed ones.
         read: for each integer that an operation reads (a variable, an integer in memory), the identity of the
             block of that operation.
-        over: a cache of `all_placed`, because many pairs of operations ask the same question.
+        placed_cache: results of `all_placed`, because many pairs of operations ask the same question.
     """
 
     named: dict[Sym, Int]
     read: dict[Sym, int]
-    over: dict[frozenset[tuple[Sym, Int]], dict[Sym, Int]] = field(default_factory=dict)
+    placed_cache: dict[frozenset[tuple[Sym, Int]], dict[Sym, Int]] = field(default_factory=dict)
 
     @staticmethod
     def of(kernel: Kernel) -> Integers:
@@ -164,10 +164,10 @@ class Integers:
     def all_placed(self, places: Mapping[Sym, Int]) -> dict[Sym, Int]:
         """Extend replacements of symbols to the named integers that depend on them."""
         key = frozenset(places.items())
-        if key not in self.over:
+        if key not in self.placed_cache:
             named = {sym: substitute(value, places) for sym, value in self.named.items()}
-            self.over[key] = {**places, **named}
-        return self.over[key]
+            self.placed_cache[key] = {**places, **named}
+        return self.placed_cache[key]
 
     def _add(self, block: Block) -> None:
         for op in block.ops:

@@ -13,7 +13,7 @@ from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.integer_ops import loop_index
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
-from tilewright.ir.ops import Block, Copy, Elementwise, For, Fragment, Mma, Op, Reshape
+from tilewright.ir.ops import Block, Copy, Elementwise, For, FragmentOp, Mma, Op, Reshape
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import mul
@@ -182,7 +182,7 @@ def _loaded(
         ops.append(view)
         source = view.result
     read = loaded_as(op, operand, depth)
-    fragment = rewriter.define(Fragment, name, op.location, dtype=operand.dtype, distribution=read)
+    fragment = rewriter.define(FragmentOp, name, op.location, dtype=operand.dtype, distribution=read)
     copy = Copy(source, fragment.result, location=op.location)
     ops += [fragment, replace(copy, vector=widest_vector(copy))]
     held = fragment.result

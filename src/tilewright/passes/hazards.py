@@ -165,7 +165,7 @@ class _AccessSide:
         kind = access.value.tensor
         view = kind.view
         self.coords = view.coords
-        places: tuple[Int, ...] = (view.offset,) if kind.memory is Memory.SHARED else view.behind
+        places: tuple[Int, ...] = (view.offset,) if kind.memory is Memory.SHARED else view.base_coordinates
         if kind.dtype.is_packed:  # neighbours share a byte
             places = tuple(floordiv(place, kind.dtype.per_byte) for place in places)
         self.places: tuple[Int, ...] = tuple(substitute(place, at) for place in places)

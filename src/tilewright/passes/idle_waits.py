@@ -23,14 +23,14 @@ from tilewright.ir.ops import (
     Elementwise,
     Fill,
     For,
-    Fragment,
+    FragmentOp,
     If,
     Op,
 )
 from tilewright.passes.pipeline import Passed
 from tilewright.passes.rewrite import rewrite_kernel
 
-HARMLESS = (Fragment, Fill, Elementwise, Variable, SetVariable, GetVariable)
+HARMLESS = (FragmentOp, Fill, Elementwise, Variable, SetVariable, GetVariable)
 """Operations without effects that a barrier orders. Operations that only name a value are harmless, too."""
 
 

@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from tilewright.dtypes import DType, u8
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, Fragment, Op
+from tilewright.ir.ops import Copy, FragmentOp, Op
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, in_memory_order, is_packed, map_in_bytes
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
@@ -85,6 +85,6 @@ class _Parts:
     def _held(self, dtype: DType, spread: Distribution) -> Value:
         """Return a new fragment."""
         name = f"{(self.op.source if self.op.source.is_tensor else self.op.target).buffer.name}_held"
-        op = self.rewriter.define(Fragment, name, self.op.location, dtype=dtype, distribution=spread)
+        op = self.rewriter.define(FragmentOp, name, self.op.location, dtype=dtype, distribution=spread)
         self.made.append(op)
         return op.result

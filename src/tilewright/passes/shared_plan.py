@@ -35,7 +35,7 @@ from tilewright.ir.ops import (
     Gather,
     If,
     Op,
-    Partition,
+    PartitionOp,
     Reshape,
     Shared,
 )
@@ -113,7 +113,7 @@ class Life:
         return (way[-1].op for way in self.uses)
 
     @property
-    def beside_threads(self) -> bool:
+    def uses_async_engines(self) -> bool:
         """Whether engines that a barrier does not wait for use the tensor."""
         return any(
             isinstance(op, MmaAsync)
@@ -128,7 +128,7 @@ def _uses(
     for place, op in enumerate(block.ops):
         here = (*way, PathStep(around, block, place))
         # Making a view is not a use. The operations that access its rows read the index.
-        is_view = isinstance(op, Reshape | Partition | Gather)
+        is_view = isinstance(op, Reshape | PartitionOp | Gather)
         if not is_view and any(v.buffer is value for v in (*op.operands, *op.read)):
             yield here
         for region in op.regions:
@@ -193,10 +193,10 @@ def _separated(
     block: Block, former: Life, later: Life, last: int, path: Sequence[int], met: frozenset[int]
 ) -> bool:
     """Return whether a path orders all uses of one tensor, up to index ``last``, before the other's."""
-    if former.beside_threads:
+    if former.uses_async_engines:
         return False
     done = _groups_are_done(block, former.tensor.result, range(last + 1))
-    fenced = not later.beside_threads
+    fenced = not later.uses_async_engines
     for number, at in enumerate(path):
         op = block.ops[at]
         if id(op) in met and done and fenced:

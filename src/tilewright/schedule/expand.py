@@ -161,7 +161,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
     current().guards.extend(form.flow.requirements)
-    if form.flow.is_behind:
+    if form.flow.waits_for_prior_grid:
         with made_by("blocks", form.stores[0]):
             begin_early()
     arguments = whole_tiles(form, schedule, arguments)

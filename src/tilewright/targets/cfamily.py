@@ -21,7 +21,7 @@ from tilewright.ir.ops import (
     If,
     Let,
     Op,
-    Partition,
+    PartitionOp,
     ReadIndex,
     Reshape,
     SetVariable,

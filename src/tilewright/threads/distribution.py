@@ -108,7 +108,7 @@ __all__ = ["Distribution", "Mode", "blocked", "merge", "raked", "registers"]
 @layouts
 @hashed_once
 @dataclass(frozen=True, repr=False)
-class Distribution(Shown):
+class Distribution(Drawable):
     """A map (thread, value) -> coordinate of a tile of ``shape``.
 
     Args:

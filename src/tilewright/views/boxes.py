@@ -2,8 +2,8 @@
 
 A bulk copy transfers a box of a whole tensor.  In each dimension the box has a start, a number of elements,
 and a step between them.  Elements outside the tensor read as 0 and are not written, so only the edges of the
-tensor may cut a box.  A view's coordinates in its base tensor (`View.behind`) and its predicate decide
-whether the view is a box.
+tensor may cut a box.  `View.base_coordinates` and the view's predicate
+decide whether the view is a box.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _BoxWalk:
     """The iteration space of a view: its coordinates or their digits, each with ``Sym.high + 1`` values.
 
     Args:
@@ -109,7 +109,7 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     """
     if not view.is_static:
         return NoBox(f"its shape {view.shape} is known at launch only", "a tile of a static shape")
-    if any(elements(part) for part in (*view.behind, view.valid)):
+    if any(elements(part) for part in (*view.base_coordinates, view.valid)):
         text = "rows whose numbers lie in memory lie anywhere in {tensor}"
         return NoBox(text, "tw.index(...) of one of them, or tw.copy")
     walk = _walk(view, order)
@@ -144,7 +144,7 @@ def _extent(sym: Sym) -> int:
     return int(sym.high) + 1
 
 
-def _walk(view: View, order: Sequence[int]) -> _Walk:
+def _walk(view: View, order: Sequence[int]) -> _BoxWalk:
     """Split coordinates that only occur in quotients and remainders (merged dimensions) into digits."""
     syms: list[Sym] = []
     instead: dict[Sym, Int] = {}
@@ -154,7 +154,7 @@ def _walk(view: View, order: Sequence[int]) -> _Walk:
         instead[sym] = 0
         if extent == 1:
             continue
-        ends = (1, *_bases(sym, extent, view.behind), extent)
+        ends = (1, *_bases(sym, extent, view.base_coordinates), extent)
         if len(ends) == 2:
             syms.append(sym)
             instead[sym] = sym
@@ -165,7 +165,9 @@ def _walk(view: View, order: Sequence[int]) -> _Walk:
         syms += reversed(digits)
     valid = substitute(view.valid, instead)
     conditions = () if valid == TRUE else valid.parts if isinstance(valid, And) else (valid,)
-    return _Walk(tuple(syms), tuple(expand(substitute(place, instead)) for place in view.behind), conditions)
+    return _BoxWalk(
+        tuple(syms), tuple(expand(substitute(place, instead)) for place in view.base_coordinates), conditions
+    )
 
 
 def _bases(sym: Sym, extent: int, index: Sequence[Int]) -> tuple[int, ...]:
@@ -202,7 +204,7 @@ def _affine(dim: int, place: Int, walking: Sequence[Sym]) -> tuple[Int, dict[Sym
 
 
 def _other_edge(
-    walk: _Walk, extents: Sequence[Int], sides: Sequence[int], steps: Sequence[int]
+    walk: _BoxWalk, extents: Sequence[Int], sides: Sequence[int], steps: Sequence[int]
 ) -> Cond | None:
     """Return a condition that does not follow from the bounds of the tensor, or None."""
     spans = [side * step for side, step in zip(sides, steps, strict=True)]

@@ -107,7 +107,7 @@ def footprint(view: View) -> Footprint | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DimensionRange:
     """The range that a view takes of one dimension of its parent; it must lie in ``[0, extent)``.
 
     Args:
@@ -136,14 +136,14 @@ class Span:
         return f"{self.kind} {low}:{high}" if self.kind == "slice" else f"{self.kind} {low}"
 
 
-def unproven_spans(transform: Slice | Tile, view: View) -> tuple[Span, ...]:
+def unproven_spans(transform: Slice | Tile, view: View) -> tuple[DimensionRange, ...]:
     """Return the spans of a transform that are not proven to lie in a view.
 
     Example:
         >>> from tilewright.symbolic.nodes import Sym
         >>> view = View.strided((8, 4), (4, 1))
         >>> unproven_spans(Slice((Sym("r"), (0, 4))), view)
-        (Span(dim=0, low=r, high=r + 1, extent=8, kind='index', is_masked=False),)
+        (DimensionRange(dim=0, low=r, high=r + 1, extent=8, kind='index', is_masked=False),)
         >>> unproven_spans(Tile((4, 4), (Sym("r", 0, 1), 0)), view)
         ()
     """
@@ -151,19 +151,19 @@ def unproven_spans(transform: Slice | Tile, view: View) -> tuple[Span, ...]:
     return tuple(span for span in made if not span.is_proven)
 
 
-def _slices(transform: Slice, view: View) -> list[Span]:
+def _slices(transform: Slice, view: View) -> list[DimensionRange]:
     made = []
     for dim, (part, extent) in enumerate(zip(transform.at, view.shape, strict=True)):
         is_slice = part is None or isinstance(part, tuple)
         kind, is_masked = "slice" if is_slice else "index", dim in transform.edges
-        made.append(Span(dim, *slice_span(part, extent), extent, kind, is_masked))
+        made.append(DimensionRange(dim, *slice_span(part, extent), extent, kind, is_masked))
     return made
 
 
-def _tiles(transform: Tile, view: View) -> list[Span]:
+def _tiles(transform: Tile, view: View) -> list[DimensionRange]:
     every = enumerate(zip(transform.shape, transform.at, view.shape, strict=True))
     return [
-        Span(dim, at, add(at, 1), ceil_div(extent, length), "tile", True)
+        DimensionRange(dim, at, add(at, 1), ceil_div(extent, length), "tile", True)
         for dim, (length, at, extent) in every
         if length is not None and at is not None
     ]

@@ -49,7 +49,7 @@ def statements(text: str, first: str) -> list[ast.stmt]:
         raise ParseError(f"line 1: {error}") from None
 
 
-class Reader:
+class TextReader:
     """Reads values of printed texts.
 
     Args:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
-from tilewright.layout.layout import Shown
+from tilewright.layout.layout import Drawable
 from tilewright.layout.limits import check_rank
 from tilewright.symbolic.expr import add, all_of, expand, floordiv, mod, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Not, Or, Place, Sym, bounds, divisor
@@ -45,7 +45,7 @@ def coordinates(shape: Sequence[Int], prefix: str = "i") -> tuple[Sym, ...]:
 
 @layouts
 @dataclass(frozen=True, slots=True, repr=False)
-class View(Shown):
+class View(Drawable):
     """A map from coordinates to buffer offsets, with a validity predicate.
 
     Args:
@@ -146,8 +146,8 @@ class View(Shown):
         return all(isinstance(extent, int) for extent in self.shape)
 
     @property
-    def behind(self) -> tuple[Int, ...]:
-        """The coordinates in the base tensor, written in this view's coordinates."""
+    def base_coordinates(self) -> tuple[Int, ...]:
+        """The coordinates in the base tensor as expressions over this view's coordinates."""
         return self.coords if self.index is None else self.index
 
     @layouts
@@ -163,8 +163,8 @@ class View(Shown):
         # The symbols of old and new coordinates share names, so substitute through all at once.
         mapping = dict(zip(self.coords, old, strict=True))
         both = all_of(substitute(self.valid, mapping), valid)
-        behind = tuple(substitute(i, mapping) for i in self.behind)
-        index = None if behind == coordinates(shape) else behind
+        base = tuple(substitute(i, mapping) for i in self.base_coordinates)
+        index = None if base == coordinates(shape) else base
         return View(tuple(shape), substitute(self.offset, mapping), self.elems, both, index)
 
     @layouts

@@ -13,7 +13,7 @@ from tilewright.dtypes import ALL, dtype
 from tilewright.functions.table import COMPARISON, FUNCTIONS, fma
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Kernel, TensorParam
-from tilewright.ir.ops import KINDS, Block, Copy, Elementwise, Fragment
+from tilewright.ir.ops import KINDS, Block, Copy, Elementwise, FragmentOp
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.targets.reference import REFERENCE, run
 from tilewright.threads.distribution import Distribution, Mode
@@ -148,7 +148,7 @@ def compute(function, operands, result=None):
         kind = TensorType(Memory.GLOBAL, dtype(operand.dtype), View.strided((64,), (1,)))
         param = Value(builder.names.unique(f"P{number}"), kind)
         params.append(TensorParam(param))
-        held = builder.define(Fragment, "held", dtype=param.dtype, distribution=SPREAD)
+        held = builder.define(FragmentOp, "held", dtype=param.dtype, distribution=SPREAD)
         builder.append(Copy(param, held))
         values.append(held)
     made = builder.define(Elementwise, "made", function=function, operands_=tuple(values), dtype=result)

@@ -10,7 +10,7 @@ from tilewright.dataflow.nodes import (
     Flow,
     Integer,
     Node,
-    Number,
+    NumberParam,
     Operand,
     Rearrange,
     Reduce,
@@ -148,7 +148,7 @@ class FlowRecorder(Recorder):
             TraceError: the operation belongs to explicit kernels.
         """
         if op is PriorGridWait:
-            self.is_behind = True
+            self.waits_for_prior_grid = True
         elif op not in (Reshape, Elementwise):
             raise mixed(f"tw.{op.name}")
 
@@ -159,17 +159,19 @@ class FlowRecorder(Recorder):
             name: name of the kernel.
             params: its arrays, numbers and integers, in the author's order.
         """
-        parameters: list[Operand | Number | Integer] = []
+        parameters: list[Operand | NumberParam | Integer] = []
         for param in params:
             if isinstance(param, TensorParam):
                 kind = param.value.tensor
                 parameters.append(Operand(param.value.name, kind.dtype, kind.shape))
             elif isinstance(param, ScalarParam):
-                parameters.append(Number(param.value.dtype, (), param.value.name))
+                parameters.append(NumberParam(param.value.dtype, (), param.value.name))
             elif isinstance(param, Sym):
                 parameters.append(Integer(i64, (), param))
         guards = tuple(self.tracer.guards)
-        return Flow(name, tuple(parameters), self.tiles, tuple(self.stores), guards, self.is_behind)
+        return Flow(
+            name, tuple(parameters), self.tiles, tuple(self.stores), guards, self.waits_for_prior_grid
+        )
 
 
 def mixed(what: str) -> TraceError:

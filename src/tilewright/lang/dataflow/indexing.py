@@ -11,7 +11,7 @@ from tilewright.dataflow.nodes import (
     Axis,
     Node,
     Operand,
-    Part,
+    OperandTile,
     Position,
     Rearrange,
     Span,
@@ -36,7 +36,7 @@ from tilewright.views.transforms import Repeat
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
 
-class Place(NamedTuple):
+class IndexedPlace(NamedTuple):
     """A position in an array."""
 
     operand: Operand
@@ -55,7 +55,7 @@ def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
                 here(),
             )
     own = tuple(axis for axis in axes if axis is not None)
-    node = flow.make(Part, operand.dtype, own, operand, at)
+    node = flow.make(OperandTile, operand.dtype, own, operand, at)
     if len(own) < len(axes):
         node = flow.make(Rearrange, operand.dtype, axes, node)
     return Tile(flow, node, {one.home for one in index if isinstance(one, SpanIndex)})
@@ -71,7 +71,7 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     flow.stores.append(Store(operand, at, node, location=here()))
 
 
-def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
+def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> IndexedPlace:
     """Return the array, the spans of its dimensions, and the axes of the part."""
     for one in index:
         _check_index(tensor, one)
@@ -101,7 +101,7 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
             f"{tensor.value} is indexed twice with one span; nearest legal choice: {EXPLICIT}", here()
         )
     axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
-    return Place(operand_of(flow, tensor), tuple(spans), axes)
+    return IndexedPlace(operand_of(flow, tensor), tuple(spans), axes)
 
 
 def _shared_along(flow: Recorder, tensor: Tensor, index: Sequence[SpanIndex]) -> Tensor:
@@ -207,7 +207,7 @@ def check_in_place(flow: Recorder) -> None:
     stores = {store.operand.name: store for store in flow.stores}
     seen: set[int] = set()
     for node in (node for store in flow.stores for node in walk(store.value, seen)):
-        if not isinstance(node, Part) or node.operand.name not in stores:
+        if not isinstance(node, OperandTile) or node.operand.name not in stores:
             continue
         store = stores[node.operand.name]
         if (node.operand, node.at) != (store.operand, store.at):

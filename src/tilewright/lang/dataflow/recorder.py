@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.dataflow.nodes import STEPS, Axis, Integer, Literal, Map, Node, Number, Span, Store
+from tilewright.dataflow.nodes import STEPS, Axis, Integer, Literal, Map, Node, NumberParam, Span, Store
 from tilewright.dtypes import ALL, DType, boolean, f32, f64, i32, i64, u64
 from tilewright.errors import DTypeError, TraceError
 from tilewright.functions.table import CONVERSION
@@ -15,9 +15,8 @@ from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.fragment_ops import choice_dtype, result_dtype
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
-from tilewright.lang.dataflow.tiles import Recording, SpanIndex, SpanLoop, Tile, no_tile, spelled
-from tilewright.lang.fragments import LOGICAL, number
-from tilewright.lang.fragments import Number as LangNumber
+from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, no_tile, spelled
+from tilewright.lang.fragments import LOGICAL, Number, number
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.source import here, result_names
 from tilewright.lang.tensors import Tensor
@@ -212,7 +211,7 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
 NodeType = TypeVar("NodeType", bound=Node)
 
 
-class Recorder(Recording):
+class Recorder(TileRecorder):
     """Records the flow of one kernel.
 
     Args:
@@ -226,7 +225,7 @@ class Recorder(Recording):
         self.tiles: tuple[Span, ...] = ()
         self.loops: list[Any] = []
         self.stores: list[Store] = []
-        self.is_behind = False
+        self.waits_for_prior_grid = False
         self._made: dict[Any, Node] = {}
 
     # ---------------------------------------------------------------- nodes
@@ -260,7 +259,7 @@ class Recorder(Recording):
         """Return the node of a value with its own dtype; None for plain numbers."""
         if isinstance(value, Tile):
             return value.node
-        if isinstance(value, LangNumber):
+        if isinstance(value, Number):
             return self._number(value.value)
         if isinstance(value, Condition):
             raise TraceError(
@@ -279,8 +278,8 @@ class Recorder(Recording):
             return integer
         made = self.tracer.builder.defining(value)
         if made is None:
-            number_: Node = self.make(Number, value.dtype, (), value.name)
-            return number_
+            number: Node = self.make(NumberParam, value.dtype, (), value.name)
+            return number
         assert isinstance(made, Elementwise), "numbers are computed element by element"
         return self.mapped(made.function, made.operands_, made.dtype).node
 

@@ -97,7 +97,7 @@ def ended(what: str, home: SpanLoop) -> TraceError:
     )
 
 
-class Recording(Protocol):
+class TileRecorder(Protocol):
     """The interface of a flow that tiles use."""
 
     loops: list[SpanLoop]
@@ -143,7 +143,7 @@ class Tile(_Arithmetic):
     ...     return tw.relu(x - 1)
     """
 
-    def __init__(self, flow: Recording, node: Node, needs: Iterable[SpanLoop] = ()) -> None:
+    def __init__(self, flow: TileRecorder, node: Node, needs: Iterable[SpanLoop] = ()) -> None:
         self.flow = flow
         self._node = node
         self.needs = frozenset(needs)
@@ -392,7 +392,7 @@ class Accumulator(Tile):
     """The result of `zeros`: ``acc += a @ b`` adds to it, and a loop over `steps` carries it."""
 
     def __init__(
-        self, flow: Recording, start: Literal, dtype: DType | None, home: SpanLoop, precision: str
+        self, flow: TileRecorder, start: Literal, dtype: DType | None, home: SpanLoop, precision: str
     ) -> None:
         super().__init__(flow, start, [home])
         self.variable = start.variable or "acc"

@@ -16,9 +16,9 @@ from tilewright.dataflow.nodes import (
     Literal,
     Map,
     Node,
-    Number,
+    NumberParam,
     Operand,
-    Part,
+    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -173,7 +173,7 @@ class Values:
         """Read the arrays that what is stored is computed from, but for what is brought elsewhere."""
         for store in stores:
             for node in above_sums(store.value):
-                if isinstance(node, Part) and id(node) not in self.brought:
+                if isinstance(node, OperandTile) and id(node) not in self.brought:
                     self.value(node)
 
     def value(self, node: Node) -> Any:
@@ -207,7 +207,7 @@ class Values:
 
     def loads(self, stores: Sequence[Store]) -> bool:
         """Whether computing what is stored reads arrays."""
-        return any(isinstance(node, Part) for store in stores for node in above_sums(store.value))
+        return any(isinstance(node, OperandTile) for store in stores for node in above_sums(store.value))
 
     def map(self, shape: tuple[int, int]) -> Distribution:
         """Which threads hold which elements of a tile of this shape, of which extents may be 1."""
@@ -224,7 +224,7 @@ class Values:
         values, columns = self.outer
         form = self.views.form
         is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
-        is_wider = is_wider or (isinstance(node, Part) and form.n not in node.at)
+        is_wider = is_wider or (isinstance(node, OperandTile) and form.n not in node.at)
         if not is_wider and id(node) not in values._known:
             return None
         made = values.value(node)
@@ -238,11 +238,11 @@ class Values:
         match node:
             case Literal(value=value):
                 return value
-            case Number(name=name):
+            case NumberParam(name=name):
                 return self.views.arguments[name]
             case Integer():
                 return self.views.number(node)
-            case Part():
+            case OperandTile():
                 return self._part(node)
             case Position(span=span):
                 return self._position(span)
@@ -260,7 +260,7 @@ class Values:
             node.location,
         )
 
-    def _part(self, node: Part) -> Fragment:
+    def _part(self, node: OperandTile) -> Fragment:
         if id(node) in self.brought:
             return self.brought[id(node)]()
         tile = self.views.block(node.operand, node.at, self.place)

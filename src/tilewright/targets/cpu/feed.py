@@ -162,9 +162,9 @@ def feed_micro_kernels(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
 # ---------------------------------------------------------------- fragments
 
 
-def _only_multiplied(kernel: Kernel) -> dict[str, Fragment]:
+def _only_multiplied(kernel: Kernel) -> dict[str, FragmentOp]:
     """The fragments that are filled by copies alone and read by multiplies alone, by name."""
-    found = {op.result.name: op for op in kernel.walk() if isinstance(op, Fragment) and op.fill is None}
+    found = {op.result.name: op for op in kernel.walk() if isinstance(op, FragmentOp) and op.fill is None}
     multiplied: set[str] = set()
     for op in kernel.walk():
         fine = {op.target} if isinstance(op, Copy) and op.source.dtype == op.target.dtype else set()
@@ -176,11 +176,11 @@ def _only_multiplied(kernel: Kernel) -> dict[str, Fragment]:
     return {name: op for name, op in found.items() if name in multiplied}
 
 
-def _place(kernel: Kernel, chosen: Mapping[str, Fragment]) -> tuple[Kernel, tuple[str, ...]]:
+def _place(kernel: Kernel, chosen: Mapping[str, FragmentOp]) -> tuple[Kernel, tuple[str, ...]]:
     """Operands in fragments become shared tensors: what fills them writes what multiplies read."""
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
-        if isinstance(op, Fragment) and op.result.name in chosen:
+        if isinstance(op, FragmentOp) and op.result.name in chosen:
             shape = op.distribution.shape
             view = View.strided(shape, (shape[1], 1))
             name = op.result.name

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Mma, Op, Redistribute
 from tilewright.ir.types import TensorType, Value
@@ -130,7 +130,7 @@ def _families(kernel: Kernel) -> list[set[Value]]:
 
 def _reached(op: Op, family: set[Value]) -> dict[int, Int] | None:
     """The bounds within which an operation takes elements out of a family; None if it takes none out."""
-    if isinstance(op, Reduce) and op.source in family:
+    if isinstance(op, ReduceOp) and op.source in family:
         return {}
     if isinstance(op, Copy) and op.source in family and isinstance(op.target.type, TensorType):
         return edges(op.target.type.view).upper

@@ -235,7 +235,7 @@ def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
         begun, left = _begun(found[user][0], cleared)
         if begun is not None:
             found[user] = (begun,)
-            declared = (replace(op, fill=None),) if isinstance(op, Fragment) else ()
+            declared = (replace(op, fill=None),) if isinstance(op, FragmentOp) else ()
             zeros = If(left, Block((Fill(cleared, 0, location=op.location),)), location=op.location)
             found[at] = declared if left == FALSE else (*declared, zeros)
     return tuple(op for several in found for op in several)
@@ -243,7 +243,7 @@ def _without_zeros(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 def _cleared(op: Op) -> Value | None:
     """The fragment that an operation fills with 0."""
-    if isinstance(op, Fragment) and op.fill == 0:
+    if isinstance(op, FragmentOp) and op.fill == 0:
         return op.result
     if isinstance(op, Fill) and not isinstance(op.value, Value) and op.value == 0:
         return op.target

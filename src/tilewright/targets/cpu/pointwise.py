@@ -191,7 +191,7 @@ def describe(op: Op) -> str:
             return f"{op.result} = coordinates along {op.dim}"
         case Fill():
             return f"{op.target} = {op.value}"
-        case Fragment():
+        case FragmentOp():
             return f"{op.result} = {op.fill}"
         case _:
             return f"{op.written[0]} = {op.read[0]}"
@@ -200,7 +200,7 @@ def describe(op: Op) -> str:
 def _value(emitter: CpuEmitter, op: Op, present: dict[Value, Code], loops: Loops | None) -> Code:
     """C++ for what an operation makes of one element."""
     match op:
-        case Fragment():
+        case FragmentOp():
             return literal(emitter, 0 if op.fill is None else op.fill, op.dtype)
         case Fill():
             if not isinstance(op.value, Value):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from tilewright.dtypes import DType, limits
-from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter, literal
 from tilewright.targets.cpu.pointwise import sum_of
@@ -25,7 +25,7 @@ COMBINE = {
 """Combination of two numbers or vectors, by kind."""
 
 
-def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
+def emit_reduce(emitter: CpuEmitter, op: ReduceOp) -> None:
     """Totals in the dtype in which the source computes: one for each result, or each lane of each result."""
     plan, dtype = op.plan, op.source.dtype
     kind = computes_in(dtype)
@@ -97,7 +97,7 @@ def _nested(
         _nested(emitter, inner, body, independent=independent)
 
 
-def _folded(emitter: CpuEmitter, op: Reduce, total: Code, size: int, lanes: int, kind: DType) -> None:
+def _folded(emitter: CpuEmitter, op: ReduceOp, total: Code, size: int, lanes: int, kind: DType) -> None:
     """The lanes of each result; then the result, rounded once."""
     at = emitter.local("at")
     first = code("{}[{}]", total, at)

@@ -23,10 +23,10 @@ from tilewright.ir.ops import (
     Barrier,
     Block,
     Copy,
-    Fragment,
+    FragmentOp,
     Mma,
     Op,
-    Partition,
+    PartitionOp,
     Redistribute,
     Reshape,
     WarpBarrier,
@@ -139,7 +139,7 @@ class _Sequence:
             }
             return (make(Redistribute, name, op.location, **taken),)
         spread = source.fragment.distribution
-        made = make(Fragment, name, op.location, dtype=source.dtype, distribution=spread)
+        made = make(FragmentOp, name, op.location, dtype=source.dtype, distribution=spread)
         return (made, Copy(source, made.result, location=op.location))
 
     def change(self, op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
@@ -147,13 +147,17 @@ class _Sequence:
             case Copy():
                 spread = None if op.distribution is None else self.of(op.distribution)
                 return (replace(op, distribution=spread, vector=None, engine=None, completion="none"),)
-            case Fragment():
+            case FragmentOp():
                 spread = self.of(op.distribution)
                 name = op.result.name
-                return (make(Fragment, name, op.location, dtype=op.dtype, distribution=spread, fill=op.fill),)
-            case Partition():
+                return (
+                    make(FragmentOp, name, op.location, dtype=op.dtype, distribution=spread, fill=op.fill),
+                )
+            case PartitionOp():
                 spread = self.of(op.distribution)
-                return (make(Partition, op.result.name, op.location, source=op.source, distribution=spread),)
+                return (
+                    make(PartitionOp, op.result.name, op.location, source=op.source, distribution=spread),
+                )
             case Coordinates():
                 spread, name = self.of(op.distribution), op.result.name
                 return (make(Coordinates, name, op.location, distribution=spread, dim=op.dim),)

@@ -15,7 +15,7 @@ from tilewright.ir.ops import (
     Copy,
     Elementwise,
     Fill,
-    Fragment,
+    FragmentOp,
     Mma,
     Op,
     Redistribute,
@@ -48,12 +48,12 @@ CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Multiply)(emit_multiply)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)
-CPU_RULES.rule(Reduce)(emit_reduce)
+CPU_RULES.rule(ReduceOp)(emit_reduce)
 CPU_RULES.rule(Unpack)(emit_unpack)
 CPU_RULES.rule(Pack)(emit_pack)
 
 
-@CPU_RULES.rule(Shared, Fragment, Fill, Coordinates, AsBytes)
+@CPU_RULES.rule(Shared, FragmentOp, Fill, Coordinates, AsBytes)
 def _placed(emitter: CpuEmitter, op: Op) -> None:
     """The array is declared at the start of the function; fills and coordinates come as `Pointwise`."""
 

@@ -24,7 +24,7 @@ from tilewright.dtypes import limits
 from tilewright.functions.conversions import Array
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ir.async_ops import MmaAsync
-from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import Value
@@ -295,7 +295,7 @@ def report(
     if not checker.findings.is_new(key, count):
         return
     neutral = "0"
-    if isinstance(op, Reduce) and op.function != "sum":
+    if isinstance(op, ReduceOp) and op.function != "sum":
         neutral = "-inf" if op.function == "max" else "inf"
         if not op.source.dtype.is_float:
             neutral = str(limits(op.source.dtype)[op.function == "min"])

@@ -13,14 +13,14 @@ from tilewright.dtypes import DType
 from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import LARGEST_ACCESS_BYTES, widest_vector
-from tilewright.ir.ops import Copy, Op, Partition, Reshape
+from tilewright.ir.ops import Copy, Op, PartitionOp, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.passes.memory_instructions import may_be_by_matrices
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
-from tilewright.views.questions import Span, unproven_spans
+from tilewright.views.questions import DimensionRange, unproven_spans
 from tilewright.views.transforms import Slice, Swizzle, Tile, Transform
 from tilewright.views.view import View
 
@@ -265,7 +265,7 @@ def whole(value: Value, env: Mapping[Sym, int]) -> tuple[Array, Array]:
     grids = np.indices(shape, sparse=True)
     mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, grids, strict=True))}
     exists = np.broadcast_to(np.asarray(evaluate(view.valid, mapping), bool), shape).copy()
-    for place, extent in zip(view.behind, value.array.shape, strict=True):
+    for place, extent in zip(view.base_coordinates, value.array.shape, strict=True):
         at = np.asarray(evaluate(place, mapping))
         exists &= (at >= 0) & (at < evaluate(extent, env))
     return _offsets(value.tensor.view, env, grids), exists
@@ -323,7 +323,7 @@ class Leftovers:
         for op in kernel.walk():
             if isinstance(op, Reshape):
                 self._made[op.result] = op.source, op.transform
-            elif isinstance(op, Partition):
+            elif isinstance(op, PartitionOp):
                 self._made[op.result] = op.source, None
         self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
 
@@ -457,7 +457,7 @@ class UnprovenSpans:
     """The spans of each view of a kernel that tracing could not prove to stay inside of their tensor."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._spans: dict[Value, tuple[tuple[Op, Span], ...]] = {}
+        self._spans: dict[Value, tuple[tuple[Op, DimensionRange], ...]] = {}
         for op in kernel.walk():
             for result in op.results:
                 sources = (self._spans.get(source, ()) for source in op.operands)

@@ -196,7 +196,7 @@ class Simulator:
     def adding(self, op: Mma | MmaAsync) -> MmaAtom:
         """Return the atom of a multiply.  Sums that lack iterations mean nothing, so they are not cut off."""
         atom = op.mma.atom
-        return atom if self.turns is None else op.kept("plain", lambda op: replace(atom, sums=None))
+        return atom if self.turns is None else op.cached("plain", lambda op: replace(atom, sums=None))
 
     # ---------------------------------------------------------------- memory
 

@@ -133,8 +133,8 @@ def _nothing(machine: Simulator, warp: Warp, op: Op) -> None:
     """Shared memory exists from the block's start, a view is no action, and the reference runs one grid."""
 
 
-@REFERENCE.rule(ops.Fragment)
-def _fragment(machine: Simulator, warp: Warp, op: ops.Fragment) -> None:
+@REFERENCE.rule(ops.FragmentOp)
+def _fragment(machine: Simulator, warp: Warp, op: ops.FragmentOp) -> None:
     registers = WarpRegisters.blank(op.dtype, machine.shape(warp, op.distribution), machine.numbers)
     if op.fill is not None:
         registers.fill = machine.numbers.number(op.fill, op.dtype)

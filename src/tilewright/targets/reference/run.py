@@ -13,9 +13,9 @@ from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.functions.conversions import Array
 from tilewright.ir import clusters
 from tilewright.ir.async_ops import MmaAsync, Role
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
-from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
+from tilewright.ir.ops import Block, Copy, FragmentOp, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.passes.expand_mma import wait_for_multiplies
 from tilewright.passes.packed import copy_bytes
@@ -353,9 +353,9 @@ def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Ite
     match op:
         case Copy() if op.engine != "bulk":
             spreads.append(op.spread)
-        case Reduce():
+        case ReduceOp():
             yield from op.outside_warps(lanes)
-        case Fragment() | Coordinates() | Redistribute():
+        case FragmentOp() | Coordinates() | Redistribute():
             spreads.append(op.distribution)
         case Mma() if not op.mma.atom.asynchronous:
             spreads.append(op.mma.c())

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.dtypes import FP8, DType, encoding, f32, f64, i32, i64
 from tilewright.functions.conversions import clamped_in, saturation
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
-from tilewright.ir.ops import Elementwise, Fill, Fragment
+from tilewright.ir.ops import Elementwise, Fill, FragmentOp
 from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.expr import add, floordiv, mod, mul
 from tilewright.symbolic.nodes import Expr, Int, Sym
@@ -218,8 +218,8 @@ def rounded(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
     return converted(literal(value, dtype, dialect), dtype.computed, dtype, dialect.types)
 
 
-@SIMT_RULES.rule(Fragment)
-def fragment(emitter: SimtEmitter, op: Fragment) -> None:
+@SIMT_RULES.rule(FragmentOp)
+def fragment(emitter: SimtEmitter, op: FragmentOp) -> None:
     """An array of registers."""
     name, count = emitter.name(op.result), op.distribution.size_values
     text = f"{op.result.name}: {op.dtype} {'x'.join(map(str, op.distribution.shape))}, {count} per thread"

@@ -19,7 +19,7 @@ from tilewright.dtypes import DType
 from tilewright.ir.async_ops import Peer
 from tilewright.ir.copies import is_in_background
 from tilewright.ir.legality import widest_vector
-from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
+from tilewright.ir.ops import Copy, Mma, Op, PartitionOp, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.passes.expand_mma import loaded_as
 from tilewright.passes.memory_instructions import matrix_load
@@ -158,7 +158,7 @@ def _accesses(op: Shared, using: Sequence[Op], serving: Serving) -> Iterator[War
     for user in using:
         if isinstance(user, Reshape):
             views[user.result] = user.transform.apply(views[user.source])
-        elif isinstance(user, Partition | Peer):
+        elif isinstance(user, PartitionOp | Peer):
             views[user.result] = views[user.source]
         elif isinstance(user, Copy) and not (serving.by_address and is_in_background(user)):
             for value in (user.source, user.target):

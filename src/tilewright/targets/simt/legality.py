@@ -9,7 +9,7 @@ from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
-from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, For, Fragment, Mma, Op, Shared
 from tilewright.ir.types import Value
@@ -104,7 +104,7 @@ def beyond(
     yield from too_many_registers(kernel, arch)
     for op in kernel.walk():
         yield from _operation(op, arch, dialect)
-        if isinstance(op, Reduce) and kernel.threads % kernel.lanes and op.plan.lanes:
+        if isinstance(op, ReduceOp) and kernel.threads % kernel.lanes and op.plan.lanes:
             whole = -(-kernel.threads // kernel.lanes) * kernel.lanes
             text = f"lanes exchange values in whole warps; the block has {kernel.threads} threads"
             yield op.violation("reduce", text, f"{whole}")
