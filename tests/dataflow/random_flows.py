@@ -12,6 +12,7 @@ from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
     TILE,
+    ArrayPart,
     Axis,
     Cell,
     Flow,
@@ -23,7 +24,6 @@ from tilewright.dataflow.nodes import (
     Node,
     NumberParam,
     Operand,
-    OperandTile,
     Rearrange,
     Reduce,
     Span,
@@ -110,7 +110,7 @@ def flows(draw: Any) -> Flow:
             return None
         parameters[operand.name] = whole
         axes = tuple(span for span in at if span.kind != BATCH)
-        return OperandTile(operand.dtype, axes, operand, at, **variable(draw))
+        return ArrayPart(operand.dtype, axes, operand, at, **variable(draw))
 
     def add(*made: Node | None) -> None:
         nodes.extend(one for one in made if one is not None and not misfit(one))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilewright as tw
-from tilewright.dataflow.nodes import Map, OperandTile, Rearrange, Sum
+from tilewright.dataflow.nodes import ArrayPart, Map, Rearrange, Sum
 from tilewright.lang.program import Program
 
 from .flows import recorded, spec
@@ -28,7 +28,7 @@ def test_a_linear_layer() -> None:
     assert [parameter.name for parameter in flow.parameters] == ["A", "B", "bias", "C", "alpha"]
     [product] = flow.sums
     assert (product.span.name, product.dtype, product.variable) == ("k", tw.f32, "acc")
-    assert isinstance(product.a, OperandTile)
+    assert isinstance(product.a, ArrayPart)
     assert isinstance(product.b, Rearrange)
     [store] = flow.stores
     assert isinstance(store.value, Map)
@@ -39,7 +39,7 @@ def test_a_linear_layer() -> None:
 
 def test_what_is_computed_twice_is_recorded_once() -> None:
     flow = recorded(linear, DIMS)
-    biases = [node for node in flow.walk() if isinstance(node, OperandTile) and node.operand.name == "bias"]
+    biases = [node for node in flow.walk() if isinstance(node, ArrayPart) and node.operand.name == "bias"]
     assert len(biases) == 1
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.dataflow.nodes import Node, OperandTile, Store
+from tilewright.dataflow.nodes import ArrayPart, Node, Store
 from tilewright.ir.copies import Copy
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.kernel import Bound
@@ -55,7 +55,7 @@ def test_copies_of_operands_and_results_name_their_parts(form: str) -> None:
     for op in kernel.walk():
         if isinstance(op, Copy) and op.source.is_tensor and op.location and op.location.origin:
             node = op.location.origin.node
-            seen[op.source.buffer.name] = node.operand.name if isinstance(node, OperandTile) else node
+            seen[op.source.buffer.name] = node.operand.name if isinstance(node, ArrayPart) else node
     assert {name: seen[name] for name in ("A", "B", "bias")} == {"A": "A", "B": "B", "bias": "bias"}
 
 

@@ -14,6 +14,7 @@ from tilewright.dataflow import wide
 from tilewright.dataflow.nodes import (
     BATCH,
     TF32,
+    ArrayPart,
     Axis,
     Cell,
     Flow,
@@ -25,7 +26,6 @@ from tilewright.dataflow.nodes import (
     Node,
     NumberParam,
     Operand,
-    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -277,7 +277,7 @@ class Evaluation:
                 return wide.argument(self.given.number(node.name), node.dtype).reshape(ones)
             case Integer():
                 return wide.literal(self.given.integer(node.value), node.dtype).reshape(ones)
-            case OperandTile():
+            case ArrayPart():
                 return self.part(node)
             case Position(span=span):
                 self.held((span,))
@@ -351,8 +351,8 @@ class Evaluation:
         """Return a value broadcast to the extents of its axes."""
         return np.broadcast_to(value, (*value.shape[: len(self.batches)], *self.held(node.axes)))
 
-    def part(self, node: OperandTile) -> Array:
-        """Return the elements of an array along the spans of a `OperandTile`."""
+    def part(self, node: ArrayPart) -> Array:
+        """Return the elements of an array along the spans of a `ArrayPart`."""
         array = self.given.elements(node.operand)
         self.places(node.operand, node.at, array.shape)
         for dim, span in enumerate(node.at):

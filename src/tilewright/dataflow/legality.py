@@ -13,6 +13,7 @@ from tilewright.dataflow.nodes import (
     BATCH,
     PRECISIONS,
     STEPS,
+    ArrayPart,
     Axis,
     Cell,
     Flow,
@@ -24,7 +25,6 @@ from tilewright.dataflow.nodes import (
     Node,
     NumberParam,
     Operand,
-    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -167,7 +167,7 @@ def _integer(node: Integer) -> str:
     return "an integer of the sizes has no axes" if _spans(node.axes) else ""
 
 
-def _part(node: OperandTile) -> str:
+def _part(node: ArrayPart) -> str:
     own = {span for span in node.at if span.kind != BATCH}
     if None in node.axes or set(node.axes) != own:
         return "the axes are not those of the indices"
@@ -289,7 +289,7 @@ _RULES: dict[type, Callable[[Any], str]] = {
     Store: _store,
     Literal: _literal,
     Integer: _integer,
-    OperandTile: _part,
+    ArrayPart: _part,
     Position: _position,
     Rearrange: _rearrange,
     Map: _map,

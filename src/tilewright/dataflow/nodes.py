@@ -137,7 +137,7 @@ class Integer(Node):
 
 @layouts.made(IN_FLOWS)
 @dataclass(frozen=True, eq=False)
-class OperandTile(Node):
+class ArrayPart(Node):
     """``operand[at]``: the elements of an array along some spans.
 
     Args:

@@ -11,6 +11,7 @@ from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
     TILE,
+    ArrayPart,
     Axis,
     Cell,
     Flow,
@@ -23,7 +24,6 @@ from tilewright.dataflow.nodes import (
     Node,
     NumberParam,
     Operand,
-    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -184,7 +184,7 @@ class _FlowParser(TextReader):
 
     def computed(self, name: str, dtype: DType, axes: tuple[Axis, ...], node: ast.expr) -> Node:
         if isinstance(node, ast.Subscript):
-            return OperandTile(dtype, axes, *self.place(node), variable=name)
+            return ArrayPart(dtype, axes, *self.place(node), variable=name)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             raise ParseError(f"line {node.lineno}: not a value of a flow: {ast.unparse(node)}")
         what, args = node.func.id, node.args

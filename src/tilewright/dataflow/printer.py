@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.calls import layouts
 from tilewright.dataflow.nodes import (
     EXACT,
+    ArrayPart,
     Axis,
     Cell,
     Flow,
@@ -20,7 +21,6 @@ from tilewright.dataflow.nodes import (
     Node,
     NumberParam,
     Operand,
-    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -105,7 +105,7 @@ class _FlowPrinter:
 
     def default(self, node: Node) -> str:
         match node:
-            case OperandTile():
+            case ArrayPart():
                 return f"{node.operand.name}_{''.join(span.name for span in node.at)}"
             case Rearrange():
                 turned = node.axes == node.argument.axes[::-1]
@@ -165,7 +165,7 @@ class _FlowPrinter:
             match node:
                 case Integer():
                     written.append(node.value)
-                case OperandTile():
+                case ArrayPart():
                     written += node.operand.shape
             written += [span.extent for span in _spans(node)]
         named = (sym for value in written for sym in sorted(symbols(value), key=lambda sym: sym.name))
@@ -191,7 +191,7 @@ class _FlowPrinter:
         for node in walk(value, seen):
             for span in _spans(node):
                 yield from self.span(span)
-            if isinstance(node, OperandTile):
+            if isinstance(node, ArrayPart):
                 yield from self.operand(node.operand)
             if isinstance(node, Folded):
                 yield from self.fold(node.fold)
@@ -218,7 +218,7 @@ class _FlowPrinter:
                 return f"literal({node.value!r})"
             case Integer():
                 return f"integer({self.show(node.value)})"
-            case OperandTile():
+            case ArrayPart():
                 return self.place(node.operand, node.at)
             case Position():
                 return f"position({node.span.name})"
@@ -297,7 +297,7 @@ def _spans(node: Node) -> list[Span]:
     """Return the spans that the line of a value names."""
     found: list[Axis] = [*node.axes]
     match node:
-        case OperandTile():
+        case ArrayPart():
             found += node.at
         case Sum() | Position():
             found.append(node.span)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.dataflow.nodes import Flow, OperandTile, Span, Store, walk
+from tilewright.dataflow.nodes import ArrayPart, Flow, Span, Store, walk
 from tilewright.runtime.arrays import ArrayInfo, overlap, sharing
 
 
@@ -42,9 +42,9 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     places = {name: place for place, name in enumerate(arrays)}
     multiplied = {id(node) for one in flow.sums for side in (one.a, one.b) for node in walk(side)}
     stored = [store.operand.name for store in flow.stores]
-    read: dict[str, list[OperandTile]] = {}
+    read: dict[str, list[ArrayPart]] = {}
     for node in flow.walk():
-        if isinstance(node, OperandTile):
+        if isinstance(node, ArrayPart):
             read.setdefault(node.operand.name, []).append(node)
     made = []
     for at, store in enumerate(flow.stores):
@@ -59,7 +59,7 @@ def pairs_of(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> tuple[AliasP
     return tuple(made)
 
 
-def _is_one(flow: Flow, one: tuple[Store, ArrayInfo], other: tuple[OperandTile, ArrayInfo]) -> bool:
+def _is_one(flow: Flow, one: tuple[Store, ArrayInfo], other: tuple[ArrayPart, ArrayInfo]) -> bool:
     """Whether arrays at one address are read element for element where they are stored, by nobody else."""
     (store, stored), (part, read) = one, other
     if store.operand.transforms or part.operand.transforms or stored.dtype != read.dtype:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tilewright.dataflow.nodes import Node, OperandTile, Span
+from tilewright.dataflow.nodes import ArrayPart, Node, Span
 from tilewright.lang import operations as tw
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
@@ -20,7 +20,7 @@ from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.stages import PlainStages, Share, plain_tiles
 
-Moved: TypeAlias = tuple[OperandTile, Tensor, Tensor]
+Moved: TypeAlias = tuple[ArrayPart, Tensor, Tensor]
 """What the graph says of a tile, where it lies, and where it goes."""
 
 
@@ -56,8 +56,8 @@ class OperandMetadata:
     """
 
     factor: Factor
-    views: tuple[tuple[OperandTile, Callable[[Work], Tensor]], ...]
-    groups: tuple[tuple[OperandTile, Callable[[Work], Tensor]], ...]
+    views: tuple[tuple[ArrayPart, Callable[[Work], Tensor]], ...]
+    groups: tuple[tuple[ArrayPart, Callable[[Work], Tensor]], ...]
     first: Work
     rings: dict[str, PlainStages] = field(default_factory=dict)
 
@@ -143,7 +143,7 @@ class OperandMetadata:
             return tw.load(tile, spread, name=f"r{part.operand.name}")
 
 
-def groups_in(part: OperandTile, depth: Span, block_k: int) -> int:
+def groups_in(part: ArrayPart, depth: Span, block_k: int) -> int:
     """How many groups along K a tile of an operand has; 0 if these are not whole, and it does not lie in one.
 
     Args:

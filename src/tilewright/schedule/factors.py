@@ -12,13 +12,13 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.dataflow import wide
 from tilewright.dataflow.nodes import (
+    ArrayPart,
     Flow,
     Integer,
     Literal,
     Map,
     Node,
     NumberParam,
-    OperandTile,
     Position,
     Rearrange,
     Span,
@@ -85,7 +85,7 @@ class Scale:
         rows: rows of the operand that have it in common.
     """
 
-    part: OperandTile
+    part: ArrayPart
     view: Node
     run: int
     rows: int
@@ -104,11 +104,11 @@ class Factor:
         scale: by what its products are multiplied besides.
     """
 
-    part: OperandTile
+    part: ArrayPart
     row: Span
     depth: Span
     view: Node
-    beside: tuple[OperandTile, ...] = ()
+    beside: tuple[ArrayPart, ...] = ()
     scale: Scale | None = None
 
     @property
@@ -150,7 +150,7 @@ class Factor:
         view = self.view
         if not isinstance(view, Map) or view.function != "convert":
             return False
-        return isinstance(plain(view.given[0]), OperandTile)
+        return isinstance(plain(view.given[0]), ArrayPart)
 
     @property
     def keeps_zero(self) -> bool:
@@ -322,7 +322,7 @@ def _spelled(factor: Factor) -> str:
 
 
 def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> Factor:
-    parts: list[OperandTile] = []
+    parts: list[ArrayPart] = []
     for leaf in leaves(node):
         if isinstance(leaf, Position):
             raise TraceError(
@@ -330,7 +330,7 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
                 f"{leaf.span.name}; nearest legal choice: {EXPLICIT}",
                 leaf.location or product.location,
             )
-        if isinstance(leaf, OperandTile) and not any(same(leaf, known) for known in parts):
+        if isinstance(leaf, ArrayPart) and not any(same(leaf, known) for known in parts):
             parts.append(leaf)
     both = {row, product.span}
     # Of those that have an element for each row and each k, the first is what tiles are loaded of.
@@ -354,7 +354,7 @@ def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
     part = view = plain(node)
     while isinstance(part, Map) and part.function == "convert":
         part = plain(part.given[0])
-    if not isinstance(part, OperandTile) or row not in part.at or product.span not in part.at:
+    if not isinstance(part, ArrayPart) or row not in part.at or product.span not in part.at:
         raise TraceError(
             f"a scale of a product is a part of an array, along {row.name} and {product.span.name}; nearest "
             f"legal choice: S[{row.name}, {product.span.name} // 128]",
@@ -387,7 +387,7 @@ def at_zero(node: Node) -> Array:
     known: dict[Node, Array] = {}
     for one in walk(node):
         given = [known[argument] for argument in one.arguments]
-        if isinstance(one, OperandTile):
+        if isinstance(one, ArrayPart):
             known[one] = wide.literal(0, one.dtype)
         elif isinstance(one, Literal):
             known[one] = wide.literal(one.value, one.dtype)

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Operand, OperandTile, Reduce
+from tilewright.dataflow.nodes import ArrayPart, Operand, Reduce
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.factors import Factor
@@ -162,7 +162,7 @@ class Question:
     def reads_result_sized(self) -> bool:
         """Whether an array of the size of the result is read besides the operands."""
         inner = {self.form.m, self.form.n}
-        return any(isinstance(node, OperandTile) and inner <= {*node.at} for node in self.form.flow.walk())
+        return any(isinstance(node, ArrayPart) and inner <= {*node.at} for node in self.form.flow.walk())
 
     @property
     def stores_lines(self) -> bool:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.dataflow.nodes import OperandTile
+from tilewright.dataflow.nodes import ArrayPart
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async
@@ -84,7 +84,7 @@ class OperandSource:
     along: str
     rows: int
     decode: Callable[[Fragment, Spot], Any] | None = None
-    part: OperandTile | None = None
+    part: ArrayPart | None = None
     is_cut: bool = False
     readers: Index = 0
     held: DType | None = None
@@ -156,7 +156,7 @@ class Move:
 
     source: Tensor
     target: Any
-    part: OperandTile | None
+    part: ArrayPart | None
     dealing: dict[str, Any]
     is_turned: bool = False
     operand: OperandSource | None = None

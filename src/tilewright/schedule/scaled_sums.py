@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeAlias
 
-from tilewright.dataflow.nodes import OperandTile
+from tilewright.dataflow.nodes import ArrayPart
 from tilewright.dtypes import f32
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
@@ -69,12 +69,12 @@ class ScaleSource:
     columns: Columns | None = None
 
     @property
-    def part(self) -> OperandTile:
+    def part(self) -> ArrayPart:
         """The value of the graph."""
         return self.scale.part
 
 
-def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> OperandTile | None:
+def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> ArrayPart | None:
     """Scales of rows of which bulk copies may bring a column with each tile of the operand; None of others.
 
     Args:

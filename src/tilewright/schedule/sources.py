@@ -111,7 +111,7 @@ def _scales(
     form: Form,
     schedule: Schedule,
     factor: Factor,
-    view: Callable[[OperandTile], Callable[[Work], Tensor]],
+    view: Callable[[ArrayPart], Callable[[Work], Tensor]],
     first: Work,
 ) -> ScaleSource | None:
     """The scales of an operand."""
@@ -158,7 +158,7 @@ def _pairs(
     return Pairs(view, wanted[-1] == factor.row, which)
 
 
-def _pair_of(part: OperandTile) -> tuple[Operand, int] | None:
+def _pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
     """The array whose elements are pairs, and which number of each a part is; None if it is none."""
     last = part.operand.transforms[-1] if part.operand.transforms else None
     if not isinstance(last, Slice) or last.at[-1] not in (0, 1):
@@ -177,7 +177,7 @@ def _ends_with_groups(form: Form, factor: Factor) -> bool:
 
 
 def _view(
-    form: Form, factor: Factor, part: OperandTile, arguments: dict[str, Any], partition: Tiles
+    form: Form, factor: Factor, part: ArrayPart, arguments: dict[str, Any], partition: Tiles
 ) -> Callable[[Work], Tensor]:
     """An array of an operand for a tile of the result: its rows and k, or those of both that it has."""
     wanted = [span for span in (factor.row, factor.depth) if span in part.at]
@@ -197,7 +197,7 @@ def _beside(
 ) -> OperandMetadata:
     """The arrays beside an operand."""
 
-    def of(part: OperandTile) -> Callable[[Work], Tensor]:
+    def of(part: ArrayPart) -> Callable[[Work], Tensor]:
         return _view(form, factor, part, arguments, partition)
 
     in_groups = [part for part in factor.beside if (run_along(part, factor.depth) or 1) > 1]

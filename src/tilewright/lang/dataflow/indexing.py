@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
+    ArrayPart,
     Axis,
     Node,
     Operand,
-    OperandTile,
     Position,
     Rearrange,
     Span,
@@ -55,7 +55,7 @@ def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
                 here(),
             )
     own = tuple(axis for axis in axes if axis is not None)
-    node = flow.make(OperandTile, operand.dtype, own, operand, at)
+    node = flow.make(ArrayPart, operand.dtype, own, operand, at)
     if len(own) < len(axes):
         node = flow.make(Rearrange, operand.dtype, axes, node)
     return Tile(flow, node, {one.home for one in index if isinstance(one, SpanIndex)})
@@ -207,7 +207,7 @@ def check_in_place(flow: Recorder) -> None:
     stores = {store.operand.name: store for store in flow.stores}
     seen: set[int] = set()
     for node in (node for store in flow.stores for node in walk(store.value, seen)):
-        if not isinstance(node, OperandTile) or node.operand.name not in stores:
+        if not isinstance(node, ArrayPart) or node.operand.name not in stores:
             continue
         store = stores[node.operand.name]
         if (node.operand, node.at) != (store.operand, store.at):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from tilewright.dataflow.nodes import OperandTile, Store
+from tilewright.dataflow.nodes import ArrayPart, Store
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError, TraceError
 from tilewright.lang import operations as tw
@@ -82,9 +82,7 @@ class DirectEpilogue:
         if self.schedule.mma.threads == 1:
             return columns
         columns = shared_columns(self.form, self.schedule, self.schedule.mma.c())
-        if not any(
-            isinstance(node, OperandTile) for store in self.blocks for node in above_sums(store.value)
-        ):
+        if not any(isinstance(node, ArrayPart) for store in self.blocks for node in above_sums(store.value)):
             return columns
         width = AT_ONCE
         while width < columns and not in_parts(self.schedule.mma.c(), width):

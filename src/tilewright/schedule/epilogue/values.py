@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dataflow.nodes import (
+    ArrayPart,
     Integer,
     Literal,
     Map,
     Node,
     NumberParam,
     Operand,
-    OperandTile,
     Position,
     Rearrange,
     Reduce,
@@ -173,7 +173,7 @@ class Values:
         """Read the arrays that what is stored is computed from, but for what is brought elsewhere."""
         for store in stores:
             for node in above_sums(store.value):
-                if isinstance(node, OperandTile) and id(node) not in self.brought:
+                if isinstance(node, ArrayPart) and id(node) not in self.brought:
                     self.value(node)
 
     def value(self, node: Node) -> Any:
@@ -207,7 +207,7 @@ class Values:
 
     def loads(self, stores: Sequence[Store]) -> bool:
         """Whether computing what is stored reads arrays."""
-        return any(isinstance(node, OperandTile) for store in stores for node in above_sums(store.value))
+        return any(isinstance(node, ArrayPart) for store in stores for node in above_sums(store.value))
 
     def map(self, shape: tuple[int, int]) -> Distribution:
         """Which threads hold which elements of a tile of this shape, of which extents may be 1."""
@@ -224,7 +224,7 @@ class Values:
         values, columns = self.outer
         form = self.views.form
         is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
-        is_wider = is_wider or (isinstance(node, OperandTile) and form.n not in node.at)
+        is_wider = is_wider or (isinstance(node, ArrayPart) and form.n not in node.at)
         if not is_wider and id(node) not in values._known:
             return None
         made = values.value(node)
@@ -242,7 +242,7 @@ class Values:
                 return self.views.arguments[name]
             case Integer():
                 return self.views.number(node)
-            case OperandTile():
+            case ArrayPart():
                 return self._part(node)
             case Position(span=span):
                 return self._position(span)
@@ -260,7 +260,7 @@ class Values:
             node.location,
         )
 
-    def _part(self, node: OperandTile) -> Fragment:
+    def _part(self, node: ArrayPart) -> Fragment:
         if id(node) in self.brought:
             return self.brought[id(node)]()
         tile = self.views.block(node.operand, node.at, self.place)
