@@ -167,7 +167,7 @@ def evaluate(
     are rounded at the point where the flow has them; integers wrap.
 
     Args:
-        flow: what a loop over tiles recorded.
+        flow: the recorded kernel.
         arrays: the arrays by parameter name; an array that is only stored to may be omitted if the others
             determine its extents.
         numbers: the numbers and integers by parameter name.
@@ -212,7 +212,7 @@ class Evaluation:
         self.run = run
         self.batches = tuple(span for span in given.flow.tiles if span.kind == BATCH)
         self.runs: dict[Span, tuple[int, int]] = {}  # of folds that are stepped through, and of a group
-        self.cells: dict[int, Array] = {}  # what they carry
+        self.cells: dict[int, Array] = {}  # current values of cells
 
     def results(self, rounded: bool) -> dict[str, Array]:
         """Return every stored array by name."""
@@ -420,7 +420,7 @@ class Evaluation:
         value = self.lifted(self.value(store.value, known), store.value, len(own))
         self.places(operand, store.at, self.given.shape(operand))
         value = np.broadcast_to(value, self.held((*self.batches, *own)))
-        # Of one group what is stored along its rows alone has no dimension for the groups.
+        # A store along the rows of one group has no dimension for the groups.
         value = value.squeeze(tuple(i for i, span in enumerate(self.batches) if span not in store.at))
         spans = [span for span in (*self.batches, *own) if span in store.at]
         value = value.transpose([spans.index(span) for span in store.at])

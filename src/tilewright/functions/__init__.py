@@ -1,1 +1,1 @@
-"""The elementwise functions, one row each: what they take and mean, how C calls them, how exact they are."""
+"""The elementwise functions, one row each: operands, meaning, C name and largest error."""

@@ -19,7 +19,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def clamped_in(computed: DType, target: DType) -> DType:
-    """The dtype in which a saturating conversion clamps: the wider of two floats, which holds both's numbers.
+    """Return the dtype in which a saturating conversion clamps: the wider float, which holds both ranges.
 
     Args:
         computed: the dtype in which the source computes.
@@ -35,7 +35,7 @@ def clamped_in(computed: DType, target: DType) -> DType:
 
 
 def saturation(computed: DType, target: DType) -> tuple[float, float] | None:
-    """The least and largest number of a saturating conversion, where it clamps; None where it need not.
+    """Return the bounds to which a saturating conversion clamps; None if it need not clamp.
 
     Args:
         computed: the dtype in which it clamps, of `clamped_in`.
@@ -58,7 +58,7 @@ def saturation(computed: DType, target: DType) -> tuple[float, float] | None:
 
 @np.errstate(all="ignore")
 def widen(values: Array, dtype: DType) -> Array:
-    """The values of a ``dtype`` array in the dtype in which it computes; exact."""
+    """Convert an array exactly to the dtype in which its ``dtype`` computes."""
     if dtype.name == "c32":
         pair: Array = np.empty(values.shape, np.complex64)
         pair.real, pair.imag = values["re"], values["im"]
@@ -119,7 +119,7 @@ def rounded(wide: Array, target: DType) -> Array:
 
 
 def _narrowest(wide: Array, target: DType) -> Array:
-    """To a packed dtype: what lies beyond its range becomes its end, and integers wrap."""
+    """Convert to a packed dtype: floats beyond its range are clamped, and integers wrap."""
     if target.is_float or wide.dtype.kind == "f":
         bits = patterns(_f64(wide), target)
     else:
@@ -142,7 +142,7 @@ def number(value: float | int, target: DType) -> Array:
 
 
 def _f64(wide: Array) -> Array:
-    """Numbers as f64; the last of its 53 bits is set where one has more (round to odd)."""
+    """Convert numbers to f64, rounded to odd: the last bit is set if any bit was lost."""
     if wide.dtype == np.longdouble:
         return _odd(wide, np.float64)
     if wide.dtype not in (np.int64, np.uint64):
@@ -153,7 +153,7 @@ def _f64(wide: Array) -> Array:
 
 
 def _odd(wide: Array, narrow: type[np.float32 | np.float64]) -> Array:
-    """Floats as narrower ones, truncated, with the last bit set where anything was lost (round to odd)."""
+    """Narrow floats, rounded to odd: truncated, and the last bit is set if any bit was lost."""
     near = wide.astype(narrow)
     bits = near.view(np.uint32 if narrow is np.float32 else np.uint64)
     away = np.isfinite(near) & (np.abs(near) > np.abs(wide))
@@ -220,11 +220,11 @@ def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
 
 
 # ---------------------------------------------------------------- sums of a matrix unit
-# Addends are aligned to the largest one and cut off, on NumPy arrays, bit by bit.
+# Addends are aligned to the largest one and truncated; the result has the bits of the hardware.
 #
 # A unit adds the products of a group of neighbouring k to the accumulator at once. It aligns all addends to
-# the largest exponent among them, cuts each off towards zero ``bits`` places below that exponent, adds what
-# is left exactly, and rounds the sum. The exponent of a product is the sum of the exponents of its factors,
+# the largest exponent among them, truncates each ``bits`` places below that exponent, adds the truncated
+# numbers exactly, and rounds the sum. The exponent of a product is the sum of the exponents of its factors,
 # one less than that of its leading bit if the product of both mantissas is 2 or more; a denormal factor has
 # the exponent of the least normal number.
 #
@@ -252,13 +252,13 @@ class AlignedSum:
     zeros: bool = True
 
     def lost(self, products: int, element: DType) -> float:
-        """What sums of so many products lose at most, as a share of the sum of the products' sizes.
+        """Return the largest error of a sum, relative to the sum of the absolute values of its products.
 
         In each group every product and the accumulator lose up to ``2**-bits`` of the largest addend, and the
         sum is truncated.  No addend is larger than the sum of all sizes so far.
 
         Args:
-            products: how many are added to one accumulator.
+            products: number of products that are added to one accumulator.
             element: dtype of the accumulator.
 
         Example:
@@ -310,7 +310,7 @@ class AlignedSum:
             return made if plain is None else np.where(np.isfinite(plain), made, rounded(plain, dtypes[2]))
 
     def _round(self, total: Array, element: DType, smallest: float) -> Array:
-        """A sum as a number of the accumulator; beyond the largest one infinite."""
+        """Round a sum to the accumulator's dtype; sums beyond its range become infinite."""
         if self.rounding == "nearest":
             return rounded(total, element)
         fraction = element.mantissa if self.fraction is None else self.fraction
@@ -319,6 +319,6 @@ class AlignedSum:
 
 
 def _power(values: Array, least: float) -> Array:
-    """The largest power of two that is no larger than each number in size, and at least ``least``."""
+    """Return the largest power of two that is at most ``abs(x)``, but at least ``least``, for each number."""
     exponents: Any = values.view(np.int64) & np.int64(0x7FF << 52)
     return np.asarray(np.maximum(exponents.view(np.float64), least))

@@ -1,4 +1,4 @@
-"""Derivatives of the activations, a row each, made of the other functions: every target has them.
+"""Derivatives of the activations, composed of the other functions, so that every target has them.
 
 Where a derivative nears 0 it is a product of small numbers, not a difference of nearly equal ones; terms
 cancel only where one crosses 0, and for ``gelu`` far below it.
@@ -59,7 +59,7 @@ def _gelu_tanh(x: Any, call: Call) -> Any:
 
 
 def _within(x: Any, most: float, call: Call) -> Any:
-    """Beyond some size the derivative is 0 or 1; an infinity times what is 0 there would be NaN."""
+    """Clamp x to a range outside of which the derivative is 0 or 1: infinity times 0 would be NaN."""
     return call("max", call("min", x, most), -most)
 
 
@@ -75,7 +75,7 @@ DERIVATIVES: dict[str, Callable[[Any, Call], Any]] = {
 
 
 def derivative_of(name: str, x: Any) -> Any:
-    """The derivative of an activation, of an array.
+    """Return the derivative of an activation for each element of an array.
 
     Args:
         name: of the activation.

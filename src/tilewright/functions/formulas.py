@@ -1,7 +1,7 @@
 """exp, exp2, log, tanh and powers in C++, for targets without a mathematics library.
 
-Largest errors, in units in the last place of the result (tests hold them): exp, exp2 and log 1.1, tanh 2.5,
-in f32 and in f64; powers, of f32 alone, are computed in f64 and rounded once.  The text asks for
+Largest errors, in units in the last place of the result (tests check them): exp, exp2 and log 1.1, tanh 2.5,
+in f32 and in f64; powers, only in f32, are computed in f64 and rounded once.  The text asks for
 ``bits_of_f32`` and ``f32_of_bits``, and for no contraction of products and sums.
 """
 
@@ -14,12 +14,12 @@ from fractions import Fraction
 from tilewright.functions.table import FUNCTIONS
 
 Formulas = dict[str, tuple[tuple[str, ...], str]]
-"""Functions by name, each with the names of those that it calls."""
+"""Names of the functions that each function calls."""
 
 
 @dataclass(frozen=True)
 class _Format:
-    """What the algorithms need to know of f32 or f64.
+    """Parameters of the algorithms for f32 or f64.
 
     Args:
         name: of the dtype.

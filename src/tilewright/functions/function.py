@@ -1,4 +1,4 @@
-"""What one elementwise function is: a row of the table, and what functions may take."""
+"""The row of an elementwise function, and the dtypes that functions accept."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 """Of the first and the third word of the counter, in every round."""
 
 WEYL = (0x9E3779B9, 0xBB67AE85)
-"""What is added to the halves of the key between rounds."""
+"""Increments of the two halves of the key between rounds."""
 
 _LOW = np.uint64((1 << 32) - 1)
 _HALF = np.uint64(32)
 
 
 def rounds(counter: tuple[Array, ...], key: tuple[Any, Any]) -> tuple[Array, ...]:
-    """The four words that a counter of four words is encrypted to.
+    """Encrypt a counter of four words to four random words.
 
     Args:
         counter: four arrays of numbers below ``2**32``.
@@ -53,7 +53,7 @@ def rounds(counter: tuple[Array, ...], key: tuple[Any, Any]) -> tuple[Array, ...
 
 
 def _random_bits(index: Array, seed: Array, offset: Array) -> Array:
-    """The row's meaning: bits in u64, of which the upper half is 0."""
+    """NumPy meaning of the row ``random_bits``: bits in the lower half of u64."""
     index, seed, offset = np.broadcast_arrays(index, seed, offset)
     block = index >> np.uint64(2)
     counter = (block & _LOW, block >> _HALF, offset & _LOW, offset >> _HALF)
@@ -62,7 +62,7 @@ def _random_bits(index: Array, seed: Array, offset: Array) -> Array:
 
 
 def _random_at_least(index: Array, seed: Array, offset: Array, threshold: Array) -> Array:
-    """The row's meaning: truth values."""
+    """NumPy meaning of the row ``random_at_least``: truth values."""
     return np.asarray(_random_bits(index, seed, offset) >= threshold)
 
 
@@ -146,7 +146,7 @@ def philox(index: Any, seed: Any, offset: Any = 0) -> Array:
         An array of u32 of the shape of ``index``.
 
     Raises:
-        LaunchError: something that is no such integer.
+        LaunchError: the seed, the offset or an index is not such an integer.
 
     Example:
         >>> kept = philox(np.arange(100_000), seed=1) >= 2**32 // 10

@@ -36,7 +36,7 @@ def _through_f64(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
 
 
 def _shift(function: Callable[..., Any], left: Array, count: Array) -> Array:
-    """``left`` shifted; a count outside of its bits, negative or large, shifts all of them out."""
+    """Shift ``left``; a negative or too large count shifts all bits out."""
     bits = left.dtype.itemsize * 8
     count = np.asarray(count, left.dtype)
     inside = (count >= 0) & (count < bits)
@@ -46,7 +46,7 @@ def _shift(function: Callable[..., Any], left: Array, count: Array) -> Array:
 
 
 def _rounding_down(function: Callable[..., Any], left: Array, right: Array) -> Array:
-    """Quotient or rest as Python has them; of integers divided by 0, 0."""
+    """Floor quotient or remainder as in Python; integers divided by 0 give 0."""
     if left.dtype.kind not in "iu":
         return np.asarray(function(left, right))
     zero = np.equal(right, 0)
@@ -80,7 +80,7 @@ def fma(x: Array, y: Array, z: Array) -> Array:
 
 
 def _nearest(above: int, below: int, zero: float) -> float:
-    """The f64 nearest to a fraction; of 0, that with the right sign."""
+    """Return the f64 nearest to a fraction; ``zero`` if the fraction is 0."""
     try:
         return above / below if above else zero
     except OverflowError:
@@ -231,11 +231,11 @@ _TWO_OVER_PI = (
     *(0x9C845F8BBDF9283B, 0x1FF897FFDE05980F, 0xEF2F118B5A0A6D1F, 0x6D367ECF27CB09B7, 0x4F463F669E5FEA2D),
     *(0x7527BAC7EBE5F17B, 0x3D0739F78A5292EA, 0x6BFB5FB11F8D5D08, 0x56033046FC7B6BAB),
 )
-"""Its binary digits after the point, 64 to a word."""
+"""Binary digits of 2/pi after the point, 64 per word."""
 
 
 def _chosen(first: int, words: tuple[int, ...]) -> str:
-    """The word at index ``at`` of those that begin at ``first``, by comparisons: no table in memory."""
+    """Return C text that selects word ``at`` by comparisons, without a table in memory."""
     if len(words) == 1:
         return f"0x{words[0]:x}ull"
     half = len(words) // 2
@@ -355,7 +355,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _finite_below(x: Array) -> Array:
-    """``maximum(x, LOWEST)``, NaN where x is NaN."""
+    """Return ``maximum(x, LOWEST)``; NaN stays NaN."""
     return np.asarray(np.maximum(x, np.finfo(x.dtype).min))
 
 

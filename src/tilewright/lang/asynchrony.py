@@ -119,7 +119,7 @@ def bulk_commit() -> None:
     Source: PTX ISA, "cp.async.bulk.commit_group".
 
     Example:
-        Two stores are one group, for which one wait is enough:
+        Two stores form one group; one wait is enough:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -340,7 +340,7 @@ def launch_dependents() -> None:
     has finished.  The call may be anywhere, because the next grid waits for the end of this one.
 
     Example:
-        The second kernel may begin beside the first; it waits for what it reads:
+        The second kernel may begin while the first still runs; it waits before it reads:
 
         >>> import numpy as np
         >>> import tilewright as tw

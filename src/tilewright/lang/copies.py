@@ -162,7 +162,7 @@ def async_commit() -> None:
     """Close the group of asynchronous copies issued since the last commit.
 
     Example:
-        Two copies are one group.  Each thread reads what it copied itself, and needs no barrier:
+        Two copies form one group.  Each thread reads only elements that it copied, and needs no barrier:
 
         >>> import numpy as np
         >>> import tilewright as tw

@@ -111,7 +111,7 @@ class Rearranged(InMemory):
             TraceError: the product is not, or is not known to be, the extent; or there is no such dimension.
 
         Example:
-            Each row holds three pairs, of which the second parts are copied:
+            Each row holds three pairs; the second part of each is copied:
 
             >>> import numpy as np
             >>> import tilewright as tw
@@ -164,7 +164,7 @@ class Rearranged(InMemory):
             TraceError: lengths and strides differ in number, or the dimension does not exist.
 
         Example:
-            Each row is a window of three neighbours, the first of which begins one before the array:
+            Each row is a window of three neighbours; the first window begins one element before the array:
 
             >>> import numpy as np
             >>> import tilewright as tw
@@ -256,7 +256,7 @@ class Rearranged(InMemory):
             TraceError: the numbers are illegal, for example ``shift`` is less than ``bits``.
 
         Example:
-            What is written in swizzled order, and read as the rows that lie there:
+            Elements are written in swizzled order, and read as rows in the order of memory:
 
             >>> import numpy as np
             >>> import tilewright as tw

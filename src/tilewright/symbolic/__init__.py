@@ -3,4 +3,4 @@
 from tilewright.symbolic import arithmetic, spelling
 
 OPERATORS = arithmetic, spelling
-"""What the operators of integers and conditions build with; importing them makes them known to the nodes."""
+"""Modules with the constructors that operators use; importing them registers the constructors."""

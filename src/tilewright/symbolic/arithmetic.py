@@ -70,7 +70,7 @@ def mul(left: Int, right: Int) -> Int:
 
 
 def product(*factors: Int) -> Int:
-    """The product of integers."""
+    """Return the product of integers."""
     total: Int = 1
     for factor in factors:
         total = mul(total, factor)
@@ -175,7 +175,7 @@ def expand(value: Int) -> Int:
 
 
 def lowest(value: Int, depth: int = 4) -> float:
-    """A lower bound that also uses symbolic upper bounds: ``-x*y`` is at least ``-(x.stop - 1)*y``."""
+    """Return a lower bound that also uses symbolic upper bounds: ``-x*y`` is at least ``-(x.stop - 1)*y``."""
     low = bounds(value)[0]
     if low >= 1 or depth == 0:
         return low
@@ -192,7 +192,7 @@ def lowest(value: Int, depth: int = 4) -> float:
 
 
 def parts_of(value: Int) -> tuple[tuple[tuple[Expr, int], ...], int]:
-    """The terms of a sum with their coefficients, and its constant."""
+    """Return the terms of a sum with their coefficients, and its constant."""
     if isinstance(value, Expr):
         return (value.terms, value.constant) if isinstance(value, Add) else (((value, 1),), 0)
     return (), int(value)
@@ -230,10 +230,10 @@ def _sum(terms: Mapping[Expr, int], constant: int) -> Int:
 
 
 def _rejoin(terms: dict[Expr, int]) -> bool:
-    """Join one quotient with its remainder, in place; says whether there was one.
+    """Join one quotient with its remainder, in place; return whether there was a pair to join.
 
     ``by*k*(x // by) + k*(x % by)`` is ``k*x``, and ``by*k*((x // by) % n) + k*(x % by)`` is
-    ``k*(x % (by*n))``, for any product ``k``; where by divides x, there is no ``x % by``.
+    ``k*(x % (by*n))``, for any product ``k``.  If by divides x, the term ``x % by`` is absent.
     """
     for term in terms:
         for digit in _factors(term):
@@ -296,7 +296,7 @@ def _check_positive(what: str, right: Int) -> None:
 
 
 def _split(value: Int, by: Int) -> tuple[Int, Int]:
-    """``value == by * quotient + rest``; the quotient takes every term of which ``by`` is a factor."""
+    """Return quotient and rest of ``value == by * quotient + rest``; terms with the factor ``by`` are divided."""
     parts, constant = parts_of(value)
     if isinstance(by, int):
         divided = {term: factor // by for term, factor in parts if factor % by == 0}
@@ -328,13 +328,13 @@ def _without(factors: tuple[Expr, ...], removed: tuple[Expr, ...]) -> list[Expr]
 
 
 def _reduce(left: Int, right: int) -> Int:
-    """Drop multiples of ``right``: coefficients and the constant come to lie in ``[0, right)``."""
+    """Drop multiples of ``right``; coefficients and the constant are then in ``[0, right)``."""
     parts, constant = parts_of(left)
     return _sum({t: f % right for t, f in parts if (f * divisor(t)) % right}, constant % right)
 
 
 def _proper_quotient(rest: Int, right: Int) -> Int:
-    """``rest // right`` where no term of ``rest`` has ``right`` as a factor."""
+    """Return ``rest // right`` if no term of ``rest`` has the factor ``right``."""
     digit = _digit(rest, right)
     if digit is not None:
         return digit
@@ -357,7 +357,7 @@ def _is_power(value: Int) -> bool:
 
 
 def _digit(rest: Int, right: Int) -> int | None:
-    """``rest // right`` if ranges tell that it is one known number."""
+    """Return ``rest // right`` if ranges prove that it is one number."""
     if isinstance(right, int):
         low, high = bounds(rest)
         known = low > -INFINITY and high < INFINITY and low // right == high // right
@@ -369,7 +369,7 @@ def _digit(rest: Int, right: Int) -> int | None:
 
 
 def _low_part(value: Int, by: int) -> tuple[Int, Int]:
-    """``value == high + low``, ``0 <= low < unit``, where unit divides high and by; low is 0 if none fits."""
+    """``value == high + low``, ``0 <= low < unit``, where unit divides high and by; low is 0 if no split exists."""
     if by <= 1:
         return value, 0
     parts, constant = parts_of(value)
@@ -385,7 +385,7 @@ def _low_part(value: Int, by: int) -> tuple[Int, Int]:
 
 
 def _high_part(value: Int, other: Int) -> tuple[Int, Int]:
-    """``value == high + rest``, where high has only bits above those of ``other``; 0 if none can be told."""
+    """``value == high + rest``, where every bit of high is above all bits of ``other``; high is 0 if unknown."""
     least, most = bounds(other)
     if least < 0 or most == INFINITY:
         return 0, value
@@ -400,12 +400,12 @@ def _common_factor(rest: Int, right: Int) -> int:
     """The largest integer that is a factor of ``right`` and of every coefficient of ``rest``."""
     scale = right if isinstance(right, int) else _primitive(right)[0]
     parts, constant = parts_of(rest)
-    # A constant is the low part of what the other terms' common factor divides, so it does not matter.
+    # The common factor of the other terms is what counts; a constant is part of low.
     return math.gcd(scale, *(factor for _, factor in parts)) if parts else math.gcd(scale, constant)
 
 
 def _at_most(left: Int, right: Int) -> bool | None:
-    """Whether ``left <= right``, if that can be told."""
+    """Return whether ``left <= right`` is proved."""
     gap = expand(add(right, mul(left, -1)))
     if lowest(gap) >= 0:
         return True

@@ -169,7 +169,7 @@ def negate(part: Cond) -> Cond:
 
 
 def prove(cond: Cond) -> bool | None:
-    """True or False where that follows from ranges, divisors and symbolic upper bounds, else None."""
+    """Return True or False if ranges, divisors and symbolic upper bounds prove it, else None."""
     match cond:
         case Constant():
             return cond.value

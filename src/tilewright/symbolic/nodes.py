@@ -23,7 +23,7 @@ NodeType = TypeVar("NodeType")
 
 
 def _of_integers(operator: OperatorType) -> OperatorType:
-    """An operator that leaves what is no integer to Python, which says so."""
+    """Return an operator that gives NotImplemented for anything but integers, so that Python raises."""
 
     @functools.wraps(operator)
     def operate(self: Expr, other: Any) -> Any:
@@ -55,7 +55,7 @@ def spells(function: OperatorType) -> OperatorType:
 
 
 def hashed_once(node: type[NodeType]) -> type[NodeType]:
-    """Make what never changes keep its hash: it is made of other parts, and a key of many tables."""
+    """Cache the hash of an immutable class, whose instances are nested and are keys of many tables."""
     computed = node.__hash__
 
     def __hash__(self: Any) -> int:  # noqa: N807
@@ -72,7 +72,7 @@ def hashed_once(node: type[NodeType]) -> type[NodeType]:
 
 
 def _without_hash(node: object) -> dict[str, Any]:
-    """What goes to another process, where strings have other hashes."""
+    """Return the pickled state without the hash: hashes of strings differ between processes."""
     return {name: value for name, value in vars(node).items() if name != "_hash"}
 
 
@@ -258,7 +258,7 @@ class Cond:
 @hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Cond):
-    """A condition that is known."""
+    """A condition that is known to be true or false."""
 
     value: bool
 
@@ -335,7 +335,7 @@ FALSE = Constant(False)
 
 @lru_cache(maxsize=16384)
 def bounds(value: Int) -> tuple[float, float]:
-    """Smallest and largest possible value; infinite where nothing is known.  Finite bounds are exact ints."""
+    """Return the smallest and largest possible value, or infinity if unknown.  Finite bounds are exact ints."""
     match value:
         case Sym():
             unit = max(value.divisor, 1)
@@ -392,7 +392,7 @@ def _floor(a: float, b: float) -> float:
 
 
 def _xor(*ends: float) -> tuple[float, float]:
-    """Exclusive or stays within the bits of its operands; it is negative only if just one of them is."""
+    """Exclusive or needs no more bits than its operands; it is negative if exactly one of them is."""
     if max(map(abs, ends)) == INFINITY:
         return (0 if min(ends) >= 0 else -INFINITY), INFINITY
     span = 1 << max(int(max(end, -1 - end)).bit_length() for end in ends)
@@ -401,7 +401,7 @@ def _xor(*ends: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=16384)
 def divisor(value: Int) -> int:
-    """The largest known integer that divides every value; 0 for the constant 0."""
+    """Return the largest known integer that divides every value; 0 for the constant 0."""
     match value:
         case Sym():
             return value.low if value.low == value.high and value.low >= 0 else value.divisor
@@ -426,6 +426,6 @@ def divisor(value: Int) -> int:
 
 
 def bits(value: Int) -> int:
-    """Width of the signed integer that holds every value: 32, or 64 where 32 cannot be proved."""
+    """Return the width of a signed integer that holds every value: 32 if that is proved, else 64."""
     low, high = bounds(value)
     return 32 if low >= -(2**31) and high < 2**31 else 64

@@ -104,7 +104,7 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
 
 
 def elements(value: Any) -> tuple[Element, ...]:
-    """The integers in memory that an expression or condition is made of, each once."""
+    """Return the integers in memory that an expression or condition contains, each once."""
     whole = value if isinstance(value, tuple) else (value,)
     return tuple(dict.fromkeys(element for each in whole for element in _elements(each)))
 
@@ -115,7 +115,7 @@ def _elements(value: Int | Cond) -> tuple[Element, ...]:
 
 
 def with_elements(value: Any, mapping: Mapping[Element, Int]) -> Any:
-    """Replace integers in memory by what they are called elsewhere.
+    """Replace integers in memory, for example by their names in another kernel.
 
     Example:
         >>> i, row = Sym("i", 0, 7), Sym("row", 0, 99)
@@ -154,7 +154,7 @@ def replaced(value: Any, mapping: Mapping[Any, Int]) -> Any:
 
 
 def split_elements(valid: Cond) -> tuple[Cond, Cond]:
-    """A predicate in two parts: what can be told before integers in memory are read, and what they decide."""
+    """Split a predicate: conditions without integers in memory, and conditions with them."""
     parts = valid.parts if isinstance(valid, And) else (valid,)
     return (
         all_of(*(part for part in parts if not elements(part))),
@@ -163,7 +163,7 @@ def split_elements(valid: Cond) -> tuple[Cond, Cond]:
 
 
 def symbols(value: Any) -> set[Sym]:
-    """The unknowns of an expression or condition; none of anything else."""
+    """Return the symbols of an expression or condition; the empty set for any other value."""
     return set(_symbols(value)) if isinstance(value, Expr | Cond) else set()
 
 
@@ -187,7 +187,7 @@ def _symbols(value: Int | Cond) -> frozenset[Sym]:
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """An expression or condition and everything that it is made of, outer before inner."""
+    """Yield an expression or condition and all its parts, outer before inner."""
     yield value
     match value:
         case Add():
@@ -215,7 +215,7 @@ def _operands(value: Expr | Cond) -> list[Any]:
 
 
 def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
-    """The value of an expression or condition; ``env`` may hold integers or NumPy integer arrays.
+    """Return the value of an expression or condition; ``env`` may hold integers or NumPy integer arrays.
 
     Raises:
         ZeroDivisionError: a divisor is 0 or negative.
@@ -248,7 +248,7 @@ def _larger(value: Max, env: Mapping[Sym, Any]) -> Any:
 
 
 def _divisor(value: Int, env: Mapping[Sym, Any]) -> Any:
-    """A divisor, which all that is known of quotients takes for positive."""
+    """Evaluate a divisor, which all rules about quotients assume to be positive."""
     found = evaluate(value, env)
     if isinstance(found, int) and found < 0:
         raise ZeroDivisionError(f"the divisor {value} is {found}; divisors are positive")
@@ -292,7 +292,7 @@ _EVALUATE: dict[type, Callable[[Any, Mapping[Sym, Any]], Any]] = {
     Or: lambda value, env: ~_all(~_array(evaluate(part, env)) for part in value.parts),
     Not: lambda value, env: ~_array(evaluate(value.part, env)),
 }
-"""What each node comes to; anything else is its own value."""
+"""Evaluation of each class of nodes; any other value evaluates to itself."""
 
 
 def slope(value: Int, sym: Sym) -> Int | None:
@@ -316,7 +316,7 @@ class Guard:
 
     Args:
         condition: over the sizes.
-        message: what it means to the caller, with a place ``{}`` for each value if there are any.
+        message: the error for the caller, with a ``{}`` for each value.
         values: integers over the sizes that the message names.
     """
 
@@ -325,10 +325,10 @@ class Guard:
     values: tuple[Int, ...] = ()
 
     def broken(self, env: Mapping[Sym, int]) -> str | None:
-        """The message, if these sizes are known to break the condition.
+        """Return the message if these sizes break the condition, else None.
 
         Args:
-            env: the value of each size that is known.
+            env: the known sizes.
         """
         if not symbols(self.condition) <= env.keys() or evaluate(self.condition, env):
             return None

@@ -119,7 +119,7 @@ class FlowRecorder(Recorder):
         return folds.accumulate(self, acc, other, sign)
 
     def change(self, acc: Accumulator, how: str, value: Tile) -> Accumulator:
-        """Any other change of an accumulator."""
+        """Record any other change of an accumulator."""
         return folds.change(self, acc, how, value)
 
     # ---------------------------------------------------------------- the kernel

@@ -264,13 +264,13 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
 def positions(span: Any) -> Tile:
     """``y[i] = i``: for each element of a span of `tiles`, its index in the whole dimension, in i32.
 
-    What is computed from it depends on where an element stands, and not on how tiles are cut.
+    Values computed from it depend on the position of an element, and not on the shape of tiles.
 
     Args:
-        span: a variable of the loop over `tiles`, none of whose places fall into groups.
+        span: a variable of the loop over `tiles`, without groups.
 
     Raises:
-        TraceError: something else.
+        TraceError: the argument is no such span.
 
     Example:
         >>> import numpy as np

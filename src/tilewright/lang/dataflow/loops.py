@@ -91,7 +91,7 @@ def tiles(
 
 
 def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> None:
-    """Groups are an array of integers, of the rows of a matrix."""
+    """Require groups to be an array of integers, and the result to be a matrix."""
     is_fit = isinstance(groups, Tensor) and len(groups.shape) == 1 and groups.dtype.name in ("i32", "i64")
     if not is_fit:
         raise TraceError(
@@ -307,7 +307,7 @@ class _TilesLoop(_Recorded):
         self.groups = groups
 
     def begin(self, targets: list[str]) -> Any:
-        """A span for each dimension; one alone where the author has one variable."""
+        """Return a span for each dimension; a single span, not a tuple, if the author has one variable."""
         tracer = current()
         if (what := tracer.explicit()) is not None:
             raise mixed(what)
@@ -326,7 +326,7 @@ class _TilesLoop(_Recorded):
         return made[0] if len(made) == 1 and len(targets) == 1 and not targets[0].startswith("*") else made
 
     def _grouped(self, flow: FlowRecorder, names: list[str], groups: Tensor) -> tuple[Span, ...]:
-        """The spans of the groups, of their rows and of the columns."""
+        """Return the spans of the groups, of their rows and of the columns."""
         ends = operand_of(flow, groups)
         if ends.transforms:
             raise TraceError(
@@ -357,14 +357,14 @@ class _StepsLoop(_Recorded, Steps):
         self.extent = extent
 
     def begin(self, targets: list[str]) -> Any:
-        """Its span."""
+        """Return the span of the loop."""
         [name] = _names(targets, 1)
         self.span = Span(current().name(name), self.extent, STEPS)
         _flow("tw.steps").loops.append(self)
         return SpanIndex(self.span, self)
 
     def end(self) -> None:
-        """What it carries has its value."""
+        """Give each carried accumulator its value after the loop."""
         flow = _flow("tw.steps")
         flow.loops.pop()
         if not self.carried:
@@ -377,7 +377,7 @@ class _StepsLoop(_Recorded, Steps):
 
 
 def _names(targets: list[str], count: int) -> list[str]:
-    """The author's names of so many spans; a starred variable takes what the others leave."""
+    """Return the author's name for each span; a starred variable takes the remaining spans."""
     starred = [at for at, name in enumerate(targets) if name.startswith("*")]
     if starred and (left := count - len(targets) + 1) >= 0:
         [at] = starred

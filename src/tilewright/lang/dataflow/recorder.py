@@ -24,7 +24,6 @@ from tilewright.lang.tracer import Tracer, located
 from tilewright.symbolic.nodes import Expr
 
 # ---------------------------------------------------------------- promotion of dtypes
-# The narrowest that holds the numbers of all.
 
 
 _FLOATS = ("f16", "bf16", "f32", "f64")
@@ -32,10 +31,10 @@ _INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 
 
 def promoted(function: str, kinds: Sequence[DType]) -> DType:
-    """The dtype that tiles of different dtypes are converted to, exactly, before they are combined.
+    """Return the narrowest dtype that holds the numbers of all; operands are converted to it before use.
 
     Raises:
-        DTypeError: none holds the numbers of all.
+        DTypeError: no dtype holds the numbers of all.
 
     Example:
         >>> from tilewright.dtypes import bf16, f16, i8
@@ -55,7 +54,7 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
 
 
 def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
-    """Whether a dtype holds all numbers of others.
+    """Return whether a dtype holds all numbers of others.
 
     Example:
         >>> from tilewright.dtypes import bf16, f16
@@ -66,7 +65,7 @@ def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
 
 
 def _holds(wide: DType, kind: DType) -> bool:
-    """Whether a dtype holds all numbers of another."""
+    """Return whether a dtype holds all numbers of another."""
     if wide == kind:
         return True
     if kind.components > 1 or kind.kind == "bool":
@@ -84,7 +83,7 @@ def _holds(wide: DType, kind: DType) -> bool:
 
 
 def sum_dtype(a: DType, b: DType) -> DType:
-    """The dtype in which products are summed, if the author does not choose one: that of `atoms.fma`.
+    """Return the default dtype of sums of products, which `atoms.fma` uses.
 
     Raises:
         DTypeError: operands of kinds that have no product.
@@ -251,7 +250,7 @@ class Recorder(TileRecorder):
         return made
 
     def constant(self, value: Any, like: Tile) -> Tile:
-        """A plain number, or a number of the kernel, as a tile of the dtype of another."""
+        """Return a number as a tile with the dtype of another tile."""
         node = self.known(value)
         return self.tile(self.literal(number(value), like.dtype) if node is None else node)
 
@@ -272,7 +271,7 @@ class Recorder(TileRecorder):
         return None
 
     def _number(self, value: Any) -> Node:
-        """The node of a number that is passed, of an integer, or of what was computed of such."""
+        """Return the node of a number argument, of an integer, or of an expression of these."""
         if isinstance(value, Expr):
             integer: Node = self.make(Integer, i64, (), value)
             return integer
@@ -286,13 +285,13 @@ class Recorder(TileRecorder):
     # ---------------------------------------------------------------- elementwise
 
     def map(self, function: str, operands: Sequence[Any], element: DType | None) -> Tile | None:
-        """An elementwise function of tiles; None if there is no tile among its operands."""
+        """Record an elementwise function; return None if no operand is a tile."""
         if not any(isinstance(operand, Tile) for operand in operands):
             return None
         return self.mapped(function, operands, element)
 
     def mapped(self, function: str, operands: Sequence[Any], element: DType | None = None) -> Tile:
-        """An elementwise function."""
+        """Record an elementwise function."""
         nodes = [self._operand(function, operand) for operand in operands]
         first = 1 if function == "select" else 0
         kinds = [node.dtype for node in nodes[first:] if isinstance(node, Node)]
@@ -319,7 +318,7 @@ class Recorder(TileRecorder):
         return made
 
     def _operand(self, function: str, value: Any) -> Any:
-        """The node of an operand; a plain number, or an integer, as it is."""
+        """Return the node of an operand; return plain numbers and integers unchanged."""
         if isinstance(value, Value):
             return self._number(value)
         if (node := self.known(value)) is not None:
@@ -336,7 +335,7 @@ class Recorder(TileRecorder):
         return self.converted(node, kind)
 
     def converted(self, node: Node, kind: DType) -> Node:
-        """A value in another dtype."""
+        """Return the value converted to another dtype."""
         key = (Map, kind, "convert", id(node))
         if key not in self._made:
             self._made[key] = Map(kind, node.axes, "convert", (node,), location=node.location)
@@ -344,13 +343,13 @@ class Recorder(TileRecorder):
 
 
 def _variable() -> str | None:
-    """The author's variable that takes what the present call gives back."""
+    """Return the author's variable that takes the result of the current call."""
     seen, own = result_names()
     return seen[0] if own and len(seen) == 1 else None
 
 
 def _identity(value: Any) -> Any:
-    """What tells a field from others: itself, of nodes their identity."""
+    """Return the key of a field: its value, or for a node its identity."""
     return (
         tuple(map(id, value)) if isinstance(value, tuple) and value and isinstance(value[0], Node) else value
     )
