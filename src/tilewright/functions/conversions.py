@@ -88,7 +88,7 @@ def convert(values: Array, source: DType, target: DType) -> Array:
 
 @np.errstate(all="ignore")
 def rounded(wide: Array, target: DType) -> Array:
-    """Numbers of a dtype that computes as a ``target``, rounded once to nearest even.
+    """Round numbers of a computing dtype once to ``target``, to nearest even.
 
     Example:
         >>> from tilewright.dtypes import f16, i8
@@ -129,7 +129,7 @@ def _narrowest(wide: Array, target: DType) -> Array:
 
 
 def number(value: float | int, target: DType) -> Array:
-    """A plain number as a ``target``, rounded once; a complex one gets the imaginary part 0.
+    """Convert a plain number to ``target``, rounded once; for a complex target the imaginary part is 0.
 
     Example:
         >>> from tilewright.dtypes import c32, f32

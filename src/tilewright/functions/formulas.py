@@ -1,8 +1,8 @@
 """exp, exp2, log, tanh and powers in C++, for targets without a mathematics library.
 
 Largest errors, in units in the last place of the result (tests check them): exp, exp2 and log 1.1, tanh 2.5,
-in f32 and in f64; powers, only in f32, are computed in f64 and rounded once.  The text asks for
-``bits_of_f32`` and ``f32_of_bits``, and for no contraction of products and sums.
+in f32 and in f64; powers, only in f32, are computed in f64 and rounded once.  The text needs
+``bits_of_f32`` and ``f32_of_bits``, and a compiler that does not contract products and sums.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Function:
     gives: str = "operands"
 
     def c_name(self, kind: DType) -> str:
-        """What C calls it for operands that compute in f32 or f64.
+        """Return the C name of the function for operands that compute in f32 or f64.
 
         Example:
             >>> from tilewright.dtypes import f32, f64
@@ -101,7 +101,7 @@ class Function:
 
 
 def horner(variable: str, coefficients: Sequence[float]) -> str:
-    """A polynomial in C, the lowest coefficient first.
+    """Return a polynomial as C text by Horner's rule, from coefficients with the lowest first.
 
     Example:
         >>> horner("x", [1.0, -0.5, 0.25])

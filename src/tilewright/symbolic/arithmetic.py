@@ -296,7 +296,7 @@ def _check_positive(what: str, right: Int) -> None:
 
 
 def _split(value: Int, by: Int) -> tuple[Int, Int]:
-    """Return quotient and rest of ``value == by * quotient + rest``; terms with the factor ``by`` are divided."""
+    """Split ``value == by * quotient + rest``; the quotient takes every term with the factor ``by``."""
     parts, constant = parts_of(value)
     if isinstance(by, int):
         divided = {term: factor // by for term, factor in parts if factor % by == 0}
@@ -369,7 +369,7 @@ def _digit(rest: Int, right: Int) -> int | None:
 
 
 def _low_part(value: Int, by: int) -> tuple[Int, Int]:
-    """``value == high + low``, ``0 <= low < unit``, where unit divides high and by; low is 0 if no split exists."""
+    """``value == high + low``, ``0 <= low < unit``, where unit divides high and by; low may be 0."""
     if by <= 1:
         return value, 0
     parts, constant = parts_of(value)
@@ -385,7 +385,7 @@ def _low_part(value: Int, by: int) -> tuple[Int, Int]:
 
 
 def _high_part(value: Int, other: Int) -> tuple[Int, Int]:
-    """``value == high + rest``, where every bit of high is above all bits of ``other``; high is 0 if unknown."""
+    """``value == high + rest``, where all bits of high are above those of ``other``; may be 0."""
     least, most = bounds(other)
     if least < 0 or most == INFINITY:
         return 0, value

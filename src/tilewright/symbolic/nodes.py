@@ -335,7 +335,7 @@ FALSE = Constant(False)
 
 @lru_cache(maxsize=16384)
 def bounds(value: Int) -> tuple[float, float]:
-    """Return the smallest and largest possible value, or infinity if unknown.  Finite bounds are exact ints."""
+    """Return the least and greatest possible value: exact integers, or infinity if unknown."""
     match value:
         case Sym():
             unit = max(value.divisor, 1)

@@ -296,7 +296,7 @@ _EVALUATE: dict[type, Callable[[Any, Mapping[Sym, Any]], Any]] = {
 
 
 def slope(value: Int, sym: Sym) -> Int | None:
-    """By how much an integer grows when a symbol grows by one; None if that depends on the symbol.
+    """Return the increase of an integer per unit of a symbol; None if it is not constant.
 
     Example:
         >>> i, j = Sym("i", 0, 7), Sym("j", 0, 7)
