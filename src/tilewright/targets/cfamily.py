@@ -389,6 +389,6 @@ def _read_index(emitter: Emitter, op: ReadIndex) -> None:
     emitter.constant(emitter.defined_type(op.result, op.result), emitter.name(op.result), value)
 
 
-@C_RULES.rule(Reshape, Gather, Partition)
-def _no_text(emitter: Emitter, op: Reshape | Gather | Partition) -> None:
+@C_RULES.rule(Reshape, Gather, PartitionOp)
+def _no_text(emitter: Emitter, op: Reshape | Gather | PartitionOp) -> None:
     """A view has no text of its own; its users spell its offsets."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tilewright.dtypes import DType, boolean, holds, i8
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, Fragment, Mma, Op, Reshape, Shared
+from tilewright.ir.ops import Copy, FragmentOp, Mma, Op, Reshape, Shared
 from tilewright.ir.types import TensorType, Value
 from tilewright.passes.relayout import relayout_shared, uses
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel

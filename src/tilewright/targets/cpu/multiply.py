@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, Fragment, If, Mma, Op, Reshape, Shared
+from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, FragmentOp, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.symbolic.expr import equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
@@ -309,12 +309,12 @@ class Pointwise(Op):
 
 def _distribution(op: Op) -> Distribution | None:
     """The distribution of all fragments of an operation on single elements; None for other operations."""
-    if not isinstance(op, Elementwise | Coordinates | Fill | Copy | Fragment):
+    if not isinstance(op, Elementwise | Coordinates | Fill | Copy | FragmentOp):
         return None
     if isinstance(op, Elementwise):  # whose operands may be broadcast
         return op.result.type.distribution if isinstance(op.result.type, FragmentType) else None
     values = [v for v in (*op.operands, *op.results) if isinstance(v, Value)]
-    if any(v.is_tensor for v in values) or (isinstance(op, Fragment) and op.fill is None):
+    if any(v.is_tensor for v in values) or (isinstance(op, FragmentOp) and op.fill is None):
         return None
     spreads = {v.type.distribution for v in values if isinstance(v.type, FragmentType)}
     return spreads.pop() if len(spreads) == 1 else None
@@ -363,7 +363,7 @@ def _inside(op: Op, readers: Counter[Value]) -> Op:
 def _groups(block: Block) -> Iterator[tuple[Op, ...]]:
     run: list[Op] = []
     for op in block.ops:
-        if isinstance(op, Fragment) and op.fill is None:
+        if isinstance(op, FragmentOp) and op.fill is None:
             yield (op,)  # declares only, so it may come before the run
             continue
         spread = _distribution(op)

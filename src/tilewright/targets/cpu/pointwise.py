@@ -9,7 +9,7 @@ from tilewright.dtypes import DType, f32, i64
 from tilewright.functions.conversions import clamped_in, saturation
 from tilewright.functions.table import COMPARISON, CONVERSION
 from tilewright.ir.fragment_ops import Coordinates
-from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
+from tilewright.ir.ops import Copy, Elementwise, Fill, FragmentOp, Op
 from tilewright.ir.packed_ops import Pack, Unpack
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, ceil_div, floordiv, mod, mul

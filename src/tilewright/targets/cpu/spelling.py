@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.errors import Violation
 from tilewright.ir.deadlocks import first_wait
-from tilewright.ir.fragment_ops import Coordinates, Reduce
+from tilewright.ir.fragment_ops import Coordinates, ReduceOp
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     AsyncCommit,

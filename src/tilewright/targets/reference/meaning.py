@@ -12,7 +12,7 @@ from tilewright.functions.conversions import Array
 from tilewright.ir import ops
 from tilewright.ir.async_ops import LaunchDependents, Peer, PriorGridWait
 from tilewright.ir.copies import ByMap, is_in_background
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
 from tilewright.ir.integer_ops import ReadIndex
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Op
@@ -127,7 +127,7 @@ def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
 # ---------------------------------------------------------------- memory and views
 
 
-@REFERENCE.rule(ops.Shared, ops.Reshape, ops.Gather, ops.Partition, AsBytes, ByMap, Peer)
+@REFERENCE.rule(ops.Shared, ops.Reshape, ops.Gather, ops.PartitionOp, AsBytes, ByMap, Peer)
 @REFERENCE.rule(PriorGridWait, LaunchDependents)
 def _nothing(machine: Simulator, warp: Warp, op: Op) -> None:
     """Shared memory exists from the block's start, a view is no action, and the reference runs one grid."""
@@ -351,8 +351,8 @@ def _scattered(values: Array, index: tuple[Array, Array], shape: tuple[int, ...]
 # ---------------------------------------------------------------- reductions and other distributions
 
 
-@REFERENCE.rule(Reduce)
-def _reduce(machine: Simulator, warp: Warp, op: Reduce) -> None:
+@REFERENCE.rule(ReduceOp)
+def _reduce(machine: Simulator, warp: Warp, op: ReduceOp) -> None:
     """Combine the registers of each lane in their order, then pairs of lanes."""
     plan, numbers = op.plan, machine.numbers
     combine = numbers.combine(op.function, op.source.dtype)
@@ -368,7 +368,7 @@ def _reduce(machine: Simulator, warp: Warp, op: Reduce) -> None:
     define(machine, warp, op, op.result, numbers.narrowed(total, op.result.dtype), beyond=beyond)
 
 
-def _reduce_marks(machine: Simulator, warp: Warp, op: Reduce, values: Array) -> Array:
+def _reduce_marks(machine: Simulator, warp: Warp, op: ReduceOp, values: Array) -> Array:
     """Return which results lie beyond the edge of an array; report those that mix elements on both sides."""
     registers, marks = _registers(op.plan), warp.beyond[op.source]
     neutral = edges.is_neutral(op, values, marks, machine.signs)
@@ -390,7 +390,7 @@ def _reduce_marks(machine: Simulator, warp: Warp, op: Reduce, values: Array) -> 
     return made
 
 
-def _report_beyond(machine: Simulator, warp: Warp, op: Reduce, values: Array, wrong: Array) -> None:
+def _report_beyond(machine: Simulator, warp: Warp, op: ReduceOp, values: Array, wrong: Array) -> None:
     lane, result, part = (int(i) for i in np.argwhere(wrong)[0])
     number = int(_registers(op.plan)[result, part])
     place = _element(machine, warp, op.source, lane, number), lane

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add
@@ -130,8 +130,8 @@ EXTREME = {"max": "max_or_nan", "min": "min_or_nan"}
 """Functions of the larger and smaller of two numbers."""
 
 
-@SIMT_RULES.rule(Reduce)
-def reduce(emitter: SimtEmitter, op: Reduce) -> None:
+@SIMT_RULES.rule(ReduceOp)
+def reduce(emitter: SimtEmitter, op: ReduceOp) -> None:
     """Each thread its own registers, then lanes in pairs."""
     plan, source, dtype = op.plan, op.source, op.source.dtype
     kind = dtype.computed

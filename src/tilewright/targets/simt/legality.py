@@ -11,7 +11,7 @@ from tilewright.ir.async_ops import Role
 from tilewright.ir.copies import Copy
 from tilewright.ir.fragment_ops import ReduceOp
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Elementwise, For, Fragment, Mma, Op, Shared
+from tilewright.ir.ops import Elementwise, For, FragmentOp, Mma, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.passes.shared_plan import plan_shared
 from tilewright.targets.simt.dialect import SimtDialect
@@ -57,7 +57,7 @@ def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
         if isinstance(op, For):
             loops.append((at, at + sum(1 for _ in op.body.walk())))
         # The rest, coordinates and what is computed of others, a compiler may compute again where it is used.
-        for value in op.results if isinstance(op, Fragment) else ():
+        for value in op.results if isinstance(op, FragmentOp) else ():
             made[value] = used[value] = at
         used.update((value, at) for value in op.operands if value in made)
     for value, last in used.items():
