@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Flow, Operand, Part
+from tilewright.dataflow.nodes import ArrayPart, Flow, Operand
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.asynchrony import begin_early
 from tilewright.lang.launch import derived, require
@@ -63,7 +63,7 @@ def whole_tiles(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> di
         text = f"{spans[dim].name} must be a multiple of {unit}: the schedule has whole={schedule.whole!r}"
         require(extent % unit == 0, text)
     places = {
-        node.operand.name: (node.operand, node.at) for node in form.flow.walk() if isinstance(node, Part)
+        node.operand.name: (node.operand, node.at) for node in form.flow.walk() if isinstance(node, ArrayPart)
     }
     places |= {store.operand.name: (store.operand, store.at) for store in form.stores}
     return arguments | {

@@ -40,12 +40,12 @@ from tilewright.views.transforms import Repeat
 
 def same(one: Node, other: Node) -> bool:
     """Whether two nodes are the same part of the same array."""
-    if not (isinstance(one, Part) and isinstance(other, Part)):
+    if not (isinstance(one, ArrayPart) and isinstance(other, ArrayPart)):
         return False
     return (one.operand, one.at) == (other.operand, other.at)
 
 
-def run_along(part: Part, span: Span) -> int | None:
+def run_along(part: ArrayPart, span: Span) -> int | None:
     """How many neighbours along a span are one element of the array; None: all of them.
 
     Args:
@@ -62,7 +62,7 @@ def run_along(part: Part, span: Span) -> int | None:
     return found
 
 
-def without_repeats(part: Part) -> Part:
+def without_repeats(part: ArrayPart) -> ArrayPart:
     """A part of an array in whose view the last transform repeats elements, without that transform."""
     operand = part.operand
     return replace(part, operand=replace(operand, transforms=operand.transforms[:-1]))

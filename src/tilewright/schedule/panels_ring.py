@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from math import gcd
 
-from tilewright.dataflow.nodes import Map, Number, Part, walk
+from tilewright.dataflow.nodes import ArrayPart, Map, NumberParam, walk
 from tilewright.lang import operations as tw
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
@@ -153,6 +153,6 @@ def is_computed_in_panels(factor: Factor) -> bool:
     for node in walk(factor.view):
         if isinstance(node, Map) and not (node.function in FUNCTIONS and node.dtype.is_float):
             return False
-        if isinstance(node, Number) or (isinstance(node, Part) and factor.row not in node.at):
+        if isinstance(node, NumberParam) or (isinstance(node, ArrayPart) and factor.row not in node.at):
             return False
     return True

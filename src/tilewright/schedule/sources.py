@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from tilewright.dataflow.nodes import TILE, Integer, Literal, Map, Node, Number, Operand, Part, Span
+from tilewright.dataflow.nodes import TILE, ArrayPart, Integer, Literal, Map, Node, NumberParam, Operand, Span
 from tilewright.functions.table import CONVERSION
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import derived

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright.argument_checks import is_integer
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError, shown
-from tilewright.layout.layout import Shown
+from tilewright.layout.layout import Drawable
 from tilewright.layout.limits import check_pairs, check_rank, check_tile, divisor_at_most, fitting
 from tilewright.layout.tuples import integer, integers
 from tilewright.symbolic.nodes import Place, hashed_once

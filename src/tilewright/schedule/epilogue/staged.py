@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeGuard
 
-from tilewright.dataflow.nodes import Part, Store
+from tilewright.dataflow.nodes import ArrayPart, Store
 from tilewright.errors import TraceError
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import acquire_map, bulk_commit, bulk_wait, fence_async, tma_load
@@ -175,12 +175,12 @@ class OverlappedEpilogue(StagedEpilogue):
         """A number that divides that of the slices, so that each slice has its buffer."""
         return divisor_at_most(count, self.schedule.buffers)
 
-    def _brought(self, store: Store) -> tuple[Part, StagedArray] | None:
+    def _brought(self, store: Store) -> tuple[ArrayPart, StagedArray] | None:
         """The array whose slices come into the buffers of a store before they are written."""
         rows = self.schedule.mma.tile[0]
         own = self.sides[self.blocks.index(store)]
         for node in above_sums(store.value):
-            if not isinstance(node, Part) or len(self.views.along(node.at)) < 2:
+            if not isinstance(node, ArrayPart) or len(self.views.along(node.at)) < 2:
                 continue
             side = StagedArray(self.views, node.operand, node.at)
             alike = (side.along_rows, side.operand.dtype) == (own.along_rows, own.operand.dtype)
