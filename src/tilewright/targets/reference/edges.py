@@ -192,7 +192,7 @@ def of_change(
 # ---------------------------------------------------------------- reductions
 
 
-def is_neutral(op: Reduce, values: Array, marks: Array, signs: Signs) -> Array:
+def is_neutral(op: ReduceOp, values: Array, marks: Array, signs: Signs) -> Array:
     """Return which values are neutral in a reduction.
 
     In a maximum, unmarked values as small as a mask value, such as -1e30, are neutral too: in a row past the
@@ -209,7 +209,7 @@ def is_neutral(op: Reduce, values: Array, marks: Array, signs: Signs) -> Array:
     return np.asarray(neutral | (masked & ~marks) if op.source.dtype.is_float else neutral)
 
 
-def of_reduce(op: Reduce, marks: Array, neutral: Array) -> tuple[Array, Array]:
+def of_reduce(op: ReduceOp, marks: Array, neutral: Array) -> tuple[Array, Array]:
     """Follow elements beyond an edge through a reduction.
 
     Args:

@@ -484,7 +484,7 @@ class UnprovenSpans:
         return None
 
 
-def own_spans(op: Op) -> tuple[tuple[Op, Span], ...]:
+def own_spans(op: Op) -> tuple[tuple[Op, DimensionRange], ...]:
     """Return the spans of a view itself.  Tiles past the edge of global memory are legal: they read as 0."""
     if not isinstance(op, Reshape):
         return ()
