@@ -1,1 +1,1 @@
-"""Whether a result is right: matrices to try, oracles, and the comparison with its bound."""
+"""Checks of results: matrices to try, references in higher precision, comparisons under derived bounds."""

@@ -1,4 +1,4 @@
-"""Is this array the product?  A comparison that accepts every correct kernel and notices one lost k.
+"""Comparison of an array with a product: it accepts every correct kernel and notices one lost k.
 
 **Reference.**  Products are exact and sums are in f64 (for f64 inputs: exact slices added in twice the
 precision); one rounding to the output's dtype.  Integers compare exactly.
@@ -122,13 +122,13 @@ class GemmComparison:
 
     Args:
         ok: whether the array is the product.
-        index: the worst element, relative to its bound.
-        value: what stands there.
-        reference: what should.
+        index: the element with the largest error relative to its bound.
+        value: the value of that element.
+        reference: the correct value.
         error: their difference.
         bound: the largest difference that a correct kernel can have there.
-        reason: what is wrong; empty if nothing is.
-        resolved: the share of the K positions of which each one, were it lost, would have been noticed.
+        reason: the error, in words; empty if there is none.
+        resolved: the share of the K positions whose loss would have been noticed.
     """
 
     ok: bool
@@ -167,7 +167,7 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
     Args:
         a: (M, K); for large matrices compare some rows: ``compare_gemm(a[rows], b, c[rows])``.
         b: (K, N), of a's dtype or another.
-        c: (M, N), what a kernel computed.
+        c: (M, N), the result of the kernel.
         how: how the kernel adds up; default: one multiply-add at a time.
 
     Raises:
@@ -224,7 +224,7 @@ def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> GemmComp
 
 
 def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> tuple[Array, Array]:
-    """The error relative to the bound, and the error; infinite where a number is none."""
+    """Return the error relative to the bound, and the error; infinite for a wrong NaN or infinity."""
     error = np.abs((given - high) - low)
     rounded = convert(high, f64, out).astype(np.float64)
     # Beyond the largest number, an infinity of the right sign is as good as the reference.
@@ -238,7 +238,7 @@ def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> 
 def gemm_bound(
     a: Array, b: Array, how: Accumulation, out: DType, twice: bool = True
 ) -> tuple[Array, Array, Array]:
-    """The product in twice the precision, and how far off a correct kernel can be.
+    """Return the product in twice the precision, and the largest error of a correct kernel.
 
     Args:
         a: (M, K) floats.
@@ -278,7 +278,7 @@ def gemm_bound(
 
 
 def cut_off(a: Array, b: Array, how: Accumulation, magnitude: Array) -> Array:
-    """What steps of a matrix unit can cut off, for each element of the product.
+    """Return how much the steps of a matrix unit can cut off from each element of the product.
 
     With ``u = 2**-sum_bits * P``, ``P`` the largest partial sum of a period: a product loses up to ``u``
     towards zero, and the running sum up to ``2 * u`` in each step.  If steps keep fewer bits than f32, errors
@@ -318,7 +318,7 @@ def _finfo(element: Any) -> Any:
 
 
 def inputs(values: Array, how: Accumulation) -> Array:
-    """The values that the products are made of."""
+    """Return the inputs, rounded to the precision that the kernel multiplies."""
     if values.dtype == np.float64 or how.precision is None:
         return values
     return keep_fraction(values.astype(np.float32), how.precision, how.rounding)
@@ -360,7 +360,7 @@ def _slices(values: Array, axis: int, bits: int, count: int = 4) -> list[Array]:
 
 
 def lost_terms(a: Array, b: Array, residual: Array, product: Array, bound: Array) -> tuple[str, float]:
-    """Whether the residual looks like lost or repeated terms, and the share of k whose loss would show."""
+    """Return a reason if terms look lost or repeated, and the share of k whose loss would show."""
     columns = np.linspace(0, product.shape[1] - 1, min(product.shape[1], _SAMPLE)).astype(int)
     log = np.log(bound[:, columns])
     scale_m, scale_n = np.exp(log.mean(axis=1) - log.mean() / 2), np.exp(log.mean(axis=0) - log.mean() / 2)

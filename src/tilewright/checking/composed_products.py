@@ -40,20 +40,20 @@ from tilewright.dtypes import DType, dtype, f32, f64
 from tilewright.errors import LaunchError
 
 PART = {2: 2.0**-22, 1: 2.0**-11}
-"""Of a number, what so many halves lose."""
+"""Relative error of a number represented by one or two halves."""
 
 LEAST = 2.0**-38
-"""Of the largest number of a row, what the smallest halves lose."""
+"""Error of the smallest halves relative to the largest number of a row."""
 
 
 def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Array:
-    """How far off a product of halves can be, for rows of A and columns of B of any range.
+    """Return the largest error of a product of halves, for rows of A and columns of B of any range.
 
     Args:
         a: (M, K) of f32.
         b: (K, N) of f32.
         how: how the products of halves are added up.
-        halves: how many of each number are multiplied.
+        halves: number of halves of each number that are multiplied.
     """
     sizes = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
     tops = sizes[0].max(axis=1, initial=0)[:, None], sizes[1].max(axis=0, initial=0)[None, :]
@@ -77,14 +77,14 @@ def halves_bound(a: Array, b: Array, how: Accumulation, halves: int = 2) -> Arra
 
 @launches
 def compare_halves(a: Array, b: Array, c: Array, how: Accumulation, halves: int = 2) -> GemmComparison:
-    """Whether ``c = a @ b``, computed by products of halves.
+    """Compare ``c`` with ``a @ b``, computed by products of halves.
 
     Args:
         a: (M, K) of f32; for large matrices compare some rows.
         b: (K, N) of f32.
-        c: (M, N) of f32: what a kernel computed.
-        how: how it adds up products of halves.
-        halves: how many of each number it multiplies.
+        c: (M, N) of f32, the result of the kernel.
+        how: how the kernel adds up products of halves.
+        halves: number of halves of each number that the kernel multiplies.
 
     Raises:
         LaunchError: the shapes do not fit.
@@ -131,17 +131,17 @@ def compare_complex(
     method: str = "4m",
     halves: int = 0,
 ) -> GemmComparison:
-    """Whether ``d = alpha * a @ b + beta * c``.
+    """Compare ``d`` with ``alpha * a @ b + beta * c``.
 
     Args:
         a: (M, K) of complex numbers, or a pair of real arrays; conjugated, where that is what is multiplied.
         b: (K, N), likewise.
-        d: (M, N), likewise: what a kernel computed.
+        d: (M, N), likewise: the result of the kernel.
         c: (M, N), what was added, as it was before; None: nothing.
         alpha: a number, not 0.
         beta: a number.
         how: how the kernel adds up; default: one multiply-add at a time.
-        method: by how many real products it does, ``"4m"`` or ``"3m"``.
+        method: the number of real products of the kernel, ``"4m"`` or ``"3m"``.
         halves: how many halves of 11 bits it multiplies of each number of f32; 0: it multiplies the numbers.
 
     Raises:
@@ -196,7 +196,7 @@ def compare_complex(
 def _of_three(
     a: tuple[Array, Array], b: tuple[Array, Array], how: Accumulation, number: DType
 ) -> tuple[Array, Array]:
-    """The bounds of both parts where three products are added up, in absolute terms."""
+    """Return the absolute bounds of both parts for three products."""
     element = dtype(a[0].dtype)
     sums = [np.asarray(re + im, re.dtype) for re, im in (a, b)]
     pairs = (a[0], b[0]), (a[1], b[1]), (sums[0], sums[1])
@@ -213,7 +213,7 @@ def _of_three(
 def _compared(
     pair: tuple[Array, Array], which: str, residual: Array, product: Array, bound: Array
 ) -> GemmComparison:
-    """One of both parts."""
+    """Compare one of both parts."""
     with np.errstate(all="ignore"):
         ratio = np.where(np.isfinite(residual), np.abs(residual) / bound, np.inf)
     wrong, (m, n) = int((ratio > 1).sum()), np.unravel_index(int(np.argmax(ratio)), ratio.shape)
@@ -234,7 +234,7 @@ def _epilogue_bound(
     *,
     is_plain: bool,
 ) -> Array | float:
-    """How far off ``alpha * sums + beta * c`` may be, its result rounded, divided by ``alpha``."""
+    """Return the largest error of ``alpha * sums + beta * c``, rounded, divided by ``alpha``."""
     sizes = [np.abs(product[0]) + np.abs(product[1]), np.abs(added[0]) + np.abs(added[1])]
     whole = abs(factors[0]) * sizes[0] + abs(factors[1]) * sizes[1]
     # Two products, and two sums of two, of numbers that were rounded themselves; both parts.
@@ -246,7 +246,7 @@ def _epilogue_bound(
 
 
 def planes(given: Any) -> tuple[Array, Array]:
-    """Real and imaginary parts of an array of complex numbers, or of a pair of real arrays.
+    """Return real and imaginary parts of an array of complex numbers, or of a pair of real arrays.
 
     Example:
         >>> re, im = planes(np.array([1 + 2j]))
@@ -261,7 +261,7 @@ def planes(given: Any) -> tuple[Array, Array]:
 
 
 def _alternating(one: Array, other: Array, axis: int) -> Array:
-    """Columns, or rows, of two matrices in turns."""
+    """Interleave the columns, or rows, of two matrices."""
     both = np.stack([one, other], axis + 1)
     shape = [*one.shape]
     shape[axis] *= 2

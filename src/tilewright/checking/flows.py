@@ -1,4 +1,4 @@
-"""Is this what a flow computes?  A bound for each element, carried through the graph.
+"""Comparison of stored arrays with a flow, under a bound for each element that the graph carries.
 
 Every value has a centre, which `dataflow.evaluate` computes, and a radius: how far off a correct kernel may
 be.  That of a product is the bound of `checking.compare`.  That of a function is how far its value moves
@@ -27,10 +27,10 @@ from tilewright.functions.conversions import Array, keep_fraction
 from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 
 EXACT = ("neg", "abs", "max", "min", "floor", "ceil", "round", "trunc", "select")
-"""Functions whose values need no rounding."""
+"""Functions with exact results."""
 
 FLUSHED = 2.0**-126
-"""Below that an approximation of a GPU may be 0 in f32.
+"""Magnitude in f32 below which an approximation of a GPU may be 0.
 
 Seen on an H200 with sigmoid, whose ``ex2.approx.ftz`` and ``rcp.approx.ftz`` are defined so.
 Source: PTX ISA, "ex2", "rcp".
@@ -42,13 +42,13 @@ class StoredComparison:
     """The outcome of a comparison.
 
     Args:
-        wrong: how many elements are not what a correct kernel may store.
-        size: of how many.
-        name: of the array with the worst element.
+        wrong: number of elements that no correct kernel stores.
+        size: number of elements.
+        name: the array with the worst element.
         index: its place.
-        value: what stands there.
-        low: the least that a correct kernel may store there.
-        high: the largest.
+        value: its value.
+        low: the least value that a correct kernel may store.
+        high: the largest value that a correct kernel may store.
     """
 
     wrong: int
@@ -89,7 +89,7 @@ def compare_flow(
     how: Accumulation | None = None,
     halves: int = 0,
 ) -> StoredComparison:
-    """Whether a kernel stored what its flow computes.
+    """Compare the arrays that a kernel stored with its flow.
 
     Args:
         flow: what the kernel computes.
@@ -133,7 +133,7 @@ def compare_flow(
 
 
 def _worst(evaluation: _Bounded, store: Store, known: dict[int, Array], given: Array) -> StoredComparison:
-    """The comparison of one store."""
+    """Compare one store."""
     target, kind, name = store.operand.dtype, store.value.dtype, store.operand.name
     plain = replace(store, operand=replace(store.operand, transforms=()))
     centre = evaluation.stored(plain, known, rounded=False)
@@ -169,12 +169,12 @@ def _worst(evaluation: _Bounded, store: Store, known: dict[int, Array], given: A
 
 
 def _number(values: Array, kind: DType) -> Array:
-    """Elements as numbers that compare."""
+    """Convert elements to numbers that can be compared."""
     return wide.widened(values, kind).astype(np.longdouble if kind.bits > 32 else np.float64)
 
 
 class _Bounded(Evaluation):
-    """An evaluation that knows how far off a correct kernel may be.
+    """An evaluation that also computes the largest error of a correct kernel.
 
     Args:
         given: the arguments.
@@ -188,7 +188,7 @@ class _Bounded(Evaluation):
         self.radius: dict[int, Array] = {}
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
-        """The centre of a value; its radius is kept beside it."""
+        """Return the centre of a value, and store its radius."""
         if isinstance(node, Sum):
             pairs = zip(given, (node.a, node.b), strict=False)
             given = [*(self._as_multiplied(values, one) for values, one in pairs), *given[2:]]
@@ -199,7 +199,7 @@ class _Bounded(Evaluation):
         return centre
 
     def _as_multiplied(self, values: Array, node: Node) -> Array:
-        """An operand with as many fraction bits as the atom multiplies."""
+        """Return an operand with the fraction bits that the atom multiplies."""
         if self.how is None or self.how.precision is None or node.dtype == f64:
             return values
         return keep_fraction(values.astype(np.float32), self.how.precision, self.how.rounding).astype(
@@ -292,14 +292,14 @@ class _Bounded(Evaluation):
 
 
 def _scaled(value: Array, radius: Array, scale: Array, far: Array, kind: DType) -> list[Array]:
-    """An operand times its scales, and how far off that may be: scales are multiplied, and then sums."""
+    """Return an operand times its scales, and its largest error."""
     size = np.abs(value) + radius
     off = radius * np.abs(scale) + size * (far + 2 * kind.unit_roundoff * np.abs(scale))
     return [np.asarray(value * scale), np.asarray(off)]
 
 
 def added_up(node: Node) -> list[Sum]:
-    """The sums that a value adds up, and nothing else; none if it is anything else.
+    """Return the sums that a value adds up; none if it contains anything else.
 
     A kernel may add up the products of all of them in one go, which rounds as often as there are products.
     """
@@ -312,21 +312,21 @@ def added_up(node: Node) -> list[Sum]:
 
 
 def _keeps_bits(node: Map) -> bool:
-    """Whether a function of exact values has the same bits everywhere, and the bits of the evaluator."""
+    """Return whether a function of exact values has the same bits on every target and in the evaluator."""
     if not node.dtype.is_float or node.function in EXACT or node.function in COMPARISON:
         return True
     return wide.is_narrow(node.dtype) and FUNCTIONS[node.function].ulp == 0
 
 
 def _ends(value: Array, radius: Array) -> list[Array]:
-    """What a value may be: what is most likely, first, then the least and the largest."""
+    """Return the centre of a value, then its least and its largest possible value."""
     if not radius.any():
         return [value]
     return [value, np.asarray(value - radius, value.dtype), np.asarray(value + radius, value.dtype)]
 
 
 def _farthest(values: Sequence[Array], centre: Array) -> Array:
-    """How far off the centre any of some arrays is; infinitely where one is no number."""
+    """Return the largest distance of some arrays from the centre; infinite if one is no number."""
     made = np.zeros(centre.shape)
     for value in values:
         same = (value == centre) | ((value != value) & (centre != centre))

@@ -61,7 +61,7 @@ def _averages(q: Array, k: Array, v: Array, scale: float, shift: int | None) -> 
 def attention_room(
     q: Array, k: Array, v: Array, scale: float, shift: int | None = None, *, exact: bool = False
 ) -> Array:
-    """How far off `softmax_attention` each element of a right result may be; of arrays as that takes them.
+    """Return the largest error of each element of a correct result of `softmax_attention`.
 
     With ``u`` the unit roundoff of f32 and ``w`` that of the arrays' dtype:
 
@@ -88,7 +88,7 @@ def attention_room(
 
 
 def _moved(q: Array, k: Array, sizes: Array, averages: Array, scale: float, shift: int | None) -> Array:
-    """How far averages of values move when every score moves by up to ``d``, which is `score_room`.
+    """Return the change of averages of values when every score changes by up to ``d``, which is `score_room`.
 
     A weight p grows or shrinks by a factor between ``exp(-2d)`` and ``exp(2d)``: averages move by at most
     ``(exp(2d) - 1) sum p |v|``, which is ``2d sum p |v|`` for small d.  Large scores have a d beyond 1, but
@@ -116,7 +116,7 @@ def _moved(q: Array, k: Array, sizes: Array, averages: Array, scale: float, shif
 
 
 def _scores(q: Array, k: Array, scale: float, shift: int | None) -> Array:
-    """Scores in float64, -inf where a key is hidden."""
+    """Return scores in float64, -inf for hidden keys."""
     made: Array = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
     if shift is not None:
         i, j = np.indices(made.shape[-2:])
@@ -126,7 +126,7 @@ def _scores(q: Array, k: Array, scale: float, shift: int | None) -> Array:
 
 @np.errstate(all="ignore")
 def score_room(q: Array, k: Array, scale: float) -> Array:
-    """How far off the scores of each row may be, (..., M, 1); see `attention_room`."""
+    """Return the largest error of the scores of each row, (..., M, 1); see `attention_room`."""
     sizes = (np.abs(x.astype(np.float64)) for x in (q, k))
     queries, keys = sizes
     largest = (queries @ keys.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0)
@@ -145,12 +145,12 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Activation(NamedTuple):
-    """What is done to each element of the first product.
+    """The function of each element of the first product.
 
     Args:
-        meaning: in float64.
+        meaning: the function in float64.
         steepest: the largest slope.
-        error: of the function itself in f32, relative to its operand or its result.
+        error: error of the function in f32, relative to its operand or its result.
     """
 
     meaning: Callable[[Doubles], Doubles]
@@ -173,18 +173,18 @@ ACTIVATIONS: dict[str | None, Activation] = {
     "sigmoid": _of_table("sigmoid", 0.25),
     "tanh": _of_table("tanh", 1.0),
 }
-"""Those of `tw.gemm_chain`, by name."""
+"""The activations of `tw.gemm_chain`, by name."""
 
 
 class Chained(NamedTuple):
-    """What ``activation(a @ b) @ c`` is, and how far off each element of a right result may be."""
+    """The reference of ``activation(a @ b) @ c``, and the largest error of each element."""
 
     wanted: Doubles
     room: Doubles
 
 
 def chained(a: Array, b: Array, c: Array, activation: str | None) -> Chained:
-    """``activation(a @ b) @ c`` of arrays of one dtype, by the documentation of `tw.gemm_chain`.
+    """Return ``activation(a @ b) @ c`` of arrays of one dtype, as `tw.gemm_chain` documents it.
 
     Each element of the first product is rounded to the dtype on its own, so that these errors add up as noise
     does, and at most as all of them.
@@ -270,24 +270,24 @@ def worst_of(found: Array, exact: Chained) -> float:
 
 
 EXPONENTIALS = 2.0**-18
-"""The errors of exponentials and of the logarithm themselves, in f32, beside those of their sums."""
+"""Errors of exponentials and of the logarithm in f32, in addition to those of their sums."""
 
 
 class Reduced(NamedTuple):
-    """What a reduction is, and how far off each number of a right result may be."""
+    """The reference of a reduction, and the largest error of each number."""
 
     wanted: Doubles
     room: Doubles
 
 
 def reductions(elements: Doubles, near: Doubles, axis: int, unit: float) -> dict[str, Reduced]:
-    """The reductions of `tw.reduced_matmul`, by name.
+    """Return the reductions of `tw.reduced_matmul`, by name.
 
     Args:
-        elements: what is reduced.
-        near: how far off each of them may be.
-        axis: along which.
-        unit: of rounding, in what sums are computed.
+        elements: the array to reduce.
+        near: the largest error of each element.
+        axis: the axis to reduce.
+        unit: unit roundoff of the sums.
     """
     high, steps = elements.max(axis, keepdims=True), 4 * elements.shape[axis] * unit
     logarithm = np.log(np.exp(elements - high).sum(axis)) + high.squeeze(axis)

@@ -1,4 +1,4 @@
-"""Kernels over pairs of residues, where powers are powers: what the weights of attention are.
+"""Arithmetic of pairs of residues in which ``exp2(x + y) == exp2(x) * exp2(y)``, for kernels of attention.
 
 Every float is a pair of an integer modulo ``P`` and one modulo ``Q``, both primes, of which ``Q`` divides
 ``P - 1``.  Sums and products are taken of each.  A power of two has the number's second integer as the
@@ -31,7 +31,7 @@ BASE = 4
 """A square, so that its powers modulo P repeat after Q and not before."""
 
 UNKNOWN = np.uint64(2**32 - 1)
-"""What is not known modulo Q."""
+"""The word part of a number that is unknown modulo Q."""
 
 LOWEST = np.uint64((2**32 - 2) << 32 | (2**32 - 2))
 """Minus infinity."""
@@ -45,27 +45,27 @@ _HALF, _HALVES = np.uint64(16), np.uint64(2**16 - 1)
 
 
 def pair(high: Array, low: Array) -> Array:
-    """Words of both integers."""
+    """Return words of both integers."""
     return np.asarray(high << _UP | low)
 
 
 def first(words: Array) -> Array:
-    """The integers modulo P."""
+    """Return the integers modulo P."""
     return np.asarray(words) >> _UP
 
 
 def second(words: Array) -> Array:
-    """The integers modulo Q, or `UNKNOWN`."""
+    """Return the integers modulo Q, or `UNKNOWN`."""
     return np.asarray(words) & _LOW
 
 
 def word(integers: Array) -> Array:
-    """The pairs that integers of up to 64 bits stand for."""
+    """Return the pairs of integers of up to 64 bits."""
     return pair(integers % _P, integers % _Q)
 
 
 def told(words: Array) -> Array:
-    """The integers modulo P; what has not been written stays so."""
+    """Return the integers modulo P; poison stays poison."""
     return np.where(words == POISON, words, first(words))
 
 
@@ -122,14 +122,14 @@ def inverse(words: Array) -> Array:
 
 
 def exp2(words: Array) -> Array:
-    """Powers of two; some function of what is unknown modulo Q."""
+    """Return powers of two; a hash if the exponent is unknown modulo Q."""
     made = power(np.asarray(BASE, np.uint64), second(words), P)
     made = np.where(second(words) == UNKNOWN, mixed(first(words)) % _P, made)
     return pair(np.where(words == LOWEST, np.uint64(0), made), np.asarray(UNKNOWN))
 
 
 def exp(words: Array) -> Array:
-    """Powers of e, whose logarithm to base two is the nearest number of 64 bits."""
+    """Return powers of e, whose logarithm to base two is rounded to f64."""
     return exp2(multiplied(words, embedded(math.log2(math.e))))
 
 
@@ -143,7 +143,7 @@ def matrix_product(a: Array, b: Array) -> Array:
 
 
 def _product(a: Array, b: Array, modulus: int) -> Array:
-    """By halves of 16 bits, whose products are exact in f64, also summed over 2**20 of them."""
+    """Return ``a @ b.T`` modulo a prime, by halves of 16 bits: sums of 2**20 products are exact in f64."""
     n = np.uint64(modulus)
     high_a, high_b = ((x % n >> _HALF).astype(np.float64) for x in (a, b))
     low_a, low_b = ((x % n & _HALVES).astype(np.float64) for x in (a, b))
@@ -154,7 +154,7 @@ def _product(a: Array, b: Array, modulus: int) -> Array:
 
 
 def embedded(values: Any) -> Array:
-    """Integers or floats as pairs; infinity and NaN are numbers of their own."""
+    """Return integers or floats as pairs; infinity and NaN have numbers of their own."""
     given = np.asarray(values)
     numbers = given.ravel().tolist()
     made = np.array([_embedded(number) for number in numbers], np.uint64)
@@ -173,7 +173,7 @@ def _embedded(number: float | int) -> int:
 
 
 def order(words: Array) -> Array:
-    """Far apart for neighbours, and 0 for minus infinity."""
+    """Return keys for comparisons: far apart for neighbours, and 0 for minus infinity."""
     return np.where(np.asarray(words) == LOWEST, np.uint64(0), mixed(first(words)))
 
 

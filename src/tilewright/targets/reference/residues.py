@@ -35,7 +35,7 @@ from tilewright.targets.reference.numbers import Numbers
 BITS = 61
 PRIME = (1 << BITS) - 1
 POISON = np.uint64(2**64 - 1)
-"""What nothing has been written to: no residue."""
+"""The word of uninitialised memory, which is no residue."""
 
 _WIDE = np.dtype(np.uint64)
 _P, _BITS = np.uint64(PRIME), np.uint64(BITS)
@@ -48,7 +48,7 @@ _DEEPEST = 1 << 11
 
 
 def reduced(values: Array) -> Array:
-    """64-bit integers modulo the prime."""
+    """Return 64-bit integers modulo the prime."""
     once = (values & _P) + (values >> _BITS)
     return np.asarray(once - _P * (once >= _P))
 
@@ -97,13 +97,13 @@ def _thirds(values: Array) -> list[Array]:
 
 
 def _shifted(values: Array, bits: int) -> Array:
-    """Residues times a power of two: their bits turned round."""
+    """Return residues times a power of two, by a rotation of their bits."""
     by = np.uint64(bits % BITS)
     return reduced(((values << by) & _P) | (values >> (_BITS - by)))
 
 
 def residue(value: float | int) -> int:
-    """A finite number as a residue: a fraction whose denominator is a power of two.
+    """Return a finite number as a residue: a fraction whose denominator is a power of two.
 
     Example:
         >>> residue(-1) == PRIME - 1, residue(0.5) * 2 % PRIME
@@ -114,7 +114,7 @@ def residue(value: float | int) -> int:
 
 
 def embedded(values: Any) -> Array:
-    """Integers or floats as residues; infinities and NaN are residues of their own."""
+    """Return integers or floats as residues; infinities and NaN have residues of their own."""
     given = np.asarray(values)
     if given.dtype.kind in "ui" and given.dtype.itemsize <= 8:
         whole = reduced(np.abs(given.astype(np.int64)).astype(np.uint64))
@@ -125,12 +125,12 @@ def embedded(values: Any) -> Array:
 
 
 def some_residue(name: str) -> int:
-    """The residue that a name stands for."""
+    """Return the residue of a name."""
     return int(mixed(np.uint64(zlib.crc32(name.encode()) + 1)))
 
 
 def mixed(values: Any) -> Array:
-    """Other residues, far apart for neighbours and the same for the same: what stands for a function.
+    """Return a hash of residues, which stands for a function: far apart for neighbours.
 
     Source: S. Vigna's splitmix64.
     """
@@ -153,12 +153,12 @@ def inverse(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Ring:
-    """What stands for floats, in words of 64 bits.
+    """The ring that stands for floats, in words of 64 bits.
 
     Args:
         add: the sum of two words; ``negated``, ``multiplied``, ``inverse`` and ``matrix_product`` likewise.
         embedded: words of integers or floats.
-        functions: of words, by name, beside those that follow from sums, products and quotients.
+        functions: functions of words, by name, that do not follow from sums, products and quotients.
         word: the words that random integers below `PRIME` stand for.
         told: the integers that words stand for, as a caller sees them.
         key: what functions and comparisons see of words.
@@ -178,7 +178,7 @@ class Ring:
     order: Callable[[Array], Array] = mixed
 
     def function(self, name: str, operands: Sequence[Array]) -> Array:
-        """A function of words; some function, the same for the same name and arguments, if it has no rule."""
+        """Return a function of words; without a rule, a hash of its name and arguments."""
         known: dict[str, Callable[..., Array]] = {
             "add": self.add,
             "sub": lambda x, y: self.add(x, self.negated(y)),
@@ -193,15 +193,15 @@ class Ring:
         return known[name](*operands) if name in known else self.word(self.some(name, operands))
 
     def least(self, left: Array, right: Array) -> Array:
-        """The one that comes first."""
+        """Return the smaller word in the order of the ring."""
         return np.where(self.order(left) <= self.order(right), left, right)
 
     def largest(self, left: Array, right: Array) -> Array:
-        """The one that comes last."""
+        """Return the larger word in the order of the ring."""
         return np.where(self.order(left) <= self.order(right), right, left)
 
     def some(self, name: str, operands: Sequence[Array]) -> Array:
-        """Integers below `PRIME` that are the same for the same name and arguments."""
+        """Return integers below `PRIME` that are equal for equal name and arguments."""
         made: Array = np.asarray(np.uint64(some_residue(name)))
         for operand in map(self.key, operands):
             made = mixed(add(multiplied(made, np.asarray(3, np.uint64)), operand))
@@ -222,7 +222,7 @@ MODULO_PRIME = Ring(add, negated, multiplied, inverse, matrix_product, embedded)
 
 
 class Residues(Numbers):
-    """Floats are those of a ring, in 64 bits each whatever their dtype; integers are integers."""
+    """The arithmetic of a ring for floats of any dtype, in 64 bits each; integers stay integers."""
 
     in_bytes = False
 
@@ -230,7 +230,7 @@ class Residues(Numbers):
         self.ring = ring
 
     def storage(self, dtype: DType) -> np.dtype[Any]:
-        """64 bits for a float.
+        """Return the 64-bit dtype of words for a float.
 
         Raises:
             DTypeError: complex numbers, or several numbers in a byte.
@@ -245,19 +245,19 @@ class Residues(Numbers):
         return _WIDE
 
     def poison(self, dtype: DType, shape: int | tuple[int, ...]) -> Array:
-        """No residue."""
+        """Return words that are no residues."""
         return np.full(shape, POISON, self.storage(dtype)) if dtype.is_float else super().poison(dtype, shape)
 
     def number(self, value: float | int, dtype: DType) -> Array:
-        """A plain number."""
+        """Return a plain number as a word."""
         return self.ring.embedded(value) if dtype.is_float else super().number(value, dtype)
 
     def scalar(self, value: Array, dtype: DType) -> Array:
-        """A number that a launch is given."""
+        """Return a number that the caller passed as a word."""
         return self.ring.embedded(value) if dtype.is_float else value
 
     def convert(self, values: Array, source: DType, target: DType) -> Array:
-        """Floats stay what they are; some function of a float is the integer that it becomes."""
+        """Keep floats; convert a float to an integer by a hash of its word."""
         if source.is_float and target.is_float:
             return values
         if target.is_float:
@@ -272,7 +272,7 @@ class Residues(Numbers):
     def elementwise(
         self, function: str, operands: Sequence[Any], dtypes: Sequence[DType | None], result: DType
     ) -> Array:
-        """Polynomials and quotients as the field has them; others as some function."""
+        """Compute polynomials and quotients in the field, and other functions by a hash."""
         known = [dtype for dtype in dtypes if dtype is not None]
         if not result.is_float and not any(dtype.is_float for dtype in known):
             return super().elementwise(function, operands, dtypes, result)
@@ -306,12 +306,12 @@ class Residues(Numbers):
         raise DTypeError(f"bits of {source} as {result}: residues modulo 2**61 - 1 have none")
 
     def _held(self, value: Any, kind: DType | None) -> Array:
-        """An operand as residues."""
+        """Return an operand as words."""
         return np.asarray(value) if kind is not None and kind.is_float else self.ring.embedded(value)
 
     @np.errstate(over="ignore")
     def multiply_add(self, atom: MmaAtom, a: Array, b: Array, c: Array, negative: bool = False) -> Array:
-        """Sums of products, which lose nothing."""
+        """Return exact sums of products."""
         if not atom.c_dtype.is_float:
             return super().multiply_add(atom, a, b, c, negative)
         kinds = (atom.a_dtype, a), (atom.b_dtype, b)
@@ -329,15 +329,15 @@ class Residues(Numbers):
             elements[number] = combine(elements[number], value)
 
     def widen(self, values: Array, dtype: DType) -> Array:
-        """As they are."""
+        """Return the values unchanged."""
         return values if dtype.is_float else super().widen(values, dtype)
 
     def narrowed(self, values: Array, dtype: DType) -> Array:
-        """As they are."""
+        """Return the values unchanged."""
         return values if dtype.is_float else super().narrowed(values, dtype)
 
     def combine(self, function: str, dtype: DType) -> Callable[[Array, Array], Array]:
-        """Sums and extremes of residues."""
+        """Return the sum, minimum or maximum of residues."""
         if not dtype.is_float:
             return super().combine(function, dtype)
         name = "add" if function == "sum" else function
