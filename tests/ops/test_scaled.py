@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.schedule.small import CASES
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -18,6 +19,7 @@ from tilewright.ops.scales import OPERANDS, multiplied_as, multiplied_on
 from tilewright.runtime.arrays import describe
 from tilewright.schedule.choice import proposals
 from tilewright.targets.target import CPU, CUDA, HIP
+from tilewright.testing import device_get, device_put
 
 pytestmark = pytest.mark.in_turns(3)
 
@@ -435,3 +437,68 @@ def test_scales_that_are_numbers_have_a_product_that_is_one(scale: float) -> Non
     one = np.full(1, scale, np.float32)
     made = tw.scaled_mm(a, a.T, scale_a=one, scale_b=one, target="cpu").item()
     assert abs(made / (4 * float(a[0, 0]) ** 2 * scale**2) - 1) < 1e-6
+
+
+def _kinds_of_scales(k: int, n: int, m: int) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Weights (K, N), and their scales: of columns, of groups and of blocks."""
+    rng = np.random.default_rng(k + n)
+    codes = tw.packed(tw.pack(rng.integers(-8, 8, (n, k)), tw.i4).T, tw.i4)
+    wide = rng.standard_normal((k, n)).astype(np.float16)
+    groups = rng.uniform(0.5, 1, (k // 32, n)).astype(np.float16)
+    blocks = np.ones((m, -(-k // 128)), np.float32)
+    return {
+        "columns": (wide.astype(tw.f8e4m3.numpy), {"scale_b": rng.uniform(0.5, 1, n).astype(np.float32)}),
+        "groups": (codes, {"scale_b": groups, "group": 32}),
+        "blocks": (wide, {"scale_a": blocks}),
+    }
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("scales", ["columns", "groups", "blocks"])
+def test_k_is_split(scales: str, target: str) -> None:
+    """Every partition gives the sums of the whole, up to rounding: far less than one lost product."""
+    a = np.random.default_rng(3).standard_normal((7, 384)).astype(np.float16)
+    b, words = _kinds_of_scales(384, 40, 7)[scales]
+    there = {
+        name: device_put(one, target) if isinstance(one, np.ndarray) else one for name, one in words.items()
+    }
+    if isinstance(b, np.ndarray):
+        held = device_put(b, target)
+    else:  # the bytes of packed weights, (N, K / 2)
+        held = tw.packed(device_put(np.ascontiguousarray(b.array.T), target).T, tw.i4)
+    how: list[dict[str, Any]] = [
+        {"split_k": 3},
+        {"split_k": "auto"},
+        {"split_k": 2, "reduction": "turnstile"},
+    ]
+    given = device_put(a, target), held
+    whole = device_get(tw.scaled_mm(*given, **there, out_dtype="f32", target=target))
+    if scales != "blocks":
+        how.append({"split_k": "stream"})
+    elif target == "reference":  # whose tiles take several shares
+        with pytest.raises(tw.LaunchError, match='nearest legal choice: split_k="auto"'):
+            tw.scaled_mm(*given, **there, split_k="stream", target=target)
+    for one in (*how, {"batch_invariant": True}):
+        made = device_get(tw.scaled_mm(*given, **there, **one, out_dtype="f32", target=target))
+        assert np.abs(made - whole).max() < 1e-5 * np.abs(whole).max(), one
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("scales", ["columns", "blocks"])
+def test_the_bits_of_a_row_do_not_depend_on_the_others(scales: str, target: str) -> None:
+    a = np.random.default_rng(3).standard_normal((300, 512)).astype(np.float16)
+    b, words = _kinds_of_scales(512, 40, 300)[scales]
+    bits = set()
+    for rows in (1, 5, 64, 300):
+        own = {name: one[:rows] if name == "scale_a" else one for name, one in words.items()}
+        own = {name: device_put(np.ascontiguousarray(one), target) for name, one in own.items()}
+        given = (device_put(np.ascontiguousarray(one), target) for one in (a[:rows], b))
+        made = tw.scaled_mm(*given, **own, out_dtype="f32", batch_invariant=True, target=target)
+        bits.add(device_get(made)[0].tobytes())
+    assert len(bits) == 1
+
+
+def test_a_schedule_says_itself_how_k_is_split() -> None:
+    a = np.ones((8, 8), np.float16)
+    with pytest.raises(tw.LaunchError, match="scaled_mm: schedule= says how K is split"):
+        tw.scaled_mm(a, a, schedule=CASES["split"].schedule, split_k=2, target="reference")

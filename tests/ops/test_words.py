@@ -72,7 +72,8 @@ CASES = {
         tw.scaled_mm,
         (HALF, HALF),
         {"out": HALF.copy(), "scale_a": 2.0, "scale_b": ROW, "zero_b": ROWS, "group": 4, "bias": ROW}
-        | {"activation": "relu", "out_dtype": "f32", "prepass": True, "schedule": SCHEDULE, **TARGET},
+        | {"activation": "relu", "out_dtype": "f32", "prepass": True, "schedule": SCHEDULE, **TARGET}
+        | {**SPLIT, "batch_invariant": True},
         "scaled",
     ),
     "scaled_mm of groups": Case(
@@ -80,7 +81,7 @@ CASES = {
         (HALF, HALF),
         {"out": HALF.copy(), "scale_a": 2.0, "scale_b": BATCH[0, :2].copy(), "zero_b": ROWS, "group": 8}
         | {"bias": ROW, "activation": "relu", "out_dtype": "f32", "prepass": False, "schedule": SCHEDULE}
-        | TARGET,
+        | {**TARGET, **SPLIT, "batch_invariant": True},
         "scaled",
         given={"scale_b": HALF[:2].copy(), "group": 4},
     ),

@@ -15,7 +15,7 @@ from tilewright.ops.planning import Wanted
 from tilewright.ops.replay import Replay, called
 from tilewright.ops.scales import LARGEST, SCALES, TINIEST, number_of
 from tilewright.runtime.plans import Plans
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 
 ARRAYS = ("a", "b", "out", "scale_a", "scale_b", "bias", "zero_b")
 """The arrays of a call."""
@@ -53,6 +53,9 @@ def scaled_mm(
     out_dtype: DType | str | None = None,
     prepass: bool | None = None,
     schedule: Schedule | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction | None = None,
+    batch_invariant: bool = False,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -109,6 +112,12 @@ def scaled_mm(
         prepass: whether a separate kernel converts ``b`` in memory before the product, to memory of twice the
             bytes of ``b`` (four times those of numbers of 4 bits); default: where that is faster, as above.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        split_k: into how many parts K is split, as in `matmul`: a number, ``"auto"`` or, without scales of
+            blocks, ``"stream"``. With this or one of the next two arguments the kernel of the product
+            converts ``b`` unless ``prepass=True``.
+        reduction: how the partial sums are added, as in `matmul`.
+        batch_invariant: whether the bits of a row must not depend on how many rows there are, as in
+            `matmul`.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -150,10 +159,11 @@ def scaled_mm(
         b, scale_b, zero_b, group = _of_packed(b, scale_b, zero_b, group)
     number, scales = _numbers_apart((scale_a, scale_b))
     arrays = (a, b, out, *scales, bias, zero_b)
-    words = (number == 1, activation, out_dtype, schedule, target, group, prepass)
+    split = (split_k, reduction, batch_invariant)
+    words = (number == 1, activation, out_dtype, schedule, target, group, prepass, *split)
 
     def first(located: Any) -> Any:
-        wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target)
+        wanted = Wanted(number, None, activation, "exact", out_dtype, schedule, target, *split)
         given, extras = dict(zip(ARRAYS, arrays, strict=True)), ScaledExtras(group, prepass)
         return part(PLAN)(given, wanted, extras, located).launch(stream)
 

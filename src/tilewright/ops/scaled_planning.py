@@ -11,7 +11,7 @@ from tilewright.dtypes import PACKED, DType
 from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
-from tilewright.ops.planning import Wanted, check_apart, check_words, seen_as
+from tilewright.ops.planning import Wanted, check_apart, check_splitting, check_words, seen_as
 from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
@@ -109,6 +109,7 @@ def plan_scaled(
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)
+    check_splitting(wanted, "scaled_mm")
     call = Call.of("scaled_mm", given, located=located)
     kind = scaled_dtype(call.infos, wanted)
     _check_packed_along_k(call.infos)
@@ -120,7 +121,7 @@ def plan_scaled(
     multiplied, widens = _multiplied(call.infos, scaling, wanted, extras.prepass, backend)
     terms = {name for name in (*SCALES, "zero_b", "bias") if name in call.arrays}
     terms |= {"alpha"} if wanted.alpha != 1 else set()
-    words = {"multiplied": multiplied, "activation": wanted.activation, "schedule": wanted.schedule}
+    words = {"multiplied": multiplied, "activation": wanted.activation, "schedule": wanted.how}
     rank, numbers, names = len(scaling.problem.batch), (wanted.alpha,), scaling.present(call.arrays)
     seen = [_seen(name, call, scaling) for name in names]
     if widens and scaling.group is not None:  # the pass scales weights
@@ -172,10 +173,12 @@ def _multiplied(
     if wanted.schedule is None:  # which says itself what is multiplied
         arch, target = arch_of(backend, None), TARGETS[backend.name]
         multiplied = multiplied_on(infos["a"], infos["b"], target, arch)
-        if prepass is None and scaling.in_groups:
+        if prepass is not None or wanted.how is not None:  # else it would depend on how many rows there are
+            pass
+        elif scaling.in_groups:
             pays = pays_widened_groups(infos, multiplied, arch.features, target)
             widens = pays and not scaling.problem.batch
-        elif prepass is None and scaling.shared is None:
+        elif scaling.shared is None:
             widens = pays_widened(infos, multiplied, arch.features)
     if scaling.shared is not None and not multiplied.is_float:
         multiplied = dtypes.f16  # in which products of two i8 are exact, and are added up in f32
