@@ -1,0 +1,268 @@
+"""Write docs/options.md: which option each operation takes, of which dtypes, on which targets, and why not.
+
+    python scripts/options.py [--check SHARE]
+
+The script asks: it makes every call with an option on machines that launch nothing, and notes the error of
+those that are refused. An option that an operation has no argument for has its reason in `ABSENT`. With
+``--check 1/8`` it asks for every eighth answer of the page again, and fails if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from unchanged import called, machines
+
+from tilewright.errors import TilewrightError
+from tilewright.runtime import backends
+
+PAGE = Path(__file__).parents[1] / "docs" / "options.md"
+
+DTYPES = ("f64", "f32", "f16", "f8e4m3", "i8", "u8", "c64")
+ASKED = {"cpu": "x86-64-v4", "cuda": "sm_90a", "hip": "gfx942"}
+"""The machine that answers for a target."""
+
+EXTENTS = {"M": 24, "N": 40, "K": 32, "L": 3}
+
+ADDED = {"f64": "f64", "i8": "i32", "u8": "u8", "c64": "c64"}
+"""The dtype of arrays that are added to results of a dtype; of others f32."""
+
+OPTIONS = (
+    *("alpha", "beta", "bias", "activation", "residual", "multiply", "dropout", "saturate", "precision"),
+    *("scales", "group", "split_k", "batch_invariant", "out_dtype"),
+)
+
+ADDEND = {"bias": "bias={v}(N)", "activation": 'activation="relu"'}
+SPLIT = {"split_k": "split_k=2", "batch_invariant": "batch_invariant=True"}
+SCALES = {"scales": "scale_a=f32(M), scale_b=f32(N)"}
+HOW = {"precision": 'precision="tf32"', "out_dtype": 'out_dtype="{w}"'}
+
+
+Question: TypeAlias = tuple[str, str, str, str]
+"""Operation, option, dtype and target."""
+
+
+class Operation(NamedTuple):
+    """An operation: a call with ``{k}`` for the dtype and ``{more}`` for an option, and its options."""
+
+    call: str
+    options: Mapping[str, str]
+
+
+ALPHA = {"alpha": "alpha=2"}
+OPERATIONS = {
+    "matmul": Operation(
+        "matmul({k}(M, K), {k}(K, N), {more})",
+        ALPHA | {"beta": "c={v}(M, N), beta=2"} | ADDEND | {"residual": "residual={v}(M, N)"} | HOW | SPLIT,
+    ),
+    "scaled_mm": Operation(
+        "scaled_mm({k}(M, K), {k}(K, N), {more})",
+        {"bias": "bias=f32(N)", "activation": ADDEND["activation"], "group": "scale_b=f32(4, N), group=8"}
+        | SCALES
+        | {"out_dtype": 'out_dtype="f32"'}
+        | SPLIT,
+    ),
+    "gated_matmul": Operation(
+        "gated_matmul({k}(M, K), {k}(K, N), {k}(K, N), {more})",
+        {"bias": "bias_b={s}(N), bias_c={s}(N)", "activation": 'activation="gelu"'} | SCALES | HOW | SPLIT,
+    ),
+    "grouped_matmul": Operation(
+        "grouped_matmul({k}(M, K), {k}(L, K, N), ends(5, 9, M), {more})",
+        ADDEND | {"bias": "bias={v}(L, N)"} | HOW,
+    ),
+    "grouped_matmul of lists": Operation(
+        "grouped_matmul([{k}(M, K)], [{k}(K, N)], {more})",
+        {"bias": "bias=[{v}(N)]", "activation": ADDEND["activation"]} | HOW,
+    ),
+    "complex_matmul": Operation(
+        "complex_matmul({k}(M, K), {k}(K, N), {more})", ALPHA | {"beta": "c={v}(M, N), beta=2"} | HOW | SPLIT
+    ),
+    "einsum": Operation(
+        'einsum("mk,kn->mn", {k}(M, K), {k}(K, N), {more})',
+        ALPHA
+        | ADDEND
+        | {"multiply": "multiply={v}(M, N)", "dropout": "dropout=0.5", "residual": "residual={v}(M, N)"}
+        | {"saturate": 'saturate=True, out_dtype="i8"'}
+        | HOW
+        | {"split_k": "split_k=2"},
+    ),
+    "reduced_matmul": Operation(
+        'reduced_matmul({k}(M, K), {k}(K, N), "max", {more})',
+        ALPHA | ADDEND | {"precision": HOW["precision"]},
+    ),
+    "gemm_chain": Operation(
+        "gemm_chain({k}(M, K), {k}(K, N), {k}(N, 24), {more})", {"activation": ADDEND["activation"]}
+    ),
+    "attention": Operation("attention({k}(M, K), {k}(N, K), {k}(N, K), {more})", {"alpha": "scale=2.0"}),
+}
+
+TO_COME = "not yet: a term or an operand of the product, for which no argument exists"
+ABSENT: dict[tuple[str, str], str] = {}
+"""Why an operation has no argument for an option, where it is not `TO_COME`."""
+REAL = "complex numbers have no order, and no such function is defined of them here"
+for _name in ("activation", "saturate"):
+    ABSENT["complex_matmul", _name] = REAL
+for _op in OPERATIONS:
+    if _op != "scaled_mm":
+        ABSENT[_op, "group"] = "weights with scales of groups are operands of scaled_mm"
+    if _op not in ("scaled_mm", "gated_matmul"):
+        ABSENT[_op, "scales"] = "scales of rows and columns belong to scaled_mm and gated_matmul"
+for _name in ("alpha", "precision"):
+    ABSENT["scaled_mm", _name] = {
+        "alpha": "scale_a or scale_b may be a number",
+        "precision": "operands of f32 are multiplied exactly",
+    }[_name]
+ABSENT["scaled_mm", "saturate"] = ABSENT["gated_matmul", "saturate"] = "results of 8 bits always saturate"
+for _name in ("multiply", "dropout"):
+    ABSENT["matmul", _name] = "einsum takes it"
+ABSENT["matmul", "saturate"] = "einsum and scaled_mm saturate"
+ABSENT["gated_matmul", "alpha"] = "scale_a may be a number"
+for _name in ("bias", "activation", "residual", "multiply", "beta", "saturate"):
+    ABSENT["attention", _name] = "the result is a mean of rows of v, to which nothing is added"
+for _name in ("residual", "beta", "dropout", "multiply", "saturate", "out_dtype"):
+    ABSENT["reduced_matmul", _name] = "reductions are numbers of rows or columns, of f32 or f64"
+for _op in ("attention", "gemm_chain", "reduced_matmul"):
+    ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = "K is never split"
+for _op in ("grouped_matmul", "grouped_matmul of lists"):
+    ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = (
+        "the rows of a group are not known when K is divided"
+    )
+
+
+class PlannedError(Exception):
+    """A kernel was to be compiled: everything before that accepted the call."""
+
+
+def _stop(*_: Any) -> Any:
+    raise PlannedError
+
+
+def answer(op: str, option: str, kind: str, target: str) -> str:
+    """Ask for a call with an option; returns the first line of the error, or "" where it is accepted."""
+    made = OPERATIONS[op]
+    wide = "c128" if kind == "c64" else "f64" if kind in ("f64", "u8") else "f32"
+    scale = "f64" if kind == "f64" else "f32"
+    more = made.options[option].format(v=ADDED.get(kind, "f32"), w=wide, s=scale)
+    line = made.call.format(k=kind, more=more)
+    try:
+        called(line, EXTENTS, ASKED[target], filled=False)
+    except PlannedError:
+        return ""
+    except TilewrightError as error:
+        return re.sub(r"\s+", " ", str(error).splitlines()[0]).strip()
+    return ""
+
+
+def questions() -> Iterator[Question]:
+    """All questions: operation, option, dtype, target."""
+    for op, made in OPERATIONS.items():
+        for option in (one for one in OPTIONS if one in made.options):
+            for kind in DTYPES:
+                yield from ((op, option, kind, target) for target in ASKED)
+
+
+def answered(asked: Iterable[Question]) -> dict[Question, str]:
+    """The answers to some questions."""
+    with machines():
+        for arch in ASKED.values():
+            backend = backends.BACKENDS[arch]
+            patch.object(backend, "compile", _stop).start()
+        try:
+            return {one: answer(*one) for one in asked}
+        finally:
+            patch.stopall()
+
+
+def page(found: Mapping[Question, str]) -> str:
+    """The page, of all answers."""
+    reasons: dict[str, int] = {}
+    machines_said = ", ".join(f"`{arch}` ({name})" for name, arch in ASKED.items())
+    lines = [
+        "# Options of the operations\n",
+        "`python scripts/options.py` writes this page: it makes each call with one option, and notes the",
+        "error of those that are refused. `yes` means that every target takes the option; a number leads",
+        f"to the reason below. Targets are asked for {machines_said}.",
+        "`reference` is not asked.\n",
+    ]
+    for op, made in OPERATIONS.items():
+        lines += [f"## {heading(op)}\n"]
+        lines += [f"| Option | {' | '.join(DTYPES)} |", "|---" * (1 + len(DTYPES)) + "|"]
+        for option in OPTIONS:
+            if option not in made.options:
+                reason = ABSENT.get((op, option), TO_COME)
+                cells = [f"no ({reasons.setdefault(reason, len(reasons) + 1)})", *[""] * (len(DTYPES) - 1)]
+            else:
+                cells = [_cell(op, option, kind, found, reasons) for kind in DTYPES]
+            lines.append(f"| {option} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## Reasons\n", *(f"{number}. {reason}" for reason, number in reasons.items()), ""]
+    return "\n".join(lines)
+
+
+def heading(op: str) -> str:
+    """The heading of an operation's table."""
+    name, _, kind = op.partition(" of ")
+    return f"`tw.{name}`" + (f", {kind}" if kind else "")
+
+
+def _cell(
+    op: str,
+    option: str,
+    kind: str,
+    found: Mapping[Question, str],
+    reasons: dict[str, int],
+) -> str:
+    """What a table says of an option and a dtype."""
+    said = {target: found[op, option, kind, target] for target in ASKED}
+    numbers = {t: reasons.setdefault(one, len(reasons) + 1) for t, one in said.items() if one}
+    if not numbers:
+        return "yes"
+    if len(numbers) == len(ASKED) and len({*numbers.values()}) == 1:
+        return f"no ({next(iter(numbers.values()))})"
+    return ", ".join(f"{t}: no ({number})" for t, number in numbers.items())
+
+
+NUMBERED = re.compile(r"^(\d+)\. (.*)$", re.MULTILINE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", type=Fraction, metavar="SHARE")
+    asked = parser.parse_args()
+    every = [*questions()]
+    if asked.check is None:
+        PAGE.write_text(page(answered(every)))
+        return
+    step = round(1 / asked.check)
+    wrong = differing(answered(every[::step]), PAGE.read_text())
+    sys.exit("\n".join(wrong) or 0)
+
+
+def differing(found: Mapping[Question, str], text: str) -> list[str]:
+    """The answers that the page does not give."""
+    reasons = dict(NUMBERED.findall(text))
+    tables = dict(re.findall(r"^## (.*)\n\n((?:\|.*\n)+)", text, re.MULTILINE))
+    wrong = []
+    for (op, option, kind, target), error in found.items():
+        row = next(line for line in tables[heading(op)].splitlines() if line.startswith(f"| {option} |"))
+        cell = row.split("|")[2 + DTYPES.index(kind)].strip()
+        one = re.search(rf"{target}: no \((\d+)\)", cell) or re.fullmatch(r"no \((\d+)\)", cell)
+        said = reasons[one[1]] if one else ""
+        if said != error:
+            wrong.append(f"{op}, {option}, {kind}, {target}: the page says {said!r}, the call {error!r}")
+    return wrong
+
+
+if __name__ == "__main__":
+    main()
