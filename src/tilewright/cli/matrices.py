@@ -270,7 +270,15 @@ def _load(path: Path, asked: DType | None) -> Array:
     if 0 in array.shape:
         raise UsageError(f"{path}: is empty, shape {array.shape}; the extents M N K must be positive")
     if array.dtype.kind == "V":  # what NumPy's format makes of bf16 and fp8
-        return _opaque(path, array, asked)
+        # Bytes without a meaning, as the dtype that was asked for.
+        count = array.dtype.itemsize
+        fitting = [name for name in SUPPORTED if dtype(name).numpy.kind == "V" and dtype(name).bytes == count]
+        if asked is None or asked.bytes != count:
+            nearest = f"; say what they are, e.g. --dtype {fitting[0]}" if fitting else ""
+            raise UsageError(
+                f"{path}: holds elements of {count} bytes without a type ({array.dtype.str}){nearest}"
+            )
+        return array.view(asked.numpy)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     try:
         held = dtype(native.dtype)
@@ -282,18 +290,6 @@ def _load(path: Path, asked: DType | None) -> Array:
     if held.components > 1:
         raise UsageError(f"{path}: holds complex numbers ({held}), of which no {asked} can be made")
     return _converted(native, asked, path)
-
-
-def _opaque(path: Path, array: Array, asked: DType | None) -> Array:
-    """Bytes without a meaning, as the dtype that was asked for."""
-    count = array.dtype.itemsize
-    fitting = [name for name in SUPPORTED if dtype(name).numpy.kind == "V" and dtype(name).bytes == count]
-    if asked is None or asked.bytes != count:
-        nearest = f"; say what they are, e.g. --dtype {fitting[0]}" if fitting else ""
-        raise UsageError(
-            f"{path}: holds elements of {count} bytes without a type ({array.dtype.str}){nearest}"
-        )
-    return array.view(asked.numpy)
 
 
 def _converted(array: Array, asked: DType, path: Path) -> Array:

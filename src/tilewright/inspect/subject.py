@@ -26,7 +26,7 @@ from tilewright.lang.source import raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.pipeline import Stage, stages
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import Binding, bind
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -218,7 +218,7 @@ class Subject:
     def binding(self, kernel: IrKernel) -> Binding:
         """The integers of a launch of the kernel, traced or lowered, on these arrays and numbers."""
         self.require_numbers()
-        return bind(kernel, {name: self._info(name) for name in self._tensors()}, self.numbers)
+        return bind(kernel, {name: self._specimen(name).info for name in self._tensors()}, self.numbers)
 
     @_traces
     def launch(self) -> Executable:
@@ -322,9 +322,6 @@ class Subject:
     def _specimen(self, name: str) -> Specimen:
         order: Order = "F" if name in self.transposed else "C"
         return like(self.dtypes[name], self._shape(name, self.extents), order=order)
-
-    def _info(self, name: str) -> ArrayInfo:
-        return self._specimen(name).info
 
 
 def library_gemm(

@@ -127,7 +127,14 @@ def rules_of_problems(instance: Template, problem: GemmProblem) -> Iterator[Chec
         yield from _matrix(instance, letter, matrix)
     yield from _vectors(instance, problem)
     yield from _whole_k1(instance, problem)
-    yield from _whole_tiles(instance, problem)
+    # The kernel works on whole tiles only.
+    padded = instance.padded(*problem.extents)
+    for dim, given, extent, unit in zip("MNK", problem.extents, padded, instance.tile, strict=True):
+        ok = extent % unit == 0
+        value = f"{dim}={given}" + (f", padded to {extent}" if extent != given else "")
+        near = f'{dim}={multiple(extent, unit)}, or gemm_specialization="{_with(instance, dim)}"'
+        limit = f"a multiple of {dim}PerBlock={unit}"
+        yield Check(f"whole tiles along {dim}", ok, value, limit, "" if ok else near)
     yield _steps(instance, problem)
     for letter, matrix in (("A", problem.a), ("B", problem.b)):
         yield _size(instance, letter, matrix)
@@ -190,17 +197,6 @@ def _whole_k1(instance: Template, problem: GemmProblem) -> Iterator[Check]:
         near = f'K={multiple(k, unit)}, or gemm_specialization="{_with(instance, "K")}"'
         limit = f"K a multiple of {letter}K1={unit}, or padded"
         yield Check(f"{letter}K1", ok, f"K={k}", limit, "" if ok else near)
-
-
-def _whole_tiles(instance: Template, problem: GemmProblem) -> Iterator[Check]:
-    """What the kernel works on consists of whole tiles."""
-    padded = instance.padded(*problem.extents)
-    for dim, given, extent, unit in zip("MNK", problem.extents, padded, instance.tile, strict=True):
-        ok = extent % unit == 0
-        value = f"{dim}={given}" + (f", padded to {extent}" if extent != given else "")
-        near = f'{dim}={multiple(extent, unit)}, or gemm_specialization="{_with(instance, dim)}"'
-        limit = f"a multiple of {dim}PerBlock={unit}"
-        yield Check(f"whole tiles along {dim}", ok, value, limit, "" if ok else near)
 
 
 def _with(instance: Template, dim: str) -> str:

@@ -264,7 +264,12 @@ class Cache:
             f"cannot keep compiled kernels in {self.root} ({reason}); this process keeps its own {how}; set "
             f"{CACHE_DIR} to a directory that this user can write and nobody else"
         )
-        warnings.warn(message, RuntimeWarning, stacklevel=_level_outside())
+        # The stack level, for a warning of the function that asks, of the first caller outside the package.
+        inside, level = str(Path(__file__).parents[1]), 1
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(inside):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(message, RuntimeWarning, stacklevel=level)
 
     def _make_room(self, added: int) -> None:
         """Remove what was used longest ago, once the directory holds more than it may."""
@@ -297,15 +302,6 @@ def _has_form(found: object, wanted: object) -> bool:
             name in found and _has_form(found[name], value) for name, value in wanted.items()
         )
     return type(found) is type(wanted)
-
-
-def _level_outside() -> int:
-    """The stack level, for a warning of the function that asks, of the first caller outside the package."""
-    inside, level = str(Path(__file__).parents[1]), 1
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(inside):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _sweep(litter: list[tuple[Path, float]]) -> None:

@@ -32,7 +32,13 @@ def check_output(path: Path) -> None:
     with _told(path):
         found = _found(path)
         if found is not None:
-            _check_found(path, found)
+            if stat.S_ISDIR(found.st_mode):
+                raise OutputError(path, "it is a directory")
+            if stat.S_ISBLK(found.st_mode) or stat.S_ISSOCK(found.st_mode):
+                raise OutputError(path, f"it is a {'disk' if stat.S_ISBLK(found.st_mode) else 'socket'}")
+            # The superuser may write a read-only file; nobody means to by giving its name here.
+            if not found.st_mode & ANYBODY or not os.access(path, os.W_OK):
+                raise OutputError(path, "it is read-only")
             return
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
@@ -99,16 +105,6 @@ def _found(path: Path) -> os.stat_result | None:
         return os.stat(path)
     except FileNotFoundError:
         return None
-
-
-def _check_found(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise OutputError(path, "it is a directory")
-    if stat.S_ISBLK(found.st_mode) or stat.S_ISSOCK(found.st_mode):
-        raise OutputError(path, f"it is a {'disk' if stat.S_ISBLK(found.st_mode) else 'socket'}")
-    # The superuser may write a read-only file; nobody means to by giving its name here.
-    if not found.st_mode & ANYBODY or not os.access(path, os.W_OK):
-        raise OutputError(path, "it is read-only")
 
 
 def _replaceable(place: Path, found: os.stat_result) -> bool:

@@ -74,7 +74,10 @@ class Tuner:
         left = [one for one in legal if repr(one.schedule) not in known]
         self._compile(legal, left)
         arrays = GemmArrays(self.gemm, self.seed)
-        self._check_untuned(legal[0].schedule, arrays)
+        schedule = legal[0].schedule
+        contest = self._contest(arrays)
+        if not contest.enter(UNTUNED, arrays.bind(schedule), arrays.check(schedule)):
+            raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {contest.wrong[UNTUNED]}")
         for count, candidate in enumerate(left):
             self.progress("measuring", count, len(left))
             self.journal.add(self._outcome(candidate.schedule, legal[0].schedule, arrays))
@@ -99,11 +102,6 @@ class Tuner:
         for schedule, why in failed.items():
             self.journal.add(Outcome(self._problem, repr(schedule), against=f"not compiled: {why}"))
             left[:] = [one for one in left if one.schedule != schedule]
-
-    def _check_untuned(self, schedule: Schedule, arrays: GemmArrays) -> None:
-        contest = self._contest(arrays)
-        if not contest.enter(UNTUNED, arrays.bind(schedule), arrays.check(schedule)):
-            raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {contest.wrong[UNTUNED]}")
 
     def _outcome(self, schedule: Schedule, untuned: Schedule, arrays: GemmArrays) -> Outcome:
         """Check a candidate, and measure it in turns with the untuned choice."""

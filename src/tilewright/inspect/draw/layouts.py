@@ -184,7 +184,10 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
     extents = " x ".join(map(str, shape))
     if title is None:
         title = f"Tile of {extents} on {distribution.size_threads} threads"
-    about = _about(distribution)
+    threads, values, copies = distribution.size_threads, distribution.size_values, distribution.copies
+    text = f"{threads} threads, {values} value{'s' * (values != 1)} each"
+    coordinate = ", ".join(f"i{dim}" for dim in range(distribution.rank))
+    about = [f"(thread, value) -> ({coordinate})", text + (f", {copies} copies" if copies > 1 else "")]
     legend = _legend(distribution, grid, lanes)
     return picture_of(title, about, grid, legend, "a box: neighbours that one thread holds")
 
@@ -236,13 +239,6 @@ def _cell(at: tuple[int, ...], held: list[tuple[int, int]], lanes: Count) -> Gri
     who, which = f"T{spelled(threads)}", f"V{spelled(values)}"
     note = f"({where}): {who} {which}"
     return GridCell((who, which), of_thread(threads[0]), threads, who, threads[0] // lanes, note)
-
-
-def _about(distribution: Distribution) -> list[str]:
-    threads, values, copies = distribution.size_threads, distribution.size_values, distribution.copies
-    text = f"{threads} threads, {values} value{'s' * (values != 1)} each"
-    coordinate = ", ".join(f"i{dim}" for dim in range(distribution.rank))
-    return [f"(thread, value) -> ({coordinate})", text + (f", {copies} copies" if copies > 1 else "")]
 
 
 def _legend(distribution: Distribution, grid: Grid, lanes: Count) -> list[Swatch]:

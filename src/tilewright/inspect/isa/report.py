@@ -222,17 +222,13 @@ class IsaReport:
 
     def _listing(self, loop: ListingLoop) -> Iterator[str]:
         found = list(self.rows(loop))
-        cells = [COLUMNS, *(_without_tabs(row) for _, _, row in found)]
+        cells = [COLUMNS, *(tuple(cell.replace("\t", " ") for cell in row) for _, _, row in found)]
         text, *rows = _aligned(cells, most=64)
         yield text
         for (_, label, _), row in zip(found, rows, strict=True):
             if label:
                 yield f"  {label}:"
             yield row
-
-
-def _without_tabs(row: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(cell.replace("\t", " ") for cell in row)
 
 
 def _aligned(rows: Sequence[Sequence[str]], most: int = 200) -> list[str]:
