@@ -36,7 +36,7 @@ for m, n in tw.tiles(C):
     C[m, n] = acc
 
 for m in tw.tiles(v):
-    top = tw.full(0, tw.f32, (m,))
+    top = tw.full((m,), 0, tw.f32)
     for k in tw.steps(K): top.assign(tw.maximum(top, A[m, k].max(axis=1)))
     v[m] = top
 

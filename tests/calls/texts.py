@@ -38,7 +38,7 @@ def activated(A, B, bias, C):
 @tw.kernel(Q="M D", K="N D", V="N E", O="M E", scale=tw.f32)
 def attended(Q, K, V, O, scale):
     for m, e in tw.tiles(O):
-        top, below, acc = tw.full(-np.inf, tw.f32, (m,)), tw.zeros(tw.f32, (m,)), tw.zeros(tw.f32, (m, e))
+        top, below, acc = tw.full((m,), -np.inf, tw.f32), tw.zeros(tw.f32, (m,)), tw.zeros(tw.f32, (m, e))
         for n in tw.steps(K.shape[0]):
             scores = tw.zeros()
             for d in tw.steps(Q.shape[1]):

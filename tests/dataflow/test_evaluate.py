@@ -423,7 +423,7 @@ def test_operand_views() -> None:
 
 def attention(Q, K, V, O, scale):
     for m, e in tw.tiles(O):
-        top = tw.full(-float("inf"), tw.f32, (m,))
+        top = tw.full((m,), -float("inf"), tw.f32)
         total = tw.zeros(tw.f32, (m,))
         out = tw.zeros(tw.f32, (m, e))
         for n in tw.steps(K.shape[0]):
@@ -438,6 +438,17 @@ def attention(Q, K, V, O, scale):
             out.assign(out * keep[:, None] + p @ V[n, e].to(tw.f32))
             top.assign(new)
         O[m, e] = out / total[:, None]
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, "f32"])
+def test_full_refuses_the_order_of_value_dtype_along(dtype: Any) -> None:
+    def reversed_order(C):
+        for m, n in tw.tiles(C):
+            C[m, n] = tw.full(0.5, dtype, (m, n))
+
+    said = r"full\(0\.5, .*f32.*, .*\): the order is \(along, value, dtype\); nearest legal choice: full\("
+    with pytest.raises(tw.TraceError, match=said):
+        recorded(reversed_order, {"C": "M N"}, C=spec(tw.f32))
 
 
 @pytest.mark.parametrize("run", [None, 1, 4, 5])

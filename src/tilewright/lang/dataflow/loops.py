@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tilewright.argument_checks import is_number
 from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Groups, Literal, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
@@ -170,13 +171,16 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
 
 
 @verb
-def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
-    """An accumulator with a given initial value; see `zeros`.
+def full(along: Any, value: Any, dtype: DType | str | None = None) -> Accumulator:
+    """An accumulator with a given initial value, in the order of `numpy.full`; see `zeros`.
 
     Args:
+        along: the spans of its axes, in place of NumPy's shape; ``()`` if the products decide.
         value: the number.
         dtype: its dtype.
-        along: the spans of its axes.
+
+    Raises:
+        TraceError: ``value`` is no number, as in the older order ``(value, dtype, along)``.
 
     Example:
         The largest product of each row, whatever the length of a step.  No target runs folds other than
@@ -187,7 +191,7 @@ def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Acc
         >>> @tw.kernel(A="M K", x="K", y="M")
         ... def largest(A, x, y):
         ...     for m in tw.tiles(y):
-        ...         top = tw.full(-float("inf"), tw.f64, (m,))
+        ...         top = tw.full((m,), -float("inf"), tw.f64)
         ...         for k in tw.steps(x.shape[0]):
         ...             top.assign(tw.maximum(top, (A[m, k] * x[k]).max(axis=1)))
         ...         y[m] = top
@@ -195,6 +199,12 @@ def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Acc
         >>> tw.ir.evaluate(largest.flow(a, x, y), {"A": a, "x": x}, run=3)["y"].tolist()
         [7.0, 7.0]
     """
+    if not is_number(value):
+        given = f"full({shown(along)}, {shown(value)}, {shown(dtype)})"
+        nearest = "full((m,), 0.0, tw.f32)"
+        raise TraceError(
+            f"{given}: the order is (along, value, dtype); nearest legal choice: {nearest}", here()
+        )
     return _accumulator(number(value), dtype, along)
 
 

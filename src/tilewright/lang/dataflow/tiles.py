@@ -446,7 +446,7 @@ class Accumulator(Tile):
             >>> @tw.kernel(A="M K", x="K", y="M")
             ... def largest(A, x, y):
             ...     for m in tw.tiles(y):
-            ...         top = tw.full(0, tw.f64, (m,))
+            ...         top = tw.full((m,), 0, tw.f64)
             ...         for k in tw.steps(x.shape[0]):
             ...             top.assign(tw.maximum(top, (A[m, k] * x[k]).max(axis=1)))
             ...         y[m] = top

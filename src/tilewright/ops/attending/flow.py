@@ -28,7 +28,7 @@ from tilewright.runtime.kernel import kernel
 def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
     """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries beside each head of keys, and L."""
     for b, g, r, m, e in tiles(O):
-        top, total, out = full(-math.inf, f32, (m,)), zeros(f32, (m,)), zeros(f32, (m, e))
+        top, total, out = full((m,), -math.inf, f32), zeros(f32, (m,)), zeros(f32, (m, e))
         for n in steps(K.shape[2]):
             s = zeros(f32)
             for d in steps(Q.shape[4]):
