@@ -40,7 +40,6 @@ from tilewright.runtime.frameworks import Strided
 from tilewright.runtime.kernel import Kernel
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.sources import PAIRED
 from tilewright.targets.target import TARGETS
 
 PRECISIONS = (EXACT, TF32, F32, F16)
@@ -132,7 +131,7 @@ def plan_complex(
     else:
         numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
         pairs = _pairs(seen) if has_warps else APART
-        in_background = has_warps or (isinstance(asked.how, Schedule) and asked.how.staging in PAIRED)
+        in_background = has_warps or (isinstance(asked.how, Schedule) and asked.how.copies_in_background)
         together = _together(seen, way) if in_background else (False, False)
         constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts)}
         if way.halves is None:

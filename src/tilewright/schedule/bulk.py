@@ -46,6 +46,7 @@ class BulkStaging(Staging):
     """The ring: stages of all operands, each with a barrier for its coming and one for its going."""
 
     least_stages, most_stages = 2, 0
+    takes_layout, is_aligned = False, True
 
     is_read_by_threads = False
     """Whether those who multiply by an asynchronous atom read a stage themselves."""

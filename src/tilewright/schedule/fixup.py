@@ -119,7 +119,7 @@ class Fixup(SplitReduction):
     def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
         self.has_roles, self.most = schedule.roles != "none", most_parts(schedule)
         self.totals = totals
-        self.has_copies = schedule.staging in ("cp_async", "fragments")
+        self.has_copies = schedule.copies_in_background
         groups = schedule.groups if self.has_roles else 1
         kept = maximum(self.kept(tiles, parts), 1) * totals
         self.order = in_order_of_threads(schedule.mma.c())

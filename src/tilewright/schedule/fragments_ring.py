@@ -18,11 +18,11 @@ from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, redistribute
 from tilewright.lang.tracer import current
-from tilewright.schedule.beside import Spot, groups_in
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import is_split
 from tilewright.schedule.needs import Buffer
+from tilewright.schedule.operand_metadata import Spot, groups_in
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums

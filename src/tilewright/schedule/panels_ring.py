@@ -31,6 +31,8 @@ from tilewright.threads.distribution import Distribution, Mode
 class PanelStaging(WholeBlock):
     """One thread packs the tiles; it waits for nobody."""
 
+    takes_layout = False
+
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
         """A tile as it is multiplied; first a narrow one, if it is packed before it is converted."""

@@ -8,10 +8,6 @@ from tilewright.schedule.facts import Reasons
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.sides import OperandSide
 
-STAGINGS = ("direct", "registers", "cp_async", "fragments")
-"""Those in which all threads fill stages that lie as a schedule says."""
-
-
 _TRIED_DIVISORS = 1 << 16
 """Largest trial divisor.  All divisors of a number below its square are found, in some milliseconds."""
 
@@ -109,16 +105,12 @@ def _against(case: ScheduleOnMachine, side: OperandSide) -> str:
         return f"{side.label} goes past shared memory"
     if schedule.atom.asynchronous:
         return f"{schedule.atom} takes operands under the swizzle"
-    if schedule.staging not in STAGINGS:
+    if not case.staging.takes_layout:
         return f'staging="{schedule.staging}" has an order of its own'
     return ""
 
 
 # ---------------------------------------------------------------- rows in groups and lists of arrays
-
-
-ALIGNED = ("tma", "cp_async", "fragments")
-"""Stagings that copy from multiples of 4 or of 16 bytes."""
 
 
 def grouped(case: ScheduleOnMachine) -> Reasons:
@@ -142,7 +134,7 @@ def grouped(case: ScheduleOnMachine) -> Reasons:
     if schedule.batches != 1:
         yield "batches", f"batches={schedule.batches}; groups are the only batches", "batches=1", product
     for side in case.sides:
-        if schedule.staging in ALIGNED and (text := against_groups(case, side)):
+        if case.staging.is_aligned and (text := against_groups(case, side)):
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
 
 

@@ -18,10 +18,10 @@ from tilewright.lang.asynchrony import fence_async
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
-from tilewright.schedule.beside import OperandMetadata, Spot
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
+from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums, accumulation
@@ -183,6 +183,12 @@ class Staging:
 
     least_stages, most_stages = 1, 1
     """Tiles that shared memory may hold; 0: any number."""
+
+    takes_layout = True
+    """Whether a schedule may choose the layout in shared memory (`k1`) and who copies what (`dealt`)."""
+
+    is_aligned = False
+    """Whether copies begin at multiples of 4 or 16 bytes."""
 
     run = 0
     """Neighbours along K of packed operands that a lane multiplies; 0: as instructions have them."""
@@ -405,6 +411,7 @@ class CpAsync(WholeBlock):
     """Several tiles are on their way into shared memory while one is multiplied."""
 
     least_stages, most_stages = 2, 0
+    is_aligned = True
 
     @property
     def behind(self) -> int:  # type: ignore[override]

@@ -269,6 +269,11 @@ class Schedule:
         return self.groups if shared else 0
 
     @property
+    def copies_in_background(self) -> bool:
+        """Whether threads issue asynchronous copies, and later wait for their own."""
+        return self.staging in ("cp_async", "fragments")
+
+    @property
     def along_k(self) -> int:
         """Groups that share the steps of a tile along K."""
         return self.groups if self.roles == "none" and self.staging == "fragments" else 1

@@ -13,12 +13,12 @@ from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.beside import OperandMetadata, Spot
 from tilewright.schedule.bulk_views import against_row, anywhere, aside
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.factors import Factor, matrix, plain, run_along, without_repeats
 from tilewright.schedule.form import Form, array
 from tilewright.schedule.lists import ListTiles
+from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.partition import DataParallel, Persistent, Shares, Work
 from tilewright.schedule.rings import OperandSource, Pairs
 from tilewright.schedule.scaled_sums import Columns, ScaleSource, beside_tiles
@@ -61,9 +61,6 @@ MOST_STREAMED = 1 << 28
 On an H200 products of few rows gain 2 to 4 us by that if the matrix has 32 to 117 MB, and lose as much if it
 has 470 MB.
 """
-
-PAIRED = ("cp_async", "fragments")
-"""Stagings in which both numbers of pairs are copied at once."""
 
 PAIR_BYTES = 16
 """Of pairs that are: as many as one copy in the background moves at most."""
@@ -132,7 +129,7 @@ def _pairs(
 ) -> Pairs | None:
     """The array of pairs of 16 bytes that an operand is one number of, if the other is an operand too."""
     in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
-    if schedule.staging not in PAIRED or schedule.atom.asynchronous or not in_order:
+    if not schedule.copies_in_background or schedule.atom.asynchronous or not in_order:
         return None
     if (
         not factor.is_plain

@@ -139,7 +139,7 @@ class Across:
     def _quiet(self) -> None:
         """Without roles: the ring is still, for what comes now may lie where it lay."""
         if self.schedule.roles == "none":
-            if self.schedule.staging in ("cp_async", "fragments"):
+            if self.schedule.copies_in_background:
                 tw.async_wait(0)
             tw.barrier()
 

@@ -81,7 +81,7 @@ class StagedEpilogue(DirectEpilogue):
 
     def begin(self, tile: Values) -> None:
         """The ring may lie in the same memory as the buffers: its copies have come to an end."""
-        if self.held and self.schedule.staging in ("cp_async", "fragments"):
+        if self.held and self.schedule.copies_in_background:
             tw.async_wait(0)
 
     def store_slice(self, values: Values, j: int) -> None:

@@ -1,8 +1,8 @@
-"""Arrays beside an operand: scales and zero points, from which it is computed on its way to be multiplied.
+"""Operand metadata: side arrays such as scales and zero points, with which an operand is decoded.
 
-An operand has one array with an element for each row and each k, of which the ring loads tiles.  Elements of
-the others are read where they are needed: of an array that has one for each group of neighbours along K, one
-for each row where the part that is decoded lies within a group.
+An operand has one main array, tiled over (row, k), which the ring loads, and optional side arrays.  Their
+elements are read where they are needed: if an array has one for each group of neighbours along K, one for
+each row, provided that the decoded part lies within a group.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tilewright.schedule.provenance import made_by
 from tilewright.schedule.stages import PlainStages, Share, plain_tiles
 
 Moved: TypeAlias = tuple[ArrayPart, Tensor, Tensor]
-"""What the graph says of a tile, where it lies, and where it goes."""
+"""The part of a tile in the graph, its source and its target."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Where the elements lie that are decoded: a part of a tile of the operand.
+    """Place of the elements that are decoded: a part of a tile of the operand.
 
     Args:
         work: the tile of the result.
@@ -45,7 +45,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class OperandMetadata:
-    """The arrays beside an operand.
+    """The side arrays of an operand.
 
     Args:
         factor: the operand.
