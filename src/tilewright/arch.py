@@ -1,6 +1,6 @@
-"""Architectures as data: what a compiler is told, what a block may use, and how fast it can be.
+"""Architectures as data: compiler names, resources of a block, and rates.
 
-A number of a machine stands in a record of this kind and nowhere else.  Here are the kind of record, the
+Every number of a machine is in one of these records.  Here are the kind of record, the
 machine that the reference is, and processors.  GPUs are in `tilewright.targets.nvidia` and
 `tilewright.targets.amd`.
 """
@@ -27,8 +27,8 @@ class Board:
     """One product that has an architecture's multiprocessors.
 
     Args:
-        name: what it is sold as.
-        multiprocessors: how many.
+        name: its product name.
+        multiprocessors: number of multiprocessors.
         clock_mhz: the highest clock.
         memory_gbytes_per_s: bandwidth of its memory by datasheet.
         l2_mbytes: megabytes of the second-level cache that a multiprocessor reaches; products of several
@@ -50,14 +50,14 @@ class Board:
 
 @dataclass(frozen=True)
 class Rates:
-    """What one multiprocessor does in one clock, at best; a multiply-add counts as two operations.
+    """Peak rates of one multiprocessor per clock; a multiply-add counts as two operations.
 
     Args:
         tensor_flops: operations of the matrix units, dense, by the dtype of the operands or ``"tf32"``.
         fma_flops: operations of the lanes, by dtype.
         shared_bytes: bytes that are read from shared memory.
-        boards: products that are known.
-        source: where the figures stand.
+        boards: the known products.
+        source: the source of the figures.
     """
 
     tensor_flops: Mapping[str, int] = field(hash=False)
@@ -69,10 +69,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class BulkRules:
-    """What a machine that copies boxes in the background asks of them.
+    """Requirements of bulk copies on boxes.
 
     Args:
-        unit_bytes: what addresses, strides and rows are multiples of.
+        unit_bytes: addresses, strides and rows are multiples of this.
         span_bytes: rows of a box in shared memory, whose units are exchanged.
         extent: longest side of a box.
         rank: most dimensions of a tensor.
@@ -86,11 +86,11 @@ class BulkRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Arch:
-    """One kind of machine.  What is 0 or empty the machine does not have, or it does not matter there.
+    """One kind of machine.  A field is 0 or empty if the machine lacks the feature, or if it does not matter.
 
     Args:
-        name: what its compiler calls it.
-        vendor: who makes it, in small letters.
+        name: its name for the compiler.
+        vendor: its vendor, in lower case.
         features: capabilities by name: instruction sets (``"sm_89"``: all instructions of that compute
             capability), instructions (``"wgmma"``), and abilities (``"cp_async"``, ``"cluster"``).
         lanes: threads of a warp, unless a kernel asks for others.
@@ -102,7 +102,7 @@ class Arch:
         registers: 32-bit registers of one multiprocessor.
         thread_registers: most registers of one thread.
         register_unit: registers are given to threads in multiples of this.
-        simds: parts of a multiprocessor, each of which executes warps of its own.
+        simds: parts of a multiprocessor; each executes its own warps.
         simd_warps: most warps that one of them executes in turns.
         vector_clocks: clocks of a SIMD for one vector instruction of a warp.
         role_registers: fewest and most that a role may set.
@@ -110,16 +110,16 @@ class Arch:
         named_barriers: highest number of a barrier of some of a block's threads; 0 is the block's own.
         access_bytes: widest access of one thread.
         async_bytes: widths of a copy that goes on in the background, in bytes per thread.
-        bulk: what it asks of boxes that are copied in the background; None if it copies none.
+        bulk: requirements of bulk copies; None if it has none.
         banks: banks of shared memory.
         bank_bytes: width of a bank.
         read_order: the lanes of a warp in the order in which shared memory serves loads of 16 bytes, as many
             at once as fill all banks; empty: neighbours.
-        sector_bytes: what global memory is read and written in.
-        line_bytes: what a row of the banks holds, and a line of the cache.
+        sector_bytes: unit of accesses to global memory.
+        line_bytes: bytes of a row of banks, and of a cache line.
         vector_bytes: width of a vector register of a processor that computes in those.
-        vector_registers: how many of them it has.
-        rates: what it does per clock, where that is known.
+        vector_registers: number of vector registers.
+        rates: its peak rates, if known.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Arch:
         return f"<{self.vendor} {self.name}>"
 
     def registers_of_each(self, threads: int) -> int:
-        """Registers that each thread of a block can have, where the block has a multiprocessor to itself."""
+        """Return the registers per thread of a block that has a multiprocessor to itself."""
         return self.registers // max(threads, 1) // self.register_unit * self.register_unit
 
 
@@ -186,7 +186,7 @@ ARCHITECTURES: dict[str, Arch] = {REFERENCE.name: REFERENCE}
 
 
 def _processor(name: str, vector_bytes: int, vector_registers: int) -> Arch:
-    """A processor, named as in ``-march`` where that has a name for it; a block runs on one thread of it."""
+    """Return a processor, named as in ``-march`` if possible; one of its threads runs a block."""
     return replace(REFERENCE, name=name, vector_bytes=vector_bytes, vector_registers=vector_registers)
 
 

@@ -1,6 +1,6 @@
-"""What is legal for an argument, read from its annotation: in words, and as a test.
+"""Legal values of arguments, read from annotations: a description in words, and a test.
 
-A room adds what its own annotations mean with `legal`; a class stands for its instances.
+A room registers its own annotations with `legal`; a class stands for its instances.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MOST_ENTRIES = 1024
 
 
 class ArgumentRule(NamedTuple):
-    """What is legal for a parameter.
+    """Legal values of a parameter.
 
     Args:
-        words: what is legal, e.g. ``"an integer"``.
-        several: the same of many, e.g. ``"integers"``.
+        words: description of a legal value, e.g. ``"an integer"``.
+        several: description of several legal values, e.g. ``"integers"``.
         holds: whether a value is legal.
-        nearest: what to write instead; empty if there is nothing to say.
-        near: the nearest legal value to one that is not, or None.
+        nearest: what to pass instead; empty if there is no advice.
+        near: returns the legal value nearest to an illegal one, or None.
     """
 
     words: str
@@ -41,7 +41,7 @@ class ArgumentRule(NamedTuple):
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer of 64 bits, of Python, of NumPy, or one that stands for itself.
+    """Return whether a value is a 64-bit integer: of Python, of NumPy, or symbolic.
 
     Example:
         >>> is_integer(3), is_integer(np.int8(3)), is_integer(True), is_integer(2**80), is_integer("3")
@@ -55,7 +55,7 @@ def is_integer(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a float, or an integer that 64 bits hold, with a sign or without.
+    """Return whether a value is a float, or a signed or unsigned integer of 64 bits.
 
     Example:
         >>> is_number(0.5), is_number(2**64 - 1), is_number(2**64), is_number(True)
@@ -67,7 +67,7 @@ def is_number(value: object) -> bool:
 
 
 def is_complex(value: object) -> bool:
-    """Whether a value is a number as `is_number` has it, or a complex one.
+    """Return whether a value is a complex number, or a number by `is_number`.
 
     Example:
         >>> is_complex(0.5), is_complex(1j), is_complex("1j")
@@ -77,7 +77,7 @@ def is_complex(value: object) -> bool:
 
 
 def is_sequence(value: object) -> bool:
-    """Whether a value has a length and entries in order, and is no text."""
+    """Return whether a value has a length and ordered entries, and is not text."""
     if isinstance(value, tuple | list):
         return True
     if isinstance(value, np.ndarray):
@@ -88,18 +88,18 @@ def is_sequence(value: object) -> bool:
 
 
 def is_collection(value: object) -> bool:
-    """Whether a value has entries that can be gone over again, and is no text."""
+    """Return whether a value can be iterated over repeatedly, and is not text."""
     return is_sequence(value) or (isinstance(value, Collection) and not isinstance(value, str | bytes))
 
 
 def near_integer(value: Any) -> int | None:
-    """The integer of 64 bits next to a number; None of what is no number, or has none."""
+    """Return the 64-bit integer nearest to a number; None for other values and NaN."""
     known = isinstance(value, int | float | np.integer | np.floating)
     return int(min(max(value, -MOST), MOST - 1)) if known and value == value else None
 
 
 def is_wide(value: object) -> bool:
-    """Whether a value is an integer, and no number as `is_number` has it, for 64 bits do not hold it."""
+    """Return whether a value is an integer of more than 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and not is_number(value)
 
 
@@ -157,7 +157,7 @@ NEAREST = {
 
 
 def legal(name: str, words: str, several: str, holds: Callable[[Any], bool]) -> None:
-    """Say what an annotation of this name stands for, where it is no class."""
+    """Register the legal values of an annotation that is not a class."""
     KINDS[name] = ArgumentRule(words, several, holds, near=near_integer)
 
 
@@ -174,7 +174,7 @@ def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
 
 
 def named(cls: type) -> ArgumentRule:
-    """Instances of a class; of a protocol, what has its methods."""
+    """Return the instances of a class, or the objects with the methods of a protocol."""
     name = cls.__name__
     article = "an" if name[0] in "AEIOU" or name.startswith("Mma") else "a"
     methods = [one for one, what in vars(cls).items() if not one.startswith("_") and callable(what)]
@@ -197,7 +197,7 @@ def read(annotation: str, scope: Mapping[str, Any]) -> ArgumentRule:
 
 
 def read_exactly(annotation: str, scope: Mapping[str, Any]) -> ArgumentRule:
-    """The same for a field of a record, which holds a dtype itself and no other name of one."""
+    """Return the legal values of a record's field; a dtype field holds a `DType`, not a name."""
     if "DType" not in annotation.split(" | "):
         return read(annotation, scope)
     others = [read(part, scope) for part in annotation.split(" | ") if part != "DType"]
@@ -295,7 +295,7 @@ def _sequence(
 
 
 def _near(inner: ArgumentRule, count: int, most: int | None = None) -> Callable[[Any], Any]:
-    """The nearest sequence to one entry or to several, ``count`` to ``most`` long."""
+    """Return the nearest sequence of ``count`` to ``most`` entries to an entry or a sequence."""
 
     def near(value: Any) -> Any:
         parts = value if is_sequence(value) else (value,)

@@ -33,7 +33,7 @@ ClassType = TypeVar("ClassType", bound=type)
 
 
 class Most(NamedTuple):
-    """The largest number that a parameter takes, and the reason."""
+    """The largest number that a parameter accepts, and the reason."""
 
     limit: int
     reason: str
@@ -44,9 +44,9 @@ class Signature:
 
     Args:
         function: the function.
-        most: for some of its parameters the largest number.
-        called: what messages call it; default: its name.
-        made_by: of the constructor of a class whose objects the library makes, what makes one.
+        most: the largest number for some of its parameters.
+        called: its name in messages; default: its own name.
+        made_by: for a class whose objects the library makes: the call that makes one.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Signature:
         )
 
     def wrong(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, Any] | None:
-        """The first parameter whose value is not legal, and the value."""
+        """Return the first parameter with an illegal value, and the value."""
         if self.kinds is None:
             self.resolve()
         kinds = self.kinds or {}
@@ -111,7 +111,7 @@ class Signature:
         return None
 
     def refusal(self, name: str, value: Any) -> str:
-        """What to say of a value that is not legal."""
+        """Return the error message for an illegal value."""
         kind = (self.kinds or {})[name]
         what = f"{self.called}({name}={shown(value)}): {name} must be {kind.words}"
         if is_wide(value) and kind.holds(0.5):
@@ -123,7 +123,7 @@ class Signature:
         return what + (f"; nearest legal choice: {nearest}" if nearest else "")
 
     def unknown(self, kwargs: Iterable[str]) -> str | None:
-        """What to say of a keyword that the function does not have; None if it has them all."""
+        """Return the error message for an unknown keyword; None if all are known."""
         extra = [] if self.open else [name for name in kwargs if name not in self.names]
         if not extra:
             return None
@@ -138,7 +138,7 @@ _CONSTANTS = frozenset({int, bool, float, str, bytes, type(None)})
 
 
 def is_constant(value: object) -> bool:
-    """Whether nothing can change a value: a plain number or text, or a tuple of such.
+    """Return whether a value is immutable: a plain number or text, or a tuple of these.
 
     Example:
         >>> is_constant((1, "a", (2.5, None))), is_constant(([1], 2))
@@ -157,7 +157,7 @@ def is_constant(value: object) -> bool:
 
 
 def is_hashable(value: object) -> bool:
-    """Whether a value can be a key.
+    """Return whether a value can be a key of a dictionary.
 
     Example:
         >>> is_hashable((1, 2)), is_hashable([1, 2])
@@ -171,21 +171,21 @@ def is_hashable(value: object) -> bool:
 
 
 def _clipped(value: Any, limit: int) -> Any:
-    """The integers in a value, none above the limit."""
+    """Return the value with each integer clipped to the limit."""
     if isinstance(value, tuple):
         return tuple(_clipped(part, limit) for part in value)
     return min(value, limit) if is_whole(value) else value
 
 
 def _within(value: Any, limit: int) -> bool:
-    """Whether all integers in a value are at most the limit; what is not known yet counts as within."""
+    """Return whether all known integers in a value are at most the limit."""
     if is_sequence(value):
         return all(_within(part, limit) for part in value)
     return not is_whole(value) or value <= limit
 
 
 def calling(function: Callable[..., Any]) -> str:
-    """What messages call a function: its name, of a constructor that of the class."""
+    """Return the name of a function in messages; for a constructor, the name of the class."""
     qualified = function.__qualname__.removesuffix(".__init__").removesuffix(".__new__")
     owner, _, name = qualified.rpartition(".")
     return qualified if owner and not owner.endswith(">") and not name.startswith("__") else name or owner
@@ -203,7 +203,7 @@ def _kinds_of_fields(cls: type) -> dict[str, ArgumentRule]:
 
 
 def misfit_of_fields(record: object) -> str:
-    """The first field of a record whose value is not what its annotation says, in words; else nothing.
+    """Return the error of the first field of a record that contradicts its annotation; empty if none does.
 
     Example:
         >>> from dataclasses import dataclass
@@ -222,12 +222,12 @@ def misfit_of_fields(record: object) -> str:
 
 
 class Calls:
-    """Makes functions and classes look at their arguments.
+    """Decorator that makes functions and classes check their arguments.
 
     Args:
         refuse: makes the error of a message.
-        before: called first, e.g. to ask whether a kernel is being traced at all.
-        misfit: makes the error of arguments that the function does not have, or lacks.
+        before: called first, for example to require that a kernel is being traced.
+        misfit: makes the error of unknown or missing arguments.
     """
 
     def __init__(
@@ -245,17 +245,17 @@ class Calls:
     @overload
     def __call__(self, /, **most: Most) -> Callable[[CallableType], CallableType]: ...
     def __call__(self, what: Any = None, /, **most: Most) -> Any:
-        """Decorate a function, a method, or a class whose constructor is meant."""
+        """Decorate a function, a method, or the constructor of a class."""
         if what is None:
             return lambda inner: self._decorated(inner, most)
         return self._decorated(what, most)
 
     def of(self, called: str) -> Callable[[CallableType], CallableType]:
-        """Decorate what does the work of another function, by whose name messages call it."""
+        """Decorate a helper of a public function; messages name the public function."""
         return lambda inner: self._wrapped(inner, {}, called)
 
     def made(self, by: str) -> Callable[[ClassType], ClassType]:
-        """Decorate a class whose objects the library makes: its constructor says what makes one."""
+        """Decorate a class that only the library makes; its constructor names the call that makes one."""
 
         def decorate(cls: ClassType) -> ClassType:
             cls.__init__ = self._wrapped(cls.__init__, {}, made_by=by)  # type: ignore[misc]

@@ -50,7 +50,7 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Width of one element in bytes; where several lie in a byte, of the byte that holds it."""
+        """Width of one element in bytes; 1 for packed types."""
         return max(self.bits // 8, 1)
 
     @property
@@ -65,7 +65,7 @@ class DType:
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements lie in a byte, the first in the lowest bits; see `tilewright.packed`."""
+        """Whether several elements share a byte, the first in the lowest bits; see `tilewright.packed`."""
         return self.bits < 8
 
     def bytes_of(self, count: int) -> int:
@@ -86,7 +86,7 @@ class DType:
 
     @property
     def computed(self) -> DType:
-        """The type in which it computes: f32 for narrower floats, i32 for packed integers, else itself.
+        """The type in which kernels compute: f32 for narrower floats, i32 for packed integers, else itself.
 
         >>> bf16.computed, f64.computed, i8.computed, c32.computed
         (f32, f64, i8, c64)
@@ -108,12 +108,12 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype of arrays of it (``ml_dtypes`` for bf16 and fp8, bytes for packed types)."""
+        """The NumPy dtype of its arrays (``ml_dtypes`` for bf16 and fp8, bytes for packed types)."""
         return _BYTES if self.is_packed else _NUMPY[self.name]
 
     @property
     def numbers(self) -> np.dtype[Any]:
-        """The NumPy dtype of single numbers: that of arrays, unless several lie in a byte."""
+        """The NumPy dtype of single numbers; it differs from that of arrays only for packed types."""
         return _NUMPY[self.name]
 
     def __repr__(self) -> str:
@@ -126,10 +126,10 @@ ALL: dict[str, DType] = {}
 """Every element type by its name."""
 
 IN_TORCH: dict[str, str] = {}
-"""What PyTorch calls each."""
+"""Names of element types in PyTorch."""
 
 IN_DLPACK: dict[str, int] = {}
-"""DLPack's codes of kinds that are neither all integers, all unsigned ones, all floats nor truth values."""
+"""DLPack's codes of types whose code does not follow from their kind."""
 
 _NUMPY: dict[str, np.dtype[Any]] = {}
 _ALIASES: dict[str, DType] = {}
@@ -143,7 +143,7 @@ _MEANT = {
     "long": "i64",
     "single": "f32",
 }
-"""What is meant by words that stand for several types, or for one of no like name."""
+"""Advice for common names that are ambiguous, or unlike the name of the type."""
 
 _BYTES = np.dtype(np.uint8)
 _PAIR_OF_HALVES = np.dtype([("re", np.float16), ("im", np.float16)])
@@ -159,17 +159,17 @@ def _record(
     mantissa: int = 0,
     dlpack: int | None = None,
 ) -> DType:
-    """A type, listed: all that is known of it stands here, what a target calls it follows from kind and bits.
+    """Make an element type and add it to the list; targets derive its C name from kind and bits.
 
     Args:
         name: its short name.
         bits: width of the whole element.
         kind: of each component.
         numpy: the NumPy dtype of its numbers.
-        aliases: what others call it, PyTorch first; none: as NumPy calls it, like PyTorch.
+        aliases: other names, PyTorch's first; empty: PyTorch's name is NumPy's.
         components: 2 for complex types.
         mantissa: stored fraction bits of a float component.
-        dlpack: DLPack's code of its kind, where that is not the one of all integers or floats.
+        dlpack: DLPack's code, if it does not follow from the kind.
     """
     made = ALL[name] = DType(name, bits, kind, components, mantissa)
     _NUMPY[name] = np.dtype(numpy)
@@ -208,13 +208,13 @@ FP8 = tuple(made for made in ALL.values() if made.is_float and made.bits == 8)
 """Floats of 8 bits."""
 
 PACKED = tuple(made for made in ALL.values() if made.is_packed)
-"""Types of which several elements lie in a byte."""
+"""Packed types: several elements share a byte."""
 
 _BY_NUMPY = {numpy_dtype: ALL[name] for name, numpy_dtype in _NUMPY.items()}
 
 
 def limits(kind: DType) -> tuple[float, float]:
-    """The least and the largest finite number of an integer or real dtype.
+    """Return the least and the largest finite number of an integer or real dtype.
 
     Example:
         >>> limits(f8e4m3), limits(i8)
@@ -228,7 +228,7 @@ def limits(kind: DType) -> tuple[float, float]:
 
 
 def nearest_held(kind: DType, number: float) -> float | None:
-    """The nearest number to one that a dtype makes infinite, NaN or 0; None if it holds or rounds it.
+    """Return the nearest number that a dtype holds, if conversion would give infinity, NaN or 0; else None.
 
     Example:
         >>> nearest_held(f16, 1e5), nearest_held(f32, -1e-50), nearest_held(f32, 0.1)
@@ -248,7 +248,7 @@ def nearest_held(kind: DType, number: float) -> float | None:
 
 
 def has_infinity(kind: DType) -> bool:
-    """Whether a real dtype holds infinities.
+    """Return whether a real dtype has infinities.
 
     Example:
         >>> has_infinity(f8e5m2), has_infinity(f8e4m3), has_infinity(i8)
@@ -259,15 +259,15 @@ def has_infinity(kind: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """What the bits of a float of at most 16 bits stand for.
+    """The encoding of a float of at most 16 bits.
 
     Args:
         fraction: stored fraction bits.
-        bias: of the exponent.
-        sign: the sign bit.
+        bias: the bias of the exponent.
+        sign: mask of the sign bit.
         nan: the pattern of NaN.
-        top: the largest positive pattern that is no NaN: infinity, or the largest number.
-        past: what overflow gives.
+        top: the largest positive pattern except NaN: infinity, or the largest number.
+        past: the pattern that overflow gives.
     """
 
     fraction: int
@@ -279,18 +279,18 @@ class Encoding:
 
     @property
     def has_infinity(self) -> bool:
-        """Whether overflow gives infinity, and not NaN."""
+        """Whether overflow gives infinity instead of NaN."""
         return self.past == self.top
 
     @property
     def has_one_zero(self) -> bool:
-        """Whether what would be the negative zero is NaN, the only one."""
+        """Whether the pattern of negative zero is the only NaN."""
         return self.nan == self.sign
 
 
 @cache
 def encoding(kind: DType) -> Encoding:
-    """How a float of at most 16 bits is encoded, as its NumPy dtype says.
+    """Return the encoding of a float of at most 16 bits, from its NumPy dtype.
 
     Example:
         >>> encoding(f8e4m3)
@@ -307,7 +307,7 @@ def encoding(kind: DType) -> Encoding:
 
 
 def holds(wide: DType, narrow: DType) -> bool:
-    """Whether every number of a real dtype is one of another, so that converting it rounds nothing.
+    """Return whether a real dtype converts to another without rounding.
 
     Example:
         >>> holds(f16, f8e4m3), holds(f16, i8), holds(bf16, f16), holds(f16, bf16)
@@ -327,9 +327,9 @@ def holds(wide: DType, narrow: DType) -> bool:
 
 
 def dtype(value: object) -> DType:
-    """The `DType` that a name, a NumPy dtype, a framework's dtype or a `DType` stands for.
+    """Return the `DType` of a name, a NumPy dtype, a framework's dtype or a `DType`.
 
-    NumPy's codes are no names here: ``"i8"`` has 8 bits.
+    NumPy's type codes are not accepted: ``"i8"`` has 8 bits.
 
     Raises:
         DTypeError: no such type; the message lists the known names, the nearest first.

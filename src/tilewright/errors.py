@@ -72,7 +72,7 @@ class Frame:
         return f"{PurePath(self.file).name}:{self.line}:{self._characters(self.column) + 1}"
 
     def _characters(self, column: int) -> int:
-        """A column in characters."""
+        """Convert a column in bytes to a column in characters."""
         text = linecache.getline(self.file, self.line)
         return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
 
@@ -90,13 +90,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an operation was made from that no author wrote: a value of a dataflow kernel, under a schedule.
+    """The origin of an operation that a schedule made from a value of a dataflow kernel.
 
     Args:
         node: the value of the kernel's graph.
-        frames: where the author wrote it, the innermost frame first; empty if that is not known.
-        field: the field of the schedule by which the operation is what it is, e.g. ``"staging"``.
-        value: of that field, as the schedule spells it.
+        frames: where the author wrote the value, the innermost frame first; empty if unknown.
+        field: the field of the schedule that determines the operation, e.g. ``"staging"``.
+        value: the value of that field, as the schedule spells it.
     """
 
     node: Any = field(compare=False)
@@ -113,8 +113,8 @@ class Location:
     """Where an operation was written: the innermost frame first, then its callers up to the kernel.
 
     Args:
-        frames: of the code that wrote the operation; where a schedule did, the library's.
-        origin: where a schedule did, what it made the operation from; then that is what is shown.
+        frames: the frames of the code that wrote the operation; of the library for a schedule's operation.
+        origin: the origin of a schedule's operation; messages then show the origin.
     """
 
     frames: tuple[Frame, ...]
@@ -122,12 +122,12 @@ class Location:
 
     @property
     def shown(self) -> tuple[Frame, ...]:
-        """The frames that the author knows."""
+        """The frames in the author's code."""
         return (self.origin.frames if self.origin is not None else ()) or self.frames
 
     @property
     def frame(self) -> Frame:
-        """The innermost frame that the author knows."""
+        """The innermost frame in the author's code."""
         return self.shown[0]
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class Location:
         return " < ".join(str(frame) for frame in self.shown) + made_by
 
     def excerpt(self) -> str:
-        """Every frame's line with its caret, innermost first; then the field of the schedule."""
+        """The line and caret of every frame, innermost first; then the field of the schedule."""
         parts = []
         for depth, frame in enumerate(self.shown):
             parts.append(f"  {'at' if depth == 0 else 'called from'} {frame} in {frame.function}")
@@ -149,7 +149,7 @@ class Location:
 class TilewrightError(Exception):
     """Base of all errors raised by tilewright.
 
-    Its traceback has the user's frames alone; ``full_traceback`` has all of them.
+    Its traceback has only the user's frames; ``full_traceback`` has all frames.
     """
 
     of_users = True
@@ -192,7 +192,7 @@ class MissingRuleError(LocatedError):
 
 
 class UnknownCountError(LocatedError):
-    """The sizes of a launch do not say how often an operation is executed."""
+    """The sizes of a launch do not determine how often an operation is executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ _FOLDER = "nearest: set TMPDIR to a folder that this process may write to and lo
 
 
 def is_shortage(problem: OSError) -> bool:
-    """Whether something has run out that there may be more of later."""
+    """Return whether the error is a shortage of a resource, which a later call may not meet."""
     return problem.errno in _SHORTAGES
 
 

@@ -1,4 +1,4 @@
-"""Verbs that NVIDIA's GPUs execute from Hopper on: transaction barriers, bulk copies, `wgmma`, clusters."""
+"""Operations of NVIDIA GPUs from Hopper on: transaction barriers, bulk copies, `wgmma`, clusters."""
 
 from tilewright.lang.asynchrony import (
     acquire_map,

@@ -1,4 +1,4 @@
-"""The algebra of layouts, in the verbs of CuTe, and the transforms of views, which `apply` to a `View`.
+"""The algebra of layouts with the names of CuTe, and transforms of views with a method `apply`.
 
 >>> import tilewright as tw
 >>> print(tw.layouts.logical_divide(tw.Layout((8, 8), (8, 1)), (2, 4)))

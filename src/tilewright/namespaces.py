@@ -1,4 +1,4 @@
-"""What is said of a name that a public namespace does not have: where it is, or what was meant.
+"""Public namespaces, and errors for names that they do not have.
 
 A namespace is a module with ``__all__``; `dir` shows that and nothing else.
 """
@@ -40,12 +40,12 @@ ELSEWHERE = {"bmm": "matmul", "cdiv": "ceil_div", "dot": "matmul", "gemm": "matm
 def namespace(
     module: str, names: list[str], find: Callable[[str], Any] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a module that is a public namespace.
+    """Return ``__getattr__`` and ``__dir__`` of a module that is a public namespace.
 
     Args:
         module: its name.
-        names: what is public in it.
-        find: finds, or imports, what is not there yet; None if there is no such thing.
+        names: its public names.
+        find: returns a name that is not loaded yet; None if the name does not exist.
 
     Example:
         >>> absent, names = namespace("tilewright.hopper", ["wait"])
@@ -70,12 +70,12 @@ def namespace(
 
 
 def submodule(package: str, path: list[str], name: str) -> Any:
-    """The module of a package by this name, imported now; None if there is none.
+    """Import a module of a package; return None if it does not exist.
 
     Args:
         package: the package's name.
         path: its ``__path__``.
-        name: what follows its dot.
+        name: the name after the dot.
     """
     found = None if name.startswith("__") else PathFinder.find_spec(f"{package}.{name}", path)
     return None if found is None else import_whole(found.name)
@@ -106,7 +106,7 @@ Signal handlers may import, so the lock must be reentrant.
 def import_whole(name: str) -> Any:
     """Import a module; signal handlers and forks wait until all of it is there.
 
-    A handler runs on the thread that imports, and would find half of the module.  Python's own handler of
+    A handler runs on the importing thread, and would find a half-loaded module.  Python's own handler of
     interrupts does not wait: it ends the import.  A forked child would wait for ever for a module that
     another thread of its parent imports, because that thread does not exist in the child.
 
@@ -123,7 +123,7 @@ def import_whole(name: str) -> Any:
 
 
 def part(place: str) -> Any:
-    """What lies at ``"module:name"``, whose module is imported now."""
+    """Import ``"module:name"`` and return the object."""
     module, _, name = place.partition(":")
     return getattr(import_whole(module), name)
 
@@ -132,7 +132,7 @@ def run_imports(load: Callable[[], Loaded]) -> Loaded:
     """Call a function that imports modules; signal handlers and forks wait until all of them are there.
 
     Args:
-        load: imports, and returns what it found.
+        load: imports modules, and returns a result.
     """
     me = get_ident()
     if me in _importing:
@@ -208,7 +208,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """The error for a name that a namespace does not have; it says where the name is.
+    """Return the error for a name that a namespace does not have; the error says where the name is.
 
     Example:
         >>> print(missing("tilewright", "tma_load"))

@@ -1,4 +1,4 @@
-"""Numbers of less than a byte in bytes of which each holds several, the first in its lowest bits."""
+"""Packed numbers: several numbers per byte, the first in its lowest bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 def pack(numbers: Any, element: DType | str) -> Bytes:
     """Pack numbers into bytes: two 4-bit elements per byte, neighbours along the last dimension.
 
-    Numbers are rounded to the nearest of the type, ties to even; what lies beyond its range becomes its end.
+    Numbers are rounded to nearest, ties to even, and clamped to the range of the type.
     A NaN becomes 0 as an integer, and the largest number as a float.
 
     Args:
@@ -29,7 +29,7 @@ def pack(numbers: Any, element: DType | str) -> Bytes:
         An array of u8 with half the last extent.
 
     Raises:
-        DTypeError: an element type that fills bytes, numbers that are none, or an odd last extent.
+        DTypeError: the element type is not packed, the values are not numbers, or the last extent is odd.
 
     Example:
         >>> from tilewright.dtypes import f4e2m1, i4
@@ -58,7 +58,7 @@ def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
         An array with twice the last extent.
 
     Raises:
-        DTypeError: an element type that fills bytes, or an array that does not hold bytes.
+        DTypeError: the element type is not packed, or the array does not hold bytes.
 
     Example:
         >>> from tilewright.dtypes import i4
@@ -73,7 +73,7 @@ def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
 
 
 def _array(what: str, given: Any) -> npt.NDArray[Any]:
-    """An array of what NumPy makes one of; of a range that no memory holds it makes none."""
+    """Convert to a NumPy array; refuse a range that no memory holds."""
     try:
         return np.asarray(given)
     except Exception as problem:  # noqa: BLE001 what NumPy says of what is none
@@ -120,13 +120,13 @@ def packed_dim(strides: tuple[int, ...], shape: tuple[int, ...], *, in_bytes: bo
 
 
 def numbers_of(held: Bytes, kind: DType) -> npt.NDArray[Any]:
-    """The numbers in bytes, along the last dimension."""
+    """Unpack the numbers of bytes along the last dimension."""
     parts = np.stack([held >> kind.bits * i & (1 << kind.bits) - 1 for i in range(kind.per_byte)], axis=-1)
     return parts.reshape(*held.shape[:-1], held.shape[-1] * kind.per_byte).astype(np.uint8).view(kind.numbers)
 
 
 def joined(parts: Bytes, kind: DType) -> Bytes:
-    """Patterns of bits as bytes, along the last dimension."""
+    """Pack bit patterns into bytes along the last dimension."""
     groups = parts.reshape(*parts.shape[:-1], parts.shape[-1] // kind.per_byte, kind.per_byte)
     shifts = kind.bits * np.arange(kind.per_byte, dtype=np.uint8)
     made = np.empty(groups.shape[:-1], np.uint8)  # whose strides say which dimension is the fastest
@@ -134,7 +134,7 @@ def joined(parts: Bytes, kind: DType) -> Bytes:
 
 
 def patterns(wide: npt.NDArray[Any], kind: DType) -> Bytes:
-    """The bits of numbers: of floats of the nearest, ties to even; of integers truncated; all within range.
+    """Return bit patterns of numbers: floats round to nearest even, integers truncate, all are clamped.
 
     A NaN becomes the largest float, as by PTX's ``cvt.rn.satfinite.e2m1x2.f32``, and 0 as an integer.
     """

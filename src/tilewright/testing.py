@@ -1,4 +1,4 @@
-"""What programs that try kernels need: matrices, the comparison with a product, times, arrays on a device.
+"""Tools for trying kernels: test matrices, comparison with a product, timing, arrays on a device.
 
 >>> import tilewright as tw
 >>> made = tw.testing.operands("random", tw.f32, (40, 50, 60))

@@ -1,6 +1,6 @@
-"""Tracebacks of errors: which frames are the user's, and how those of the package are left out.
+"""Tracebacks of errors without the frames of the package.
 
-An error that a user can mend is about the user's line.  What the package did to find it is of no use to most
+An error that a user can fix is about the user's line.  What the package did to find it is of no use to most
 readers, so its frames are cut out where an error leaves a public function: `trim` in an ``except`` block, and
 then a bare ``raise``, which adds no frame of its own.  All frames are shown on request: by
 `TILEWRIGHT_TRACEBACK` (see `tilewright.runtime.environment`), or in ``error.full_traceback``.
@@ -54,7 +54,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def _whole(error: BaseException) -> TracebackType | None:
-    """The traceback of an error, with all that public functions further in have cut out."""
+    """Return the traceback of an error with the frames that inner public functions cut out."""
     now = list(_entries(error.__traceback__))
     before = list(_entries(getattr(error, "full_traceback", None)))
     kept = sum(not is_ours(part.tb_frame) for part in before)
@@ -62,19 +62,19 @@ def _whole(error: BaseException) -> TracebackType | None:
 
 
 def _of_users(chain: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of the package."""
+    """Return the traceback without the frames of the package."""
     return _joined([part for part in _entries(chain) if not is_ours(part.tb_frame)])
 
 
 def _entries(chain: TracebackType | None) -> Iterator[TracebackType]:
-    """The entries of a traceback, the outermost first."""
+    """Return the entries of a traceback, the outermost first."""
     while chain is not None:
         yield chain
         chain = chain.tb_next
 
 
 def _joined(parts: list[TracebackType]) -> TracebackType | None:
-    """A new traceback of these entries; those given are not changed."""
+    """Return a new traceback of these entries; the entries themselves do not change."""
     made: TracebackType | None = None
     for part in reversed(parts):
         made = TracebackType(made, part.tb_frame, part.tb_lasti, part.tb_lineno)

@@ -237,12 +237,12 @@ class AlignedSum:
     """How a matrix unit adds products to an accumulator.
 
     Args:
-        bits: places below the largest exponent that are kept of each addend.
-        group: neighbouring k whose products are added at once.
+        bits: binary places below the largest exponent to which each addend is truncated.
+        group: number of neighbouring k whose products are added at once.
         rounding: how the sum is rounded, ``"truncate"`` or ``"nearest"``.
         fraction: fraction bits of the sum; None: those of the accumulator's dtype.
-        zeros: whether a factor of zero has an exponent, that of the least normal number, so that its product
-            may be the largest addend.
+        zeros: whether a zero factor has the exponent of the least normal number, so that its product may be
+            the largest addend.
     """
 
     bits: int

@@ -38,10 +38,10 @@ _SPELT: dict[str, Callable[..., str]] = {}
 
 
 def builds(function: OperatorType) -> OperatorType:
-    """Make a function that builds integers known to their operators, which stand before it.
+    """Register a function that builds integers for their operators, which are defined earlier.
 
-    It remembers what it built: passes and copies ask for the same sums and products again and again.
-    `tilewright.symbolic` loads what the operators need, whichever of its modules is asked for.
+    Results are cached, because passes ask for the same sums and products repeatedly.
+    Importing any module of `tilewright.symbolic` loads all builders.
     """
     remembered = cast("OperatorType", functools.lru_cache(maxsize=16384)(function))
     _BUILT[function.__name__] = remembered
@@ -49,7 +49,7 @@ def builds(function: OperatorType) -> OperatorType:
 
 
 def spells(function: OperatorType) -> OperatorType:
-    """Make a function that spells integers or conditions known to them."""
+    """Register a function that spells integers or conditions."""
     _SPELT[function.__name__] = function
     return function
 

@@ -327,7 +327,7 @@ class Tile(_Arithmetic):
 
     @verb
     def max(self, axis: int) -> Tile:
-        """The greatest along a whole axis, which is left out of the result; NaN where there is one.
+        """Return the maximum along a whole axis; the result lacks the axis.  NaN if any element is NaN.
 
         Args:
             axis: which one; a negative one counts from the last.
@@ -351,7 +351,7 @@ class Tile(_Arithmetic):
 
     @verb
     def min(self, axis: int) -> Tile:
-        """The least along a whole axis, which is left out of the result; NaN where there is one.
+        """Return the minimum along a whole axis; the result lacks the axis.  NaN if any element is NaN.
 
         Args:
             axis: which one; a negative one counts from the last.
