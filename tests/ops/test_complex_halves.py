@@ -250,7 +250,7 @@ def test_a_gpu_multiplies_first_halves(kind: str) -> None:
     a, b = operands(kind, (700, 901, 1003), "nn")
     there = [DeviceArray.of(one) for one in (a, b, np.full((700, 901), np.nan, np.complex64))]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
-    ran = plan_complex(given, ComplexWanted(precision="f16")).launch()
+    ran = plan_complex(given, ComplexWanted(precision="f16")).run()
     CUDA_DRIVER.synchronize()
     assert [one.target for one in ran] == ["cuda", "cuda"]
     assert ran[-1].schedule is not None

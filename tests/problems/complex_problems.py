@@ -50,7 +50,7 @@ def carried_out(number: int, target: str) -> str:
     there = {name: _joined([one.there for one in arrays]) for name, arrays in placed.items()}
     flags = {"conjugate_a": conjugates[0], "conjugate_b": conjugates[1]}
     asked = ComplexWanted(alpha, beta if adds else None, method=method, target=target, **flags)
-    ran = plan_complex(there, asked).launch()
+    ran = plan_complex(there, asked).run()
     schedule = ran[-1].schedule
     if ran[-1].target != target or schedule is None:
         return f"it ran on {ran[-1].target} with schedule {schedule}"

@@ -183,7 +183,7 @@ def test_ragged_products_of_complex_numbers_are_right(changes: dict[str, Any]) -
     a, b = (numbers(rng, shape, tw.f64, "interleaved") for shape in ((35, 21), (21, 19)))
     out = np.full((35, 19), np.nan, np.complex128)
     asked = ComplexWanted(how=schedule, target="reference", conjugate_a=True)
-    (ran,) = plan_complex({"a": a, "b": b, "c": None, "out": out}, asked).launch()
+    (ran,) = plan_complex({"a": a, "b": b, "c": None, "out": out}, asked).run()
     assert (ran.target, ran.schedule) == ("reference", schedule)
     compare_complex(a.conj(), b, out, how=Accumulation.of(schedule.atom)).raise_if_wrong()
     assert not compare_complex(a, b, out, how=Accumulation.of(schedule.atom)).ok
