@@ -1,4 +1,4 @@
-"""Host time per call of a bound kernel and of `matmul` with PyTorch's CUDA tensors, in turns with PyTorch's.
+"""Host time per call of a bound kernel and of each operation on PyTorch's CUDA tensors, beside PyTorch's.
 
     python benchmarks/launch_overhead.py [--quick] [--json results/launch_overhead.json]
 
@@ -61,6 +61,7 @@ def main() -> None:
         ALLOCATING_RIVAL: functools.partial(torch.matmul, a, b),
         DRIVER: driver_call(Bound(bound.program, bound.constants), a, b_t, made[DRIVER]),
     }
+    calls |= members()
     for name, call in calls.items():
         result = call()
         if name in (ALLOCATING, ALLOCATING_RIVAL):
@@ -90,6 +91,23 @@ def main() -> None:
         **taken.record(),
     }
     keep(asked, "launch_overhead", "cuda", [row])
+
+
+def members() -> dict[str, Any]:
+    """A call of each other operation, with `out=`; tests compare their results."""
+    m, n, k = SHAPE
+    rows, columns = (torch.randn(shape, dtype=torch.float16, device="cuda") for shape in ((m, k), (k, n)))
+    out = torch.empty((m, n), dtype=torch.float16, device="cuda")
+    narrow, scales = columns.T.contiguous().to(torch.float8_e4m3fn).T, torch.ones(n, device="cuda")
+    x, y, z = (torch.randn((m, n), dtype=torch.complex64, device="cuda") for _ in range(3))
+    heads = [torch.randn((1, 64, 2, 64), dtype=torch.float16, device="cuda") for _ in range(4)]
+    return {
+        "scaled_mm(out=)": functools.partial(tw.scaled_mm, rows, narrow, out, scale_b=scales),
+        "complex_matmul(out=)": functools.partial(tw.complex_matmul, x, y, out=z),
+        "einsum(out=)": functools.partial(tw.einsum, "mk,kn->mn", rows, columns, out),
+        "gated_matmul(out=)": functools.partial(tw.gated_matmul, rows, columns, columns, out),
+        "attention(out=)": functools.partial(tw.attention, *heads[:3], out=heads[3]),
+    }
 
 
 def driver_call(bound: Bound, *arrays: Any) -> Any:

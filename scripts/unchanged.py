@@ -58,7 +58,7 @@ from tilewright.checking.sample import normal  # noqa: E402
 from tilewright.errors import LegalityError, TilewrightError  # noqa: E402
 from tilewright.ir.verify import violations  # noqa: E402
 from tilewright.ops import slow  # noqa: E402
-from tilewright.ops.list_tables import ListTable  # noqa: E402
+from tilewright.ops.lists import ListTable  # noqa: E402
 from tilewright.runtime import backends, tables  # noqa: E402
 from tilewright.runtime.arrays import describe  # noqa: E402
 from tilewright.runtime.device import CudaBackend  # noqa: E402

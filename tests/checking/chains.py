@@ -8,9 +8,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.ops.attending import by_warpgroups, by_warps
-from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
+from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, WarpTiles
 from tilewright.targets.reference.exponentials import BASE, LOWEST, PAIRS, P, Q
 from tilewright.targets.reference.residues import PRIME
 

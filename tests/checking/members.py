@@ -15,8 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import tilewright as tw
 from tilewright.ops.complex_products import four_products, products_of_halves, three_products
-from tilewright.ops.contraction import posed
-from tilewright.ops.contractions import IN_KERNEL
+from tilewright.ops.contraction import IN_KERNEL, posed, read_subscripts
 from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, plan_einsum
 from tilewright.ops.gated_matmul import BIASES, gated
 from tilewright.ops.planning import Wanted
@@ -30,7 +29,6 @@ from tilewright.ops.products import (
     scaled_by_blocks,
     scaled_in_groups,
 )
-from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.targets.reference.residues import PRIME, residue

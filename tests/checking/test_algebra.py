@@ -15,8 +15,7 @@ from tests.problems import kernels
 import tilewright as tw
 from tilewright.ir import ops
 from tilewright.ops.attending import by_warpgroups, by_warps
-from tilewright.ops.attending.activated import ByActivation
-from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
+from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, WarpTiles
 from tilewright.ops.complex_products import four_products
 from tilewright.ops.products import scaled
 from tilewright.passes.rewrite import rewrite_kernel

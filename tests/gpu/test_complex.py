@@ -13,7 +13,7 @@ from tests.ops.complex_cases import CASES, check, made, numbers
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
-from tilewright.ops import complex_ways
+from tilewright.ops import complex_strategies
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray, scratch
@@ -35,7 +35,7 @@ def get(there: Any) -> Any:
 @pytest.mark.parametrize("method", ["4m", "3m"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complex_ways, "_gains", lambda *given: first == "planes")
+    monkeypatch.setattr(complex_strategies, "_planes_pay", lambda *given: first == "planes")
     arrays, factors, conjugates = made(name)
     if "out" not in arrays:
         shape = np.broadcast_shapes(CASES[name][6], CASES[name][7])

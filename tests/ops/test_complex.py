@@ -10,12 +10,11 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex, planes
-from tilewright.ops import complex_planning, complex_ways
+from tilewright.ops import complex_planning, complex_strategies
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import four_products, three_products
-from tilewright.ops.complex_ways import way_for
-from tilewright.ops.plane_kernels import Writing, splitting, splitting_of_two
-from tilewright.ops.planes import Planes
+from tilewright.ops.complex_strategies import strategy_for
+from tilewright.ops.planes import Planes, Writing, splitting, splitting_of_two
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
@@ -198,7 +197,7 @@ def test_three_products_are_less_accurate_where_a_part_is_small() -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu"])
 def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for matrix units that bulk copies feed; here because it is said to be worth it."""
-    monkeypatch.setattr(complex_ways, "_gains", lambda *given: True)
+    monkeypatch.setattr(complex_strategies, "_planes_pay", lambda *given: True)
     for name in ("c64, everything", "c128"):
         arrays, factors, conjugates = made(name)
         given = {one: arrays.get(one) for one in ("a", "b", "c", "out")}
@@ -252,15 +251,17 @@ def test_planes_are_written_where_they_are_estimated_to_pay(
 ) -> None:
     infos = on_a_gpu(part, n, order)
     machine = (CUDA.architecture(arch), 132)
-    way = way_for(infos, problem_of(infos), "4m", precision, machine, None, (False, False, False))
+    way = strategy_for(infos, problem_of(infos), "4m", precision, machine, None, (False, False, False))
     assert tuple(one.target for one in way.planes) == targets
     assert way.size_bytes == sum(2 * n * n * tw.dtype(part).bytes for _ in targets)
-    three = way_for(infos, problem_of(infos), "3m", precision, machine, None, (False, True, False))
+    three = strategy_for(infos, problem_of(infos), "3m", precision, machine, None, (False, True, False))
     assert [one.kept[-1] for one in three.planes] == ["_sum", "_sum"]
     assert [one.negative for one in three.planes] == [False, True]
     # Whether they pay depends on how many rows there are, and bits of a row may not.
     invariant = Splitting(batch_invariant=True)
-    assert not way_for(infos, problem_of(infos), "4m", precision, machine, invariant, (False,) * 3).planes
+    assert not strategy_for(
+        infos, problem_of(infos), "4m", precision, machine, invariant, (False,) * 3
+    ).planes
 
 
 @pytest.mark.parametrize(("part", "arch"), [("f16", "sm_80"), ("f32", "sm_90a"), ("f64", "sm_90a")])
@@ -290,7 +291,7 @@ def test_planes_are_multiplied_by_warpgroups() -> None:
 def test_three_products_of_16_bits_have_large_tiles() -> None:
     """Six operands along rows: four stages of 128 x 128 x 32 fit, where three of 64 along K do not."""
     infos, machine = on_a_gpu("f16", 4096), (CUDA.architecture("sm_90a"), 132)
-    way = way_for(infos, problem_of(infos), "3m", "exact", machine, None, (False,) * 3)
+    way = strategy_for(infos, problem_of(infos), "3m", "exact", machine, None, (False,) * 3)
     assert [(len(one.kept), one.target) for one in way.planes] == [(3, 0), (3, 1)]
     plane = np.empty((4096, 4096), np.float16)
     parts = (plane.T, plane.T, plane, plane, plane.T, plane, *[plane] * 4)
@@ -357,7 +358,7 @@ def test_planes_of_batches_with_ragged_extents_compile() -> None:
 
 @pytest.mark.parametrize("method", ["4m", "3m"])
 def test_a_product_behind_planes_is_not_looked_at_again(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complex_ways, "_gains", lambda *given: True)
+    monkeypatch.setattr(complex_strategies, "_planes_pay", lambda *given: True)
     rng = np.random.default_rng(8)
 
     def drawn() -> list[Any]:

@@ -12,7 +12,7 @@ from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.ops import complex_doubled, complex_matmul, complex_planning
 from tilewright.ops.complex_doubled import Doubled, doubling, product_of_doubled
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
-from tilewright.ops.complex_ways import Way, by_one_product
+from tilewright.ops.complex_strategies import ComplexStrategy, by_one_product
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.target import CUDA
@@ -25,9 +25,9 @@ M, N, K = 40, 72, 48
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Hopper, for products that are large there."""
 
-    def way(infos: Any, problem: Any, machine: Any, conjugates: Any) -> Way | None:
+    def way(infos: Any, problem: Any, machine: Any, conjugates: Any) -> ComplexStrategy | None:
         doubled = Doubled.of(infos, problem, conjugates)
-        return None if doubled is None else Way("4m", doubled=doubled)
+        return None if doubled is None else ComplexStrategy("4m", doubled=doubled)
 
     monkeypatch.setattr(complex_planning, "by_one_product", way)
 

@@ -14,7 +14,7 @@ from tilewright.checking.composed_products import compare_complex, planes
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
 from tilewright.ops.complex_products import products_of_halves
 from tilewright.ops.complex_splitting import Tiling, splitting_of_both
-from tilewright.ops.complex_ways import by_halves
+from tilewright.ops.complex_strategies import by_halves
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.cuda import CUDA_DRIVER

@@ -12,10 +12,10 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.functions.conversions import keep_fraction
-from tilewright.ops import plane_kernels
+from tilewright.ops import planes
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
-from tilewright.ops.complex_ways import way_for
-from tilewright.ops.plane_kernels import Writing, splitting
+from tilewright.ops.complex_strategies import strategy_for
+from tilewright.ops.planes import Writing, splitting
 from tilewright.ops.problem import problem_of
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.target import CUDA, HIP
@@ -70,11 +70,11 @@ def test_one_kernel_takes_no_scratch_memory() -> None:
 
 def test_what_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernels, but that planes hold the numbers as they are."""
-    monkeypatch.setattr(plane_kernels, "_as_tf32", lambda value: value)
-    plane_kernels.splitting_of_two.cache_clear()
+    monkeypatch.setattr(planes, "_as_tf32", lambda value: value)
+    planes.splitting_of_two.cache_clear()
     a, b, made = product("interleaved")
     made.run()
-    plane_kernels.splitting_of_two.cache_clear()
+    planes.splitting_of_two.cache_clear()
     found = compare_complex(a, b, made.result, how=made.details.accumulation(BULK))
     assert "parts are beyond their bound" in found.reason
     compare_complex(a, b, made.result, how=Accumulation.of(BULK.atom)).raise_if_wrong()
@@ -121,7 +121,7 @@ def test_who_rounds(arch: str, order: str, planes: str, rounded: bool) -> None:
             steps = (n, 1) if letter == "n" else (1, n)
             infos[name + end] = ArrayInfo(4096, (n, n), steps, tw.f32, ("cuda", 0), False, None)
     machine = (CUDA.architecture(arch), 132)
-    way = way_for(infos, problem_of(infos), "4m", "tf32", machine, None, (False,) * 3)
+    way = strategy_for(infos, problem_of(infos), "4m", "tf32", machine, None, (False,) * 3)
     assert "".join(one.name for one in way.planes) == planes
     assert way.rounds is (rounded and planes != "")
 
@@ -137,5 +137,7 @@ def test_what_has_no_tf32_multiplies_f32_in_the_same_way(name: str) -> None:
         }
         machine = (HIP.architecture(name), 304)
         given = (infos, problem_of(infos), "4m")
-        ways = [way_for(*given, precision, machine, None, (False,) * 3) for precision in ("tf32", "exact")]
+        ways = [
+            strategy_for(*given, precision, machine, None, (False,) * 3) for precision in ("tf32", "exact")
+        ]
         assert ways[0] == ways[1]

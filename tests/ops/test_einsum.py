@@ -13,10 +13,9 @@ import tilewright as tw
 from tilewright.functions.derivatives import DERIVATIVES, derivative_of
 from tilewright.functions.philox import rounds
 from tilewright.functions.table import FUNCTIONS
-from tilewright.ops.contraction import posed
+from tilewright.ops.contraction import posed, read_subscripts
 from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, plan_einsum
 from tilewright.ops.planning import Wanted
-from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 

@@ -10,10 +10,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import einsum as contractions
-from tilewright.ops.contraction import posed
-from tilewright.ops.contractions import contraction_in_halves
+from tilewright.ops.contraction import contraction_in_halves, posed, read_subscripts
 from tilewright.ops.einsum import against_halves
-from tilewright.ops.subscripts import read_subscripts
 from tilewright.runtime.arrays import describe
 
 from .test_einsum import HEADS

@@ -11,10 +11,9 @@ import tilewright as tw
 from tilewright.checking.references import ACTIVATIONS
 from tilewright.checking.references import chained as chained_exactly
 from tilewright.ops.attending import by_warpgroups
-from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.choice import AttentionQuestion, chained
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
-from tilewright.ops.attending.tiles import for_warpgroups
+from tilewright.ops.attending.tiles import ByActivation, for_warpgroups
 from tilewright.ops.gemm_chain import _one_kernel_pays, _seen
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CUDA, REFERENCE

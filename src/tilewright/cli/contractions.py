@@ -31,9 +31,9 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError
 from tilewright.layout.limits import divisor_at_most
 from tilewright.ops.complex_planning import PRECISIONS, SUPPORTED, ComplexWanted
-from tilewright.ops.complex_ways import METHODS
+from tilewright.ops.complex_strategies import METHODS
 from tilewright.ops.einsum import Dropout
-from tilewright.ops.grades import HALVES_OF
+from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import OPERANDS
 from tilewright.targets.target import CPU, TARGETS

@@ -16,7 +16,7 @@ from tilewright.cli.matrices import gather, write
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
-from tilewright.ops.grades import HALVES_OF
+from tilewright.ops.prepasses import HALVES_OF
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.proposals_reference import SUPPORTED

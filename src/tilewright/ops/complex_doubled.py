@@ -17,7 +17,7 @@ from tilewright.lang.asynchrony import let_next_begin
 from tilewright.lang.launch import block_index
 from tilewright.lang.operations import copy, load
 from tilewright.lang.scalars import ceil_div
-from tilewright.ops.complex_pairs import are_paired, as_pairs
+from tilewright.ops.complex_parts import are_paired, as_pairs
 from tilewright.ops.ending import Output
 from tilewright.ops.launching import Prepass
 from tilewright.ops.problem import IMAGINARY, Problem

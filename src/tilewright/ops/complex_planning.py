@@ -14,8 +14,17 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.complex_doubled import as_matrix, product_of_doubled
 from tilewright.ops.complex_matmul import PARTS
-from tilewright.ops.complex_pairs import are_paired, are_together, as_pairs, with_both
-from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
+from tilewright.ops.complex_parts import (
+    Parts,
+    are_paired,
+    are_together,
+    as_pairs,
+    check_apart,
+    interleaved,
+    named,
+    parts_of,
+    with_both,
+)
 from tilewright.ops.complex_products import (
     APART,
     RESULTS,
@@ -26,10 +35,16 @@ from tilewright.ops.complex_products import (
     terms_of,
     three_products,
 )
-from tilewright.ops.complex_ways import METHODS, Way, by_halves, by_one_product, way_for
-from tilewright.ops.grades import F16, F32, FASTER_FROM, HALVES_OF, is_split
+from tilewright.ops.complex_strategies import (
+    METHODS,
+    ComplexStrategy,
+    by_halves,
+    by_one_product,
+    strategy_for,
+)
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
 from tilewright.ops.planning import Wanted, check_numbers, check_splitting, of_sums
+from tilewright.ops.prepasses import F16, F32, FASTER_FROM, HALVES_OF, is_split
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, problem_of, result_shape
 from tilewright.ops.replay import Located
 from tilewright.ops.results import agreed, check_whole_bytes
@@ -109,7 +124,7 @@ def plan_complex(
     conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in sides)
     infos = {name: one.info for name, one in seen.items()}
     if is_split(infos, problem, asked.precision, asked.how, backend.name, FASTER_FROM / 4):
-        way = by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
+        strategy = by_halves(infos, problem, both=HALVES_OF[asked.precision] == 2)
     else:
         is_plain = (alpha, asked.how, asked.method, precision) == (1, None, METHODS[0], EXACT)
         one = (
@@ -117,26 +132,28 @@ def plan_complex(
             if is_plain and "c" not in parts
             else None
         )
-        way = one or way_for(infos, problem, asked.method, precision, call.machine, asked.how, conjugates)
+        strategy = one or strategy_for(
+            infos, problem, asked.method, precision, call.machine, asked.how, conjugates
+        )
     has_warps = TARGETS[backend.name].warps
-    before = way.prepass(seen, on_host=not has_warps)
+    before = strategy.prepass(seen, on_host=not has_warps)
     there = {**seen, **(before.made if before is not None else {})}
     # What is not added is not read, and the result stands for it.
-    results = RESULTS if way.doubled is None else RESULTS[2:3]
-    names = [one if one in there else "out" for one in (*way.operands, *results)]
+    results = RESULTS if strategy.doubled is None else RESULTS[2:3]
+    names = [one if one in there else "out" for one in (*strategy.operands, *results)]
     numbers: tuple[float, ...] = ()
-    if way.doubled is not None:
+    if strategy.doubled is not None:
         there |= {one: as_matrix(there[one]) for one in ("a", "out")}
         kernel = product_of_doubled().bind(schedule=None)
     else:
         numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
         pairs = _pairs(seen) if has_warps else APART
         in_background = has_warps or (isinstance(asked.how, Schedule) and asked.how.copies_in_background)
-        together = _together(seen, way) if in_background else (False, False)
+        together = _together(seen, strategy) if in_background else (False, False)
         constants: dict[str, Any] = {"terms": terms_of(alpha, beta, adds="c" in parts)}
-        if way.halves is None:
+        if strategy.halves is None:
             constants["precision"] = precision
-        kernel = _kernel_of(way, together)(len(problem.batch), number).bind(
+        kernel = _kernel_of(strategy, together)(len(problem.batch), number).bind(
             **constants, conjugates=conjugates, pairs=pairs, schedule=asked.how
         )
         joined: list[tuple[str, Callable[[Strided], Strided]]]
@@ -151,10 +168,10 @@ def plan_complex(
     return call.plan(
         *launches,
         result=parts["out"].given,
-        scratch_bytes=way.size_bytes,
-        reason=str(way),
+        scratch_bytes=strategy.size_bytes,
+        reason=str(strategy),
         warns=not isinstance(asked.how, Schedule),
-        details=way,
+        details=strategy,
     )
 
 
@@ -192,21 +209,21 @@ def _pairs(seen: Mapping[str, Strided]) -> Pairs:
     return found[0], found[1]
 
 
-def _together(seen: Mapping[str, Strided], way: Way) -> Together:
+def _together(seen: Mapping[str, Strided], strategy: ComplexStrategy) -> Together:
     """Which operands of four products are copied with both parts at once: of f64, 16 bytes."""
-    if way.halves is not None or way.method != METHODS[0]:
+    if strategy.halves is not None or strategy.method != METHODS[0]:
         return (False, False)
-    planes = {one.name for one in way.planes}
+    planes = {one.name for one in strategy.planes}
     pairs = ((name, seen[name].info, seen[name + IMAGINARY].info) for name in ("a", "b"))
     a, b = (name not in planes and re.dtype == dtypes.f64 and are_together(re, im) for name, re, im in pairs)
     return a, b
 
 
-def _kernel_of(way: Way, together: Together) -> Callable[[int, DType], Kernel]:
+def _kernel_of(strategy: ComplexStrategy, together: Together) -> Callable[[int, DType], Kernel]:
     """What makes the kernel of a product."""
-    if way.halves is not None:
-        return partial(products_of_halves, both=way.halves.both)
-    return partial(four_products, together=together) if way.method == METHODS[0] else three_products
+    if strategy.halves is not None:
+        return partial(products_of_halves, both=strategy.halves.both)
+    return partial(four_products, together=together) if strategy.method == METHODS[0] else three_products
 
 
 def plan_words(

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType, f32
-from tilewright.ops.complex_pairs import paired, parted
+from tilewright.ops.complex_parts import paired, parted
 from tilewright.ops.ending import Addend, Alpha, Conversion, Output, Units
 from tilewright.ops.products import batches
 from tilewright.ops.tiled_product import (

@@ -1,4 +1,6 @@
-"""A contraction of two arrays as a product of matrices: which axes are batches, rows, columns and K.
+"""Contractions of two arrays as products of matrices: their subscripts, axes and kernels.
+
+Each axis belongs to the batches, the rows, the columns or K.
 
 Axes that two arrays step along alike are joined.  What is left of the rows (or columns) is cut in two: outer
 axes that a kernel takes one index after the other, as batches, and inner ones that are merged.  An array in
@@ -11,11 +13,142 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NoReturn, TypeAlias
 
-from tilewright.errors import LaunchError
+from tilewright.dtypes import DType, f32, u32, u64
+from tilewright.errors import LaunchError, shown
+from tilewright.lang.dataflow.indexing import positions
+from tilewright.lang.functions import derivative as slope
+from tilewright.lang.functions import dropout
+from tilewright.ops.ending import Conversion, Output, Saturation, Units
 from tilewright.ops.problem import Dim, merged
-from tilewright.ops.subscripts import Subscripts
+from tilewright.ops.tiled_product import (
+    Algebra,
+    EndingTerm,
+    KernelArrays,
+    Operand,
+    TiledProduct,
+    Tiles,
+    kernel_of,
+)
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.kernel import Kernel
+
+# ---------------------------------------------------------------- subscripts
+
+ELLIPSIS = "..."
+"""In subscripts: all axes that have no letter, which are broadcast from the last one on."""
+
+
+@dataclass(frozen=True)
+class Subscripts:
+    """A label for each axis of two operands and of the result.
+
+    An axis has its letter, or, behind an ellipsis, a number, counted from the last of them.
+
+    Args:
+        a: of the first operand.
+        b: of the second.
+        out: of the result.
+    """
+
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    out: tuple[str, ...]
+
+    @property
+    def bare(self) -> tuple[str, ...]:
+        """The axes behind ellipses, in the order of the result."""
+        count = max((int(label) for label in (*self.a, *self.b) if label.isdigit()), default=-1) + 1
+        return tuple(str(number) for number in reversed(range(count)))
+
+
+def read_subscripts(text: str, ranks: Sequence[int]) -> Subscripts:
+    """Subscripts as NumPy has them, of two operands.
+
+    Args:
+        text: such as ``"bik,kj->bij"``; without an arrow the result has the letters that stand once, in
+            the order of the alphabet, behind the axes of ellipses.
+        ranks: how many axes the operands have.
+
+    Raises:
+        LaunchError: text that says nothing about two such operands.
+
+    Example:
+        >>> read_subscripts("ij,jk", (2, 2)).out
+        ('i', 'k')
+        >>> read_subscripts("...ij,jk->...ik", (4, 2))
+        Subscripts(a=('1', '0', 'i', 'j'), b=('j', 'k'), out=('1', '0', 'i', 'k'))
+    """
+    if not isinstance(text, str):
+        raise LaunchError(f'einsum of subscripts {shown(text)}; nearest legal choice: text, as "ik,kj->ij"')
+    whole = "".join(text.split())
+    left, arrow, right = whole.partition("->")
+    operands = left.split(",")
+    if len(operands) != 2:
+        near = "two of them, and the result with the next one" if len(operands) > 2 else "ij,jk->ik"
+        _refuse(text, f"{len(operands)} operands, where two are multiplied; nearest legal choice: {near}")
+    if arrow and "," in right:
+        _refuse(text, "a comma in the result, which is one array")
+    named = zip("ab", operands, ranks, strict=True)
+    a, b = (_labels(text, name, part, rank) for name, part, rank in named)
+    bare = Subscripts(a, b, ()).bare
+    return Subscripts(a, b, _of_result(text, right, bare, (a, b)) if arrow else _implied(a, b, bare))
+
+
+def _of_result(
+    text: str, part: str, bare: tuple[str, ...], operands: tuple[tuple[str, ...], ...]
+) -> tuple[str, ...]:
+    """The labels behind the arrow."""
+    before, dots, behind = part.partition(ELLIPSIS)
+    if bare and not dots:
+        _refuse(
+            text, f"axes behind {ELLIPSIS} that the result lacks; nearest legal choice: ->{ELLIPSIS}{part}"
+        )
+    found = (*_letters(text, before), *(bare if dots else ()), *_letters(text, behind))
+    for label in found:
+        if found.count(label) > 1:
+            nearest = f"->{''.join(one for at, one in enumerate(part) if one == '.' or one not in part[:at])}"
+            _refuse(text, f"{label!r} twice in the result; nearest legal choice: {nearest}")
+        if not any(label in operand for operand in operands):
+            nearest = f"->{part.replace(label, '')}"
+            _refuse(
+                text, f"{label!r} of the result is an axis of no operand; nearest legal choice: {nearest}"
+            )
+    return found
+
+
+def _implied(a: tuple[str, ...], b: tuple[str, ...], bare: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels of a result that is not named."""
+    letters = [label for label in (*a, *b) if not label.isdigit()]
+    return (*bare, *sorted(label for label in letters if letters.count(label) == 1))
+
+
+def _labels(text: str, name: str, part: str, rank: int) -> tuple[str, ...]:
+    """The labels of an operand."""
+    before, dots, behind = part.partition(ELLIPSIS)
+    first, last = _letters(text, before), _letters(text, behind)
+    left = rank - len(first) - len(last)
+    if left < 0 or (left and not dots):
+        nearest = f"; nearest legal choice: {ELLIPSIS}{part}" if left > 0 else ""
+        _refuse(text, f"{part!r} for {name}, an array of {rank} dimension{'' if rank == 1 else 's'}{nearest}")
+    return (*first, *(str(number) for number in reversed(range(left))), *last)
+
+
+def _letters(text: str, part: str) -> tuple[str, ...]:
+    for letter in part:
+        if not (letter.isascii() and letter.isalpha()):
+            _refuse(text, f"{letter!r}; axes are named by letters")
+    return tuple(part)
+
+
+def _refuse(text: str, why: str) -> NoReturn:
+    raise LaunchError(f"einsum of {text!r}: {why}")
+
+
+# ---------------------------------------------------------------- axes as matrices
+
 
 TILE = {"m": 128, "n": 256}
 """Rows and columns of the tiles that large problems are computed in."""
@@ -143,7 +276,7 @@ def posed(
 
     Example:
         >>> import numpy as np
-        >>> from tilewright.ops.subscripts import read_subscripts
+        >>> from tilewright.ops.contraction import read_subscripts
         >>> from tilewright.runtime.arrays import describe
         >>> a, b, out = np.ones((2, 7, 6)), np.ones((6, 3, 4)), np.ones((2, 3, 7, 4))
         >>> given = {"a": describe(a), "b": describe(b), "out": describe(out)}
@@ -239,3 +372,108 @@ def _seen(
         found.append((group, tuple(piece.extent for piece in pieces[1:])))
     seen = Seen(tuple(whole), tuple(found))
     return seen, replace(info, shape=tuple(shape), strides=tuple(strides))
+
+
+# ---------------------------------------------------------------- kernels
+
+IN_KERNEL = ("a", "b", "bias", "multiply", "residual", "out")
+"""The arrays of the kernel, in its order; for one that is not given ``out`` stands, and is not read."""
+
+NAMES = dict(zip(IN_KERNEL, "ABXYRD", strict=True))
+"""What the kernel calls them."""
+
+NUMBERS = ("alpha", "seed", "offset", "threshold", "scale")
+"""The numbers of the kernel, after its arrays."""
+
+Ending: TypeAlias = tuple[EndingTerm, ...]
+"""What is done with the sums before they are stored: a constant of the kernels."""
+
+
+@dataclass(frozen=True)
+class Multiplier(EndingTerm):
+    """Multiplies by an array, or by the derivative of an activation at the elements of the array."""
+
+    array: str
+    derivative: str | None = None
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        factor = arrays.tile(self.array).to(values[0].dtype)
+        factor = factor if self.derivative is None else slope(self.derivative, factor)
+        return [value * factor for value in values]
+
+
+@dataclass(frozen=True)
+class DropoutMask(EndingTerm):
+    """Sets elements to 0 by their numbers in the result, and scales the others.
+
+    Args:
+        result: the array of the result.
+        order: its dimensions, as the kernel sees them, in the order that numbers its elements.
+    """
+
+    result: str
+    order: tuple[int, ...]
+
+    def _emit(self, values: Tiles, arrays: KernelArrays) -> Tiles:
+        steps, count = dict[int, Any](), 1
+        for dim in reversed(self.order):
+            steps[dim], count = count, count * arrays.given[self.result].shape[dim]
+        digits = list[Any]()
+        for span, _, inner in arrays.axes(self.result):
+            rest, found = positions(arrays.spans[span]), list[Any]()
+            for extent in reversed(inner):
+                found.append(rest % extent)
+                rest = rest // extent
+            digits += [digit[:, None] if span == "m" else digit for digit in (rest, *reversed(found))]
+        *others, index = [digit.to(u64) * steps[dim] for dim, digit in enumerate(digits)]
+        for other in others:
+            index = index + other
+        drawn = [arrays.given[name] for name in ("threshold", "scale", "seed", "offset")]
+        return [dropout(value, index, *drawn) for value in values]
+
+
+@lru_cache(maxsize=256)
+def contraction(made: Contraction, number: DType) -> Kernel:
+    """``D = dropout(activation(alpha * A @ B + bias) * multiply) + residual`` of arrays seen as matrices.
+
+    Args:
+        made: how they are seen.
+        number: the dtype in which all but the sums is computed, and of alpha and scale.
+    """
+
+    @kernel_of(**_declared(made, NAMES, number))
+    def gemm_contraction(*, precision: str, ending: Ending) -> TiledProduct:
+        only_saturates = not ending or isinstance(ending[0], Saturation)
+        terms = [*([] if only_saturates else [Conversion(number)]), *ending, Output(("D",))]
+        return TiledProduct(Operand(("A",)), Operand(("B",)), terms, Algebra(precision=precision))
+
+    return gemm_contraction
+
+
+@lru_cache(maxsize=64)
+def contraction_in_halves(made: Contraction) -> Kernel:
+    """The same of operands that are split in halves, as `products.in_halves` has them.
+
+    Args:
+        made: how arrays are seen; the operands through no view.
+    """
+    declared, batch_of_a, batch_of_b = dict[str, str](), *(made.of(name).lead for name in "ab")
+    for name in "ab":
+        declared |= dict.fromkeys((f"{name.upper()}1", f"{name.upper()}2"), made.of(name).axes)
+    declared |= {"p": f"{batch_of_a}m", "q": f"{batch_of_b}n"}
+    rest = {name: NAMES[name] for name in IN_KERNEL[2:]}
+
+    @kernel_of(**declared, **_declared(made, rest, f32))
+    def gemm_contraction_in_halves(*, both: bool, ending: Ending) -> TiledProduct:
+        terms = (Units(f"p {batch_of_a}m new", "q"), *ending, Output(("D",)))
+        a, b = Operand(("A1", "A2")), Operand(("B1", "B2"))
+        return TiledProduct(a, b, terms, Algebra().in_halves(both=both), waits=True)
+
+    return gemm_contraction_in_halves
+
+
+def _declared(made: Contraction, names: Mapping[str, str], number: DType) -> dict[str, str | DType]:
+    """What a kernel declares of the arrays that are named, and of its numbers."""
+    arrays = {own: made.of(name).axes for name, own in names.items()}
+    kinds = (number, u64, u64, u32, number)
+    return {**arrays, **dict(zip(NUMBERS, kinds, strict=True))}

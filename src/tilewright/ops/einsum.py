@@ -11,18 +11,23 @@ from tilewright.calls import launches
 from tilewright.dtypes import DType, f16, f32, f64
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.functions.derivatives import DERIVATIVES
-from tilewright.ops.contraction import ADDED, Contraction, Posed, extents_of, posed
-from tilewright.ops.contractions import (
+from tilewright.ops.contraction import (
+    ADDED,
     IN_KERNEL,
     NAMES,
+    Contraction,
     DropoutMask,
     Ending,
     Multiplier,
+    Posed,
+    Subscripts,
     contraction,
     contraction_in_halves,
+    extents_of,
+    posed,
+    read_subscripts,
 )
 from tilewright.ops.ending import Saturation, finishing
-from tilewright.ops.grades import FASTER_FROM, HALVES_OF, MOST_ITEMS, MOST_RANK
 from tilewright.ops.halves import plan_of_halves
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import (
@@ -35,10 +40,10 @@ from tilewright.ops.planning import (
     of_sums,
     said,
 )
+from tilewright.ops.prepasses import FASTER_FROM, HALVES_OF, MOST_ITEMS, MOST_RANK
 from tilewright.ops.problem import Matrices
 from tilewright.ops.replay import Done, Located, Replay, called
 from tilewright.ops.results import check_sums, result_dtype
-from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.ops.tiled_product import EndingTerm
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided

@@ -10,8 +10,8 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.ops.grades import HALVES_OF
 from tilewright.ops.launching import OWN, Call, Launch, LaunchPlan
+from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import Tiling, splitting_of_both

@@ -16,8 +16,8 @@ from tilewright.dtypes import FP8, DType
 from tilewright.errors import LaunchError, close_to, shown
 from tilewright.namespaces import part
 from tilewright.ops.ending import ACTIVATIONS
-from tilewright.ops.grades import HALVES_OF, multiplying
 from tilewright.ops.launching import Call, Launch, LaunchPlan
+from tilewright.ops.prepasses import HALVES_OF, multiplying
 from tilewright.ops.problem import Matrices, check_broadcast, problem_of, result_shape
 from tilewright.ops.products import combined, plain
 from tilewright.ops.replay import Done, Located

@@ -1,82 +1,23 @@
-"""Whether a pass over an operand before the product pays: to widen narrow weights, or to reorder."""
+"""Prepasses of products: whether operands are written anew in memory first, by the size of a product."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
+from typing import Any
 
+from tilewright import dtypes
 from tilewright.arch import Arch
-from tilewright.dtypes import PACKED, DType
-from tilewright.ops.scales import SIXTEEN_BITS, widens_groups
+from tilewright.dataflow.nodes import TF32
+from tilewright.namespaces import part
+from tilewright.ops.problem import Problem
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.schedule.panels_ring import depth_for
-from tilewright.targets.target import Target
-
-WIDENED_ROWS = {True: 6144, False: 2048}
-"""From how many rows on it pays, for weights that are contiguous along K and for others.
-
-On an H200 both ways took the same time for 4096 and for 1024 rows; at 8192 and 4096 the pass gained a sixth.
-"""
-
-WIDENED_ELEMENTS = 1 << 22
-"""Of the weights; the launch of a pass over fewer takes longer than the pass."""
-
-
-def pays_widened(infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str]) -> bool:
-    """Whether it takes less time to widen operand B before the product than on the way.
-
-    Args:
-        infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
-        features: of the machine.
-    """
-    a, b = infos["a"], infos["b"]
-    narrow = b.dtype.bits == 8 and multiplied in SIXTEEN_BITS and a.dtype == multiplied
-    if "wgmma" not in features or not narrow or len(b.shape) < 2 or prod(b.shape) < WIDENED_ELEMENTS:
-        return False
-    return prod(a.shape[:-1]) // prod(b.shape[:-2]) >= WIDENED_ROWS[b.strides[-2] == 1]
-
-
-SHORT_DEPTH, MANY_ROWS = 32, 512
-"""Tiles less deep, as groups of 136 or 2056 neighbours need, take longer than a pass for so many rows.
-
-On a Zen 4 1024 rows of 512 columns in groups of 2056 took 54 ms in tiles 8 deep and 47 behind a pass, 512
-rows 27 in both ways.
-"""
-
-GROUPED_ROWS = 257
-"""The same for weights of 4 bits in groups: up to 256 rows they are one kernel without being asked for.
-
-On an H200 a product of 128 rows with 8192 by 8192 weights took 78 us without the pass and 101 with it, one of
-256 rows 148 and 110: ``prepass=True`` is the faster one from about 192 rows on.
-"""
-
-
-def pays_widened_groups(
-    infos: Mapping[str, ArrayInfo], multiplied: DType, features: frozenset[str], target: Target
-) -> bool:
-    """The same for weights in groups; on a GPU those of more than 4 bits are widened on the way.
-
-    Processors decode weights while they pack panels, which took less time than a pass for any number of rows
-    where tiles are deep.  Groups that only short tiles divide take the pass for many rows, and those of a few
-    neighbours, which would be decoded one by one, for any.
-
-    Args:
-        infos: the arrays of a product.
-        multiplied: the dtype of the multiplication.
-        features: of the machine.
-        target: the machine's.
-    """
-    a, b = infos["a"], infos["b"]
-    if not target.warps:
-        groups = next((infos[name].shape[0] for name in ("scale_b", "zero_b") if name in infos), 1)
-        depth = depth_for([b.shape[0] // max(groups, 1)])
-        is_slow = depth < SHORT_DEPTH and (not depth or prod(a.shape[:-1]) >= MANY_ROWS)
-        return target.machine_code and is_slow and widens_groups(infos, multiplied)
-    if "wgmma" not in features or prod(b.shape) < WIDENED_ELEMENTS or prod(a.shape[:-1]) < GROUPED_ROWS:
-        return False
-    return b.dtype in PACKED and widens_groups(infos, multiplied)
-
+from tilewright.runtime.backends import arch_of
+from tilewright.runtime.executable import Backend
+from tilewright.schedule.question import Splitting
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import CUDA, TARGETS
 
 LAUNCH_US = 4.0
 """What one more kernel takes before it does anything."""
@@ -86,7 +27,9 @@ DENSE_SHARE = 0.7
 at 1024, where a launch counts, 0.67 to 0.78 at 2048 to 8192; by multiply-adds of f32 0.66 to 0.69."""
 
 
-def gains(flops: float, kind: str, moved_bytes: float, share: float, machine: tuple[Arch, int]) -> bool:
+def prepass_pays(
+    flops: float, kind: str, moved_bytes: float, share: float, machine: tuple[Arch, int]
+) -> bool:
     """Whether a product is estimated to be faster with operands that are dense, and written so before.
 
     Args:
@@ -104,3 +47,97 @@ def gains(flops: float, kind: str, moved_bytes: float, share: float, machine: tu
     work = flops / (units[kind] * (processors or board.multiprocessors) * board.clock_mhz)
     copied = moved_bytes / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
     return work / DENSE_SHARE + copied + LAUNCH_US < work / share
+
+
+# ----------------------------------------------------------------
+#
+# How exactly f32 is multiplied on tensor cores, and from what size on operands are written anew for it.
+
+
+F32, F16 = "f32", "f16"
+HALVES_OF = {F32: 2, F16: 1}
+"""How many halves of each number are multiplied, by the precision that is asked for."""
+
+MOST_RANK = 2
+"""Dimensions of batches of an operand that is split."""
+
+FASTER_FROM = 2.0**28
+"""Multiplications from which splitting the operands is faster than multiply-adds of f32."""
+
+
+MOST_ITEMS = 65535
+"""Along a dimension of batches, of which an axis of a grid has no more."""
+
+IN_HALVES = "tilewright.ops.halves:plan_product"
+"""Plans a product of operands that are split; loaded when it is asked for."""
+
+TF32_PLANES, ALONG_K = "tilewright.ops.planes:tf32_planes", "tilewright.ops.planes:plan_product"
+"""Choose the operands that are written along K for tf32, and plan their product; likewise."""
+
+
+def is_split(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    precision: str,
+    how: Schedule | Splitting | None,
+    target: str,
+    from_size: float = FASTER_FROM,
+) -> bool:
+    """Whether operands of f32 are split in halves, which tensor cores multiply.
+
+    Args:
+        infos: the arrays.
+        problem: what they pose.
+        precision: what is asked for.
+        how: what is known of the schedule.
+        target: where it runs.
+        from_size: multiplications from which that is faster.
+    """
+    if precision not in HALVES_OF or infos["a"].dtype != dtypes.f32:
+        return False
+    if isinstance(how, Schedule):
+        return how.atom.a_dtype == dtypes.f16
+    is_wide = any(info.dtype == dtypes.f64 for info in infos.values())
+    has_units = TARGETS[target].warps and TARGETS[target].machine_code
+    invariant = how is not None and how.batch_invariant
+    return bool(has_units) and not is_wide and pays(problem, from_size, batch_invariant=invariant)
+
+
+def pays(problem: Problem, from_size: float = FASTER_FROM, *, batch_invariant: bool) -> bool:
+    """Whether tensor cores are faster with operands that are split first.
+
+    Args:
+        problem: what is multiplied.
+        from_size: multiplications from which they are.
+        batch_invariant: whether the answer must not depend on how many rows there are.
+    """
+    operands = (problem.operands["a"], problem.operands["b"])
+    is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
+    if not is_flat or max(problem.batch, default=0) > MOST_ITEMS:
+        return False
+    return batch_invariant or prod(problem.batch) * problem.m * problem.n * problem.k >= from_size
+
+
+def multiplying(
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    precision: str,
+    how: Schedule | Splitting | None,
+    backend: Backend,
+) -> Callable[..., Any] | None:
+    """Plans a product of operands that are written anew first; None: they are multiplied as they lie.
+
+    Args:
+        infos: the arrays of `matmul`.
+        problem: what they pose.
+        precision: what is asked for.
+        how: what is known of the schedule.
+        backend: what serves the call.
+    """
+    if is_split(infos, problem, precision, how, backend.name):
+        made: Callable[..., Any] = part(IN_HALVES)
+        return made
+    if precision != TF32 or backend.name != CUDA.name:
+        return None
+    planes = part(TF32_PLANES)(infos, problem, how, (arch_of(backend, None), backend.processors()))
+    return partial(part(ALONG_K), planes) if planes else None

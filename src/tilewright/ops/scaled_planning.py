@@ -12,7 +12,6 @@ from tilewright.errors import LaunchError
 from tilewright.namespaces import part
 from tilewright.ops.launching import Call, Launch, LaunchPlan
 from tilewright.ops.planning import Wanted, check_apart, check_splitting, check_words, seen_as
-from tilewright.ops.prepasses import pays_widened, pays_widened_groups
 from tilewright.ops.problem import Problem, problem_of, result_shape
 from tilewright.ops.products import scaled, scaled_by_blocks, scaled_in_groups
 from tilewright.ops.replay import Located
@@ -33,6 +32,7 @@ from tilewright.ops.scales import (
     shared_rows,
     without_groups,
 )
+from tilewright.ops.widening import pays_widened, pays_widened_groups
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend

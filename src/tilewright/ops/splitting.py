@@ -25,7 +25,7 @@ from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import reduce_max
 from tilewright.lang.tracer import current
-from tilewright.ops.grades import MOST_RANK
+from tilewright.ops.prepasses import MOST_RANK
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.threads.distribution import Distribution, raked
 

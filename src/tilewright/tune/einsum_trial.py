@@ -17,14 +17,20 @@ from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
-from tilewright.ops.contraction import ADDED, Contraction, extents_of
-from tilewright.ops.contractions import NAMES, NUMBERS
+from tilewright.ops.contraction import (
+    ADDED,
+    NAMES,
+    NUMBERS,
+    Contraction,
+    Subscripts,
+    extents_of,
+    read_subscripts,
+)
 from tilewright.ops.einsum import ARRAYS, Dropout, EinsumExtras, einsum, plan_einsum
-from tilewright.ops.grades import HALVES_OF
 from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.planning import Wanted
+from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import output_dtype
-from tilewright.ops.subscripts import Subscripts, read_subscripts
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK

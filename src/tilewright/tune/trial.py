@@ -17,8 +17,8 @@ from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
-from tilewright.ops.grades import HALVES_OF
 from tilewright.ops.planning import ARRAYS, Wanted, plan_matmul
+from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_memory import device_get, device_put

@@ -10,8 +10,7 @@ import pytest
 from tests.ops.test_lists import operands
 
 import tilewright as tw
-from tilewright.ops.list_tables import Extents, ListTable
-from tilewright.ops.lists import kernel_for
+from tilewright.ops.lists import Extents, ListTable, kernel_for
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import describe, elements
 from tilewright.runtime.listed import ArrayList, ListShape

@@ -30,11 +30,10 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
-from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.items import Item, Items
 from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
 from tilewright.ops.attending.softmax import BySoftmax, Softmax
-from tilewright.ops.attending.tiles import PANEL, WarpgroupTiles
+from tilewright.ops.attending.tiles import PANEL, ByActivation, WarpgroupTiles
 from tilewright.runtime.kernel import kernel
 from tilewright.targets.atoms import wgmma
 

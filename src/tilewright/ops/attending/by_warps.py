@@ -15,10 +15,9 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
-from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
 from tilewright.ops.attending.softmax import BySoftmax, Softmax
-from tilewright.ops.attending.tiles import WarpTiles
+from tilewright.ops.attending.tiles import ByActivation, WarpTiles
 from tilewright.runtime.kernel import kernel
 
 

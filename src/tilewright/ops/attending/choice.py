@@ -12,11 +12,10 @@ from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import bf16, f16
 from tilewright.errors import LaunchError
 from tilewright.ops.attending import by_warpgroups, by_warps
-from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.by_warpgroups import ROWS
 from tilewright.ops.attending.items import longest
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles, for_warpgroups, for_warps
+from tilewright.ops.attending.tiles import ByActivation, WarpgroupTiles, WarpTiles, for_warpgroups, for_warps
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specialise import spec_of

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.dtypes import DType, f32
-from tilewright.ir.mma import MmaAtom
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.scalars import Index
+from tilewright.ops.ending import ACTIVATIONS
 from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.matrix_cores import nearest
 
@@ -178,3 +182,35 @@ def _atom(element: DType, arch: Arch, keys: int = 16) -> MmaAtom:
 
 def _fits(shared_bytes: int, arch: Arch) -> bool:
     return not arch.shared_bytes or shared_bytes <= arch.shared_bytes
+
+
+# ---------------------------------------------------------------- chains: a function in place of the softmax
+
+
+@dataclass(frozen=True)
+class ByActivation:
+    """Weights are a function of the scores; rows have no state.
+
+    Args:
+        activation: the name of the function; None: scores themselves.
+    """
+
+    activation: str | None
+    decay = None
+    """Sums with earlier weights stay as they are."""
+
+    def begin(self, mma: TiledMma, exponent: Any) -> ByActivation:
+        """What does the work for a tile: the same for all of them."""
+        return self
+
+    def hide(self, scores: Fragment, begin: Index, keys: Index, seen: Index | None) -> None:
+        """Nothing: rows of the second matrix that do not exist are zeros."""
+
+    def weigh(self, scores: Fragment) -> None:
+        """Apply the function."""
+        if self.activation is not None:
+            scores.assign(ACTIVATIONS[self.activation](scores))
+
+    def averages(self, sums: Fragment) -> Fragment:
+        """The sums are the result."""
+        return sums

@@ -6,23 +6,160 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.checking.compare import Accumulation
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.ops.complex_doubled import DOUBLED, Doubled
-from tilewright.ops.complex_halves import UNITS, BothHalves, Halves
+from tilewright.ops.complex_parts import are_paired, as_pairs
 from tilewright.ops.complex_products import HALVES, OPERANDS, SUMS
+from tilewright.ops.complex_splitting import Tiling, splitting_of_both
+from tilewright.ops.halves import UNIT, Part, once, transposed, turned
 from tilewright.ops.launching import Prepass
-from tilewright.ops.plane_kernels import PLANES
-from tilewright.ops.planes import Planes, is_dense, prepass_of
-from tilewright.ops.prepasses import gains
-from tilewright.ops.problem import Problem
+from tilewright.ops.planes import PLANES, Planes, is_dense, prepass_of
+from tilewright.ops.prepasses import prepass_pays
+from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.frameworks import Strided
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.question import Splitting
 from tilewright.schedule.schedule import Schedule
+
+# ---------------------------------------------------------------- halves in scratch memory
+
+UNITS = ("p", "q")
+"""The arrays of the units of rows of A, and of columns of B."""
+
+PAIR_BYTES = 8
+"""Of a number of both parts side by side."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The halves of one operand.
+
+    Args:
+        name: of the operand, whose rows are those along M or N.
+        half: the layout of each of its four halves.
+        units: that of the units of its rows.
+        tiling: how they are made.
+        both: whether the second halves are made too; else the first ones stand for them, and nobody reads
+            them.
+    """
+
+    name: str
+    half: Part
+    units: Part
+    tiling: Tiling
+    both: bool = True
+
+    @staticmethod
+    def of(name: str, infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = True) -> Halves:
+        """The halves of an operand, contiguous along its rows.
+
+        Args:
+            name: ``"a"`` or ``"b"``.
+            infos: the arrays of the problem, by name.
+            problem: what is multiplied.
+            both: whether the second halves are made too.
+        """
+        of_b = name == "b"
+        *batch, rows, depth = turned(problem.operands[name].shape, of_b)
+        *lead, row_step, depth_step = turned(infos[name].strides, of_b)
+        own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]  # one of what repeats
+        pitch = -(-rows // UNIT) * UNIT
+        steps = [bool(step) * pitch * depth * prod(own[at + 1 :]) for at, step in enumerate(lead)]
+        unit_steps = [bool(step) * rows * prod(own[at + 1 :]) for at, step in enumerate(lead)]
+        along_k = rows == 1 or (depth > 1 and abs(depth_step) < abs(row_step))
+        return Halves(
+            name,
+            Part(dtypes.f16, (*batch, rows, depth), (*steps, 1, pitch)),
+            Part(dtypes.f32, (*batch, rows), (*unit_steps, 1)),
+            Tiling.of(depth, turned=along_k, packed=are_paired(infos[name], infos[name + IMAGINARY])),
+            both,
+        )
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of its batches."""
+        return len(self.units.shape) - 1
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Which of the halves lies where, in the order of `ARRAYS`."""
+        return (0, 1, 2, 3) if self.both else (0, 0, 1, 1)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all halves and the units."""
+        return len({*self.places}) * self.half.bytes + self.units.bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """What is read, both times, and written."""
+        numbers = self.half.bytes // dtypes.f16.bytes
+        return 2 * PAIR_BYTES * numbers + self.size_bytes
+
+    def arrays(self, re: Strided, im: Strided, address: int) -> tuple[Strided, ...]:
+        """The operand's parts, its halves from an address on, and the units, all with rows along M or N."""
+        parts = [as_pairs(re, dtypes.i64)] * 2 if self.tiling.packed else [re, im]
+        if self.name == "b":
+            parts = [transposed(one) for one in parts]
+        halves = [self.half.at(address + at * self.half.bytes, re) for at in self.places]
+        return (*parts, *halves, self.units.at(address + self.size_bytes - self.units.bytes, re))
+
+
+@dataclass(frozen=True)
+class BothHalves:
+    """The halves of both operands, which one launch makes.
+
+    Args:
+        a: those of A.
+        b: those of B.
+    """
+
+    a: Halves
+    b: Halves
+
+    @property
+    def both(self) -> bool:
+        """Whether there are second halves."""
+        return self.a.both
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the memory that they take."""
+        return self.a.size_bytes + self.b.size_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """What the launch reads and writes."""
+        return self.a.moved_bytes + self.b.moved_bytes
+
+    def prepass(self, arrays: Mapping[str, Strided]) -> Prepass:
+        """The launch that makes them.
+
+        Args:
+            arrays: of the product, by name.
+        """
+        address = 0
+        given, names, made = list[Strided](), list[str](), dict[str, Strided]()
+        for one, ours, unit in zip((self.a, self.b), (HALVES[:4], HALVES[4:]), UNITS, strict=True):
+            re, im = one.name, one.name + IMAGINARY
+            found = one.arrays(arrays[re], arrays[im], address)
+            address += one.size_bytes
+            names += [re, re if one.tiling.packed else im, *[""] * 5]
+            given += [once(array, one.rank) for array in found]
+            seen = (transposed(half) if one.name == "b" else half for half in found[2:6])
+            made |= dict(zip(ours, seen, strict=True)) | {unit: found[6]}
+        tilings = self.a.tiling, self.b.tiling
+        kernel = splitting_of_both(self.a.rank, self.b.rank).bind(tilings=tilings, both=self.both)
+        return Prepass(kernel, tuple(given), tuple(names), made)
+
+
+# ---------------------------------------------------------------- strategies
+
 
 METHODS = ("4m", "3m")
 """By how many products of real matrices a complex one is computed."""
@@ -33,7 +170,7 @@ multiplied.  That of f32 was measured (0.42 to 0.46); the others are estimates."
 
 
 @dataclass(frozen=True)
-class Way:
+class ComplexStrategy:
     """What is launched.
 
     Args:
@@ -116,8 +253,8 @@ def _words(planes: Planes) -> str:
     return ", ".join(words[end] for end in planes.kept)
 
 
-def by_halves(infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = True) -> Way:
-    """The way by products of halves.
+def by_halves(infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = True) -> ComplexStrategy:
+    """The strategy by products of halves.
 
     Args:
         infos: the arrays of the problem, by name.
@@ -125,7 +262,7 @@ def by_halves(infos: Mapping[str, ArrayInfo], problem: Problem, *, both: bool = 
         both: whether of both halves, or of the first one of each number.
     """
     made = (Halves.of(name, infos, problem, both=both) for name in ("a", "b"))
-    return Way(METHODS[0], halves=BothHalves(*made))
+    return ComplexStrategy(METHODS[0], halves=BothHalves(*made))
 
 
 def by_one_product(
@@ -133,8 +270,8 @@ def by_one_product(
     problem: Problem,
     machine: tuple[Arch, int],
     conjugates: tuple[bool, ...],
-) -> Way | None:
-    """The way by one real product of halves side by side; None where another one is estimated to be faster.
+) -> ComplexStrategy | None:
+    """The strategy by one real product of halves side by side; None if another is estimated to be faster.
 
     What is written for it is twice the second operand, which alone is read; of planes both are read and
     written.
@@ -146,13 +283,13 @@ def by_one_product(
         conjugates: which operands are conjugated.
     """
     doubled = Doubled.of(infos, problem, conjugates) if "wgmma" in machine[0].features else None
-    if doubled is None or not _gains(infos, problem, EXACT, machine, ["b"]):
+    if doubled is None or not _planes_pay(infos, problem, EXACT, machine, ["b"]):
         return None
     planes = sum(Planes.of(name, infos[name], PLANES[:2]).moved_bytes for name in ("a", "b"))
-    return Way(METHODS[0], doubled=doubled) if doubled.moved_bytes <= planes else None
+    return ComplexStrategy(METHODS[0], doubled=doubled) if doubled.moved_bytes <= planes else None
 
 
-def way_for(
+def strategy_for(
     infos: Mapping[str, ArrayInfo],
     problem: Problem,
     method: str,
@@ -160,8 +297,8 @@ def way_for(
     machine: tuple[Arch, int],
     how: Schedule | Splitting | None,
     conjugates: tuple[bool, ...],
-) -> Way:
-    """The way that is estimated to take least time.
+) -> ComplexStrategy:
+    """The strategy that is estimated to take least time.
 
     Planes serve bulk copies, which a schedule may ask for, matrix units that are fed by them, and
     multiply-adds of f32, whose operands are copied 16 bytes at a time where they are dense; everywhere else
@@ -188,7 +325,7 @@ def way_for(
     elif how is not None and how.batch_invariant:
         wanted = []  # whether planes pay depends on how many rows there are
     else:
-        wanted = strided if _gains(infos, problem, precision, (arch, processors), strided) else []
+        wanted = strided if _planes_pay(infos, problem, precision, (arch, processors), strided) else []
     if cuts_off and wanted:
         wanted = ["a", "b"]  # so that both are rounded
     found = []
@@ -198,7 +335,7 @@ def way_for(
             dims = {"k": 1, "mn": 0} if name == "a" else {"k": 0, "mn": 1}
             along = len(problem.batch) + dims[major] if major and name in wanted else None
             found.append(Planes.of(name, infos[name], kept, along, negative=conjugate, rounded=cuts_off))
-    return Way(method, tuple(found))
+    return ComplexStrategy(method, tuple(found))
 
 
 def _cuts_off(how: Schedule | Splitting | None, precision: str, arch: Arch) -> bool:
@@ -225,7 +362,7 @@ def _is_dense(infos: Mapping[str, ArrayInfo], name: str, major: str) -> bool:
     return all(is_dense(infos[name + end], along) for end in PLANES[:2])
 
 
-def _gains(
+def _planes_pay(
     infos: Mapping[str, ArrayInfo],
     problem: Problem,
     precision: str,
@@ -240,4 +377,4 @@ def _gains(
         return False
     flops = 8 * prod(problem.batch) * problem.m * problem.n * problem.k
     moved = sum(Planes.of(name, infos[name], PLANES[:2]).moved_bytes for name in strided)
-    return gains(flops, kind, moved, STRIDED_SHARE[kind], machine)
+    return prepass_pays(flops, kind, moved, STRIDED_SHARE[kind], machine)

@@ -13,10 +13,18 @@ import tilewright as tw
 from tilewright.ops import matmul as matmuls
 from tilewright.ops import planning
 from tilewright.ops.launching import Call
-from tilewright.ops.plane_kernels import REAL, Writing, splitting, splitting_of_two
+from tilewright.ops.planes import (
+    REAL,
+    Writing,
+    as_matrices,
+    plan_product,
+    splitting,
+    splitting_of_two,
+    tf32_planes,
+    written,
+)
 from tilewright.ops.problem import Problem, problem_of
 from tilewright.ops.products import combined, plain
-from tilewright.ops.turning import as_matrices, plan_product, turned, written
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.cuda import CUDA_DRIVER
@@ -187,13 +195,13 @@ def test_operands_are_written_where_that_is_estimated_to_pay(
     shape: tuple[int, int, int], layout: str, how: Schedule | Splitting | None, arch: str, names: str
 ) -> None:
     infos, machine = on_a_gpu(shape, layout), (CUDA.architecture(arch), 132)
-    planes = turned(infos, problem_of(infos), how, machine)
+    planes = tf32_planes(infos, problem_of(infos), how, machine)
     assert "".join(one.name for one in planes) == names
     assert all(one.rounded and one.strides[one.target] == 1 for one in planes)
     held = sum(one.size_bytes for one in planes)
     assert held <= sum(1.01 * 4 * infos[name].shape[0] * infos[name].shape[1] for name in names)
     wide = {**infos, "out": replace(infos["out"], dtype=tw.f64)}
-    assert not turned(wide, problem_of(infos), how, machine)
+    assert not tf32_planes(wide, problem_of(infos), how, machine)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
