@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MEASURED = runpy.run_path(str(ROOT / "scripts" / "comparison.py"))
+MEASURED = runpy.run_path(str(ROOT / "scripts" / "measured.py"))
 STEPS = sorted((ROOT / "docs" / "tutorial").glob("step*.py"))
 
 

@@ -24,7 +24,7 @@ PAIRS = runpy.run_path(
 GEMM = runpy.run_path(str(Path(__file__).parents[2] / "hazards" / "clusters.py"))["cluster_gemm"]
 
 
-EXCHANGE = runpy.run_path(str(Path(__file__).parents[2] / "hazards" / "gathers.py"))["exchange"]
+EXCHANGE = runpy.run_path(str(Path(__file__).parents[2] / "hazards" / "peers.py"))["exchange"]
 CLUSTERS = [(2, 1), (1, 2), (2, 2), (4, 1), (1, 1)]
 
 

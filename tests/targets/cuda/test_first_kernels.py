@@ -26,7 +26,7 @@ ARRAYS: dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    path = tmp_path_factory.mktemp("page") / "report.py"
+    path = tmp_path_factory.mktemp("page") / "page.py"
     path.write_text("\n".join(block for block in BLOCKS if ">>>" not in block))
     names: dict[str, Any] = {"__name__": "page", "__file__": str(path)}
     exec(compile(path.read_text(), str(path), "exec"), names)
