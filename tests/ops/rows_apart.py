@@ -25,7 +25,7 @@ from tilewright.runtime import host, native, scheduled
 from tilewright.schedule import tables
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import Table
+from tilewright.schedule.tables import ScheduleTable
 
 Array = np.ndarray[Any, Any]
 
@@ -199,7 +199,7 @@ class Choices:
         """Another call, whose choices are kept in their order."""
         self._call = call
 
-    def chosen(self, question: Question, table: Table | None) -> Schedule:
+    def chosen(self, question: Question, table: ScheduleTable | None) -> Schedule:
         """The choice for a problem of the call."""
         self._call = key = (*self._call, question.extents, question.processors, question.arch.name)
         if key not in self.known:

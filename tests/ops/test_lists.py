@@ -331,7 +331,7 @@ def compiled(arch: str, kind: str, aligned: int) -> Any:
 )
 def test_a_wrong_table_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faults of how an item is found, and of where it ends, in kernels that are expanded with them."""
-    monkeypatch.setattr(in_kernels.Listed, name, fault)
+    monkeypatch.setattr(in_kernels.ListTiles, name, fault)
     a, b = operands(MIXED)
     # Of a schedule of its own, whose kernels nobody else uses.
     schedule = tw.Schedule(SCHEDULE.atom, SCHEDULE.tile, blocks=2 if name == "_first" else 5)
@@ -343,4 +343,4 @@ def test_a_wrong_table_is_found(name: str, fault: Any, monkeypatch: pytest.Monke
         run()
 
 
-FIRST, SIZES = in_kernels.Listed._first, in_kernels.Listed._sizes
+FIRST, SIZES = in_kernels.ListTiles._first, in_kernels.ListTiles._sizes

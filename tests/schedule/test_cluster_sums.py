@@ -12,7 +12,7 @@ from tests.hazards.mutate import mutants
 import tilewright as tw
 from tilewright.ir.ops import Shared
 from tilewright.runtime.nvrtc import compile_text
-from tilewright.schedule.resources import Case as Resources
+from tilewright.schedule.resources import ScheduleOnMachine as Resources
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets import cuda
 from tilewright.targets.target import TARGETS
