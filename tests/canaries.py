@@ -77,9 +77,12 @@ class Guarded(DeviceArray):
         poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
         return cls.current.of(poison.view(element.numpy).reshape(shape), index)
 
-    def __init__(self, buffer: DeviceArray, array: Array, shape: Any, strides: Any) -> None:
-        address = buffer.memory.address + array.offset
-        size = array.buffer.nbytes - array.offset
+    def __init__(
+        self, buffer: DeviceArray, array: Array, shape: Any, strides: Any, offset: int | None = None
+    ) -> None:
+        self._offset = array.offset if offset is None else offset  # of the first element, in the buffer
+        address = buffer.memory.address + self._offset
+        size = array.buffer.nbytes - self._offset
         held = buffer.memory
         memory: Any = SimpleNamespace(address=address, index=held.index, driver=held.driver, size_bytes=size)
         super().__init__(memory, shape, strides, dtype(array.array.dtype))
@@ -87,19 +90,29 @@ class Guarded(DeviceArray):
 
     @property
     def T(self) -> Guarded:  # noqa: N802
-        return Guarded(self._buffer, self._array, self.shape[::-1], self.strides[::-1])
+        return Guarded(self._buffer, self._array, self.shape[::-1], self.strides[::-1], self._offset)
 
     def reshape(self, *shape: int) -> Guarded:
         seen = super().reshape(*shape)
-        return Guarded(self._buffer, self._array, seen.shape, seen.strides)
+        return Guarded(self._buffer, self._array, seen.shape, seen.strides, self._offset)
+
+    def __getitem__(self, key: Any) -> Guarded:
+        """A part of the array, as NumPy's slices cut it."""
+        whole = np.empty(self._array.buffer.nbytes, np.uint8)
+        seen = self._seen(whole)[key]
+        offset = seen.ctypes.data - whole.ctypes.data
+        return Guarded(self._buffer, self._array, seen.shape, seen.strides, offset)
 
     def host(self) -> np.ndarray[Any, Any]:
-        whole = self._buffer.host()
-        return np.ndarray(self.shape, self.dtype, whole, self._array.offset, self.strides).copy(order="K")
+        return self._seen(self._buffer.host()).copy(order="K")
+
+    def _seen(self, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array's elements in a copy of its buffer."""
+        return np.ndarray(self.shape, self.dtype, whole, self._offset, self.strides)
 
     def write(self, array: np.ndarray[Any, Any]) -> None:
         whole = self._buffer.host()
-        np.ndarray(self.shape, self.dtype, whole, self._array.offset, self.strides)[...] = array
+        self._seen(whole)[...] = array
         self._buffer.memory.fill(whole.ctypes.data, whole.nbytes)
 
 

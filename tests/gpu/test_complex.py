@@ -15,9 +15,9 @@ from tilewright.checking.compare import Accumulation
 from tilewright.checking.composed_products import compare_complex
 from tilewright.ops import complex_strategies
 from tilewright.ops.complex_planning import ComplexWanted, plan_complex
+from tilewright.runtime import gpu_memory
 from tilewright.runtime.cuda import CUDA_DRIVER
 from tilewright.runtime.gpu_memory import ALIGNMENT, DeviceArray, scratch
-from tilewright.runtime.gpu_memory import scratch as scratches
 from tilewright.schedule.question import Splitting
 
 pytestmark = pytest.mark.gpu
@@ -155,7 +155,7 @@ def test_a_product_behind_planes_again(method: str) -> None:
 
 
 def test_memory_is_kept_for_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratches, "_taken", plain_scratch)
+    monkeypatch.setattr(gpu_memory, "_taken", plain_scratch)
     with scratch(5 << 20, ("cuda", 0), 0) as first, scratch(1 << 20, ("cuda", 0), 0) as beside:
         assert abs(first - beside) >= 1 << 20
     with scratch(1 << 20, ("cuda", 0), 0) as again:

@@ -17,6 +17,7 @@ def test_random_problems() -> None:
     assert [wrong for number in range(72) if (wrong := carried_out(number, "cuda"))] == []
 
 
+@pytest.mark.filterwarnings("ignore::tilewright.SlowWarning")  # rows of f8 that begin at any byte
 @pytest.mark.parametrize("kind", ["f16", "bf16", "i8", "f8e4m3", "f32"])
 @pytest.mark.parametrize("shape", [(2048, 1536, 640), (16, 4096, 1024), (1000, 1016, 520)])
 @pytest.mark.parametrize("turned", [True, False])

@@ -120,6 +120,17 @@ def kernel() -> Any:
     return type(copied)(copied.program)
 
 
+@pytest.mark.parametrize(("shape", "order"), [((5, 40), "C"), ((5, 40), "F"), ((2, 9, 17), "C")], ids=str)
+def test_a_part_is_the_memory_of_its_elements(shape: tuple[int, ...], order: str, gpu: Driver) -> None:
+    host = filled(shape, order)
+    made = Canaries().of(host)
+    part = made[1:, ..., 4:-3]
+    assert (part.host() == host[1:, ..., 4:-3]).all()
+    part.write(np.zeros(part.shape, host.dtype))
+    host[1:, ..., 4:-3] = 0
+    assert (made.host() == host).all()
+
+
 def test_a_launch_that_writes_elsewhere_is_refused(inside: Canaries, gpu: Driver) -> None:
     given, elsewhere = DeviceArray.of(filled((8, 8))), OnGpu(filled((8, 8)))
     with pytest.raises(pytest.fail.Exception, match="the kernel writes Y, which has no canaries"):

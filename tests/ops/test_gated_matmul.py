@@ -118,6 +118,13 @@ FORMS = [
 ]
 """All forms but those of several batch items, and of a reduction that divides one result alone."""
 
+ON_NVIDIA = [
+    name
+    for name in FORMS
+    if (CASES[name].schedule.roles, CASES[name].schedule.staging) != ("ping-pong", "registers")
+]
+"""Ping-pong through registers needs matrix cores beside the units that load and compute, as AMD's."""
+
 
 def specimens(m: int, n: int, k: int, layout: str) -> dict[str, Any]:
     """The arrays of the kernel, f16 operands and an f32 result."""
@@ -148,7 +155,7 @@ def test_every_form_is_the_same_polynomial(name: str) -> None:
     ("name", "target"),
     [
         *((name, "reference") for name in ("cp_async, staged", "split, stream", "ping-pong, overlapped")),
-        *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in FORMS),
+        *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in ON_NVIDIA),
     ],
 )
 def test_every_element_under_every_form(name: str, target: str) -> None:
