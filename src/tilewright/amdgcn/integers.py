@@ -92,10 +92,6 @@ def _reversed_bits(value: Any) -> Any:
     )
 
 
-def _field_insert(mask: Any, a: Any, b: Any) -> Any:
-    return (mask & a) | (~mask & b)
-
-
 def _mask_bits(count: Any, first: Any) -> Any:
     return (
         ((U64(1) << (count & np.uint32(31)).astype(U64)) - U64(1)) << (first & np.uint32(31)).astype(U64)

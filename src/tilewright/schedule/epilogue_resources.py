@@ -1,4 +1,4 @@
-"""What epilogues take of shared memory, in closed form."""
+"""Needs of epilogues: buffers and barriers in shared memory, threads, and the use of bulk copies."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ from tilewright.schedule.partition import (
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.resources import staging_of
+from tilewright.schedule.rings import Agent
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sources import Tiles, sources_of
 
@@ -187,7 +188,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     ring.end_block()
 
 
-def _run(agent: Any, partition: Tiles, reduction: SplitReduction, epilogue: Any, form: Form) -> None:
+def _run(agent: Agent, partition: Tiles, reduction: SplitReduction, epilogue: Any, form: Form) -> None:
     """Write the tiles of one agent, one after the other, each with the main loop."""
     store, multiplies = form.stores[0], agent.accumulation is not None
     stores = multiplies and reduction.stores_at_once

@@ -56,11 +56,6 @@ class ScheduleFacts:
         return self.schedule.staging == "tma"
 
     @property
-    def is_decoding_bulk(self) -> bool:
-        """Whether operand A comes by bulk copies, and is decoded in registers that are multiplied from."""
-        return self.is_bulk and self.schedule.atom.asynchronous and not self.form.a.is_plain
-
-    @property
     def is_persistent(self) -> bool:
         """Whether a block computes one tile after the other."""
         schedule = self.schedule

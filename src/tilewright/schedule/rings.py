@@ -1,7 +1,7 @@
-"""Rings: how the tiles of A and B come to where they are multiplied, and who does what.
+"""Rings: the interface of stagings and of their agents, and the stagings of a block without roles.
 
-An agent is a group of warps that runs the main loop over the partition's tiles with verbs of its own: without
-roles the whole block is one, with roles those who copy and those who multiply are several.
+An agent is a group of warps that runs the main loop over the partition's tiles with verbs of its own.
+Without roles the whole block is one agent; with roles one agent copies and others multiply.
 """
 
 from __future__ import annotations
@@ -163,16 +163,31 @@ class Move:
 
 
 class Agent(Protocol):
-    """Those who run the main loop together."""
+    """A group of warps that runs the main loop over the tiles of a block."""
 
     each: int
-    """Of the block's tiles they take one in so many."""
+    """It takes every tile of the block, or one in this number of tiles."""
+
+    parts: int
+    """Parts of a step along K that are multiplied one after the other."""
+
+    accumulation: Any
+    """Its plan to add up products; None if it only copies."""
 
     def role(self) -> AbstractContextManager[Index]:
-        """What they are among the block's warps; names their group."""
+        """Record operations of these warps alone; gives the number of their group."""
 
-    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """What they do for each step of a tile."""
+    def begin(self, work: Work) -> Any:
+        """Prepare a tile; returns its sums."""
+
+    def verbs(self, work: Work, sums: Any) -> list[Verb]:
+        """The verbs of the main loop for a tile."""
+
+    def issued(self, work: Work) -> None:
+        """Continue after the last step of a tile has begun."""
+
+    def end(self, work: Work) -> None:
+        """Continue after the last step of a tile."""
 
 
 class Staging:
