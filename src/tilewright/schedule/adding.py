@@ -99,7 +99,7 @@ def add_stack(total: Fragment, count: Index, most: int, stack: Callable[[Index, 
 
 
 def _registers(total: Fragment) -> int:
-    """Of each thread, for as many values."""
+    """Registers of each thread for the values of a total."""
     return max(total.distribution.size_values * total.dtype.bytes // REGISTER_BYTES, 1)
 
 

@@ -55,7 +55,7 @@ class BulkStaging(Staging):
         super().__init__(schedule, sources, products)
         self.products = products
         self.beside: list[Callable[[], None]] = []
-        """What is recorded of the other warps of the group whose first one copies."""
+        """The work of the other warps of the group whose first warp copies."""
         self.stages = schedule.stages
         self.pingpong = schedule.roles == "ping-pong"
         self.rings = tuple(self._ring(source) for source in sources)
@@ -138,7 +138,7 @@ class BulkStaging(Staging):
             arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=relaxed)
 
     def agents(self) -> list[Producer | Consumer]:
-        """Those who copy, and those who multiply; where no registers are given away, one warp copies alone.
+        """The copying agent and the multiplying agent; if no registers are given away, one warp copies alone.
 
         Whole warpgroups multiply, so that it comes behind them.
         """
@@ -146,7 +146,7 @@ class BulkStaging(Staging):
         return [copying, multiplying] if self.schedule.registers else [multiplying, copying]
 
     def consumer(self) -> Consumer:
-        """Those who multiply."""
+        """The agent that multiplies."""
         return Consumer(self)
 
     def number(self, work: Work, at: LoopStep) -> Index:
@@ -418,5 +418,5 @@ class DecodingBulk(BulkStaging):
             yield "tile", text, f"tile={near}", facts.form.sum
 
     def consumer(self) -> DecodingConsumer:
-        """Those who decode and multiply."""
+        """The agent that decodes and multiplies."""
         return DecodingConsumer(self)

@@ -291,7 +291,7 @@ def _doubts(question: Question, schedule: Schedule) -> Doubts:
 
 
 def _in_one_order(found: list[Candidate]) -> list[Candidate]:
-    """Those whose sums one instruction adds up and promotes as often, whatever the number of rows."""
+    """The candidates that share the best instruction and promotion period, whatever the number of rows."""
 
     def order(one: Candidate) -> tuple[int, int, int]:
         atom, period = one.schedule.atom, one.schedule.promote * one.schedule.block_k

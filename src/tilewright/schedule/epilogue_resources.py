@@ -59,7 +59,7 @@ class Leaving:
 
     @property
     def columns(self) -> int:
-        """Of the slices in which a staged epilogue goes through a tile."""
+        """Columns of the slices in which a staged epilogue goes through a tile."""
         if not self.has_roles:
             return staged_columns(self.form, self.schedule, self.mma.c())
         results = [(store.operand.dtype, self._along_rows(store)) for store in self.blocks]
@@ -133,7 +133,7 @@ class Leaving:
             yield f"slices of {outer} rows; bulk copies store at most {BULK.extent}"
 
     def _scratch(self) -> Iterator[Buffer]:
-        """What reductions of several warps pass through shared memory, once for each shape and dtype."""
+        """Buffers for reductions of several warps, one for each shape and dtype."""
         spread, known = self.mma.c(), set[tuple[tuple[int, ...], DType]]()
         for node in self.form.flow.walk():
             if not isinstance(node, Reduce):

@@ -218,7 +218,7 @@ def _run(agent: Agent, partition: Tiles, reduction: SplitReduction, epilogue: An
 
 
 def _serve(helper: Helper, partition: Tiles, form: Form) -> None:
-    """What warps do that take part in the epilogue alone."""
+    """Write the tiles of warps that only take part in the epilogue."""
     store = form.stores[0]
     with made_by("epilogue", store), helper.role() as group:
         for work in each_made_by("blocks", partition.items(helper.each, group), store):

@@ -118,12 +118,12 @@ class Factor:
 
     @property
     def dtype(self) -> DType:
-        """Of its elements in memory."""
+        """Dtype of its elements in memory."""
         return self.part.operand.dtype
 
     @property
     def held(self) -> DType:
-        """Of its elements in registers before anything is computed of them: packed ones come there wider."""
+        """Dtype of its elements in registers before they are decoded; packed elements are wider there."""
         if not self.dtype.is_packed:
             return self.dtype
         uses = [node for node in walk(self.view) if any(same(one, self.part) for one in node.arguments)]
@@ -378,7 +378,7 @@ def plain(node: Node) -> Node:
 
 
 def leaves(node: Node) -> list[Node]:
-    """What a value is computed from in the end, each once."""
+    """The leaves from which a value is computed, each once."""
     return [one for one in walk(node) if not one.arguments]
 
 

@@ -68,7 +68,7 @@ class ScheduleFacts:
 
     @property
     def units(self) -> tuple[int, int, int]:
-        """What the extents of the tile are multiples of: one atom of each warp of each group."""
+        """Units of the extents of the tile: one atom of each warp of each group."""
         (m, n, k), (along_m, along_n) = self.schedule.atom.shape, self.schedule.warps
         return m * along_m * self.schedule.cooperating, n * along_n, k
 

@@ -30,7 +30,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.threads.distribution import Distribution
 
 Roles: TypeAlias = Sequence[tuple[Any, Callable[[Index], Iterator[Work]]]]
-"""Those who multiply, each with a function of the number of a group that goes through the block's tiles."""
+"""The agents that multiply, each with a function from the number of a group to the tiles of the block."""
 
 FAN = 12
 """Parts whose sums one block adds up."""
@@ -154,7 +154,7 @@ class Fixup(SplitReduction):
             epilogue.store(*values, totals)
 
     def kept(self, tiles: Index, parts: Index) -> Index:
-        """Of how many tiles there is memory for the sums."""
+        """The number of tiles whose sums the memory holds."""
         raise NotImplementedError
 
     def quiet(self) -> None:
@@ -592,7 +592,7 @@ def reduction_of(schedule: Schedule) -> type[SplitReduction]:
 
 
 WAITING = ("reduce-scatter",)
-"""Of those the ones in which all blocks of a tile wait for each other: a GPU must run all of them at once."""
+"""Reductions in which all blocks of a tile wait for each other: a GPU must run all of them at once."""
 
 
 def is_flat(schedule: Schedule) -> bool:

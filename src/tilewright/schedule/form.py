@@ -88,7 +88,7 @@ class Form:
         return len(self.products) == 1
 
     def number_of(self, node: Node) -> int | None:
-        """Which of the totals a value is; None if it is none."""
+        """The number of the total that a value is; None for other values."""
         return next((number for number, total in enumerate(self.totals) if total is node), None)
 
     def arranged(self, swap_ab: bool) -> Form:
@@ -300,7 +300,7 @@ def is_block(form: Form, store: Store) -> bool:
 
 
 def shift_of(node: Reduce) -> tuple[Reduce, str] | None:
-    """Of ``sum of f(x - max of x)`` the maximum, and f; None of anything else."""
+    """The maximum and f of ``sum of f(x - max of x)``; None for any other reduction."""
     power = _plain(node.argument)
     if node.combine != "sum" or not isinstance(power, Map) or power.function not in POWERS:
         return None

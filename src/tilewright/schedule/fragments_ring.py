@@ -240,7 +240,7 @@ class Fragments(CpAsync):
         return redistribute(made, multiplied) if self.run else made
 
     def _beside(self, work: Work, step: LoopStep) -> list[Move]:
-        """What is copied of the arrays beside operands, where these lie in the ring."""
+        """The copies of side arrays that lie in the ring."""
         schedule = self.schedule
         stage, tile, found = self._stage(work, step), work.segment.begin + step.index, []
         for source in self.sources if self.run else ():

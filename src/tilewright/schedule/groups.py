@@ -18,10 +18,10 @@ from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.tensors import Tensor
 
 MOST = 2**31 - 1
-"""Of what is counted in 32 bits."""
+"""The largest count in 32 bits."""
 
 MOST_GROUPS_LOG2 = 31
-"""Of the number of groups."""
+"""Binary logarithm of the number of groups, at most."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class RowGroups:
         return Found(group, at, slice(begin, end), let(natural(end - begin - at * self.tile)))
 
     def _begin(self, group: Index) -> Index:
-        """Where a group begins."""
+        """The first row of a group."""
         return self._end(maximum(group - 1, 0)) * minimum(group, 1)
 
     def _end(self, group: Index) -> Index:
-        """Where a group ends."""
+        """The end of the rows of a group."""
         return minimum(natural(index(self.ends[group])), self.extent)
 
 

@@ -38,7 +38,7 @@ from tilewright.schedule.sides import OperandSide
 
 
 def reduced(case: ScheduleOnMachine) -> Reasons:
-    """What is reduced lies in the tile of one group, which is more than one element long."""
+    """A reduced dimension lies in the tile of one group, with more than one element."""
     for node in case.form.flow.walk():
         if not isinstance(node, Reduce):
             continue
@@ -76,7 +76,7 @@ def reduced_across(case: ScheduleOnMachine) -> Reasons:
 
 
 def scaled(case: ScheduleOnMachine) -> Reasons:
-    """What is added up before it is multiplied lies within one run of places that share a scale."""
+    """The products that are added before they are scaled share one scale."""
     every, (m, n, depth) = case.form.scaled_every, case.tile
     if not every:
         return
@@ -231,7 +231,7 @@ def _batches(case: ScheduleOnMachine) -> Reasons:
 
 
 def _asynchronous(case: ScheduleOnMachine) -> Reasons:
-    """What an asynchronous atom asks of its operands in shared memory."""
+    """Rules of an asynchronous atom for its operands in shared memory."""
     atom, schedule = case.schedule.atom, case.schedule
     if not atom.asynchronous:
         return
@@ -424,7 +424,7 @@ OF_KERNELS: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     storing_warps,
     reduced,
 )
-"""What an expanded kernel would break."""
+"""Rules that the expanded kernel would break."""
 
 OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     decoded,
@@ -448,7 +448,7 @@ OF_MEANING: tuple[Callable[[ScheduleOnMachine], Reasons], ...] = (
     _shared_by_clusters,
     sums_beside,
 )
-"""What an expanded kernel would get wrong though it breaks no rule."""
+"""Rules without which the expanded kernel would be legal and wrong."""
 
 
 def reasons(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arch: Arch) -> list[Violation]:

@@ -124,7 +124,7 @@ class ListedArray:
 
     @property
     def dtype(self) -> DType:
-        """Of the elements."""
+        """Dtype of the elements."""
         return self.buffer.dtype
 
     @property
@@ -166,7 +166,7 @@ class ListedArray:
 
 
 class ListTiles:
-    """As many blocks as the schedule says; each computes one tile of all items after the other.
+    """A grid of the schedule's blocks, each of which computes tiles of all items one after the other.
 
     Args:
         form: what is computed.

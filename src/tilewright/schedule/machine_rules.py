@@ -1,4 +1,4 @@
-"""What schedules ask of a machine: its instructions and roles, threads, shared memory, registers."""
+"""Rules of a machine for schedules: instructions, roles, threads, shared memory and registers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
 Reasons = Iterator[tuple[str, str, str, Node | Store]]
-"""What is wrong: the field, in a sentence with the value and the limit, the nearest legal choice, of what."""
+"""Broken rules: field, sentence with value and limit, nearest legal choice, and the value of the flow."""
 
 
 def fitting(case: ScheduleOnMachine) -> str:
@@ -129,7 +129,7 @@ def _if_rows_fit(case: ScheduleOnMachine) -> str:
 
 
 def role_registers(case: ScheduleOnMachine) -> Reasons:
-    """What roles set: whole warpgroups, in units, and no more than the block is launched with."""
+    """Registers that roles set: of whole warpgroups, in units, and no more than the launch gives a block."""
     registers, product = case.schedule.registers, case.form.sum
     if not case.is_bulk or not registers:
         return

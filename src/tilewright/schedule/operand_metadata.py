@@ -86,7 +86,7 @@ class OperandMetadata:
                     )
 
     def moves(self, work: Work, row: Index, step: Index, stage: Index, block_k: int) -> list[Moved]:
-        """What is copied to where for one tile of the operand.
+        """The copies of side arrays for one tile of the operand.
 
         Args:
             work: the tile of the result.

@@ -16,7 +16,7 @@ MOST_SPLITS = 4096
 """Parts of K."""
 
 LEAST_STEPS = 4
-"""Of a part of K that a block of its own adds up."""
+"""Steps of a part of K with a block of its own, at least."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def banded(index: Index, tiles_m: Index, tiles_n: Index, group: int) -> tuple[In
 
 
 class TilePartition:
-    """What partitions have in common.
+    """The base of all partitions.
 
     Args:
         problem: what is computed.
@@ -277,7 +277,7 @@ class DataParallel(TilePartition):
         self.split = tiles, tiles * self.parts
 
     def _shares(self, count: Index, parts: Index) -> tuple[Index, Index]:
-        """What each part has, and how many of them have one more."""
+        """The steps of each part, and the number of parts with one step more."""
         each, more = (derived(natural(value)) for value in (count // parts, count % parts))
         return each, more
 
@@ -302,7 +302,7 @@ def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
 
 
 class Persistent(TilePartition):
-    """As many blocks as finish together; each computes one tile after the other.
+    """A persistent grid: as many blocks as finish together, each with one tile after the other.
 
     Args:
         problem: what is computed.

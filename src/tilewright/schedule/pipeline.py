@@ -19,7 +19,7 @@ from tilewright.schedule.provenance import FIELD_OF_VERB, made_by
 
 @dataclass
 class LoopStep:
-    """What a verb works on.
+    """The step on which a verb works.
 
     Args:
         index: the tile along K.

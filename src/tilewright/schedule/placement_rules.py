@@ -87,7 +87,7 @@ def interleaved(case: ScheduleOnMachine) -> Reasons:
 
 
 def whole(case: ScheduleOnMachine) -> Reasons:
-    """What is whole is known of an extent that is that of one array, and is cut into tiles."""
+    """A whole extent is that of one array, and is cut into tiles."""
     schedule, form = case.schedule, case.form
     if schedule.whole and case.is_bulk:
         text = f'whole="{schedule.whole}"; bulk copies know by themselves where arrays end'

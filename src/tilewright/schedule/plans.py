@@ -25,10 +25,10 @@ Held = Sequence[Tensor | Fragment]
 """Tiles of operands, where they are multiplied from."""
 
 Operands = Callable[[LoopStep], tuple[Held, Held]]
-"""Where the operands along M and those along N of a step are, when its turn has come."""
+"""The operands along M and those along N of a step, when they are multiplied."""
 
 Column = Callable[[LoopStep], Tensor]
-"""Where the scales of rows of a step are, (rows, 1) in shared memory."""
+"""The scales of the rows of a step, (rows, 1) in shared memory."""
 
 
 @dataclass(frozen=True)

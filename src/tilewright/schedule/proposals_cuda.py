@@ -155,7 +155,7 @@ def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | N
 
 
 def _copied(question: Question) -> Iterator[Candidate]:
-    """What threads copy in the background, the larger tile first where its blocks fill the machine."""
+    """Schedules with copies in the background, the larger tile first if its blocks fill the machine."""
     (m, n, _), atom = question.shape, tensor_core(question)
     staging = "fragments" if question.decodes else "cp_async"
     sizes = [(64, 64), (32, 64), (32, 32)] if atom else [(64, 64), (32, 64)]

@@ -22,10 +22,10 @@ from tilewright.targets.atoms import fma
 from tilewright.targets.matrix_cores import nearest
 
 DEPTH_BYTES = 64
-"""Of a tile along K."""
+"""Bytes of a tile along K."""
 
 WORD_BYTES = 16
-"""What a lane reads at once."""
+"""Bytes that a lane reads at once."""
 
 BESIDE = 2
 """Blocks that should find room on a multiprocessor beside each other."""

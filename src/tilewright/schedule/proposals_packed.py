@@ -27,10 +27,10 @@ SPLITS = (1, 2, 4, 8, 16)
 """Parts of K that are tried."""
 
 MOST_SPLIT_ROWS = 64
-"""Of weights, in a tile whose K is split: larger ones took longer."""
+"""Rows of weights in a tile whose K is split, at most; larger tiles took longer."""
 
 LEAST_STEPS = 3
-"""Of a part of K: fewer end before the ring is filled."""
+"""Steps of a part of K, at least; with fewer the ring is never full."""
 
 MOST_STAGES = 5
 
@@ -177,7 +177,7 @@ def _room(asked: Question, form: PackedForm) -> int:
 
 
 def _stage_bytes(asked: Question, form: PackedForm, columns: int) -> int:
-    """Of a stage, with the scales and zero points of two groups at most."""
+    """Bytes of a stage, with the scales and zero points of at most two groups."""
     kind = asked.form.a.dtype
     weights = kind.bytes_of(form.rows * (form.depth + row_gap(kind, form.depth)))
     beside = sum(part.operand.dtype.bytes for part in asked.form.a.beside) * form.rows
@@ -192,5 +192,5 @@ def _spills(asked: Question, form: PackedForm, columns: int) -> bool:
 
 
 def _sums_bytes(form: PackedForm, columns: int) -> int:
-    """Of the sums that a block of a cluster keeps for the other one, or its groups for the first of them."""
+    """Bytes of the sums that a block keeps for the other block of its cluster, or for its first group."""
     return form.groups * form.rows * (columns + 8) * 4

@@ -1,7 +1,7 @@
-"""What each operation of an expanded kernel was made from: a value of the graph, and a field of the schedule.
+"""Provenance of the operations of an expanded kernel: a value of the graph, and a field of the schedule.
 
-Whoever writes a part of the explicit kernel says so around it; every operation's location then has both, and
-errors, findings and the generated text name them.
+Code that writes a part of the explicit kernel names both in a `with` statement.  The location of every
+operation then has both, and errors, findings and the generated text name them.
 """
 
 from __future__ import annotations

@@ -106,11 +106,11 @@ class Registers(WholeBlock):
         ]
 
     def _loaded(self, work: Work, step: LoopStep) -> list[Move]:
-        """What is loaded into registers for one step."""
+        """The copies into registers for one step."""
         return self._pairs(work, step)
 
     def _through_registers(self, work: Work) -> tuple[Callable[[LoopStep], None], Callable[[LoopStep], None]]:
-        """What writes the tile of a step from registers to shared memory, and what loads one into these."""
+        """Two functions: write a tile from registers to shared memory, and load a tile into registers."""
         held: list[Fragment] = []
 
         def fetch(step: LoopStep) -> None:
@@ -272,7 +272,7 @@ class Turns(Registers):
         ]
 
     def _loaded(self, work: Work, step: LoopStep) -> list[Move]:
-        """What a group loads: its part of each tile, which goes nowhere yet."""
+        """The copies of a group: its part of each tile."""
         schedule, found = self.schedule, []
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):

@@ -121,7 +121,7 @@ class OperandSource:
         )
 
     def row(self, work: Work) -> Index:
-        """Which of its tiles a tile of the result takes."""
+        """The number of its tile that a tile of the result takes."""
         return work.m if self.along == "m" else work.n
 
 
@@ -310,7 +310,7 @@ class WholeBlock(Staging):
         return self.schedule.stages * self.schedule.along_k
 
     def _stage(self, work: Work, step: LoopStep) -> Index:
-        """Where the tile of a step lies."""
+        """The stage of a step's tile."""
         return step.index % self.schedule.stages if self.schedule.stages > 1 else 0
 
     def _rings(self) -> Iterator[Any]:
@@ -332,7 +332,7 @@ class WholeBlock(Staging):
         return ring_of(self.schedule, source, buffer) if self.asynchronous else PlainStages(buffer)
 
     def _dealing(self, source: OperandSource) -> dict[str, Any]:
-        """Which threads copy what of a tile: so many of them, or a grid over its rows and K.
+        """The threads that copy a tile: a number of them, or a grid over its rows and K.
 
         Neighbours follow each other along what is contiguous in global memory.  A thread's own elements do
         so too, unless neighbours along K stay together in shared memory.
@@ -350,21 +350,21 @@ class WholeBlock(Staging):
         yield 0
 
     def agents(self) -> list[WholeBlock]:
-        """There is one."""
+        """The block is the only agent."""
         return [self]
 
     def begin(self, work: Work) -> Sums:
-        """Before the steps of a tile."""
+        """Prepare a tile; returns its sums."""
         return self.accumulation.begin()
 
     def issued(self, work: Work) -> None:
-        """When the last step is begun: nothing."""
+        """Continue after the last step of a tile has begun: nothing to do."""
 
     def end(self, work: Work) -> None:
-        """Behind the steps."""
+        """Continue after the last step of a tile: nothing to do."""
 
     def _pairs(self, work: Work, step: LoopStep) -> list[Move]:
-        """What is copied to where for one step."""
+        """The copies of one step."""
         stage, found = self._stage(work, step), []
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
@@ -377,11 +377,11 @@ class WholeBlock(Staging):
         return found
 
     def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
-        """What is loaded of a matrix for a part of K."""
+        """The part of a matrix that is loaded for a part of K."""
         return matrix
 
     def _beside(self, work: Work, step: LoopStep) -> list[Move]:
-        """What is copied of the arrays beside operands, where these lie in the ring."""
+        """The copies of side arrays that lie in the ring."""
         return []
 
     def _operands(self, step: LoopStep) -> tuple[Held, Held]:
@@ -389,14 +389,14 @@ class WholeBlock(Staging):
         return of_both(self.sources, [self._multiplied(ring, stage) for ring in self.rings])
 
     def _multiplied(self, ring: Any, stage: Index) -> Tensor | Fragment:
-        """Where the tile of one stage is multiplied from."""
+        """The tensor or fragment from which the tile of a stage is multiplied."""
         if isinstance(ring, HeldTile):
             return ring.held
         found: Tensor = ring.operand(stage, 0) if isinstance(ring, SwizzledStages) else ring.shared[stage]
         return found
 
     def _meet(self) -> None:
-        """What threads wrote is there for all, and for the matrix unit."""
+        """Make the writes of all threads visible to all threads and to the matrix unit."""
         if self.asynchronous:
             fence_async()
         tw.barrier()
@@ -423,7 +423,7 @@ class DirectStaging(WholeBlock):
 
 
 class CpAsync(WholeBlock):
-    """Several tiles are on their way into shared memory while one is multiplied."""
+    """A ring of tiles in shared memory, filled in the background while one tile is multiplied."""
 
     least_stages, most_stages = 2, 0
     is_aligned = True
@@ -435,16 +435,16 @@ class CpAsync(WholeBlock):
 
     @property
     def distance(self) -> int:
-        """How many tiles are loaded ahead: what all have read is filled again."""
+        """Tiles that are loaded ahead; a stage is filled again after all threads have read it."""
         return self.schedule.stages - 1 - self.accumulation.behind
 
     @property
     def pending(self) -> int:
-        """How many tiles may be on their way when the next one must be there."""
+        """Tiles that may still be on their way when the next one must have arrived."""
         return self.distance - 1
 
     def _arrived(self, work: Work) -> None:
-        """What is waited for has come for all who multiply it."""
+        """Make an arrived tile visible to all threads that multiply it."""
         self._meet()
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:

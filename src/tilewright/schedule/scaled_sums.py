@@ -56,7 +56,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class ScaleSource:
-    """Where the scales of an operand are.
+    """The scales of an operand, with their place.
 
     Args:
         matrix: (rows, K) in global memory, for a tile of the result.
@@ -136,7 +136,7 @@ class ScaleRing:
 
     @property
     def bytes(self) -> int:
-        """Of one stage."""
+        """Bytes of one stage."""
         return self.stages.shape[0] * f32.bytes
 
     def load(self, work: Work, step: Index, stage: Index, barrier: BarrierStage) -> None:
@@ -154,7 +154,7 @@ class ScaleRing:
 
 @dataclass(frozen=True)
 class ScaledTile:
-    """What a group multiplies at once.
+    """The part of a tile that a group multiplies at once.
 
     Args:
         mma: the tiled MMA of one group.
@@ -176,7 +176,7 @@ class ScaledTile:
         return columns // unit if is_few and self.is_aligned and threads > 1 else 0
 
     def maps(self, side: int, scale: Scale) -> tuple[Distribution, ...]:
-        """Which threads hold which scales: those that hold the sums."""
+        """The scales that each thread holds, for the sums that it holds."""
         spread, (rows, columns, _) = self.mma.c(), self.mma.tile
         if side == 0:
             return (spread.projected((rows, 1)),)
@@ -184,7 +184,7 @@ class ScaledTile:
 
 
 def scaled_tile(schedule: Schedule) -> ScaledTile:
-    """What a group multiplies at once under a schedule."""
+    """The part of a tile that a group multiplies at once under a schedule."""
     return ScaledTile(schedule.mma, schedule.block_k, schedule.cooperating, not schedule.balanced)
 
 

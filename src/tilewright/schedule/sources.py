@@ -52,7 +52,7 @@ def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None
 
 
 Tiles: TypeAlias = DataParallel | Persistent | ListTiles
-"""Which tiles a block computes."""
+"""A partition: the tiles that a block computes."""
 
 
 MOST_STREAMED = 1 << 28
@@ -209,7 +209,7 @@ def _beside(
 def _decode(
     form: Form, factor: Factor, arguments: dict[str, Any], beside: OperandMetadata
 ) -> Callable[[Fragment, Spot], Any] | None:
-    """What makes an operand of the elements of its array; None where they are multiplied as they are."""
+    """The function that decodes an operand; None if its elements are multiplied as they are."""
     if factor.is_plain:
         return None
 

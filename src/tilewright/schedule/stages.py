@@ -18,12 +18,12 @@ LINE_BYTES = 64
 """A line of a processor's caches."""
 
 MOST_ROWS = 256
-"""Of a box that a bulk copy walks."""
+"""Rows of a box of a bulk copy, at most."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of a tile a block copies, where all blocks along one axis of a cluster need it.
+    """The part of a tile that a block copies, if all blocks along one axis of a cluster need the tile.
 
     Args:
         parts: how many blocks copy a part each, for all of them.
@@ -110,7 +110,7 @@ class PlainStages:
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Tensor]]:
-        """What is copied to where for one step; blocks share nothing."""
+        """Pairs of source and target for one step; blocks share nothing."""
         return [(source.tile(self.shape, (row, step)), self.shared[stage])]
 
 
@@ -155,7 +155,7 @@ class OneOfPairs:
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Tensor]]:
-        """What is copied to where for one step, of an array of pairs in the order of the ring."""
+        """Pairs of source and target for one step, for an array of pairs in the order of the ring."""
         place = (step, row, 0) if self.both.along_rows else (row, step, 0)
         return [(source.tile(self.both.tile, place), self.both.held[stage])] if self.copies else []
 
@@ -192,7 +192,7 @@ class HeldTile:
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Fragment]]:
-        """What is copied to where for one step; warps share nothing."""
+        """Pairs of source and target for one step; warps share nothing."""
         return [(source.tile(self.shape, (row, step)), self.held)]
 
 
@@ -214,7 +214,7 @@ class PackedTile:
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Tensor]]:
-        """What is copied to where for one step."""
+        """Pairs of source and target for one step."""
         return [(source.tile(self.shape, (row, step)), self.shared)]
 
 
@@ -306,7 +306,7 @@ class SwizzledStages:
 
     @property
     def bytes(self) -> int:
-        """Of one stage."""
+        """Bytes of one stage."""
         return max(self.groups, 1) * self.rows * self.depth * self.shared.dtype.bytes
 
     def operand(self, stage: Index, group: Index) -> Tensor:

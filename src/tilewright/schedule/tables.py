@@ -46,7 +46,7 @@ class OtherVersionError(TableError):
 
 @dataclass(frozen=True)
 class Version:
-    """What a table depends on.
+    """The versions and the machine that a table is bound to.
 
     Args:
         format: of the text of a schedule, from `schedule_format`.
@@ -77,7 +77,7 @@ class Version:
         return Version(**checked(record, VERSION, where))
 
     def against(self, other: Version) -> str:
-        """What differs in another version, in words; empty if nothing does."""
+        """The difference from another version, in words; empty if they are equal."""
         names = {"format": "schedule format", "rules": "hash of the candidate rules"}
         pairs = ((name, value, asdict(other)[name]) for name, value in asdict(self).items())
         return "; ".join(
@@ -257,7 +257,7 @@ class ScheduleTable:
 
 
 def class_of(question: Question) -> str:
-    """What a problem is besides its extents, for problems that a table may speak of; else empty.
+    """The class of a problem: everything but its extents; empty if no table may answer for it.
 
     Dtypes, along what the arrays are contiguous, the precision, and whether rows are in groups.  What is done
     with each sum by itself takes about the same time under all schedules; problems that read or reduce more

@@ -20,7 +20,7 @@ MAKERS: dict[str, Callable[..., MmaAtom]] = {"wgmma": atoms.wgmma, "fma": atoms.
 
 @functools.cache
 def schedule_format() -> str:
-    """What tells one meaning of a schedule's text from another: its fields, and the values left unwritten."""
+    """Hash of the meaning of a schedule's text: the fields, and the defaults that the text leaves out."""
     defaults = {field.name: field.default for field in fields(Schedule)}
     meaning = " ".join(name if value is MISSING else f"{name}={value!r}" for name, value in defaults.items())
     return hashlib.sha256(meaning.encode()).hexdigest()[:12]

@@ -166,6 +166,6 @@ def several(one: Distribution, dim: int) -> Distribution:
 
 
 def reductions_of(store: Store, nodes: tuple[Reduce, ...]) -> list[Reduce]:
-    """Those of some reductions that a result is computed from."""
+    """The reductions, among some, from which a result is computed."""
     inner = {id(node) for node in walk(store.value)}
     return [node for node in nodes if id(node) in inner]

@@ -69,7 +69,7 @@ class PanelBuffers:
 
     @property
     def bytes(self) -> int:
-        """Of one buffer."""
+        """Bytes of one buffer."""
         return self.shape[0] * self.shape[1] * self.side.operand.dtype.bytes
 
     def tile(self, group: Index, buffer: Index) -> Tensor:

@@ -33,13 +33,13 @@ class Helper(Protocol):
     """Warps that do not multiply, and do a part of the epilogue."""
 
     each: int
-    """Of the block's tiles they take one in so many."""
+    """They take every tile of the block, or one in this number of tiles."""
 
     def role(self) -> AbstractContextManager[Index]:
-        """What they are among the block's warps; names their group."""
+        """Record operations of these warps alone; gives the number of their group."""
 
     def serve(self, work: Work) -> None:
-        """What they do for a tile."""
+        """Do their part for a tile."""
 
 
 class DirectEpilogue:
@@ -59,7 +59,7 @@ class DirectEpilogue:
         whole = [len(self.views.along(store.at)) == 2 for store in form.stores]
         self.blocks = [store for store, is_whole in zip(form.stores, whole, strict=True) if is_whole]
         self.lines = [store for store, is_whole in zip(form.stores, whole, strict=True) if not is_whole]
-        """What is stored along rows or columns alone."""
+        """The results that are stored along rows or columns alone."""
 
         self.across = self._across(extents) if schedule.across else []
         """The memory of reductions across tiles, each with the results that are made of them."""
@@ -71,7 +71,7 @@ class DirectEpilogue:
                 self.lines[0].location,
             )
         self.columns = self._slice(schedule.mma.tile[1])
-        """Of a slice: what is computed at once."""
+        """Columns of a slice, which is computed at once."""
         self.count = schedule.mma.tile[1] // self.columns
 
     def _slice(self, columns: int) -> int:
@@ -161,7 +161,7 @@ class DirectEpilogue:
         return tile.part(self.slice_at(tile.place, j), slice(j * self.columns, (j + 1) * self.columns))
 
     def slice_at(self, whole: TilePlace, j: Index) -> TilePlace:
-        """Where a slice of a tile is."""
+        """The place of a slice of a tile."""
         (row, column), (rows, _) = whole.at, whole.shape
         return TilePlace(whole.work, (rows, self.columns), (row, column * self.count + j))
 
@@ -169,11 +169,11 @@ class DirectEpilogue:
         """Nothing is under way."""
 
     def helpers(self) -> list[Helper]:
-        """Those who store what others have computed: nobody."""
+        """Warps that only store: none."""
         return []
 
     def place(self, work: Work) -> TilePlace:
-        """Where a group's tile is."""
+        """The place of a group's tile."""
         rows, columns, _ = self.schedule.mma.tile
         return TilePlace(work, (rows, columns), (self.row(work), work.n))
 
@@ -201,7 +201,7 @@ class DirectEpilogue:
         return found
 
     def store_lines(self, tile: Values) -> None:
-        """What is stored along one dimension: by the first of the tiles along the other, or the last one."""
+        """Store the results along one dimension, in the first or the last tile along the other one."""
         for across, stores in self.across:
             across.store(tile, stores, self)
         made = {id(store) for _, stores in self.across for store in stores}

@@ -22,7 +22,7 @@ from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import reduction, thread_digits
 
 REDUCE = {"sum": reduce_sum, "max": reduce_max, "min": reduce_min}
-"""What reduces a tile in registers."""
+"""The functions that reduce a tile in registers."""
 
 
 class Reductions:
@@ -122,7 +122,7 @@ class Reductions:
 
 
 def neutral(combine: str, dtype: DType) -> float | int:
-    """What changes no result of a function.
+    """The neutral element of a reduction.
 
     Example:
         >>> from tilewright.dtypes import f32, i8

@@ -133,7 +133,7 @@ class StagedEpilogue(DirectEpilogue):
         return self.count - last - 1 + j  # it was used by the tile before
 
     def meet(self, group: Index) -> None:
-        """Those who compute a tile wait for each other."""
+        """Wait for all warps that compute the tile."""
         if self.roles:
             role_barrier(1 + group, threads=self.schedule.mma.threads)
         elif self.schedule.alternates:
@@ -245,7 +245,7 @@ class OverlappedEpilogue(StagedEpilogue):
             super().drain()
 
     def helpers(self) -> list[Helper]:
-        """Those who store."""
+        """The warps that store."""
         return [Storer(self)] if self.handed_over else []
 
 

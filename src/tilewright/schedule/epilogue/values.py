@@ -77,7 +77,7 @@ class Views:
         """Of what a block computes a problem of its own."""
 
     def along(self, at: Sequence[Span]) -> list[Span]:
-        """Which of the rows and columns an array is taken along, in this order."""
+        """The rows or columns, or both, that index an array, in this order."""
         return [span for span in (self.form.m, self.form.n) if span in at]
 
     def block(self, operand: Operand, at: Sequence[Span], place: TilePlace) -> Tensor:
@@ -185,7 +185,7 @@ class Values:
         return self._known[id(node)]
 
     def stored(self, store: Store) -> Fragment:
-        """What a store writes, for every element that it writes."""
+        """The values that a store writes."""
         made = self.value(store.value)
         shape = self._shape(self.views.along(store.at))
         if isinstance(made, Fragment):
