@@ -91,4 +91,5 @@ def test_weights_along_columns_are_widened_before_they_lie_in_shared_memory() ->
     asked = question(16, 4096, 4096, 128, "sm_90a", order="n")
     schedule = next(proposals(asked)).schedule
     case = ScheduleOnMachine(schedule, asked.form, asked.specs, asked.arch)
-    assert (case.run, case.sides[1 if not schedule.swap_ab else 0].kept) == (0, tw.f16)
+    weights = case.sides[1 if not schedule.swap_ab else 0]
+    assert (case.run, weights.tile.kept(schedule.atom)) == (0, tw.f16)

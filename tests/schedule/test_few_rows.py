@@ -52,7 +52,8 @@ def test_every_form_is_legal_and_keeps_enough_bytes_on_their_way(dtype: str, row
         assert one.against == ()
         case = ScheduleOnMachine(one.schedule, asked.form, asked.specs, asked.arch)
         at_once = asked.arch.shared_bytes // case.shared_bytes
-        stage = sum(case.stage_bytes(side) for side in case.sides)
+        kept = [(side.tile.kept(one.schedule.atom), max(side.sharing, 1) * side.rows) for side in case.sides]
+        stage = sum(dtype.bytes_of(rows_of_side * case.tile[2]) for dtype, rows_of_side in kept)
         assert at_once * (one.schedule.stages - 1) * stage >= IN_FLIGHT
         assert one.estimate >= memory_us(asked)
         assert one.schedule.tile[1] >= rows
