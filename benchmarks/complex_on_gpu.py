@@ -185,7 +185,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
             if CUBLAS in rivals:
                 rivals[CUBLAS]()
                 found["errors"][data][CUBLAS] = problem.errors(problem.theirs)
-        way = plan_complex({**problem.given, "c": None}, wanted).details
+        plan = plan_complex({**problem.given, "c": None}, wanted)
         six.launch()
     except TilewrightError as error:
         return found | {"failed": str(error).splitlines()[0]}
@@ -199,10 +199,10 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
         found["host_us"] = of_host[OURS].us.median
     flops, size = 8 * side**3, problem.out.element_size()
     return found | {
-        "way": str(way),
+        "way": str(plan.details),
         "error_of_bound": verified,
-        "launches": {OURS: way.launches, SIX: LAUNCHES},
-        "bytes": {OURS: 6 * side**2 * size + way.moved_bytes, SIX: bytes_moved((side,) * 3, size)},
+        "launches": {OURS: len(plan.launches), SIX: LAUNCHES},
+        "bytes": {OURS: plan.moved_bytes, SIX: bytes_moved((side,) * 3, size)},
         "tflops": {timing.name: flops / timing.us.median / 1e6 for timing in taken.timings},
         "speed": {other: taken.speed(OURS, other).median for other in calls if other != OURS},
         **taken.record(),

@@ -216,11 +216,6 @@ class ComplexStrategy:
         return replace(how, rounding="nearest") if self.rounds else how
 
     @property
-    def launches(self) -> int:
-        """How many kernels are launched."""
-        return 1 + bool(self._first)
-
-    @property
     def _first(self) -> tuple[Planes | BothHalves | Doubled, ...]:
         made = tuple(one for one in (self.halves, self.doubled) if one is not None)
         return made or self.planes

@@ -11,7 +11,6 @@ from tilewright.ir.ops import (
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.rules import RuleTable
-from tilewright.targets.simt import arithmetic
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, place, plan, title, when
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, SimtEmitter, element, walk_of
@@ -21,9 +20,6 @@ from tilewright.targets.target import CUDA
 
 CUDA_RULES = RuleTable(CUDA.name, SIMT_RULES)
 """The rules of the CUDA target."""
-
-REGISTER_RULES = (arithmetic.fragment, arithmetic.fill, arithmetic.elementwise)
-"""Rules of fragments, which stand as the parent has them."""
 
 
 @CUDA_RULES.rule(Copy, variant="matrix")
