@@ -314,7 +314,7 @@ class Decoded:
 
 
 class DecodingConsumer(Consumer):
-    """As `Consumer`, part by part: the next one is decoded under the multiplication of this one."""
+    """A `Consumer` that works part by part: it decodes the next part while it multiplies this one."""
 
     def __init__(self, ring: BulkStaging) -> None:
         super().__init__(ring)

@@ -165,7 +165,7 @@ def _against_boxes(
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """What is recorded here is forgotten: a question to the rules leaves nothing behind in the kernel."""
+    """Discard what is recorded in this block: a question to the rules leaves no operation in the kernel."""
     tracer = current()
     kept, tracer.builder = tracer.builder, Builder()
     try:

@@ -135,7 +135,7 @@ class Factor:
 
     @property
     def runs(self) -> list[int]:
-        """Of the parts beside it that have elements for groups along K, how many neighbours a group has."""
+        """Neighbours along K in a group, for each side array that has an element for a group."""
         found = (run_along(part, self.depth) for part in self.beside)
         return [run for run in found if run is not None and run > 1]
 
@@ -208,7 +208,7 @@ class FactorPlan:
 
 
 def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
-    """What the sums of a flow are made of.
+    """The operands, products and totals of a flow.
 
     Sums that are only added to each other, or subtracted, are one total.  An operand that is negated is the
     operand itself in a product that is subtracted.
@@ -383,7 +383,7 @@ def leaves(node: Node) -> list[Node]:
 
 
 def at_zero(node: Node) -> Array:
-    """What is computed of parts of arrays that hold 0; no number of the launch is among its leaves."""
+    """The value if all elements of its arrays are 0; no number of the launch is among its leaves."""
     known: dict[Node, Array] = {}
     for one in walk(node):
         given = [known[argument] for argument in one.arguments]

@@ -52,7 +52,7 @@ def with_fallback(
 
 
 def _stored_otherwise(case: ScheduleOnMachine) -> Iterator[str]:
-    """For each result that its threads store in the place of bulk copies why that is so."""
+    """The reason for each result that threads store instead of bulk copies."""
     if case.schedule.epilogue == "direct":
         return
     for store in case.leaving.blocks:

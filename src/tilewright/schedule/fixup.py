@@ -149,12 +149,12 @@ class Fixup(SplitReduction):
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Who has the sums of all parts stores them."""
+        """Store the sums of all parts, in the block that has them."""
         with self.completed(work, *totals), made_by("epilogue", store):
             epilogue.store(*values, totals)
 
     def kept(self, tiles: Index, parts: Index) -> Index:
-        """The number of tiles whose sums the memory holds."""
+        """The number of tile sums that the memory holds."""
         raise NotImplementedError
 
     def quiet(self) -> None:
@@ -223,7 +223,7 @@ class WorkspaceSums(Fixup):
             self.arrived_near = arrived_near
 
     def kept(self, tiles: Index, parts: Index) -> Index:
-        """Of all parts."""
+        """One sum for each part."""
         return parts
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
@@ -302,7 +302,7 @@ class ReduceScatter(Fixup):
             epilogue.store(*epilogue.slices(work), (total,))
 
     def kept(self, tiles: Index, parts: Index) -> Index:
-        """Of all parts."""
+        """One sum for each part."""
         return parts
 
     @contextmanager
@@ -364,7 +364,7 @@ class TurnstileSums(Fixup):
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum
 
     def kept(self, tiles: Index, parts: Index) -> Index:
-        """Of each tile."""
+        """One sum for each tile."""
         return tiles
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
@@ -389,7 +389,7 @@ class AtomicSums(Fixup):
     zeroed = True
 
     def kept(self, tiles: Index, parts: Index) -> Index:
-        """Of each tile."""
+        """One sum for each tile."""
         return tiles
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:

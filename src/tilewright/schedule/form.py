@@ -114,7 +114,7 @@ class Form:
         return {}
 
     def places(self, work: Work, *, whole: bool = False) -> Places:
-        """Where in the arrays a tile of the result is, along all dimensions but those that are cut in tiles.
+        """The place of a result tile in the arrays, along all dimensions that are not cut into tiles.
 
         Args:
             work: the tile.
@@ -165,7 +165,7 @@ class Form:
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """What becomes of it."""
+        """The stores of the results."""
         return self.flow.stores
 
 
@@ -233,7 +233,7 @@ def _within(product: Sum) -> Iterator[Node]:
 
 
 def _refuse_reduced_groups(flow: Flow) -> None:
-    """What is reduced lies in one tile, and groups of rows are as long as an array says."""
+    """Refuse reductions of grouped rows: a reduced dimension lies in one tile, and groups have any length."""
     for node in flow.walk():
         if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
             raise TraceError(

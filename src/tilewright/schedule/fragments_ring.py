@@ -44,9 +44,9 @@ from tilewright.threads.distribution import Distribution
 
 
 class Fragments(CpAsync):
-    """As `CpAsync`, and from shared memory into two sets of registers, one of which is multiplied.
+    """A `CpAsync` ring whose tiles go from shared memory into two sets of registers; one set is multiplied.
 
-    Operands that are functions of what lies in memory are decoded there, between the multiplications.
+    Operands that need decoding are decoded in registers, between the multiplications.
     """
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
@@ -267,7 +267,7 @@ class Fragments(CpAsync):
 
 
 class AlongK(Fragments):
-    """As `Fragments`, by each group of warps for a part of K: groups wait for nobody but themselves."""
+    """`Fragments` by each group of warps for a part of K; a group waits only for its own warps."""
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
@@ -324,7 +324,7 @@ def decoded_part(
     row: Index,
     stage: Index = 0,
 ) -> Any:
-    """What is multiplied of a part of an operand: decoded, and 0 past the edge of K.
+    """The decoded part of an operand, 0 past the edge of K.
 
     Args:
         source: the operand, which is decoded.

@@ -300,7 +300,7 @@ def _staging(case: ScheduleOnMachine) -> Reasons:
 
 
 def _bypass(case: ScheduleOnMachine) -> Reasons:
-    """What goes past shared memory waits in registers for its turn, which the threads themselves multiply."""
+    """An operand that bypasses shared memory waits in registers, from which the threads multiply it."""
     bypass, product = case.schedule.bypass, case.form.sum
     if not bypass:
         return
@@ -313,7 +313,7 @@ def _bypass(case: ScheduleOnMachine) -> Reasons:
 
 
 def _roles(case: ScheduleOnMachine) -> Reasons:
-    """Who copies by bulk copies has a role of its own; groups play ping-pong over several tiles."""
+    """Bulk copies need a role of their own; ping-pong groups need several tiles."""
     schedule, product = case.schedule, case.form.sum
     roles, groups = schedule.roles, schedule.groups
     if roles == "none" and case.is_bulk:

@@ -150,7 +150,7 @@ class ListedArray:
         self.matrix = self._viewed([sizes[length] for length in self.lengths], strides, start, item)
 
     def __getitem__(self, at: tuple[Any, ...]) -> Tensor:
-        """Of the item that was begun last."""
+        """A part of the array of the current item."""
         _, *rest = at
         return self.matrix if all(part == slice(None) for part in rest) else self.matrix[tuple(rest)]
 
@@ -235,7 +235,7 @@ class ListTiles:
         return found
 
     def _multiple(self, extent: Int) -> int:
-        """What divides an extent of all items."""
+        """A divisor of an extent of all items."""
         return lcm(
             *(
                 one.spec.extent_divisors[dim + 1]

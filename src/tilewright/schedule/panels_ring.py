@@ -106,10 +106,10 @@ def _of_one(shape: tuple[int, int], source: OperandSource) -> Distribution:
 
 
 FUNCTIONS = {"convert", "add", "sub", "mul"}
-"""What they are computed by."""
+"""Functions of operands that are decoded as panels are packed."""
 
 RUN = 8
-"""Of neighbours along K that have the elements beside them in common, there is a multiple."""
+"""Neighbours along K that share the elements of side arrays are a multiple of this."""
 
 DEEPEST = 128
 """A panel so deep, as f32, and what it is computed of leave room in the first-level cache."""

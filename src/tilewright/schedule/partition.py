@@ -159,7 +159,7 @@ class TilePartition:
         self.problem, self.order, self.cluster = problem, order, cluster
         self.steps = problem.steps
         self.split: tuple[Index, Index] | None = None
-        """Of a partition that splits K: the tiles that are split, and all parts of them."""
+        """The split tiles and all their parts, if the partition splits K."""
         self.rank: tuple[Index, Index] = (0, 0)
         tiles = problem.tiles
         # Those of a cluster count as one.
@@ -497,7 +497,7 @@ class Stream(Persistent):
         part = let(streams * maximum(self.block - owner, 0))
 
         def slot(number: Index) -> Index:
-            """Of a block's two: the tile that its share begins in, and the one that it ends in."""
+            """The slot of a block for the tile in which its share begins, or for the one in which it ends."""
             return 2 * (owner + number) + 1 - minimum(number, 1)
 
         batch, m, n = self._numbered(tile)

@@ -73,7 +73,7 @@ class TileAccumulation:
 
     @property
     def slices(self) -> int:
-        """Of a tile's columns, each of which is multiplied and promoted in a turn of its own."""
+        """Slices of a tile's columns that are multiplied and promoted one after the other."""
         return slices(self.mma, self.promote)
 
     @property
@@ -279,7 +279,7 @@ def _columns(b: Tensor | Fragment, at: int, slices: int) -> Tensor | Fragment:
 
 
 def slices(mma: TiledMma, promote: int) -> int:
-    """Of a group's columns, which are promoted one after the other from the same registers: its atoms'.
+    """Slices of a group's columns that are promoted one after the other from the same registers.
 
     Args:
         mma: the tiled MMA of the group.
@@ -290,7 +290,7 @@ def slices(mma: TiledMma, promote: int) -> int:
 
 
 def slice_of(mma: TiledMma, count: int) -> TiledMma:
-    """The tiled MMA of one of so many slices of the columns."""
+    """The tiled MMA of one of ``count`` slices of the columns."""
     rows, columns = mma.repeats
     return mma if count == 1 else TiledMma(mma.atom, mma.warps, (rows, columns // count))
 
@@ -326,7 +326,7 @@ class Scaled(Protocol):
 
     @property
     def scales(self) -> ScaleSource | None:
-        """Where they are."""
+        """The scales of the operand; None if it has none."""
 
 
 def accumulation(

@@ -33,7 +33,7 @@ PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
 """In multiply-adds of the micro-kernel: packing an element of A, one of B; having a second thread begin."""
 
 WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
-"""Of how many rows and columns a part of a tile is multiplied at once."""
+"""Rows and columns of the part of a tile that is multiplied at once."""
 
 DECODED, DECODED_DEPTH = (48, 128), 8
 """Rows and columns of the tile where operands are computed from what lies in memory, and how deep it is, if

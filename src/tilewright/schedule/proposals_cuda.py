@@ -65,7 +65,7 @@ SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
 """To and from the shared memory of a multiprocessor: 128 bytes in each clock, of which a column takes two."""
 
 PROMOTED_US = 0.1
-"""What a group waits for sums before it adds them to others, where no other group multiplies meanwhile."""
+"""Wait of a group for sums that it adds to others, if no other group multiplies meanwhile."""
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Bytes along K of tiles that threads copy."""

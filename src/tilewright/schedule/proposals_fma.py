@@ -23,7 +23,7 @@ LEAST = 16
 """Rows, or columns, of the smallest tile."""
 
 LEAST_ELEMENTS = 1024
-"""Of a tile that is not the only one: smaller ones read their operands too often."""
+"""Elements of a tile, at least, if there are several: smaller tiles read their operands too often."""
 
 FEW = 64
 """Rows, or columns, that large tiles leave half empty."""

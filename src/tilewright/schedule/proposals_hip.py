@@ -28,13 +28,13 @@ WORD_BYTES = 16
 """Bytes that a lane reads at once."""
 
 BESIDE = 2
-"""Blocks that should find room on a multiprocessor beside each other."""
+"""Resident blocks that a multiprocessor should have room for."""
 
 LEAST_WARPS = 4
-"""Of a block: as many as a multiprocessor has SIMDs, or twice as many."""
+"""Warps of a block: as many as a multiprocessor has SIMDs, or twice as many."""
 
 MOST_SUMS = 64
-"""Of 32 bits in a lane, where larger tiles have more warps."""
+"""Sums of 32 bits in a lane, at most; larger tiles have more warps."""
 
 STAGED = ((False, 2), (True, 2), (True, 1))
 """Whether a tile leaves in slices, and through how many buffers: what has fewer barriers first."""

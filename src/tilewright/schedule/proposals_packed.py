@@ -76,7 +76,7 @@ FORMS = (
     PackedForm(32, 2, 256, 6),
     PackedForm(32, 2, 256, 4),
 )
-"""Those for few rows."""
+"""Forms for few rows."""
 
 
 def packed_weights(question: Question) -> Iterator[Candidate]:

@@ -169,7 +169,7 @@ class ScaledTile:
     is_aligned: bool
 
     def parts(self, scale: Scale) -> int:
-        """Of how many numbers the columns of a tile are scaled; 0: of one for each column."""
+        """Numbers that scale the columns of a tile; 0: one for each column."""
         columns, threads = self.mma.tile[1], self.mma.threads
         unit = gcd(columns, scale.rows)
         is_few = unit > 1 and columns // unit <= FEW
@@ -253,7 +253,7 @@ class Scales:
         return len(self.sources) > 1 and self.tile.parts(self.sources[1][1].scale) > 0
 
     def factors(self, held: HeldScales) -> tuple[Fragment, ...]:
-        """Of each part of the columns the products of a row's scale and that of the part."""
+        """The products of a row's scale and the scale of each part of the columns."""
         [by_row], by_column = held
         return tuple(elementwise("mul", by_row, one) for one in by_column)
 
@@ -265,7 +265,7 @@ class Scales:
         part: tuple[int, int] = (0, 1),
         factors: tuple[Fragment, ...] | None = None,
     ) -> Any:
-        """What is added up and a sum, which is multiplied by the scale of its row and that of its column.
+        """The total plus a sum that is multiplied by the scales of its row and of its column.
 
         Both scales are multiplied with each other first, so that only their product must be a number of f32.
         With an asynchronous atom and a scale for each column the sum is multiplied by one after the other.

@@ -63,7 +63,7 @@ has 470 MB.
 """
 
 PAIR_BYTES = 16
-"""Of pairs that are: as many as one copy in the background moves at most."""
+"""Bytes of a pair that is copied as one: those that a copy in the background moves at most."""
 
 
 def sources_of(

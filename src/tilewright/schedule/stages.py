@@ -54,7 +54,7 @@ class Together:
     extra_rows: int = 0
 
     def layout(self, stages: int, rows: int, depth: int) -> Layout:
-        """Where (stage, row, k) lies.
+        """The layout of (stage, row, k).
 
         Example:
             >>> Together(8, 1).layout(1, 128, 64)
@@ -236,7 +236,7 @@ def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool)
 
 
 def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
-    """Where (row, k) of a tile lies for a thread that multiplies one micro-tile after the other.
+    """The layout of (row, k) of a tile for a thread that multiplies one micro-tile after the other.
 
     Args:
         rows: of the tile.

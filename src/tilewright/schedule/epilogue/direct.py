@@ -110,7 +110,7 @@ class DirectEpilogue:
 
     @property
     def shares(self) -> int:
-        """Of a group's tile: those that blocks have which share it."""
+        """Shares of a group's tile, for blocks that share it."""
         return self.count if has_slices(self.form) else 1
 
     def store_share(self, work: Work, blocks: Index, sums: Callable[[Distribution, Index], Fragment]) -> None:
@@ -178,7 +178,7 @@ class DirectEpilogue:
         return TilePlace(work, (rows, columns), (self.row(work), work.n))
 
     def row(self, work: Work) -> Index:
-        """Which rows of a group's tiles."""
+        """The row of a group's tile, counted in such tiles."""
         groups = self.schedule.cooperating
         return work.m * groups + work.group if groups > 1 else work.m
 

@@ -210,7 +210,7 @@ class Values:
         return any(isinstance(node, ArrayPart) for store in stores for node in above_sums(store.value))
 
     def map(self, shape: tuple[int, int]) -> Distribution:
-        """Which threads hold which elements of a tile of this shape, of which extents may be 1."""
+        """The distribution of a tile of this shape, whose extents may be 1, over the threads."""
         return self.spread if shape == self.place.shape else self.spread.projected(shape)
 
     def _shape(self, along: Sequence[Span]) -> tuple[int, int]:

@@ -220,7 +220,7 @@ HALF, CODES = 8, 16
 """Of the codes of 4 bits; a code is taken for a fraction of what is as large as there are codes."""
 
 LARGEST_BITS = 8
-"""Of integers whose sizes are used."""
+"""Bits of integers whose ranges are used, at most."""
 
 
 def offset_of(kind: DType) -> int:

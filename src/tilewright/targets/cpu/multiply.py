@@ -86,7 +86,7 @@ def panel_elems(op: Multiply) -> int:
 
 @dataclass(frozen=True)
 class _Uses:
-    """Who writes and who reads each shared tensor, and who reads each fragment."""
+    """The writers and readers of each shared tensor, and the readers of each fragment."""
 
     writers: Mapping[Value, Sequence[Op]]
     readers: Mapping[Value, Sequence[Op]]

@@ -59,7 +59,7 @@ class WarpFootprint:
 
     @cached_property
     def absent(self) -> Array | None:
-        """Which elements do not exist; None if all do."""
+        """The elements that do not exist; None if all do."""
         return None if self.is_whole else ~self.valid
 
     @cached_property

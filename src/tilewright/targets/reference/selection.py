@@ -1,4 +1,4 @@
-"""Which blocks of a run are executed, and what the report says about the others."""
+"""Selection of the blocks that a run executes, and the report about the others."""
 
 from __future__ import annotations
 
