@@ -103,6 +103,14 @@ def test_results_of_any_strides_and_nothing_outside_of_them(target: str) -> None
     assert np.isnan(out).all()
 
 
+def test_the_plan_of_a_result_without_elements_launches_nothing() -> None:
+    given = dict.fromkeys(ARRAYS) | {"a": np.ones((0, 3), np.float32), "b": np.ones((3, 4), np.float32)}
+    plan = plan_einsum("mk,kn->mn", given, Wanted(target="reference"), EinsumExtras())
+    assert str(plan) == "no launch: there is nothing to compute"
+    assert (plan.launches, plan.schedule, plan.moved_bytes, plan.run()) == ((), None, 0, ())
+    assert plan.launch().result.shape == (0, 4)
+
+
 BULK = {
     "heads of 64": (HEADS, ((2, 128, 64), (64, 2, 64)), True),
     "heads of 128": (HEADS, ((1, 70, 72), (72, 2, 128)), True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.schedule.small import CASES
@@ -278,6 +279,10 @@ def test_what_is_no_gated_product_is_refused(words: dict[str, Any], message: str
         ({"a": A.astype(np.int16)}, "gated_matmul of i16; nearest: f32, f16"),
         ({"a": A.astype(np.complex64)}, "gated_matmul of c64; nearest: f32, f16"),
         ({"scale_b": np.zeros(4, np.int8)}, "scale_b is i8; nearest legal choice: f32, f16, bf16"),
+        (
+            {"scale_b": np.ones(4, ml_dtypes.float8_e8m0fnu)},
+            "scale_b is f8e8m0; nearest legal choice: f32, f16, bf16$",
+        ),
         ({"bias_c": np.zeros(4)}, "bias_c is f64; nearest legal choice: f32, f16, bf16"),
         ({"out_dtype": "i32"}, "gated_matmul: out_dtype is i32; nearest: f32"),
     ],

@@ -235,8 +235,8 @@ class LaunchPlan:
 
     @property
     def schedule(self) -> Schedule | None:
-        """The schedule of the product; None of an explicit kernel."""
-        return self.product.schedule(self.target)
+        """The schedule of the product; None of an explicit kernel, or if there is nothing to compute."""
+        return self.product.schedule(self.target) if self.launches else None
 
     @property
     def moved_bytes(self) -> int:
@@ -244,7 +244,9 @@ class LaunchPlan:
         return sum(one.moved_bytes for one in self.launches)
 
     def __str__(self) -> str:
-        names = ", then ".join(one.kernel.program.name for one in self.launches) or "nothing"
+        if not self.launches:
+            return "no launch: there is nothing to compute"
+        names = ", then ".join(one.kernel.program.name for one in self.launches)
         return f"{names}: {self.scratch_bytes} bytes of scratch, {self.moved_bytes} moved; {self.reason}"
 
     def start(self, stream: Any = None) -> tuple[Prepared, ...]:

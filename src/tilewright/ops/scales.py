@@ -37,6 +37,9 @@ OPERANDS = (*WIDE, *NARROW)
 ZEROS = (*WIDE, dtypes.i8, dtypes.u8)
 """Dtypes of zero points."""
 
+GROUPED = ("scaled_mm", "pack_weights")
+"""Operations that take scales of groups along K; these may be powers of 2, of f8e8m0."""
+
 
 TINIEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 """Sizes of normal numbers of f32."""
@@ -172,7 +175,7 @@ def check_dtypes(op: str, infos: Mapping[str, ArrayInfo]) -> None:
     for name, info in infos.items():
         is_added = name.startswith(("scale_", "bias"))
         kinds = ZEROS if name == "zero_b" else WIDE if is_added else (info.dtype,)
-        kinds = (*kinds, dtypes.f8e8m0) if name == "scale_b" else kinds
+        kinds = (*kinds, dtypes.f8e8m0) if name == "scale_b" and op in GROUPED else kinds
         if info.dtype not in kinds:
             near = ", ".join(map(str, kinds))
             raise DTypeError(f"{op}: {name} is {info.dtype}; nearest legal choice: {near}")
