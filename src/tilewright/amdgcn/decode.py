@@ -206,7 +206,7 @@ def decode(kernel: KernelListing, family: InstructionSet) -> list[DecodedStep]:
         UnknownInstructionError: an instruction without a meaning here; names the line and the nearest known
             mnemonic.
         RegisterError: a register that the kernel does not declare, or a tuple that begins at an odd one.
-        HazardError: an instruction follows another one sooner than hardware permits.
+        WaitStateError: an instruction follows another one sooner than hardware permits.
     """
     steps = [step_of(instruction, family, kernel.labels) for instruction in kernel.instructions]
     require_machine_rules(kernel, steps, family)

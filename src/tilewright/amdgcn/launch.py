@@ -223,7 +223,7 @@ def execute(
         StoredTwiceError: two lanes store to the same bytes, under `stores_once`.
         MissedBarrierError: waves wait where others have ended, under `all_meet`.
         UninitialisedError: a result, an address or a branch depends on what was never written.
-        HazardError: an instruction follows another one sooner than hardware permits.
+        WaitStateError: an instruction follows another one sooner than hardware permits.
         RegisterError: a register beyond the declared ones, or a tuple that begins at an odd one.
         MisalignedError: 16 bytes of LDS at an address that is no multiple of 16.
         UnreplicatedLanesError: a WMMA whose halves of a wave differ, or without all lanes.

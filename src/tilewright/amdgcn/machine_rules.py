@@ -68,7 +68,7 @@ def require_machine_rules(
 
     Raises:
         RegisterError: a register beyond those that the kernel declares, or a tuple that begins at an odd one.
-        HazardError: an instruction follows another one too soon.
+        WaitStateError: an instruction follows another one too soon.
     """
     _require_registers(kernel, family)
     if family.lanes == 64:  # gfx11 waits by itself
