@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.sample import operands
+from tilewright.ops.launching import LaunchPlan
 from tilewright.runtime.executable import Executable
 from tilewright.targets.atoms import fma
 from tilewright.tune.measure import Effort
@@ -40,6 +41,13 @@ def partial_gemm(A, B, C, *, tile, mma, skipped):
 def partial(skipped: str) -> Trial:
     bound = partial_gemm.bind(tile=(32, 32, 8), mma=MMA, skipped=skipped)
     return Trial(bound, operands("random", tw.f32, SHAPE), "reference", MMA.atom, "partial")
+
+
+def test_one_kernel_is_timed_without_the_preparation_of_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = gemm_trial(operands("random", tw.f32, SHAPE), "cpu")
+    monkeypatch.setattr(LaunchPlan, "start", lambda *given: pytest.fail("prepared again"))
+    assert trial.launch().target == "cpu"
+    assert trial.verify().ok
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
