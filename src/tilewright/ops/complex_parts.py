@@ -1,4 +1,4 @@
-"""Complex arrays as two real ones, of real and of imaginary parts, which lie where the complex ones lie."""
+"""Complex arrays as two real arrays, of real and of imaginary parts, in the same memory."""
 
 from __future__ import annotations
 

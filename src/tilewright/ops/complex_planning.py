@@ -1,4 +1,4 @@
-"""A complex product with everything looked at: its arguments, its shapes, its kernel."""
+"""Plans complex products: checks arguments and shapes, picks a strategy, and binds the kernel."""
 
 from __future__ import annotations
 

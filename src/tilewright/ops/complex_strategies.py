@@ -171,14 +171,14 @@ multiplied.  That of f32 was measured (0.42 to 0.46); the others are estimates."
 
 @dataclass(frozen=True)
 class ComplexStrategy:
-    """What is launched.
+    """The launches of a complex product: the kernel that multiplies, and the prepass before it, if any.
 
     Args:
         method: one of `METHODS`.
-        planes: the operands of which planes are written first, by one launch.
-        halves: those of both operands, which are made first, by one launch; None: their parts are multiplied.
-        doubled: the second operand with each part twice, which is written first, for one real product of it
-            and of the first one as it lies; None: there are four products, or three.
+        planes: the planes of operands that one launch writes first.
+        halves: the halves of both operands, which one launch writes first; None: parts are multiplied.
+        doubled: the second operand with each part twice, which one launch writes first. One real product of
+            it and the first operand follows; None: four products, or three.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""What is done with the sums of a product: named terms, from the results of an algebra to the stores.
+"""Endings of products: named terms, from the results of an algebra to the stores.
 
 A term takes a tile of each result (one, or the real and the imaginary part) and gives back as many.  Arrays
 are written as in `tiled_product`, numbers by their names in the kernel.

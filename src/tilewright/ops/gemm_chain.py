@@ -1,4 +1,4 @@
-"""`gemm_chain`: two products, one behind the other, in one kernel where their sizes let it."""
+"""`gemm_chain`: two products, one after the other, in one kernel if their sizes allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product with everything looked at: its arguments, its shapes, its kernel, and where its arrays lie."""
+"""Plans `matmul`: checks arguments, shapes and memory, and binds the kernel."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def multiplying(
     how: Schedule | Splitting | None,
     backend: Backend,
 ) -> Callable[..., Any] | None:
-    """Plans a product of operands that are written anew first; None: they are multiplied as they lie.
+    """Return the planner of a product with a prepass; None if one kernel reads the operands as they lie.
 
     Args:
         infos: the arrays of `matmul`.

@@ -1,4 +1,4 @@
-"""What is to be multiplied: NumPy's rules for shapes, and batches with as few dimensions as strides allow."""
+"""Products as matrices: NumPy's rules for shapes, and batches of as few dimensions as strides allow."""
 
 from __future__ import annotations
 

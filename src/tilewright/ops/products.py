@@ -1,4 +1,4 @@
-"""The kernels of `matmul` and its kin: what is computed, in tiles; a schedule says how."""
+"""Dataflow kernels of `matmul`, `scaled_mm`, `grouped_matmul` and others; schedules expand them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reduced_matmul`: what the rows or the columns of a product are reduced to, without storing the product."""
+"""`reduced_matmul`: reductions of the rows or columns of a product, which is not stored."""
 
 from __future__ import annotations
 

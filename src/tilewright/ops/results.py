@@ -1,4 +1,4 @@
-"""The dtype of a result: what is asked for, or that of an array to write, if no numbers are lost in it.
+"""The dtype of a result: that of ``out_dtype`` or of ``out``, if it loses no numbers.
 
 Sums of integers must fit the dtype in which they are added up, too.
 """

@@ -1,4 +1,4 @@
-"""A product with scales, with everything looked at: to what its scales belong, its kernel, its launch."""
+"""Plans `scaled_mm`: checks arguments, finds what each scale belongs to, and binds the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `scaled_mm` takes: dtypes and their mixtures, and scales whose shapes say what they belong to.
+"""Operands and scales of `scaled_mm`: dtypes, their mixtures, and the shapes of scales.
 
 A scale belongs to a row of ``a`` or a column of ``b``, to a block of 128 places along K, or to a group along
 K of weights.

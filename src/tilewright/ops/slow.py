@@ -1,4 +1,4 @@
-"""Products that are far slower than the hardware: said once, at the caller's line."""
+"""Warns once, at the caller's line, about products that are far slower than the hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product as data: operands, an algebra of their parts, and an ending; and what writes its kernel.
+"""A product as data: operands, an algebra of their parts, and an ending; and the writer of its kernel.
 
 `kernel_of` writes every dataflow kernel of the family.  A schedule says how it is computed.
 

@@ -1,4 +1,4 @@
-"""What every kernel of attention is given."""
+"""Parameters of all kernels of attention."""
 
 from __future__ import annotations
 

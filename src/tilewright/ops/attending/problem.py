@@ -1,4 +1,4 @@
-"""The arrays of a call of attention: whether they fit each other, and how kernels see them."""
+"""Problems of attention: checks that the arrays of a call fit, and gives kernels their views."""
 
 from __future__ import annotations
 
