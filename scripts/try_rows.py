@@ -4,7 +4,7 @@
 
 Multiplies 1 to 259 rows by each of the four matrices of `tests/ops/rows_apart.py`, with each of its cases and
 each compiler.  Prints a line for each case and compiler; fails if a row has other bits anywhere.
-The suite tries each number of rows with one of the four matrices.
+The suite tries a third of the numbers of rows, each with one of the four matrices.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ def test_there_are_classes_that_the_library_makes() -> None:
     ("call", "error", "said"),
     [
         (lambda: tw.Tensor(0), tw.TraceError, r"value must be a Value; .*: a parameter of a kernel is one"),
-        (lambda: tw.Tile(0, 0), tw.TraceError, r"must be a Recording; .*: A\[m, k\] of a parameter A"),
+        (lambda: tw.Tile(0, 0), tw.TraceError, r"must be a TileRecorder; .*: A\[m, k\] of a parameter A"),
         (
             lambda: tw.f32.bytes_of("x"),
             tw.DTypeError,

@@ -127,7 +127,6 @@ MISSING: dict[str, Callable[[], bool]] = {
     "attention as a dataflow kernel": lambda: refused(attends),
     "sparse GEMMs": lambda: unnamed("sparse") and unwritten("mma.sp", "wgmma.mma_async.sp"),
     "Blackwell": lambda: unwritten("tcgen05", "sm_100"),
-    "scales in e8m0": lambda: unwritten("e8m0"),
     "programmatic access to single registers": lambda: unnamed("register"),
     "convolutions by TMA im2col": lambda: unwritten("cuTensorMapEncodeIm2col", ".im2col::"),
     "tensor maps that the kernel writes": lambda: unwritten("tensormap.replace"),

@@ -45,7 +45,7 @@ class Case(NamedTuple):
     """A way to call a product.
 
     Args:
-        op: `matmul`, `complex_matmul` or `gated_matmul`.
+        op: `matmul`, `scaled_mm`, `complex_matmul` or `gated_matmul`.
         a: dtype of the left operand; ``"(f16)"`` for a pair of arrays of f16.
         b: dtype of the right operand.
         orders: for each operand whether rows (``C``) or columns (``F``) are contiguous.
@@ -102,6 +102,9 @@ def cases() -> Iterator[Case]:
         yield Case("complex_matmul", "c64", "c64", words=(("precision", precision),))
     yield Case("complex_matmul", "c64", "c64", "FC", words=(("conjugate_a", True), ("split_k", "auto")))
 
+    for name, weights in (("f16", "f8e4m3"), ("bf16", "i8"), ("f32", "f8e5m2"), ("f8e4m3", "f8e4m3")):
+        yield Case("scaled_mm", name, weights)
+    yield Case("scaled_mm", "f16", "i8", "CF", words=(("split_k", "auto"),))
     for name in ("f64", "f32", "f16", "bf16", "f8e4m3", "i8"):
         yield Case("gated_matmul", name, name)
     yield Case("gated_matmul", "bf16", "i8")
@@ -130,6 +133,7 @@ class Product:
         self._gates = [np.asfortranarray(part) if case.orders[1] == "F" else part for part in gates]
         self._added = self._drawn(case.a, ROWS, n)[0] if case.adds else None
         self._bias = self._drawn(case.a, n)[0] if case.adds else None
+        self._scales = self._rng.uniform(0.5, 2, n).astype(np.float32)
 
     def _drawn(self, name: str, *shape: int) -> list[Array]:
         parts = []
@@ -156,6 +160,8 @@ class Product:
         if case.orders[0] == "F":
             a = [np.asfortranarray(part) for part in a]
         words: dict[str, Any] = dict(case.words)
+        if case.op == "scaled_mm":
+            words["scale_b"] = self._scales
         if self._added is not None:
             words |= {"c": self._added[taken], "residual": self._added[taken], "bias": self._bias}
         made = getattr(tw, case.op)(
@@ -215,8 +221,8 @@ def run(case: Case, compiler: str, threads: int, machine: str, part: int, choice
         compiler: name of the toolchain.
         threads: of the CPU target.
         machine: one of `MACHINES`.
-        part: 0 for each number of rows with each of `SHAPES`; from 1 to 4: with one of them, with another one
-            in another part.
+        part: 0 for each number of rows with each of `SHAPES`; from 1 to 12: one in twelve with each shape,
+            others in another part.
         choices: schedules that are known.
     """
     os.environ["TILEWRIGHT_THREADS"] = str(threads)
@@ -235,7 +241,7 @@ def run(case: Case, compiler: str, threads: int, machine: str, part: int, choice
                 replace(host, "host_arch", lambda: "x86-64-v3")
         found, compared = [], 0
         for number, (k, n) in enumerate(SHAPES):
-            counts = range((part + number) % 4 or 4, ROWS, 4) if part else range(1, ROWS)
+            counts = range(1 + (part + 3 * number) % 12, ROWS, 12) if part else range(1, ROWS)
             product = Product(case, k, n)
             lines = product.differing(counts, partial(choices.begin, case, k, n))
             found += [f"K={k}, N={n}: {line}" for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,16 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.in_turns(25)
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_has_its_bits_among_any_number_of_rows(name: str) -> None:
-    """Each compiler, each number of rows with one of four matrices, 1 or 2 threads, one of two machines."""
+    """Each compiler, a third of the numbers of rows, four matrices, 1 or 2 threads, one of two machines."""
     number = [*CASES].index(name)
-    asked = command(1 + number % 2, MACHINES[number // 2 % 2], 1 + number % 4, name)
+    asked = command(1 + number % 2, MACHINES[number // 2 % 2], 1 + number % 12, name)
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     compilers = [one.name for one in native.find_toolchains()]
     assert [line.split("; ")[1].split(",")[0] for line in done.stdout.splitlines()] == compilers
-    assert done.stdout.count(f": {ROWS - 1} numbers of rows") == len(compilers)
+    compared = [int(number) for number in re.findall(r": (\d+) numbers of rows", done.stdout)]
+    assert len(compared) == len(compilers)
+    assert min(compared) >= ROWS // 3 - 1
 
 
 def test_the_sweep_finds_rows_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def mfma_shape(mnemonic: str) -> MatrixShape | None:
 
     Example:
         >>> mfma_shape("v_mfma_f32_32x32x8_f16")
-        Shape(m=32, k=8, blocks=1, of_a='f16', of_b='f16', sums='f32')
+        MatrixShape(m=32, k=8, blocks=1, of_a='f16', of_b='f16', sums='f32')
     """
     match = _MFMA.match(mnemonic)
     if not match:

@@ -184,7 +184,7 @@ def access_of(form: str) -> AccessForm | None:
 
     Example:
         >>> access_of("short_d16_hi")
-        Access(size=2, signed=False, half='h')
+        AccessForm(size=2, signed=False, half='h')
     """
     if form in _SIZES:
         return AccessForm(_SIZES[form])

@@ -193,7 +193,7 @@ def gated_matmul(
         >>> gate, up = np.float32([[1, 0], [0, 1]]), np.float32([[1, 1], [1, -1]])
         >>> tw.gated_matmul(x, gate, up, activation="relu", target="reference")
         array([[ 3., -2.],
-               [ 0., -4.]], dtype=float32)
+               [-0., -4.]], dtype=float32)
         >>> words = {"activation": "relu", "scale_c": 0.5, "bias_b": np.float32([4, 0])}
         >>> tw.gated_matmul(x, gate, up, **words, target="cpu")
         array([[ 7.5, -1. ],

@@ -292,7 +292,7 @@ class LaunchPlan:
         for made, one in zip(prepared, self.launches, strict=True):
             found = [self._place(name, seen) for name, seen in zip(one.names, one.arrays, strict=True)]
             places, offsets = (tuple(values) for values in zip(*found, strict=True))
-            launches.append(ReplayedLaunch(made, places, offsets if any(offsets) else ()))
+            launches.append(ReplayedLaunch.of(made, places, offsets))
         call, device = self.call, self.launches[0].arrays[0].info.device
         return Replay(
             tuple(launches), (*self._clear(),), call.fresh, device, self.scratch_bytes, self.numbers
@@ -306,10 +306,13 @@ class LaunchPlan:
         return self.call.names.index(whole), offset
 
     def _clear(self) -> Iterable[Clear]:
-        """What is written shares no memory with other arrays, unless both are one array."""
+        """Written arrays share no memory with others, unless both are one array. New results share none."""
         call = self.call
-        there = [name for name in call.names if name in call.there]
+        fresh = {call.names[place] for place, _ in call.fresh}
+        there = [name for name in call.names if name in call.there and name not in fresh]
         for at, written in enumerate(call.written):
+            if written in fresh:
+                continue
             mine = call.infos[written]
             for name in there:
                 if name == written or name in call.written[:at]:

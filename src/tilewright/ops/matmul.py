@@ -159,7 +159,7 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
     """A product and nothing else. `called`, without loops over arrays that there are not."""
     key: tuple[Any, ...] | None
     known: Replay | None
-    at_a = at_b = at_out = key_out = None
+    key_a = key_b = key_out = at_a = at_b = at_out = None
     try:
         key_a, at_a = LOCATORS.get(type(a), locate_new)(a, 0)
         key_b, at_b = LOCATORS.get(type(b), locate_new)(b, 0)
@@ -168,16 +168,16 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
         else:
             key_out, at_out = LOCATORS.get(type(out), locate_new)(out, 0)
             key = (key_a, key_b, type(a), target, key_out)
-        located: Sequence[Located] = ((key_a, at_a), (key_b, at_b), (key_out, at_out))
         known = _PLANS.find(key)
     except (LaunchError, TypeError):  # no array, or no hash: the plan says which
-        key, known, located = None, None, ()
+        key = known = None
     if known is not None:
         found = known.run((a, b, out), (at_a, at_b, at_out), (), stream)
         if found is not None:
             if known.launches[0].prepared.may_be_inlined:
                 _remember(known, found, target)
             return found[2]
+    located = () if key is None else ((key_a, at_a), (key_b, at_b), (key_out, at_out))
     given = {"a": a, "b": b, "out": out}
     result, record = multiplied(given, asked(target=target), stream, located)
     if key is not None and record is not None:
@@ -211,5 +211,5 @@ def _words(wanted: Wanted) -> tuple[Any, ...] | None:
 
 def _remember(record: Replay, arrays: Sequence[Any], target: str | None) -> None:
     if target is None and len(record.launches) == 1:
-        prepared, places, _ = record.launches[0]
+        prepared, places, *_ = record.launches[0]
         _SHORTCUTS.keep(prepared, arrays, places, fresh=bool(record.fresh))

@@ -160,7 +160,7 @@ def _product_of_complex(given: Mapping[str, Any], wanted: Wanted, stream: Any) -
     Raises:
         LaunchError: also an activation, a bias or a residual, which are functions of real numbers here.
     """
-    if added := [name for name in ("bias", "residual") if given[name] is not None]:
+    if added := [name for name in ("bias", "residual") if given.get(name) is not None]:
         raise LaunchError(
             f"matmul: {' and '.join(added)} of complex arrays; nearest legal choice: c=, which is "
             "broadcast to the result and added"
@@ -170,7 +170,7 @@ def _product_of_complex(given: Mapping[str, Any], wanted: Wanted, stream: Any) -
             f"matmul: activation={shown(wanted.activation)} of complex arrays, where it is not defined; "
             "nearest legal choice: None"
         )
-    arrays = tuple(given[name] for name in ("a", "b", "c", "out"))
+    arrays = tuple(given.get(name) for name in ("a", "b", "c", "out"))
     options = (False, False, "4m", wanted.precision, wanted.out_dtype)
     how = (wanted.schedule, wanted.split_k, wanted.reduction, wanted.batch_invariant, wanted.target)
     return part(COMPLEX)("matmul", arrays, (wanted.alpha, wanted.beta), (*options, *how), stream)

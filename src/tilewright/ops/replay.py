@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from tilewright.errors import LaunchError
@@ -35,11 +35,19 @@ class ReplayedLaunch(NamedTuple):
         prepared: the launch.
         places: for each array of the kernel its number among the arrays of the call, or `IN_SCRATCH`.
         offsets: bytes from these addresses to the arrays; empty if all are 0.
+        pick: the values at these places.
     """
 
     prepared: Prepared
     places: tuple[int, ...]
     offsets: tuple[int, ...]
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, prepared: Prepared, places: tuple[int, ...], offsets: tuple[int, ...]) -> ReplayedLaunch:
+        """A launch, whose values are picked by one call into C."""
+        pick = itemgetter(*places) if len(places) > 1 else lambda values: (values[places[0]],)
+        return cls(prepared, places, offsets if any(offsets) else (), pick)
 
 
 class Clear(NamedTuple):
@@ -70,7 +78,7 @@ class Replay:
 
     Args:
         launches: in order.
-        clear: the arrays that must not share memory.
+        clear: the given arrays that must not share memory.
         fresh: makes the results that are not given, by their numbers among the arrays of the call.
         device: where the arrays lie.
         scratch_bytes: bytes of scratch memory that the launches share.
@@ -120,13 +128,12 @@ class Replay:
         if len(self.launches) > 1:
             self._run_all(arrays, at, numbers, stream)
             return arrays
-        prepared, places, offsets = self.launches[0]
+        prepared, _, offsets, pick = self.launches[0]
+        pointers: Sequence[int] = pick(at)
         if offsets:
-            pointers = [at[place] + offset for place, offset in zip(places, offsets, strict=True)]
-        else:
-            pointers = [at[place] for place in places]
+            pointers = [*map(add, pointers, offsets)]
         # A kernel takes as many of the numbers as it has.
-        prepared.launch((*[arrays[place] for place in places], *numbers), pointers, stream)
+        prepared.launch((*pick(arrays), *numbers), pointers, stream)
         return arrays
 
     def _run_all(
@@ -136,10 +143,10 @@ class Replay:
         handle, stream = stream_on(self.device, arrays, stream)
         with part(SCRATCH)(self.scratch_bytes or 1, self.device, handle) as start:
             addresses = (*at, start)  # `IN_SCRATCH` is the last one
-            for prepared, places, offsets in self.launches:
-                pointers = [addresses[place] for place in places]
+            for prepared, _, offsets, pick in self.launches:
+                pointers: Sequence[int] = pick(addresses)
                 if offsets:
-                    pointers = [*map(int.__add__, pointers, offsets)]
+                    pointers = [*map(add, pointers, offsets)]
                 prepared.launch((*pointers, *numbers), pointers, stream)
 
 

@@ -264,9 +264,9 @@ class Cache:
             f"cannot keep compiled kernels in {self.root} ({reason}); this process keeps its own {how}; set "
             f"{CACHE_DIR} to a directory that this user can write and nobody else"
         )
-        # The stack level, for a warning of the function that asks, of the first caller outside the package.
+        # The stack level of the first caller outside the package.
         inside, level = str(Path(__file__).parents[1]), 1
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_filename.startswith(inside):
             frame, level = frame.f_back, level + 1
         warnings.warn(message, RuntimeWarning, stacklevel=level)

@@ -158,7 +158,8 @@ class MeasuredSchedule:
 
         Example:
             >>> from tilewright.targets.atoms import fma
-            >>> entry = Entry("", (1, 64, 64, 512), Schedule(fma("f32"), (32, 32, 32)), 1.0, 1.0, 1)
+            >>> schedule = Schedule(fma("f32"), (32, 32, 32))
+            >>> entry = MeasuredSchedule("", (1, 64, 64, 512), schedule, 1.0, 1.0, 1)
             >>> entry.distance((1, 64, 64, 512)), entry.distance((1, 128, 64, 512))
             (0.0, 1.0)
         """

@@ -133,7 +133,7 @@ class Contest(Generic[Arrays]):
         ...     np.testing.assert_array_equal(arrays[1], 2 * arrays[0])
         ...     return {"elements": arrays[1].size}
         >>> sets = [(np.arange(8.0), np.empty(8)) for _ in range(2)]
-        >>> contest = Contest(Subject("double", "cpu", 8, 128, "whole numbers"), sets, 128)
+        >>> contest = Contest(ContestSubject("double", "cpu", 8, 128, "whole numbers"), sets, 128)
         >>> contest.enter("add", lambda arrays: lambda: np.add(arrays[0], arrays[0], arrays[1]), right)
         True
         >>> contest.enter("copy", lambda arrays: lambda: np.copyto(arrays[1], arrays[0]), right)

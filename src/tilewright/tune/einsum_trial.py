@@ -34,7 +34,7 @@ from tilewright.ops.products import output_dtype
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.targets.target import CUDA
+from tilewright.targets.target import CUDA, REFERENCE
 from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
 from tilewright.tune.rivals import as_tensor
 from tilewright.tune.trial import OURS
@@ -207,7 +207,7 @@ class EinsumTrial:
         """
         held, schedule = {**self.given.arrays, "out": self.result()}, self.scheduled()
         words = (EXACT, None) if self.halves else (self.precision, self.schedule)
-        product = self._planned(held, *words, "reference").product
+        product = self._planned(held, *words, REFERENCE.name).product
         flow = product.kernel.flow(*product.arrays, *product.numbers)
         given = dict[str, Array]()
         for own, name, seen in zip(NAMES.values(), product.names, product.arrays, strict=True):
