@@ -38,6 +38,10 @@ def said(attributes: list[Any]) -> dict[str, Any]:
     return found
 
 
+_OF_TESTS: list[dict[int, Any]] = []
+"""The memory of the drivers of all tests of the process."""
+
+
 @dataclass
 class Driver:
     """The bindings' own classes, and functions that write down what they are asked.
@@ -106,10 +110,15 @@ class Driver:
     def cuMemFree(self, address: int) -> None:  # noqa: N802
         self.used.append(("cuMemFree", self.current))
         self.freed.append(address)
-        del self.memory[address]
+        self._forget(address)
 
     def cuMemFreeHost(self, address: int) -> None:  # noqa: N802
-        del self.memory[address]
+        self._forget(address)
+
+    def _forget(self, address: int) -> None:
+        """Memory that outlived its test is freed by the driver of a later one; no address is freed twice."""
+        owner = next(one for one in (self.memory, *_OF_TESTS) if address in one)
+        del owner[address]
 
     def cuEventDestroy(self, event: int) -> None:  # noqa: N802
         assert event <= self.events
@@ -197,6 +206,7 @@ def context(index: int) -> int:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver, in the place of the real one."""
     made = Driver()
+    _OF_TESTS.append(made.memory)
     device = CudaDevice(0, "none", (9, 0), 132, 232448, 50 << 20)
     monkeypatch.setattr(CUDA_DRIVER._process, "bindings", made)
     monkeypatch.setattr(CUDA_DRIVER, "unwanted", UnwantedCode())
