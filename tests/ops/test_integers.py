@@ -227,7 +227,7 @@ def test_the_text_of_gpus_compiles_without_spills(
     whole = whole_product(pair, asked())
     assert whole is not None
     assert whole.multiplied == tw.dtype(atom)
-    shapes = [(whole.read(one.dtype), *one.shape) for one in pair.values()]
+    shapes = [(whole.read(one.dtype, on_gpu=True), *one.shape) for one in pair.values()]
     given = [tw.like(*one) for one in (*shapes, (whole.result, 300, 200))]
     made = plain(0, whole.multiplied).bind(precision="exact").compile(*given, target=target, arch=arch)
     spills = [count for name, count in made.resources.items() if "spill" in name or name == "stack_bytes"]

@@ -182,8 +182,8 @@ def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.Monk
     """From the call through the plan to the launch."""
     seen: list[tuple[int, ...]] = []
 
-    def counting(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
-        found = arrays.describe(array, name, stream)
+    def counting(array: Any, name: str = "", stream: int = 0, located: Any = None) -> ArrayInfo:
+        found = arrays.describe(array, name, stream, located=located)
         seen.append(found.shape)
         return found
 
