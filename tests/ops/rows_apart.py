@@ -92,7 +92,8 @@ def cases() -> Iterator[Case]:
     for name, activation in (("f32", "gelu"), ("f16", "silu"), ("f64", "gelu_tanh")):
         words = (("alpha", 0.7), ("beta", -1.3), ("activation", activation))
         yield Case("matmul", name, name, words=words, adds=True)
-    yield Case("matmul", "f32", "f32", items=40)
+    for name in ("f32", "f64"):
+        yield Case("matmul", name, name, items=40)
     yield Case("matmul", "c64", "c64", "CF")
     for name in ("c64", "c128", "(f16)", "(bf16)"):
         for method in ("4m", "3m"):

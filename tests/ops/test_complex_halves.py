@@ -170,7 +170,7 @@ def test_halves_take_little_more_memory_than_the_operands() -> None:
     assert (way.halves.a.tiling.turned, way.halves.b.tiling.turned) == (True, False)
     assert way.halves.a.tiling.packed
     assert a.nbytes + b.nbytes <= way.size_bytes <= (a.nbytes + b.nbytes) * 1.01 + 10 * ALIGNMENT
-    assert (way.launches, len(way.operands)) == (2, 10)
+    assert len(way.operands) == 10
     first = by_halves(infos, problem_of(infos), both=False)
     assert first.size_bytes < 0.51 * way.size_bytes + 10 * ALIGNMENT
     assert "four products of first halves" in str(first)

@@ -21,17 +21,8 @@ from .rows_apart import CASES, MACHINES, ROWS, Case, command
 ROOT = Path(__file__).resolve().parents[2]
 
 
-KNOWN_FAULT = pytest.mark.xfail(
-    strict=False,
-    reason="with AVX2, up to 48 rows of K = 515, N = 25 have other bits than more rows: docs/ROADMAP.md",
-)
-FAULTY = ("scaled_mm bf16 @ i8 CC", "scaled_mm f32 @ f8e5m2 CC")
-
-
 @pytest.mark.in_turns(25)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=KNOWN_FAULT if name in FAULTY else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_row_has_its_bits_among_any_number_of_rows(name: str) -> None:
     """Each compiler, a third of the numbers of rows, four matrices, 1 or 2 threads, one of two machines."""
     number = [*CASES].index(name)

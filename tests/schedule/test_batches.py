@@ -11,8 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.ops.products import plain
-from tilewright.schedule.choice import choose
-from tilewright.schedule.question import Question
+from tilewright.schedule.choice import choose, split_candidates
+from tilewright.schedule.question import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 
 from .epilogues import Bounded, assert_within
@@ -66,3 +66,25 @@ def test_a_thousand_small_products_on_the_cpu() -> None:
     assert tw.matmul(a, b, out, target="cpu") is out
     bound = 33 * tw.f32.unit_roundoff * (np.abs(a).astype(np.float64) @ np.abs(b))
     assert (np.abs(out - a.astype(np.float64) @ b) <= bound).all()
+
+
+@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("k", [50, 515])
+@pytest.mark.parametrize(("a", "b"), [("f32", "f32"), ("f64", "f64"), ("f32", "f8e5m2"), ("bf16", "i8")])
+@pytest.mark.parametrize("items", [0, 40])
+def test_processors_add_in_one_order_whatever_the_number_of_rows(
+    items: int, a: str, b: str, k: int, arch: str
+) -> None:
+    """Processors add up the products of a step first: its depth is part of the order."""
+    ahead = (items,) if items else ()
+    orders = set()
+    for m in (*range(1, 66), 97, 250, 500):
+        given = (tw.like(a, *ahead, m, k), tw.like(b, *ahead, k, 33), tw.like(a, *ahead, m, 33))
+        product = plain(len(ahead), tw.dtype(a)).bind(precision="exact")
+        asked = product.question(*given, target="cpu", arch=arch)
+        assert asked is not None
+        for processors in (1, 2):
+            wanted = replace(asked, processors=processors, splitting=Splitting(batch_invariant=True))
+            chosen = next(split_candidates(wanted)).schedule
+            orders.add((chosen.atom.instruction, min(chosen.block_k, k), chosen.promote * chosen.block_k))
+    assert len(orders) == 1

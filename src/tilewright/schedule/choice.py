@@ -251,7 +251,7 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     if first is None:
         raise _refusal(question, wanted)
     if wanted.batch_invariant:
-        yield from _in_one_order([first, *found])
+        yield from _in_one_order(question, [first, *found])
     else:
         yield first
         yield from found
@@ -290,12 +290,17 @@ def _doubts(question: Question, schedule: Schedule) -> Doubts:
     return Load(question, schedule).spills, is_copied, is_guessed
 
 
-def _in_one_order(found: list[Candidate]) -> list[Candidate]:
-    """The candidates that share the best instruction and promotion period, whatever the number of rows."""
+def _in_one_order(question: Question, found: list[Candidate]) -> list[Candidate]:
+    """The candidates that share the best instruction and order of additions, whatever the number of rows.
 
-    def order(one: Candidate) -> tuple[int, int, int]:
+    Threads of a GPU keep their sums from step to step.  Processors and the reference add up the products of
+    one step first, so there the depth of a step decides the order too.
+    """
+
+    def order(one: Candidate) -> tuple[int, int, int, int]:
         atom, period = one.schedule.atom, one.schedule.promote * one.schedule.block_k
-        return INSTRUCTIONS.index(atom.instruction.partition(".")[0]), -atom.shape[2], -period
+        step = 0 if question.arch.registers else min(one.schedule.block_k, question.shape[2])
+        return INSTRUCTIONS.index(atom.instruction.partition(".")[0]), -atom.shape[2], -period, -step
 
     best = min(map(order, found), default=None)
     return [one for one in found if order(one) == best]

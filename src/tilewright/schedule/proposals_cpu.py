@@ -100,10 +100,9 @@ def _small(question: Question) -> Iterator[Candidate]:
     if side is None or each is None or question.decodes or question.form.precision == "tf32":
         return
     time = tile_time((side, side), question.shape, 1) + START / each
-    depth = SMALL_DEPTH if k <= SMALL_DEPTH else DEPTH
-    schedule = replace(
-        _schedule(question, (side, side), balanced=False), tile=(side, side, depth), batches=each
-    )
+    schedule = _schedule(question, (side, side), balanced=False)
+    depth = SMALL_DEPTH if k <= SMALL_DEPTH else schedule.block_k
+    schedule = replace(schedule, tile=(side, side, depth), batches=each)
     yield Candidate(schedule, time, f"a tile that holds all of an item, {each} items for each block")
 
 
