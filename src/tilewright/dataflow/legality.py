@@ -211,7 +211,7 @@ def _map_dtypes(node: Map) -> str:
         return f"{node.function} takes values of one dtype, not {' and '.join(map(str, kinds))}"
     if node.function in CONVERSION:
         return _conversion(node.function, kinds[0], node.dtype)
-    if obstacle := FUNCTIONS[node.function].takes.obstacle(kinds[0]):
+    if obstacle := FUNCTIONS[node.function].takes(kinds[0]):
         return f"{node.function} of {kinds[0]}: {obstacle}"
     made = boolean if node.function in COMPARISON else kinds[0]
     return "" if node.dtype == made else f"{node.function} of {kinds[0]} is {made}, not {node.dtype}"

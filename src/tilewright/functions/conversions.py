@@ -95,8 +95,13 @@ def rounded(wide: Array, target: DType) -> Array:
         >>> rounded(np.float64([2049.0, 1e9]), f16).tolist(), rounded(np.float64([-300.0]), i8).tolist()
         ([2048.0, inf], [-128])
     """
-    if target.is_packed:
-        return _narrowest(wide, target)
+    if target.is_packed:  # floats beyond its range are clamped, and integers wrap
+        if target.is_float or wide.dtype.kind == "f":
+            bits = patterns(_f64(wide), target)
+        else:
+            bits = (wide.astype(np.int64) & (1 << target.bits) - 1).astype(np.uint8)
+        signed = bits if target.is_float else (bits.astype(np.int8) << 4 >> 4).view(np.uint8)
+        return np.asarray(signed).view(target.numbers)
     if target.components == 2:
         if target.name != "c32":
             return wide.astype(target.numpy)
@@ -116,16 +121,6 @@ def rounded(wide: Array, target: DType) -> Array:
             wide = _f64(wide)
         return wide.astype(target.numpy)
     return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
-
-
-def _narrowest(wide: Array, target: DType) -> Array:
-    """Convert to a packed dtype: floats beyond its range are clamped, and integers wrap."""
-    if target.is_float or wide.dtype.kind == "f":
-        bits = patterns(_f64(wide), target)
-    else:
-        bits = (wide.astype(np.int64) & (1 << target.bits) - 1).astype(np.uint8)
-    signed = (bits.astype(np.int8) << 4 >> 4).view(np.uint8) if not target.is_float else bits
-    return np.asarray(signed).view(target.numbers)
 
 
 def number(value: float | int, target: DType) -> Array:
@@ -166,7 +161,7 @@ def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
     ends = np.iinfo(target)
     inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
     result: Array = np.array(np.clip(inside, float(ends.min), float(ends.max)), target)
-    # The largest 64-bit integer is no float: what reaches the next power of two is set by hand.
+    # The largest 64-bit integer is no float, so numbers from the next power of two on are set separately.
     result[inside >= float(ends.max)] = ends.max
     return result
 
@@ -197,10 +192,10 @@ def saturated(values: Array, source: DType, target: DType) -> Array:
 
 
 def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
-    """f32 values with ``bits`` fraction bits: rounded to nearest, ties away from zero, or truncated.
+    """Return f32 values with ``bits`` fraction bits: rounded to nearest, ties away from zero, or truncated.
 
-    What would be rounded beyond the largest number is truncated, so that no number becomes infinite, as it
-    would by ``cvt.rna.tf32.f32`` of the PTX ISA.
+    Numbers that rounding would make infinite are truncated instead.  The instruction ``cvt.rna.tf32.f32`` of
+    the PTX ISA makes them infinite.
 
     Example:
         >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-12]), 10).tolist()
@@ -285,37 +280,31 @@ class AlignedSum:
             >>> AlignedSum(25, 3).add(a, b, np.float32([[-1]]), (f16, f16, f32)).tolist() == [[2.0**-25]]
             True
         """
-        for start in range(0, a.shape[1], self.group):
-            part = slice(start, start + self.group)
-            c = self._add_group(a[:, part], b[:, part], c, dtypes)
-        return c
-
-    def _add_group(self, a: Array, b: Array, c: Array, dtypes: tuple[DType, DType, DType]) -> Array:
+        element = dtypes[2]
         *least, smallest = (2.0 ** ml_dtypes.finfo(kind.numpy).minexp for kind in dtypes)  # type: ignore[no-untyped-call]
-        wide = widen(c, dtypes[2]).astype(np.float64)
-        left, right = (np.ascontiguousarray(x.T) for x in (a, b))
-        with np.errstate(all="ignore"):
-            products = left[:, :, None] * right[:, None, :]
-            is_finite = all(np.isfinite(x).all() for x in (left, right, wide))
-            plain = None if is_finite else products.sum(axis=0) + wide
-            powers = _power(left, least[0])[:, :, None] * _power(right, least[1])[:, None, :]
-            if not self.zeros:
-                powers *= products != 0
-            top = np.maximum(powers.max(axis=0), _power(wide, smallest))
-            places = 2.0**self.bits / top
-            np.multiply(products, places, out=products)
-            np.trunc(products, out=products)
-            total = (products.sum(axis=0) + np.trunc(wide * places)) / places
-            made = self._round(total, dtypes[2], smallest)
-            return made if plain is None else np.where(np.isfinite(plain), made, rounded(plain, dtypes[2]))
-
-    def _round(self, total: Array, element: DType, smallest: float) -> Array:
-        """Round a sum to the accumulator's dtype; sums beyond its range become infinite."""
-        if self.rounding == "nearest":
-            return rounded(total, element)
         fraction = element.mantissa if self.fraction is None else self.fraction
-        unit = _power(total, smallest) * 2.0**-fraction
-        return rounded(np.trunc(total / unit) * unit, element)
+        for start in range(0, a.shape[1], self.group):
+            wide = widen(c, element).astype(np.float64)
+            left, right = (np.ascontiguousarray(x[:, start : start + self.group].T) for x in (a, b))
+            with np.errstate(all="ignore"):
+                products = left[:, :, None] * right[:, None, :]
+                is_finite = all(np.isfinite(x).all() for x in (left, right, wide))
+                plain = None if is_finite else products.sum(axis=0) + wide
+                powers = _power(left, least[0])[:, :, None] * _power(right, least[1])[:, None, :]
+                if not self.zeros:
+                    powers *= products != 0
+                top = np.maximum(powers.max(axis=0), _power(wide, smallest))
+                places = 2.0**self.bits / top
+                np.multiply(products, places, out=products)
+                np.trunc(products, out=products)
+                total = (products.sum(axis=0) + np.trunc(wide * places)) / places
+                if self.rounding == "truncate":
+                    unit = _power(total, smallest) * 2.0**-fraction
+                    total = np.trunc(total / unit) * unit
+                c = rounded(total, element)  # sums beyond its range become infinite
+                if plain is not None:
+                    c = np.where(np.isfinite(plain), c, rounded(plain, element))
+        return c
 
 
 def _power(values: Array, least: float) -> Array:

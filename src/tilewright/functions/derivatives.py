@@ -1,7 +1,7 @@
 """Derivatives of the activations, composed of the other functions, so that every target has them.
 
-Where a derivative nears 0 it is a product of small numbers, not a difference of nearly equal ones; terms
-cancel only where one crosses 0, and for ``gelu`` far below it.
+A derivative near 0 is a product of small numbers, not a difference of nearly equal ones.  Terms cancel only
+where a derivative crosses 0, and for ``gelu`` far below 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ Call: TypeAlias = Callable[..., Any]
 """Computes a row of the table, by its name."""
 
 _BEND = 0.044715
-"""Of the polynomial in `gelu` with the hyperbolic tangent."""
-
-
-def _relu(x: Any, call: Call) -> Any:
-    """1 above 0, else 0."""
-    return -call("floor", -call("min", call("max", x, 0.0), 1.0))
+"""Cubic coefficient in `gelu` with the hyperbolic tangent."""
 
 
 def _sigmoid(x: Any, call: Call) -> Any:
@@ -64,21 +59,21 @@ def _within(x: Any, most: float, call: Call) -> Any:
 
 
 DERIVATIVES: dict[str, Callable[[Any, Call], Any]] = {
-    "relu": _relu,
+    "relu": lambda x, call: -call("floor", -call("min", call("max", x, 0.0), 1.0)),  # 1 above 0, else 0
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "silu": _silu,
     "sigmoid": _sigmoid,
     "tanh": _tanh,
 }
-"""By the name of the activation."""
+"""Derivatives by the name of the activation."""
 
 
 def derivative_of(name: str, x: Any) -> Any:
     """Return the derivative of an activation for each element of an array.
 
     Args:
-        name: of the activation.
+        name: name of the activation.
         x: an array of f32 or f64.
 
     Example:

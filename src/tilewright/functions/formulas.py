@@ -14,7 +14,7 @@ from fractions import Fraction
 from tilewright.functions.table import FUNCTIONS
 
 Formulas = dict[str, tuple[tuple[str, ...], str]]
-"""Names of the functions that each function calls."""
+"""For each function, the names of the functions that it calls, and its text."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,21 @@ class _Format:
     """Parameters of the algorithms for f32 or f64.
 
     Args:
-        name: of the dtype.
+        name: name of the dtype.
         real: C++ type.
         integer: C++ signed integer of the same width.
-        suffix: of literals.
+        suffix: suffix of literals.
         fraction: stored fraction bits.
-        bias: of the exponent.
+        bias: bias of the exponent.
         exp_terms: degree of exp's Taylor polynomial on [-ln(2)/2, ln(2)/2].
         log_terms: terms of atanh's series on [0, (sqrt(2) - 1) / (sqrt(2) + 1)].
-        ln2_high: ln 2 with so few bits that its multiples by exponents are exact.
-        ln2_low: the rest.
-        exp_low: exp gives 0 below.
-        exp_high: exp gives infinity above.
-        tanh_one: tanh rounds to 1 above.
-        exp2_low: exp2 gives 0 below.
-        exp2_high: exp2 gives infinity above.
+        ln2_high: the leading bits of ln 2, few enough that its multiples by exponents are exact.
+        ln2_low: ln 2 - ln2_high.
+        exp_low: bound below which exp gives 0.
+        exp_high: bound above which exp gives infinity.
+        tanh_one: bound above which tanh rounds to 1.
+        exp2_low: bound below which exp2 gives 0.
+        exp2_high: bound above which exp2 gives infinity.
     """
 
     name: str
@@ -215,4 +215,4 @@ def _formulas() -> Formulas:
 
 
 FORMULAS = _formulas()
-"""``<function>_f32`` and ``<function>_f64``; ``bits`` is what reads and makes the bits of f32."""
+"""``<function>_f32`` and ``<function>_f64``; ``bits`` converts between f32 and its bits."""

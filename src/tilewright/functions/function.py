@@ -4,50 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 
-
-class Domain(NamedTuple):
-    """The dtypes that a function takes.
-
-    Args:
-        obstacle: why it does not take a dtype, and what to do instead; empty if it takes it.
-    """
-
-    obstacle: Callable[[DType], str]
+Obstacle: TypeAlias = Callable[[DType], str]
+"""Returns why a function does not take a dtype, and what to do instead; empty if it takes it."""
 
 
-def _numbers(kind: DType) -> str:
+def anything(kind: DType) -> str:
+    """Take every dtype."""
+    return ""
+
+
+def numbers(kind: DType) -> str:
+    """Take all dtypes but truth values."""
     boolean = "needs numbers; combine truth values with & | ^ ~, or convert them with .to(tw.i32)"
     return boolean if kind.kind == "bool" else ""
 
 
-def _real_numbers(kind: DType) -> str:
-    return _numbers(kind) or ("needs real numbers" if kind.components > 1 else "")
+def real_numbers(kind: DType) -> str:
+    """Take integers and real floats."""
+    return numbers(kind) or ("needs real numbers" if kind.components > 1 else "")
 
 
-def _floats(kind: DType) -> str:
+def floats(kind: DType) -> str:
+    """Take floats."""
     return "" if kind.is_float else "needs a float; convert it first"
 
 
-def _bits(kind: DType) -> str:
+def bits(kind: DType) -> str:
+    """Take integers and truth values."""
     return "needs integers; convert them first" if kind.is_float else ""
 
 
-def _integers(kind: DType) -> str:
-    return _numbers(kind) or _bits(kind)
+def integers(kind: DType) -> str:
+    """Take integers."""
+    return numbers(kind) or bits(kind)
 
 
-ANY = Domain(lambda kind: "")
-NUMBERS = Domain(_numbers)
-REAL_NUMBERS = Domain(_real_numbers)
-INTEGERS = Domain(_integers)
-BITS = Domain(_bits)
-"""Integers and truth values."""
-FLOATS = Domain(_floats)
-FUSED = Domain(lambda kind: "" if kind.name in ("f32", "f64") else "needs f32 or f64; convert first")
+def fused(kind: DType) -> str:
+    """Take f32 and f64."""
+    return "" if kind.name in ("f32", "f64") else "needs f32 or f64; convert first"
 
 
 @dataclass(frozen=True)
@@ -55,29 +53,29 @@ class Function:
     """One elementwise function.
 
     Args:
-        name: in printed kernels.
+        name: its name in printed kernels.
         arity: number of operands.
-        takes: the dtypes of its operands, all of one dtype unless it says otherwise.
-        meaning: what it gives for NumPy arrays of the dtype in which the operands compute; None of
-            conversions and choices, which need the dtypes.
-        c: the function of C's mathematics library for ``double``, that for ``float`` ends in f; empty if C
-            has an operator, or none.
+        takes: the check of the operands' dtype; all operands have one dtype.
+        meaning: the result for NumPy arrays of the dtype in which the operands compute.  None for conversions
+            and choices, which need the dtypes.
+        c: the function of C's mathematics library for ``double``; the one for ``float`` ends in f.  Empty if
+            C has an operator or no function.
         ulp: the largest error on any target, in units in the last place of f32 or f64; 0 means that
             all targets give the same bits.
         of_operand: whether the error is in units of the operand times the spacing of numbers at 1, not of
             the result's last place.
-        text: an algorithm in C++, ``<name>_f64``, for targets without a mathematics library; of f32 it
+        text: an algorithm in C++, ``<name>_f64``, for targets without a mathematics library; for f32 it
             computes in f64 and rounds once.
         needs: the functions that ``text`` calls.
         non_negative: whether no result is negative.
-        keeps_sign: `all` or `any` if the result is not negative where all, or any, of the operands are not.
-        gives: ``"operands"`` for a result of their dtype, ``"truth"``, or ``"asked"`` for the dtype that
-            the operation names.
+        keeps_sign: `all` if no result is negative unless an operand is; `any` if no result is negative unless
+            all operands are.
+        gives: the dtype of the result: ``"operands"``, ``"truth"``, or ``"asked"`` if the operation names it.
     """
 
     name: str
     arity: int
-    takes: Domain
+    takes: Obstacle
     meaning: Callable[..., Any] | None = None
     c: str = ""
     ulp: float = 0.0

@@ -7,15 +7,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilewright.calls import launches
-from tilewright.dtypes import u64
+from tilewright.dtypes import DType, u64
 from tilewright.errors import LaunchError, shown
-from tilewright.functions.function import Domain, Function
+from tilewright.functions.function import Function
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-"""Of the first and the third word of the counter, in every round."""
+"""Factors of the first and the third word of the counter, in every round."""
 
 WEYL = (0x9E3779B9, 0xBB67AE85)
 """Increments of the two halves of the key between rounds."""
@@ -61,16 +61,17 @@ def _random_bits(index: Array, seed: Array, offset: Array) -> Array:
     return np.asarray(np.choose((index & np.uint64(3)).astype(np.intp), words))
 
 
-def _random_at_least(index: Array, seed: Array, offset: Array, threshold: Array) -> Array:
-    """NumPy meaning of the row ``random_at_least``: truth values."""
-    return np.asarray(_random_bits(index, seed, offset) >= threshold)
+def _u64(kind: DType) -> str:
+    return "" if kind == u64 else "needs u64; convert first"
 
-
-_U64 = Domain(lambda kind: "" if kind == u64 else "needs u64; convert first")
 
 RANDOM = (
-    Function("random_bits", 3, _U64, _random_bits, non_negative=True),
-    Function("random_at_least", 4, _U64, _random_at_least, gives="truth"),
+    Function("random_bits", 3, _u64, _random_bits, non_negative=True),
+    Function(
+        *("random_at_least", 4, _u64),
+        lambda index, seed, offset, threshold: np.asarray(_random_bits(index, seed, offset) >= threshold),
+        gives="truth",
+    ),
 )
 
 PIECES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -122,7 +123,7 @@ bool random_at_least(unsigned long long index, unsigned long long seed, unsigned
         """\
 unsigned four_at_least(unsigned long long index, unsigned long long seed, unsigned long long offset,
     unsigned long long threshold) {
-  // A bit for each of four neighbours, of which the first has a multiple of 4 as its index.
+  // A bit for each of four neighbours; the index of the first is a multiple of 4.
   unsigned words[4];
   random_words(index >> 2, seed, offset, words);
   return (words[0] >= threshold ? 1u : 0u) | (words[1] >= threshold ? 2u : 0u)
@@ -130,7 +131,7 @@ unsigned four_at_least(unsigned long long index, unsigned long long seed, unsign
 }""",
     ),
 }
-"""The same in C++, without the words before a function's type, each with the pieces that it names."""
+"""The generator in C++: for each function the functions that it calls, and its text without qualifiers."""
 
 
 @launches

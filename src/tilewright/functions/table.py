@@ -11,16 +11,15 @@ import numpy as np
 
 from tilewright.dtypes import DType, f32, f64, limits
 from tilewright.functions.function import (
-    ANY,
-    BITS,
-    FLOATS,
-    FUSED,
-    INTEGERS,
-    NUMBERS,
-    REAL_NUMBERS,
-    Domain,
     Function,
+    anything,
+    bits,
+    floats,
+    fused,
     horner,
+    integers,
+    numbers,
+    real_numbers,
 )
 from tilewright.functions.philox import RANDOM
 
@@ -37,10 +36,10 @@ def _through_f64(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
 
 def _shift(function: Callable[..., Any], left: Array, count: Array) -> Array:
     """Shift ``left``; a negative or too large count shifts all bits out."""
-    bits = left.dtype.itemsize * 8
+    width = left.dtype.itemsize * 8
     count = np.asarray(count, left.dtype)
-    inside = (count >= 0) & (count < bits)
-    near = function(left, np.where(inside, count, np.asarray(bits - 1, left.dtype)))
+    inside = (count >= 0) & (count < width)
+    near = function(left, np.where(inside, count, np.asarray(width - 1, left.dtype)))
     away = near if function is np.right_shift and left.dtype.kind == "i" else np.zeros_like(near)
     return np.asarray(np.where(inside, near, away), left.dtype)
 
@@ -89,35 +88,35 @@ def _nearest(above: int, below: int, zero: float) -> float:
 
 ARITHMETIC = (
     # Integers wrap.
-    Function("add", 2, NUMBERS, np.add, keeps_sign=all),
-    Function("sub", 2, NUMBERS, np.subtract),
-    Function("mul", 2, NUMBERS, np.multiply, keeps_sign=all),
+    Function("add", 2, numbers, np.add, keeps_sign=all),
+    Function("sub", 2, numbers, np.subtract),
+    Function("mul", 2, numbers, np.multiply, keeps_sign=all),
     # A maximum or minimum with a NaN is NaN.
-    Function("min", 2, NUMBERS, np.minimum, keeps_sign=all),
-    Function("max", 2, NUMBERS, np.maximum, keeps_sign=any),
-    Function("neg", 1, NUMBERS, np.negative),
-    Function("abs", 1, NUMBERS, np.abs, c="fabs", non_negative=True),
-    # The quotient rounded down, and the rest, which has the divisor's sign.  Integers divided by 0 give 0
+    Function("min", 2, numbers, np.minimum, keeps_sign=all),
+    Function("max", 2, numbers, np.maximum, keeps_sign=any),
+    Function("neg", 1, numbers, np.negative),
+    Function("abs", 1, numbers, np.abs, c="fabs", non_negative=True),
+    # The quotient is rounded down, and the remainder has the divisor's sign.  Integers divided by 0 give 0
     # for both; the least integer divided by -1 gives itself.
-    Function("floordiv", 2, REAL_NUMBERS, partial(_rounding_down, np.floor_divide)),
-    Function("mod", 2, REAL_NUMBERS, partial(_rounding_down, np.remainder)),
-    Function("fma", 3, FUSED, fma, c="fma", keeps_sign=all),
-    Function("and", 2, BITS, np.bitwise_and),
-    Function("or", 2, BITS, np.bitwise_or),
-    Function("xor", 2, BITS, np.bitwise_xor),
-    Function("invert", 1, BITS, np.invert),
-    # A count outside of the dtype's bits shifts all of them out: the result is 0, or -1 where a negative
-    # integer goes right.
-    Function("shift_left", 2, INTEGERS, partial(_shift, np.left_shift)),
-    Function("shift_right", 2, INTEGERS, partial(_shift, np.right_shift)),
-    Function("less", 2, ANY, np.less, gives="truth"),
-    Function("less_equal", 2, ANY, np.less_equal, gives="truth"),
-    Function("equal", 2, ANY, np.equal, gives="truth"),
-    Function("not_equal", 2, ANY, np.not_equal, gives="truth"),
-    Function("convert", 1, ANY, gives="asked"),
-    Function("saturate", 1, ANY, gives="asked"),
-    Function("bitcast", 1, ANY, gives="asked"),
-    Function("select", 3, ANY),
+    Function("floordiv", 2, real_numbers, partial(_rounding_down, np.floor_divide)),
+    Function("mod", 2, real_numbers, partial(_rounding_down, np.remainder)),
+    Function("fma", 3, fused, fma, c="fma", keeps_sign=all),
+    Function("and", 2, bits, np.bitwise_and),
+    Function("or", 2, bits, np.bitwise_or),
+    Function("xor", 2, bits, np.bitwise_xor),
+    Function("invert", 1, bits, np.invert),
+    # A count outside of the dtype's bits shifts all of them out: the result is 0, or -1 if a negative
+    # integer is shifted right.
+    Function("shift_left", 2, integers, partial(_shift, np.left_shift)),
+    Function("shift_right", 2, integers, partial(_shift, np.right_shift)),
+    Function("less", 2, anything, np.less, gives="truth"),
+    Function("less_equal", 2, anything, np.less_equal, gives="truth"),
+    Function("equal", 2, anything, np.equal, gives="truth"),
+    Function("not_equal", 2, anything, np.not_equal, gives="truth"),
+    Function("convert", 1, anything, gives="asked"),
+    Function("saturate", 1, anything, gives="asked"),
+    Function("bitcast", 1, anything, gives="asked"),
+    Function("select", 3, anything),
 )
 
 
@@ -129,11 +128,7 @@ def _powers(kind: DType) -> str:
     lost = "which loses as many bits as y * log(x) has before its point"
     if kind == f64:
         return f"no target has it; nearest legal choice: tw.exp(y * tw.log(x)), {lost}"
-    return FLOATS.obstacle(kind) or ("needs real numbers" if kind.components > 1 else "")
-
-
-def _rsqrt(x: Any) -> Any:
-    return (1 / np.sqrt(x)).astype(x.dtype)
+    return floats(kind) or ("needs real numbers" if kind.components > 1 else "")
 
 
 def erf(x: Any) -> Any:
@@ -180,7 +175,7 @@ static inline double log2_f64(double x) {
   return x > 0 && x < __builtin_inf() ? near : log_f64(x);
 }"""
 
-# What adding and subtracting 2**52 leaves is rounded to an integer, ties to even.
+# Adding and then subtracting 2**52 rounds to an integer, ties to even.
 _ROUND_TEXT = """\
 static inline double round_f64(double x) {
   const double size = x < 0 ? -x : x, near = (size + 4503599627370496.0) - 4503599627370496.0;
@@ -194,25 +189,27 @@ static inline double floor_f64(double x) {
 }"""
 
 FLOATING = (
-    Function("div", 2, FLOATS, np.divide, keeps_sign=all),
-    Function("pow", 2, Domain(_powers), np.power, c="pow", ulp=4.0, keeps_sign=all),
-    # NumPy's exp and log of f32 are the least exact: 2.52 and 3.83, says its documentation.
-    Function("exp", 1, FLOATS, np.exp, c="exp", ulp=3.0, non_negative=True),
-    Function("exp2", 1, FLOATS, np.exp2, c="exp2", ulp=2.0, non_negative=True),
-    Function("log", 1, FLOATS, np.log, c="log", ulp=4.0),
-    Function("sqrt", 1, FLOATS, np.sqrt, c="sqrt", non_negative=True),
-    Function("rsqrt", 1, FLOATS, _rsqrt, c="rsqrt", ulp=2.0, keeps_sign=all),
-    Function("tanh", 1, FLOATS, np.tanh, c="tanh", ulp=2.5),
-    Function("erf", 1, FLOATS, erf, c="erf", ulp=2.0, text=_ERF_TEXT, needs=("exp_f64",)),
+    Function("div", 2, floats, np.divide, keeps_sign=all),
+    Function("pow", 2, _powers, np.power, c="pow", ulp=4.0, keeps_sign=all),
+    # NumPy's exp and log of f32 are the least exact: 2.52 and 3.83 ulp according to its documentation.
+    Function("exp", 1, floats, np.exp, c="exp", ulp=3.0, non_negative=True),
+    Function("exp2", 1, floats, np.exp2, c="exp2", ulp=2.0, non_negative=True),
+    Function("log", 1, floats, np.log, c="log", ulp=4.0),
+    Function("sqrt", 1, floats, np.sqrt, c="sqrt", non_negative=True),
     Function(
-        *("log2", 1, FLOATS, _through_f64(np.log2)),
+        "rsqrt", 1, floats, lambda x: (1 / np.sqrt(x)).astype(x.dtype), c="rsqrt", ulp=2.0, keeps_sign=all
+    ),
+    Function("tanh", 1, floats, np.tanh, c="tanh", ulp=2.5),
+    Function("erf", 1, floats, erf, c="erf", ulp=2.0, text=_ERF_TEXT, needs=("exp_f64",)),
+    Function(
+        *("log2", 1, floats, _through_f64(np.log2)),
         c="log2",
         ulp=2.0,
         text=_LOG2_TEXT,
         needs=("log_f64", "f64_bits"),
     ),
-    Function("round", 1, FLOATS, np.rint, c="rint", text=_ROUND_TEXT, keeps_sign=all),
-    Function("floor", 1, FLOATS, np.floor, c="floor", text=_FLOOR_TEXT, needs=("round_f64",), keeps_sign=all),
+    Function("round", 1, floats, np.rint, c="rint", text=_ROUND_TEXT, keeps_sign=all),
+    Function("floor", 1, floats, np.floor, c="floor", text=_FLOOR_TEXT, needs=("round_f64",), keeps_sign=all),
 )
 
 
@@ -311,9 +308,9 @@ static inline double sin_f64(double x) {{ return x == 0 ? x : sine_after(x, 0); 
 
 
 CIRCLE = (
-    Function("sin", 1, FLOATS, _through_f64(np.sin), c="sin", ulp=2.0, text=_REDUCE, needs=("f64_bits",)),
+    Function("sin", 1, floats, _through_f64(np.sin), c="sin", ulp=2.0, text=_REDUCE, needs=("f64_bits",)),
     Function(
-        *("cos", 1, FLOATS, _through_f64(np.cos)),
+        *("cos", 1, floats, _through_f64(np.cos)),
         c="cos",
         ulp=2.0,
         text="static inline double cos_f64(double x) { return sine_after(x, 1); }",
@@ -329,7 +326,7 @@ CIRCLE = (
 
 
 LOWEST: dict[DType, float] = {kind: limits(kind)[0] for kind in (f32, f64)}
-"""The lowest finite number, which stands for -inf where a share multiplies it."""
+"""The lowest finite number, which replaces -inf before it is multiplied by a share."""
 
 SILU_SLOPE = -1 / math.log(2)
 """``t / x`` of silu."""
@@ -341,11 +338,11 @@ GELU = (
     *(-2.3022093772888184, -0.10483512282371521, 9.404923184774816e-05, 0.000159579940373078),
     *(-1.1439833542681299e-05, 3.8163125282153487e-07, -5.0672355200731545e-09),
 )
-"""``t / x`` of gelu in f32, likewise.
+"""``t / x`` of gelu in f32, a polynomial in ``x**2``, the lowest coefficient first.
 
-``t`` is near log2 of the quotient of what a normal distribution has above x and below.  The largest error of
+``t`` approximates log2 of (1 - P(x)) / P(x), with P the normal distribution.  The largest error of
 ``1 / (1 + 2**t)`` is 2**-25, the least that a polynomial of this degree has.  The last coefficient is
-negative, so that large numbers need no care."""
+negative, so that large numbers need no special case."""
 
 
 @np.errstate(over="ignore")
@@ -376,10 +373,10 @@ def _silu(x: Array) -> Array:
 
 
 ACTIVATIONS = (
-    Function("sigmoid", 1, FLOATS, _through_f64(_sigmoid), ulp=5.0, non_negative=True),
-    Function("silu", 1, FLOATS, _through_f64(_silu), ulp=4.0, of_operand=True, keeps_sign=all),
-    Function("gelu", 1, FLOATS, _through_f64(_gelu), ulp=4.0, of_operand=True, keeps_sign=all),
-    Function("gelu_tanh", 1, FLOATS, _through_f64(_gelu_tanh), ulp=4.0, of_operand=True, keeps_sign=all),
+    Function("sigmoid", 1, floats, _through_f64(_sigmoid), ulp=5.0, non_negative=True),
+    Function("silu", 1, floats, _through_f64(_silu), ulp=4.0, of_operand=True, keeps_sign=all),
+    Function("gelu", 1, floats, _through_f64(_gelu), ulp=4.0, of_operand=True, keeps_sign=all),
+    Function("gelu_tanh", 1, floats, _through_f64(_gelu_tanh), ulp=4.0, of_operand=True, keeps_sign=all),
 )
 
 

@@ -194,7 +194,7 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
         raise DTypeError(f"{function} of {' and '.join(str(v) for v in values)}: convert one of them first")
     if not values:
         return f32 if asked is None else asked
-    if obstacle := FUNCTIONS[function].takes.obstacle(values[0]):
+    if obstacle := FUNCTIONS[function].takes(values[0]):
         raise DTypeError(f"{function} of {values[0]}: {obstacle}")
     return boolean if function in COMPARISON else values[0]
 
