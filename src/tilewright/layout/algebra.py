@@ -78,7 +78,7 @@ def gaps_of(layout: Layout) -> tuple[list[Pair], Int]:
         if prove(less(0, stride)) is not True or divides(span, stride) is not True:
             raise LayoutError(
                 f"{layout} has no complement: the stride {stride} is not known to be a positive multiple of "
-                f"{span}, which is what the modes below it span"
+                f"{span}, the span of the modes below it"
             )
         gaps.append((floordiv(stride, span), span))
         span = mul(extent, stride)
@@ -149,8 +149,8 @@ def _pieces(digits: list[Pair], used: list[Int], rest: Int, step: Int) -> list[P
         count = floordiv(extent, step)
         if divides(count, rest) is not True:
             raise LayoutError(
-                f"the extent {rest} with stride {step} is not known to be a multiple of {count}, which is "
-                f"what fits into an extent of {extent}{nearest(rest, count)}"
+                f"the extent {rest} with stride {step} is not known to be a multiple of {count}, the number "
+                f"of steps in an extent of {extent}{nearest(rest, count)}"
             )
         used[at] = add(used[at], mul(add(count, -1), step))
         pieces.append((count, mul(step, stride)))
@@ -261,7 +261,7 @@ def complement(layout: Layout, size: Int | None = None) -> Layout:
     if divides(span, total) is not True:
         raise LayoutError(
             f"complement of {layout} in {total}: {total} is not known to be a multiple of {span}, "
-            f"which is what one period spans{nearest(total, span)}"
+            f"the span of one period{nearest(total, span)}"
         )
     return from_pairs(coalesced([*gaps, (floordiv(total, span), span)]))
 

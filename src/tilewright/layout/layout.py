@@ -234,8 +234,13 @@ def column_major(shape: Any, stride: Int | None = None) -> Layout:
         raise LayoutError(
             f"a stride of {stride} between columns for the shape {format_tuple(modes)}, which has no columns"
         )
-    _check_pitch("column", stride, product(modes[0]))
-    return Layout(modes, (packed(modes[0]), *_tail(modes[1:], stride)))
+    if prove(less(stride, product(modes[0]))) is True:
+        raise LayoutError(
+            f"column stride {stride} is shorter than a column; the least is {product(modes[0])}"
+        )
+    rest = packed(modes[1:], stride)
+    assert isinstance(rest, tuple)
+    return Layout(modes, (packed(modes[0]), *rest))
 
 
 @layouts
@@ -258,28 +263,8 @@ def _mirror(value: IntTuple) -> IntTuple:
     return tuple(_mirror(part) for part in reversed(value)) if isinstance(value, tuple) else value
 
 
-def _tail(modes: tuple[IntTuple, ...], stride: Int) -> tuple[IntTuple, ...]:
-    strides = packed(modes, stride)
-    assert isinstance(strides, tuple)
-    return strides
-
-
-def _check_pitch(what: str, stride: Int, length: Int) -> None:
-    if prove(less(stride, length)) is True:
-        raise LayoutError(f"{what} stride {stride} is shorter than a {what}; the least is {length}")
-
-
 def _misfit(coord: Any, shape: IntTuple) -> LayoutError:
     return LayoutError(f"coordinate {shown(coord)} does not fit the shape {format_tuple(shape)}")
-
-
-def _check_inside(coord: Any, extent: Int) -> None:
-    if isinstance(coord, np.ndarray):
-        outside = bool(coord.size) and (coord.min() < 0 or prove(less(int(coord.max()), extent)) is False)
-    else:
-        outside = prove(less(coord, 0)) is True or prove(less(coord, extent)) is False
-    if outside:
-        raise LayoutError(f"coordinate {coord} is outside [0, {extent})")
 
 
 def _index(coord: Any, shape: IntTuple) -> Any:
@@ -302,20 +287,23 @@ def _offset(coord: Any, shape: IntTuple, stride: IntTuple) -> Any:
             raise _misfit(coord, shape)
         parts = [_offset(c, n, d) for c, n, d in zip(coord, shape, stride, strict=True)]
         return sum(parts[1:], parts[0]) if parts else 0
-    index = _index(coord, shape)
-    if isinstance(index, np.ndarray) and not Layout(shape, stride).is_static:
-        raise LayoutError(f"an array as index of {Layout(shape, stride)}; only a static layout takes arrays")
-    _check_inside(index, product(shape))
-    return _apply(index, flat(shape), flat(stride))
-
-
-def _apply(index: Any, shape: tuple[Int, ...], stride: tuple[Int, ...]) -> Any:
-    """Return the offset of a linear index, which counts through all modes, the first one fastest."""
+    index, size = _index(coord, shape), product(shape)
+    if isinstance(index, np.ndarray):
+        if not Layout(shape, stride).is_static:
+            raise LayoutError(
+                f"an array as index of {Layout(shape, stride)}; only a static layout takes arrays"
+            )
+        outside = bool(index.size) and (index.min() < 0 or prove(less(int(index.max()), size)) is False)
+    else:
+        outside = prove(less(index, 0)) is True or prove(less(index, size)) is False
+    if outside:
+        raise LayoutError(f"coordinate {index} is outside [0, {size})")
+    extents, strides = flat(shape), flat(stride)
     total: Any = 0
-    for extent, step in zip(shape[:-1], stride[:-1], strict=True):
+    for extent, step in zip(extents[:-1], strides[:-1], strict=True):
         total = total + index % extent * step
         index = index // extent
-    return total + index * stride[-1] if shape else total + index * 0
+    return total + index * (strides[-1] if strides else 0)
 
 
 Kept = tuple[tuple[IntTuple, IntTuple], ...]

@@ -26,7 +26,7 @@ SWIZZLE_BITS = 40
 WARPS = Most(1024, "a block of a GPU has 1024 threads at most")
 REPEATS = Most(4096, "each is held in registers of its own")
 UNROLLED = Most(1 << 16, "the body is traced once for each, and repeated in the generated text")
-COPIES = Most(64, "the machine code has so many copies of the loop's body")
+COPIES = Most(64, "the machine code has a copy of the loop's body for each")
 BARRIERS = Most(4096, "each takes 8 bytes of shared memory")
 ARRIVALS = Most((1 << 20) - 1, "the hardware counts no further")
 WIDEST = Most(128, "no access is wider than a line of 128 bytes")
@@ -45,7 +45,7 @@ def check_tile(shape: Sequence[int]) -> None:
     if math.prod(shape) > ELEMENTS:
         raise LayoutError(
             f"a tile of shape {shown(tuple(shape))} has {shown(math.prod(shape))} elements; a map of threads "
-            f"takes at most {ELEMENTS}, all of which are looked at"
+            f"takes at most {ELEMENTS}, because a check visits each"
         )
 
 
@@ -65,8 +65,8 @@ def check_pairs(threads: int, values: int) -> None:
         raise LayoutError(f"{shown(threads)} threads share a tile; at most {THREADS} threads are possible")
     if threads * values > PAIRS:
         raise LayoutError(
-            f"{threads} threads hold {shown(values)} values each; a map has at most {PAIRS} such pairs, all "
-            f"of which are looked at; nearest legal choice: {PAIRS // threads} values"
+            f"{threads} threads hold {shown(values)} values each; a map has at most {PAIRS} pairs of "
+            f"thread and value, because a check visits each; nearest legal choice: {PAIRS // threads} values"
         )
 
 

@@ -86,7 +86,21 @@ def floordiv(left: Int, right: Int) -> Int:
     if right == 1:
         return left
     quotient, rest = _split(left, right)
-    return add(quotient, _proper_quotient(rest, right))
+    made: Int | None = _digit(rest, right)
+    if made is None:
+        high, low = _low_part(rest, divisor(right))
+        common = _common_factor(rest, right)
+        if low != 0:
+            made = floordiv(high, right)
+        elif isinstance(rest, FloorDiv):
+            made = floordiv(rest.left, mul(rest.right, right))
+        elif common > 1:
+            made = floordiv(_split(rest, common)[0], floordiv(right, common))
+        elif isinstance(rest, Xor) and _is_power(right):
+            made = xor(floordiv(rest.left, right), floordiv(rest.right, right))
+        else:
+            made = FloorDiv(rest, right)
+    return add(quotient, made)
 
 
 @builds
@@ -168,8 +182,13 @@ def expand(value: Int) -> Int:
         return add(value.constant, *(mul(expand(term), factor) for term, factor in value.terms))
     if isinstance(value, Mul):
         total: Int = 1
-        for factor in value.factors:
-            total = _distribute(total, expand(factor))
+        for factor in map(expand, value.factors):
+            (left, left_constant), (right, right_constant) = parts_of(total), parts_of(factor)
+            pieces: list[Int] = [left_constant * right_constant]
+            pieces += [mul(mul(a, b), x * y) for a, x in left for b, y in right]
+            pieces += [mul(a, x * right_constant) for a, x in left]
+            pieces += [mul(b, y * left_constant) for b, y in right]
+            total = add(*pieces)
         return total
     return value
 
@@ -276,17 +295,6 @@ def _primitive(value: Expr) -> tuple[int, Expr]:
     return common, _as_expr(_sum({t: f // common for t, f in value.terms}, value.constant // common))
 
 
-def _distribute(left: Int, right: Int) -> Int:
-    """The product of two sums, term by term."""
-    left_parts, left_constant = parts_of(left)
-    right_parts, right_constant = parts_of(right)
-    pieces: list[Int] = [left_constant * right_constant]
-    pieces += [mul(mul(a, b), x * y) for a, x in left_parts for b, y in right_parts]
-    pieces += [mul(a, x * right_constant) for a, x in left_parts]
-    pieces += [mul(b, y * left_constant) for b, y in right_parts]
-    return add(*pieces)
-
-
 # ---------------------------------------------------------------- division
 
 
@@ -333,26 +341,8 @@ def _reduce(left: Int, right: int) -> Int:
     return _sum({t: f % right for t, f in parts if (f * divisor(t)) % right}, constant % right)
 
 
-def _proper_quotient(rest: Int, right: Int) -> Int:
-    """Return ``rest // right`` if no term of ``rest`` has the factor ``right``."""
-    digit = _digit(rest, right)
-    if digit is not None:
-        return digit
-    high, low = _low_part(rest, divisor(right))
-    if low != 0:
-        return floordiv(high, right)
-    if isinstance(rest, FloorDiv):
-        return floordiv(rest.left, mul(rest.right, right))
-    common = _common_factor(rest, right)
-    if common > 1:
-        return floordiv(_split(rest, common)[0], floordiv(right, common))
-    if isinstance(rest, Xor) and _is_power(right):
-        return xor(floordiv(rest.left, right), floordiv(rest.right, right))
-    return FloorDiv(rest, right)
-
-
 def _is_power(value: Int) -> bool:
-    """Whether a value is a known power of two."""
+    """Return whether a value is a known power of two."""
     return isinstance(value, int) and value & (value - 1) == 0
 
 
@@ -369,7 +359,7 @@ def _digit(rest: Int, right: Int) -> int | None:
 
 
 def _low_part(value: Int, by: int) -> tuple[Int, Int]:
-    """``value == high + low``, ``0 <= low < unit``, where unit divides high and by; low may be 0."""
+    """Split ``value == high + low``, ``0 <= low < unit``; unit divides high and by, and low may be 0."""
     if by <= 1:
         return value, 0
     parts, constant = parts_of(value)
@@ -385,7 +375,7 @@ def _low_part(value: Int, by: int) -> tuple[Int, Int]:
 
 
 def _high_part(value: Int, other: Int) -> tuple[Int, Int]:
-    """``value == high + rest``, where all bits of high are above those of ``other``; may be 0."""
+    """Split ``value == high + rest`` so that all bits of high are above those of ``other``; it may be 0."""
     least, most = bounds(other)
     if least < 0 or most == INFINITY:
         return 0, value
@@ -397,10 +387,10 @@ def _high_part(value: Int, other: Int) -> tuple[Int, Int]:
 
 
 def _common_factor(rest: Int, right: Int) -> int:
-    """The largest integer that is a factor of ``right`` and of every coefficient of ``rest``."""
+    """Return the largest integer that is a factor of ``right`` and of every coefficient of ``rest``."""
     scale = right if isinstance(right, int) else _primitive(right)[0]
     parts, constant = parts_of(rest)
-    # The common factor of the other terms is what counts; a constant is part of low.
+    # Only the other terms count, because a constant is part of low.
     return math.gcd(scale, *(factor for _, factor in parts)) if parts else math.gcd(scale, constant)
 
 

@@ -5,8 +5,8 @@ arithmetic usually becomes an equal expression: sums are flattened to ``constant
 with terms in a fixed order, constants are folded, and floor division and modulo cancel where ranges and
 divisors allow it.  A `Cond` is a truth value over such integers.
 
-Equality of expressions (``==``) is structural.  To ask whether two values are
-equal, use `prove(equal(a, b))`.
+Equality of expressions (``==``) is structural.  To ask whether two values are equal, use
+`prove(equal(a, b))`.
 
     >>> k = Sym("k", 0, 9, divisor=4)
     >>> (k * 8 + 3) // 8, (k * 8 + 3) % 8
@@ -203,16 +203,16 @@ def prove(cond: Cond) -> bool | None:
 
 
 def within(place: Int, extent: Int, at: Int | None, length: int | None) -> Cond:
-    """Whether a place in the tile ``at`` lies within an extent.
+    """Return the condition that a place in the tile ``at`` lies within an extent.
 
-    Of an extent that is spelled as so many whole tiles, ``length * (extent // length)``, all of a tile does,
-    or nothing.
+    If the extent is written as a number of whole tiles, ``length * (extent // length)``, a tile lies inside
+    as a whole or not at all.  The condition then compares the number of the tile.
 
     Args:
         place: the place.
         extent: the extent.
         at: the number of the tile; None: the extent is not cut into tiles.
-        length: of a tile.
+        length: length of a tile.
 
     Example:
         >>> m, i, at = Sym("m", 0, 1000), Sym("i", 0, 31), Sym("at", 0, 40)

@@ -66,14 +66,14 @@ def hashed_once(node: type[NodeType]) -> type[NodeType]:
             return found
 
     node.__hash__ = __hash__  # type: ignore[method-assign]
+
+    def __getstate__(self: Any) -> dict[str, Any]:  # noqa: N807
+        # Hashes of strings differ between processes, so the hash is not pickled.
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
     if "__dict__" in dir(node):
-        node.__getstate__ = _without_hash  # type: ignore[method-assign, assignment]
+        node.__getstate__ = __getstate__  # type: ignore[method-assign, assignment]
     return node
-
-
-def _without_hash(node: object) -> dict[str, Any]:
-    """Return the pickled state without the hash: hashes of strings differ between processes."""
-    return {name: value for name, value in vars(node).items() if name != "_hash"}
 
 
 class Expr:
@@ -231,9 +231,9 @@ class Element(Expr):
     """An integer that lies in memory: element ``at`` of the buffer called ``table``.
 
     Args:
-        table: stands for the whole buffer; to evaluate an element, it is given a function of ``at``.
+        table: the whole buffer; in an evaluation its value is a function of ``at``.
         at: the element's offset.
-        low: the least value.
+        low: the smallest value.
         high: the largest value.
     """
 
@@ -365,7 +365,12 @@ def bounds(value: Int) -> tuple[float, float]:
             low_left, high_left = bounds(value.left)
             return 0, min(high - 1, high_left if low_left >= 0 else high - 1)
         case Xor():
-            return _xor(*bounds(value.left), *bounds(value.right))
+            # No more bits than the operands; negative if exactly one of them is.
+            four = (*bounds(value.left), *bounds(value.right))
+            if max(map(abs, four)) == INFINITY:
+                return (0 if min(four) >= 0 else -INFINITY), INFINITY
+            span = 1 << max(int(max(end, -1 - end)).bit_length() for end in four)
+            return (0 if min(four) >= 0 else -span), span - 1
         case Min() | Max():
             pick = min if isinstance(value, Min) else max
             (a, b), (c, d) = bounds(value.left), bounds(value.right)
@@ -389,14 +394,6 @@ def _floor(a: float, b: float) -> float:
     if b == INFINITY:
         return 0 if a >= 0 else -1
     return a // b
-
-
-def _xor(*ends: float) -> tuple[float, float]:
-    """Exclusive or needs no more bits than its operands; it is negative if exactly one of them is."""
-    if max(map(abs, ends)) == INFINITY:
-        return (0 if min(ends) >= 0 else -INFINITY), INFINITY
-    span = 1 << max(int(max(end, -1 - end)).bit_length() for end in ends)
-    return (0 if min(ends) >= 0 else -span), span - 1
 
 
 @lru_cache(maxsize=16384)

@@ -226,7 +226,7 @@ def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
 
 def _sum(value: Add, env: Mapping[Sym, Any]) -> Any:
     total: Any = value.constant
-    arrays: Any = None  # of which each sum and product is a pass
+    arrays: Any = None  # added separately, because each operation on arrays is a pass over memory
     for term, factor in value.terms:
         found = evaluate(term, env)
         found = found if factor == 1 else found * factor
@@ -237,14 +237,9 @@ def _sum(value: Add, env: Mapping[Sym, Any]) -> Any:
     return total if arrays is None else arrays + total
 
 
-def _smaller(value: Min, env: Mapping[Sym, Any]) -> Any:
+def _extreme(value: Min | Max, env: Mapping[Sym, Any]) -> Any:
     left, right = evaluate(value.left, env), evaluate(value.right, env)
-    return _choose(left < right, left, right)
-
-
-def _larger(value: Max, env: Mapping[Sym, Any]) -> Any:
-    left, right = evaluate(value.left, env), evaluate(value.right, env)
-    return _choose(left < right, right, left)
+    return _choose(left < right, *((left, right) if isinstance(value, Min) else (right, left)))
 
 
 def _divisor(value: Int, env: Mapping[Sym, Any]) -> Any:
@@ -279,8 +274,8 @@ _EVALUATE: dict[type, Callable[[Any, Mapping[Sym, Any]], Any]] = {
     FloorDiv: lambda value, env: evaluate(value.left, env) // _divisor(value.right, env),
     Mod: lambda value, env: evaluate(value.left, env) % _divisor(value.right, env),
     Xor: lambda value, env: evaluate(value.left, env) ^ evaluate(value.right, env),
-    Min: _smaller,
-    Max: _larger,
+    Min: _extreme,
+    Max: _extreme,
     Select: lambda value, env: _choose(
         evaluate(value.cond, env), evaluate(value.left, env), evaluate(value.right, env)
     ),
@@ -333,5 +328,5 @@ class Guard:
         if not symbols(self.condition) <= env.keys() or evaluate(self.condition, env):
             return None
         if not self.values:
-            return self.message  # an author's own words, in which braces are braces
+            return self.message  # an author's text, which may contain braces
         return self.message.format(*(evaluate(value, env) for value in self.values))

@@ -105,7 +105,7 @@ class Speller:
 
 
 def _is_call(text: str) -> bool:
-    """Whether a text is one call of a function, which needs no parentheses around it."""
+    """Return whether a text is one call of a function, which needs no parentheses around it."""
     name, _, inner = text.partition("(")
     if not name.isidentifier() or not inner.endswith(")"):
         return False

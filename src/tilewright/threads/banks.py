@@ -69,9 +69,10 @@ def bank_conflicts(
     width = vector * element_bytes
     together = phase or lanes_together(width, banks, lanes)
     worst = 1
-    for first_byte, exists in _requests(view, distribution, vector, element_bytes, at):
-        parts = served_together(np.where(exists, first_byte, ABSENT), together, lanes)
-        worst = max(worst, int(bank_passes(parts, width, banks).max(initial=0)))
+    for env in _instances(view, at):
+        for first_byte, exists in accesses(view, distribution, vector, element_bytes, env):
+            parts = served_together(np.where(exists, first_byte, ABSENT), together, lanes)
+            worst = max(worst, int(bank_passes(parts, width, banks).max(initial=0)))
     return worst
 
 
@@ -211,13 +212,6 @@ def _units(first_byte: Array, size: int, unit: int) -> Array:
     # Include the last byte: a vector whose size is not a power of two may end in the next unit.
     byte = first_byte.reshape(-1, 1) + np.append(np.arange(0, size, unit), size - 1)
     return np.unique(byte // unit)
-
-
-def _requests(
-    view: View, distribution: Distribution, vector: int, element_bytes: int, at: Mapping[Sym, int] | None
-) -> Iterator[tuple[Array, Array]]:
-    for env in _instances(view, at):
-        yield from accesses(view, distribution, vector, element_bytes, env)
 
 
 def accesses(
@@ -361,18 +355,12 @@ def _candidates(
     for width in (width for width in widths if tile[first] % width == 0):
         for along in _divisors(tile[first] // width, threads):
             counts = _most([tile[dim] for dim in rest], threads // along)
-            yield _cyclic(tile, order, (along, *counts), width)
-
-
-def _cyclic(
-    tile: tuple[int, ...], order: tuple[int, ...], counts: tuple[int, ...], width: int
-) -> Distribution:
-    spread, steps = [], []
-    for dim, count in zip(order, counts, strict=True):
-        unit = width if dim == order[0] else 1
-        spread.append(Mode(count, dim, unit))
-        steps.append(Mode(tile[dim] // (count * unit), dim, count * unit))
-    return Distribution(tile, tuple(spread), (Mode(width, order[0], 1), *steps))
+            spread, steps = [], []
+            for dim, count in zip(order, (along, *counts), strict=True):
+                unit = width if dim == first else 1
+                spread.append(Mode(count, dim, unit))
+                steps.append(Mode(tile[dim] // (count * unit), dim, count * unit))
+            yield Distribution(tile, tuple(spread), (Mode(width, first, 1), *steps))
 
 
 def _most(extents: Sequence[int], threads: int) -> tuple[int, ...]:

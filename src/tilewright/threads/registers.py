@@ -172,7 +172,7 @@ def _check(source: Distribution, dim: int, keep: Keep) -> None:
 
 
 def _pieces(mode: Mode, dim: int, keep: Keep) -> Iterator[tuple[Mode, int | None]]:
-    """Return the parts of a mode, each with its step in the result, or None if it is reduced."""
+    """Yield the parts of a mode, each with its step in the result, or None if it is reduced."""
     if mode.dim != dim:
         yield mode, mode.step
         return
@@ -186,17 +186,14 @@ def _pieces(mode: Mode, dim: int, keep: Keep) -> Iterator[tuple[Mode, int | None
                 f"the {mode.extent} steps of {mode.step} that threads or values take along dimension {dim} "
                 f"do not end at {cut}, where a kept digit does"
             )
-        yield Mode(size, dim, step), _kept_step(step, size, keep)
+        made, weight = None, 1
+        for extent, unit in keep:
+            if unit <= step and step * size <= unit * extent:
+                made = step // unit * weight
+                break
+            weight *= extent
+        yield Mode(size, dim, step), made
         step, rest = cut, rest // size
-
-
-def _kept_step(step: int, size: int, keep: Keep) -> int | None:
-    weight = 1
-    for extent, unit in keep:
-        if unit <= step and step * size <= unit * extent:
-            return step // unit * weight
-        weight *= extent
-    return None
 
 
 def thread_digits(source: Distribution, dim: int, least: int = 1) -> Keep:
@@ -262,9 +259,14 @@ def _at(
         return None
     digits, unit = [], 1
     for mode in target.values:
-        for factor in _primes(mode.extent):
+        rest, factor = mode.extent, 2
+        while rest > 1:  # one digit for each prime factor
+            if rest % factor:
+                factor += 1
+                continue
             digits.append(Digit(factor, table[unit] - table[0]))
             unit *= factor
+            rest //= factor
     fits = (registers_of(digits, target.size_values) + table[0] == table).all()
     return (table[0], tuple(digits)) if fits else None
 
@@ -274,13 +276,3 @@ def is_local(source: Distribution, target: Distribution, start: tuple[Int, ...])
     if any(symbols(at) for at in start):
         return register_digits(source, target, start) is not None
     return registers(source, target, [int(evaluate(at, {})) for at in start]) is not None
-
-
-def _primes(number: int) -> list[int]:
-    found, factor = [], 2
-    while number > 1:
-        while number % factor == 0:
-            found.append(factor)
-            number //= factor
-        factor += 1
-    return found

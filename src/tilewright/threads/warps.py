@@ -64,8 +64,8 @@ def by_warps(
             the right ones.
 
     Example:
-        A tile of 128 x 32 of operand A on 2 x 2 warps; the second warp of the first row holds what the first
-        one does:
+        A tile of 128 x 32 of operand A on 2 x 2 warps; the second warp of the first row holds the same
+        elements as the first:
 
         >>> from tilewright.targets.atoms import MMA_F16
         >>> rows = by_warps((128, 32), MMA_F16.a, (2, 2), reuse="row")
@@ -118,9 +118,9 @@ def _repeated(
     shape = tuple(
         side * repeat * count for side, repeat, count in zip(base.shape, repeats, warps, strict=True)
     )
-    apart, beside = (warps, (1, 1)) if interleaved else ((1, 1), repeats)
+    apart, inner = (warps, (1, 1)) if interleaved else ((1, 1), repeats)
     modes = [
-        Mode(n, d, 0 if d is None else base.shape[d] * beside[d]) for n, d in zip(counts, dims, strict=True)
+        Mode(n, d, 0 if d is None else base.shape[d] * inner[d]) for n, d in zip(counts, dims, strict=True)
     ]
     steps = tuple(Mode(repeat, dim, base.shape[dim] * apart[dim]) for dim, repeat in enumerate(repeats))
     threads = (*base.threads, *(modes[axis] for axis in order))

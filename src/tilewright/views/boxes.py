@@ -2,8 +2,7 @@
 
 A bulk copy transfers a box of a whole tensor.  In each dimension the box has a start, a number of elements,
 and a step between them.  Elements outside the tensor read as 0 and are not written, so only the edges of the
-tensor may cut a box.  `View.base_coordinates` and the view's predicate
-decide whether the view is a box.
+tensor may cut a box.  `View.base_coordinates` and the view's predicate decide whether the view is a box.
 """
 
 from __future__ import annotations
@@ -76,21 +75,6 @@ class Box:
         return tuple(side * step for side, step in zip(self.sides, self.steps, strict=True))
 
 
-@dataclass(frozen=True)
-class _BoxWalk:
-    """The iteration space of a view: its coordinates or their digits, each with ``Sym.high + 1`` values.
-
-    Args:
-        syms: the coordinates and digits, slowest first.
-        index: the tensor's coordinates, written in ``syms``.
-        conditions: the parts of the predicate, written in ``syms``.
-    """
-
-    syms: tuple[Sym, ...]
-    index: tuple[Int, ...]
-    conditions: tuple[Cond, ...]
-
-
 @lru_cache(maxsize=1024)
 def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Box | NoBox:
     """Return the box that a view covers, or the reason why it is not a box.
@@ -112,12 +96,12 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     if any(elements(part) for part in (*view.base_coordinates, view.valid)):
         text = "rows whose numbers lie in memory lie anywhere in {tensor}"
         return NoBox(text, "tw.index(...) of one of them, or tw.copy")
-    walk = _walk(view, order)
+    syms, index, conditions = _walk(view, order)
     starts: list[Int] = []
     sides, steps = [1] * len(extents), [1] * len(extents)
     moved: dict[Sym, int] = {}
-    for dim, place in enumerate(walk.index):
-        found = _affine(dim, place, walk.syms)
+    for dim, place in enumerate(index):
+        found = _affine(dim, place, syms)
         if isinstance(found, NoBox):
             return found
         starts.append(found[0])
@@ -127,14 +111,19 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
                     f"one dimension of the tile walks along dimensions {moved[sym]} and {dim} of {{tensor}}"
                 )
             moved[sym], steps[dim], sides[dim] = dim, step, _extent(sym)
-    if idle := [sym for sym in walk.syms if sym not in moved]:
+    if idle := [sym for sym in syms if sym not in moved]:
         return NoBox(f"{_extent(idle[0])} elements of the tile are one element of {{tensor}}")
-    if (cut := _other_edge(walk, extents, sides, steps)) is not None:
-        text = f"elements of the tile exist only if {cut}, which is no edge of {{tensor}}"
-        return NoBox(
-            f"{text}: boxes are cut there alone", "a tile that divides what it is a tile of, or tw.copy"
-        )
-    fast = [moved[sym] for sym in walk.syms]
+    edges = [
+        *zip(index, extents, (side * step for side, step in zip(sides, steps, strict=True)), strict=True)
+    ]
+    for part in conditions:
+        if not any(_follows(part, *edge) for edge in edges):
+            return NoBox(
+                f"elements of the tile exist only if {part}, which is no edge of {{tensor}}: only its edges "
+                "may cut a box",
+                "a tile that divides its tensor, or tw.copy",
+            )
+    fast = [moved[sym] for sym in syms]
     slow = [dim for dim in range(len(extents)) if dim not in fast]
     return Box(tuple(starts), tuple(sides), tuple(steps), (*slow, *fast))
 
@@ -144,8 +133,15 @@ def _extent(sym: Sym) -> int:
     return int(sym.high) + 1
 
 
-def _walk(view: View, order: Sequence[int]) -> _BoxWalk:
-    """Split coordinates that only occur in quotients and remainders (merged dimensions) into digits."""
+def _walk(view: View, order: Sequence[int]) -> tuple[tuple[Sym, ...], tuple[Int, ...], tuple[Cond, ...]]:
+    """Return the iteration space of a view: its coordinates, with merged dimensions split into digits.
+
+    A coordinate is split if it occurs in quotients and remainders.
+
+    Returns:
+        The coordinates and digits, slowest first; then the tensor's coordinates and the parts of the
+        predicate, both written in these.
+    """
     syms: list[Sym] = []
     instead: dict[Sym, Int] = {}
     for dim in order:
@@ -154,8 +150,14 @@ def _walk(view: View, order: Sequence[int]) -> _BoxWalk:
         instead[sym] = 0
         if extent == 1:
             continue
-        ends = (1, *_bases(sym, extent, view.base_coordinates), extent)
-        if len(ends) == 2:
+        bases = {
+            part.right
+            for place in view.base_coordinates
+            for part in parts(place)
+            if isinstance(part, FloorDiv | Mod) and part.left == sym and isinstance(part.right, int)
+        }
+        ends = (1, *sorted(bases), extent)
+        if not bases or any(high % low for low, high in pairwise(ends[1:])):
             syms.append(sym)
             instead[sym] = sym
             continue
@@ -165,21 +167,8 @@ def _walk(view: View, order: Sequence[int]) -> _BoxWalk:
         syms += reversed(digits)
     valid = substitute(view.valid, instead)
     conditions = () if valid == TRUE else valid.parts if isinstance(valid, And) else (valid,)
-    return _BoxWalk(
-        tuple(syms), tuple(expand(substitute(place, instead)) for place in view.base_coordinates), conditions
-    )
-
-
-def _bases(sym: Sym, extent: int, index: Sequence[Int]) -> tuple[int, ...]:
-    """Return the divisors of a coordinate, smallest first; empty if they do not split it into digits."""
-    found = {
-        part.right
-        for place in index
-        for part in parts(place)
-        if isinstance(part, FloorDiv | Mod) and part.left == sym and isinstance(part.right, int)
-    }
-    bases = tuple(sorted(found))
-    return bases if all(high % low == 0 for low, high in pairwise((*bases, extent))) else ()
+    index = tuple(expand(substitute(place, instead)) for place in view.base_coordinates)
+    return tuple(syms), index, conditions
 
 
 def _affine(dim: int, place: Int, walking: Sequence[Sym]) -> tuple[Int, dict[Sym, int]] | NoBox:
@@ -201,15 +190,6 @@ def _affine(dim: int, place: Int, walking: Sequence[Sym]) -> tuple[Int, dict[Sym
     if any(step < 1 for step in moves.values()):
         return NoBox(f"the tile walks backwards along dimension {dim} of {{tensor}}")
     return start, moves
-
-
-def _other_edge(
-    walk: _BoxWalk, extents: Sequence[Int], sides: Sequence[int], steps: Sequence[int]
-) -> Cond | None:
-    """Return a condition that does not follow from the bounds of the tensor, or None."""
-    spans = [side * step for side, step in zip(sides, steps, strict=True)]
-    known = list(zip(walk.index, extents, spans, strict=True))
-    return next((part for part in walk.conditions if not any(_follows(part, *edge) for edge in known)), None)
 
 
 def _follows(part: Cond, place: Int, extent: Int, span: int) -> bool:
@@ -276,13 +256,6 @@ def _is_outermost(part: Less, place: Int, extent: Int) -> bool:
     return any(floordiv(part.left, c) == place for c in inner)
 
 
-def _bends(view: View) -> bool:
-    """Return whether the distance between two elements may depend on integers of the program."""
-    own = set(view.coords)
-    taken_apart = (symbols(part) for part in parts(view.offset) if isinstance(part, FloorDiv | Mod))
-    return any(found & own and found - own for found in taken_apart)
-
-
 @lru_cache(maxsize=1024)
 def swizzled_order(view: View, element_bytes: int) -> tuple[int, ...] | None:
     """Return a tile's dimensions, slowest first, if the tile has the 128-byte swizzle of bulk copies.
@@ -299,9 +272,13 @@ def swizzled_order(view: View, element_bytes: int) -> tuple[int, ...] | None:
     shape = tuple(extent for extent in view.shape if isinstance(extent, int))
     base = substitute(view.offset, dict.fromkeys(view.coords, 0))
     is_whole = len(shape) == view.rank > 0 and not elements(view.offset)
-    if not is_whole or _bends(view) or divisor(base) * element_bytes % (8 * ROW_BYTES):
+    own = set(view.coords)
+    divided = [symbols(part) for part in parts(view.offset) if isinstance(part, FloorDiv | Mod)]
+    # Then the distance between two elements may depend on integers of the program.
+    bends = any(found & own and found - own for found in divided)
+    if not is_whole or bends or divisor(base) * element_bytes % (8 * ROW_BYTES):
         return None
-    outer: dict[Sym, int] = dict.fromkeys(symbols(view.offset) - set(view.coords), 0)
+    outer: dict[Sym, int] = dict.fromkeys(symbols(view.offset) - own, 0)
     at = np.indices(shape, sparse=True)
     found = evaluate(view.offset, {**dict(zip(view.coords, at, strict=True)), **outer})
     found = np.broadcast_to((found - evaluate(base, outer)) * element_bytes, shape)

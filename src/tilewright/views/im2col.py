@@ -262,7 +262,7 @@ def _split_groups(
         if isinstance(shape[channel], int):
             instead = f"groups={divisor_at_most(channels, groups)}, or {instead}"
         else:
-            known = f", of which only the divisor {channels} is known for all arrays that share the kernel"
+            known = f" (only their divisor {channels} is known for all arrays that share the kernel)"
         raise LayoutError(
             f"{groups} groups do not divide {shape[channel]} channels{known}; nearest legal choice: {instead}"
         )

@@ -147,23 +147,17 @@ def unproven_spans(transform: Slice | Tile, view: View) -> tuple[DimensionRange,
         >>> unproven_spans(Tile((4, 4), (Sym("r", 0, 1), 0)), view)
         ()
     """
-    made = _slices(transform, view) if isinstance(transform, Slice) else _tiles(transform, view)
-    return tuple(span for span in made if not span.is_proven)
-
-
-def _slices(transform: Slice, view: View) -> list[DimensionRange]:
     made = []
-    for dim, (part, extent) in enumerate(zip(transform.at, view.shape, strict=True)):
-        is_slice = part is None or isinstance(part, tuple)
-        kind, is_masked = "slice" if is_slice else "index", dim in transform.edges
-        made.append(DimensionRange(dim, *slice_span(part, extent), extent, kind, is_masked))
-    return made
-
-
-def _tiles(transform: Tile, view: View) -> list[DimensionRange]:
-    every = enumerate(zip(transform.shape, transform.at, view.shape, strict=True))
-    return [
-        DimensionRange(dim, at, add(at, 1), ceil_div(extent, length), "tile", True)
-        for dim, (length, at, extent) in every
-        if length is not None and at is not None
-    ]
+    if isinstance(transform, Slice):
+        for dim, (part, extent) in enumerate(zip(transform.at, view.shape, strict=True)):
+            kind = "slice" if part is None or isinstance(part, tuple) else "index"
+            span = slice_span(part, extent)
+            made.append(DimensionRange(dim, *span, extent, kind, dim in transform.edges))
+    else:
+        for dim, (length, at, extent) in enumerate(
+            zip(transform.shape, transform.at, view.shape, strict=True)
+        ):
+            if length is not None and at is not None:
+                tiles = ceil_div(extent, length)
+                made.append(DimensionRange(dim, at, add(at, 1), tiles, "tile", True))
+    return tuple(span for span in made if not span.is_proven)

@@ -58,21 +58,18 @@ class Bits:
         if shape != view.shape:
             raise LayoutError(f"bits of a tile of {shape}; the tensor has the extents {view.shape}")
         count = sum(map(len, self.bits))
-        if not self._is_bijective(count):
-            raise LayoutError(f"{self.bits} do not name every element once by the {count} bits of one index")
-        index = coordinates((1 << count,))[0]
-        return view.map((1 << count,), [_coordinate(index, of) for of in self.bits])
-
-    def _is_bijective(self, count: int) -> bool:
-        """Return whether the rows, as vectors of bits, are linearly independent."""
+        # The rows, as vectors of bits, must be linearly independent.
         rows = [sum(1 << bit for bit in set(of)) for dim in self.bits for of in dim]
         for at in range(count):
             pivot = next((row for row in rows if row >> at & 1), None)
             if pivot is None:
-                return False
+                raise LayoutError(
+                    f"{self.bits} do not name every element once by the {count} bits of one index"
+                )
             rows.remove(pivot)
             rows = [row ^ pivot if row >> at & 1 else row for row in rows]
-        return not rows
+        index = coordinates((1 << count,))[0]
+        return view.map((1 << count,), [_coordinate(index, of) for of in self.bits])
 
 
 def _coordinate(index: Int, of: Sequence[tuple[int, ...]]) -> Int:
