@@ -58,7 +58,7 @@ def test_a_transaction_barrier_is_made_before_a_loop() -> None:
     for place in ("in it", "in a branch in it"):
         [(rule, message, nearest)] = said(ringed(place))
         assert (rule, nearest) == ("mbarrier", "make it before the loop")
-        assert "every turn would initialise it again" in message
+        assert "each iteration would initialise it again" in message
 
 
 def test_each_turn_of_an_unrolled_loop_has_a_barrier_of_its_own() -> None:

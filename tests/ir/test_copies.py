@@ -85,7 +85,10 @@ def test_a_copy_of_the_ir_has_a_distribution_too() -> None:
     ends: list[Any] = []
     found(author)
     [violation] = broken_rules(Copy(*ends))
-    assert violation.message == "nothing says which thread moves what from A.tile((8, 8), (0, 0)) to sA"
+    assert (
+        violation.message
+        == "no distribution determines which thread copies which elements of A.tile((8, 8), (0, 0)) to sA"
+    )
 
 
 def test_a_fragment_must_have_the_shape_of_the_distribution() -> None:
@@ -195,7 +198,7 @@ def vectors(
                 f"vector 4 on {TILE}: it is contiguous along dimension 0, "
                 "the threads' runs lie along dimension 1"
             ),
-            "vector=1, or vector_dim=0 where both sides are contiguous along it",
+            "vector=1, or vector_dim=0 if both sides are contiguous along it",
         ),
         (
             vectors(vector=8),

@@ -59,7 +59,7 @@ def test_the_pass_chooses_what_was_left_open_and_the_choice_reads_back() -> None
 
 
 WRONG: dict[str, tuple[int, dict[str, Any], str, str]] = {
-    "no such engine": (0, {"engine": "carrier"}, "there is no engine 'carrier'", " or ".join(ENGINES)),
+    "no such engine": (0, {"engine": "carrier"}, "unknown engine 'carrier'", " or ".join(ENGINES)),
     "a group of direct copies": (
         *(0, {"engine": "direct", "completion": "group"}),
         *("the direct engine completes by none, not by group", "completion='none'"),

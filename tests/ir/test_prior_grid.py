@@ -57,8 +57,8 @@ def test_reads_and_writes_before_the_wait_are_named() -> None:
         tw.copy(x, B.tile(TILE, (0, 0)))
 
     assert messages(author) == [
-        "copy reads A before the wait for the grid before, which may not have written it yet",
-        "copy writes kept before the wait for the grid before, which may not have read it yet",
+        "copy reads A before the wait for the previous grid, which may not have written it yet",
+        "copy writes kept before the wait for the previous grid, which may not have read it yet",
     ]
 
 
@@ -102,7 +102,7 @@ def test_no_block_may_pass_the_wait_by(way: str) -> None:
 
     [(rule, message, nearest)] = said(author)
     assert rule == "prior_grid_wait"
-    assert "may pass this wait by" in message
+    assert "may skip this wait" in message
     assert nearest == "outside of the loop or branch"
 
 
@@ -125,7 +125,7 @@ def test_no_target_compiles_it(target: str) -> None:
         tw.hopper.prior_grid_wait()
         tw.copy(x, part)
 
-    with pytest.raises(LegalityError, match="copy reads X before the wait for the grid before"):
+    with pytest.raises(LegalityError, match="copy reads X before the wait for the previous grid"):
         early.compile(spec_of(describe(np.zeros(64))), target=target, **_arch(target))
 
 

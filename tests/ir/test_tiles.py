@@ -63,8 +63,8 @@ def test_a_reduction_of_masks_is_refused() -> None:
     ("shape", "nearest"),
     [
         ((8, 64), "tw.redistribute(y, like=x, scratch=tw.shared((8, 64), tw.f32))"),
-        ((8, 1), "what a reduction of x gives, or tw.load(tensor, x.distribution.projected((8, 1)))"),
-        ((8, 32), "fragments of shape (8, 64), or 1 where they are to be broadcast"),
+        ((8, 1), "the result of a reduction of x, or tw.load(tensor, x.distribution.projected((8, 1)))"),
+        ((8, 32), "fragments of shape (8, 64), or 1 along dimensions to broadcast"),
     ],
 )
 def test_unequal_maps_show_both_and_what_would_do(shape: tuple[int, int], nearest: str) -> None:
@@ -98,7 +98,7 @@ def test_a_map_whose_values_other_threads_hold() -> None:
 
     [(rule, message, nearest)] = said(author)
     assert rule == "redistribute"
-    assert "there are threads (4 along 1 by 2, 8 along 0 by 1" in message
+    assert "which has threads (4 along 1 by 2, 8 along 0 by 1" in message
     assert nearest == "through shared memory: scratch=tw.shared((32, 32), tw.f16)"
 
 

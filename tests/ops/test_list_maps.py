@@ -243,7 +243,7 @@ def by_a_map(X: Any, table: Any, *, column: int, plain: bool, box: int) -> None:
             "the tensor map at [block_m, 4] of table begins at no known multiple of 8 integers",
         ),
         ({"plain": True}, "i64", "the launch itself passes the tensor maps of X"),
-        ({"box": 4}, "i64", "boxes that reach over (8, 64) and over (4, 64) elements by one tensor map"),
+        ({"box": 4}, "i64", "boxes that span (8, 64) and (4, 64) elements by one tensor map"),
     ],
 )
 def test_refusals(given: dict[str, Any], table: str, words: str) -> None:

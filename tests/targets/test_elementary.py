@@ -113,5 +113,5 @@ def test_the_text_of_rows_compiles_for_cuda_and_has_no_hazard(dtype: DType) -> N
 
 def test_bits_of_other_sizes_are_refused() -> None:
     x, made = rows_of(tw.f32)
-    with pytest.raises(tw.TraceError, match=r"bitcast of f32 to i16: needs as many bits.*tw\.u32"):
+    with pytest.raises(tw.TraceError, match=r"bitcast of f32 to i16: needs the same number of bits.*tw\.u32"):
         rows.bind(bits=tw.i16, threads=(4, 16)).trace(x, *made)

@@ -173,7 +173,7 @@ def test_a_multiply_of_what_reads_as_one_uses_all_of_it() -> None:
         (
             tw.f32,
             lambda p, s, t: tw.copy(tw.load(t), s, other=1),
-            "every element of the fragment",
+            "has no elements outside",
         ),
         (tw.i32, lambda p, s, t: tw.load(t, other=0.5), "0.5 is no i32"),
         (tw.i8, lambda p, s, t: tw.load(t, other=-129), "-129 is not within -128 to 127"),

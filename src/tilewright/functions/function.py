@@ -91,7 +91,7 @@ class Function:
 
         Example:
             >>> from tilewright.dtypes import f32, f64
-            >>> root = Function("sqrt", 1, FLOATS, c="sqrt")
+            >>> root = Function("sqrt", 1, floats, c="sqrt")
             >>> root.c_name(f32), root.c_name(f64)
             ('sqrtf', 'sqrt')
         """

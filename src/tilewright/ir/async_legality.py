@@ -91,7 +91,7 @@ def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
     m, n, _ = op.mma.tile
     atom = op.mma.atom
     if not atom.asynchronous:
-        text = f"{atom}, of {atom.lanes} lanes, multiplies at once, not in the background"
+        text = f"{atom} of {atom.lanes} lanes is synchronous"
         yield op.violation("mma_async", text, "tw.mma, or an atom of tw.atoms.wgmma")
         return
     for label, value, dtype in (("A", op.a, atom.a_dtype), ("B", op.b, atom.b_dtype)):
@@ -151,7 +151,7 @@ def _verify_operand(
     elif lies.along == 0 and unit < rows and unit % width:
         yield op.violation(
             "mma operand",
-            f"{label} = {value} runs along {'MN'[label == 'B']} in rows of {width}, of which {op.mma.atom} "
-            f"takes {unit} at a time",
+            f"{label} = {value} runs along {'MN'[label == 'B']} in rows of {width}; {op.mma.atom} takes "
+            f"{unit} of them at a time",
             f"an atom of {-(-unit // width) * width}",
         )

@@ -37,29 +37,21 @@ def box_of(op: Copy) -> Box | NoBox:
     """Return the box in global memory that a bulk copy transfers, or the reason why it is not a box."""
     tensor, tile = op.ends
     order = swizzled_order(tile.tensor.view, tile.dtype.bytes)
-    if order is None and (row := _order_of_row(tile)) is not None and tile is op.target:
-        found = find_box(tensor.tensor.view, tensor.array.shape, row)
-        return replace(found, is_swizzled=False) if isinstance(found, Box) else found
-    if order is None:
-        shape, columns = tile.tensor.shape, ROW_BYTES // tile.dtype.bytes
-        return NoBox(
-            f"{tile} of shape {shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
-            f"tw.shared((..., rows, {columns}), {tile.dtype}, swizzle=128)",
-        )
-    return find_box(tensor.tensor.view, tensor.array.shape, order)
-
-
-def _order_of_row(tile: Value) -> tuple[int, ...] | None:
-    """Return the dimensions of a tile in shared memory, slowest first, if it is one contiguous row.
-
-    The row must start at a multiple of `ROW_BYTES`.
-    """
+    if order is not None:
+        return find_box(tensor.tensor.view, tensor.array.shape, order)
     view, size = tile.tensor.view, tile.dtype.bytes
+    # Loads also take one contiguous row that starts at a multiple of `ROW_BYTES`.
     long = [dim for dim, extent in enumerate(view.shape) if extent != 1]
     begins = substitute(view.offset, dict.fromkeys(view.coords, 0))
-    if len(long) != 1 or stride(view, long[0]) != 1 or divisor(begins) * size % ROW_BYTES:
-        return None
-    return *(dim for dim in range(view.rank) if dim not in long), *long
+    is_row = len(long) == 1 and stride(view, long[0]) == 1 and divisor(begins) * size % ROW_BYTES == 0
+    if is_row and tile is op.target:
+        row = (*(dim for dim in range(view.rank) if dim not in long), *long)
+        found = find_box(tensor.tensor.view, tensor.array.shape, row)
+        return replace(found, is_swizzled=False) if isinstance(found, Box) else found
+    return NoBox(
+        f"{tile} of shape {view.shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+        f"tw.shared((..., rows, {ROW_BYTES // size}), {tile.dtype}, swizzle=128)",
+    )
 
 
 def known_box(op: Copy) -> Box:
@@ -94,21 +86,8 @@ def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
         return
     known = BULK_REDUCTIONS.get(op.reduction or "", ())
     if op.reduction in BULK_REDUCTIONS and kind.name not in known:
-        text = f"TMA has no {op.reduction!r} of {kind}; there is one of {', '.join(known)}"
+        text = f"TMA has no {op.reduction!r} of {kind}; it has that of {', '.join(known)}"
         yield op.violation("reduction", text, f"{known[0]}, or tw.copy(..., reduction={op.reduction!r})")
-    yield from _verify_array(op, tensor)
-    box = box_of(op)
-    if isinstance(box, NoBox):
-        yield op.violation("tma", box.reason.replace("{tensor}", str(tensor.buffer)), box.nearest)
-        return
-    yield from _verify_sides(op, tensor.buffer, box)
-    yield from _verify_starts(op, tensor.buffer, box)
-    yield from _verify_strides(op, tensor, box)
-    if op.way == ("shared", "global"):
-        yield from _verify_store(op, tensor, box)
-
-
-def _verify_array(op: Copy, tensor: Value) -> Iterator[Violation]:
     array, rank = tensor.buffer, tensor.array.rank
     if rank == 1:
         what = f"{array} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {BULK.rank}"
@@ -121,12 +100,21 @@ def _verify_array(op: Copy, tensor: Value) -> Iterator[Violation]:
         yield op.violation("alignment", text)
     first = tensor.array.at((0,) * rank)
     if divisor(first) * array.dtype.bytes % UNIT_BYTES:
-        text = f"{tensor} is of an array that begins at element {first} of {array}, no known multiple of"
+        text = f"the array of {tensor} begins at element {first} of {array}, which is no known multiple of"
         yield op.violation("alignment", f"{text} {UNIT_BYTES} bytes")
+    box = box_of(op)
+    if isinstance(box, NoBox):
+        yield op.violation("tma", box.reason.replace("{tensor}", str(array)), box.nearest)
+        return
+    yield from _verify_box(op, tensor, box)
+    if op.way == ("shared", "global"):
+        yield from _verify_store(op, tensor, box)
 
 
-def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
-    row, columns, unit = box.sides[box.inner], ROW_BYTES // array.dtype.bytes, UNIT_BYTES // array.dtype.bytes
+def _verify_box(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
+    """Check the sides of a box, its start, and the strides of the array."""
+    array, kind = tensor.buffer, tensor.dtype
+    row, columns, unit = box.sides[box.inner], ROW_BYTES // kind.bytes, UNIT_BYTES // kind.bytes
     if not box.is_swizzled:
         if row % unit:
             text = f"a row of {row} elements of {array}; bulk copies move multiples of {UNIT_BYTES} bytes"
@@ -142,43 +130,32 @@ def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
             nearest = f"steps of up to {MOST_STEP} along other dimensions than the contiguous one, in loads"
             yield op.violation("tma", text, f"{nearest}; or tw.copy")
         elif span > BULK.extent:
-            text = (
-                f"the box reaches over {span} elements of dimension {dim} of {array}; at most {BULK.extent}"
-            )
+            text = f"the box spans {span} elements of dimension {dim} of {array}; at most {BULK.extent}"
             yield op.violation("tma", text, f"tiles of {BULK.extent // step} of its {side}")
-
-
-def _verify_starts(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
-    """Check the start of a box: an H200 stops with an illegal instruction at other starts."""
-    unit, start = UNIT_BYTES // array.dtype.bytes, box.starts[box.inner]
-    if divisor(start) % unit:
+    start = box.starts[box.inner]
+    if divisor(start) % unit:  # an H200 stops with an illegal instruction
         yield op.violation(
             "tma",
             f"the box begins at {start} along dimension {box.inner} of {array}, which is no known multiple "
             f"of {unit} {array.dtype}, {UNIT_BYTES} bytes",
             f"a multiple of {unit}, or tw.copy",
         )
-
-
-def _verify_strides(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
-    array, kind = tensor.buffer, tensor.dtype
-    unit = UNIT_BYTES // kind.bytes
     for dim in reversed(box.order):
-        step = stride(tensor.array, dim)
-        assert step is not None, "arrays have strides"
-        if dim == box.inner and step != 1:
-            text = f"rows of the tile lie along dimension {dim} of {array}, which has stride {step}"
+        pitch = stride(tensor.array, dim)
+        assert pitch is not None, "arrays have strides"
+        if dim == box.inner and pitch != 1:
+            text = f"rows of the tile lie along dimension {dim} of {array}, which has stride {pitch}"
             yield op.violation("tma", text, "rows along the dimension of unit stride, or tw.copy")
             return
-        elif dim != box.inner and step == 0:
+        elif dim != box.inner and pitch == 0:
             yield op.violation("tma", f"stride 0 of dimension {dim} of {array}", "tw.copy")
-        elif dim != box.inner and bounds(step)[0] < 0:
-            text = f"stride {step} of dimension {dim} of {array} may be negative; TMA steps upwards alone"
+        elif dim != box.inner and bounds(pitch)[0] < 0:
+            text = f"stride {pitch} of dimension {dim} of {array} may be negative; TMA steps upwards only"
             yield op.violation("tma", text, "tw.copy, or an array whose strides are positive")
-        elif dim != box.inner and divisor(step) % unit:
+        elif dim != box.inner and divisor(pitch) % unit:
             yield op.violation(
                 "tma",
-                f"stride {step} of dimension {dim} of {array} is a multiple of {divisor(step)} {kind}, not "
+                f"stride {pitch} of dimension {dim} of {array} is a multiple of {divisor(pitch)} {kind}, not "
                 f"of {UNIT_BYTES} bytes",
                 f"pad the rows to a multiple of {unit} elements, or use tw.copy",
             )
@@ -203,13 +180,13 @@ def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
             "tma",
             f"dimension {box.inner} of {array} has {extent} elements, a multiple of {divisor(extent)} "
             f"{array.dtype}, not of {UNIT_BYTES} bytes: a store by TMA writes whole units of {UNIT_BYTES} "
-            "bytes, and would overwrite what follows each row",
+            "bytes, and would overwrite the bytes after each row",
             f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
         )
 
 
 def by_maps(ops: Iterable[Op]) -> Iterator[Copy]:
-    """Return the operations that are bulk copies by tensor maps in memory."""
+    """Yield the bulk copies that use tensor maps in memory."""
     for op in ops:
         if is_bulk(op) and op.ends[0].is_tensor and op.ends[0].tensor.map is not None:
             yield op
@@ -224,7 +201,7 @@ def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
             continue
         known = forms.setdefault((held.table.buffer.name, held.column), box)
         if (known.spans, known.order, known.is_swizzled) != (box.spans, box.order, box.is_swizzled):
-            text = f"boxes that reach over {known.spans} and over {box.spans} elements by one tensor map"
+            text = f"boxes that span {known.spans} and {box.spans} elements by one tensor map"
             yield op.violation("tensor map", text, "a map for each, in columns of its own")
         if set(box.steps) != {1}:
             text = f"a box that takes one of {max(box.steps)} elements, by a tensor map in memory"

@@ -110,21 +110,29 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
     for op in ops:
         yield from _operation(op, kernel.cluster)
         if reaches_memory and isinstance(op, Arrive) and op.relaxed:
-            text = "relaxed, in a kernel whose threads access other blocks' memory, which it would not order"
+            text = "relaxed, but the kernel's threads access other blocks' memory, which it does not order"
             yield op.violation("arrive", text, "relaxed=False")
 
 
 def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
-    reaches = _reaches(op)
-    if not reaches:
-        return
+    match op:
+        case ClusterBarrier() | ClusterArrive() | ClusterWait():
+            reaches = op.name
+        case Copy(multicast=axes) if axes:
+            reaches = f"tma_load(multicast={axes})"
+        case Arrive(block=rank) if rank is not None:
+            reaches = f"arrive(block={rank})"
+        case Peer(block=rank):
+            reaches = f"peer(block={rank})"
+        case _:
+            return
     if not cluster:
         yield op.violation("cluster", f"{reaches} in a kernel without clusters", DECLARED)
     elif is_bulk(op):
-        axes = {member.axis for member in cluster}
+        own = {member.axis for member in cluster}
         for axis in op.multicast:
-            if axis not in axes:
-                nearest = min(axes, key=lambda known: abs(known - axis))
+            if axis not in own:
+                nearest = min(own, key=lambda known: abs(known - axis))
                 where = " and ".join(f"{member.extent} along axis {member.axis}" for member in cluster)
                 yield op.violation(
                     "multicast",
@@ -139,17 +147,3 @@ def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
             yield op.violation(
                 "cluster", f"rank {op.block} in a cluster of {last + 1} blocks", f"block={nearest}"
             )
-
-
-def _reaches(op: Op) -> str:
-    """Return the effect of an operation on other blocks of its cluster; empty if it has none."""
-    match op:
-        case ClusterBarrier() | ClusterArrive() | ClusterWait():
-            return op.name
-        case Copy(multicast=axes) if axes:
-            return f"tma_load(multicast={axes})"
-        case Arrive(block=rank) if rank is not None:
-            return f"arrive(block={rank})"
-        case Peer(block=rank):
-            return f"peer(block={rank})"
-    return ""

@@ -56,7 +56,7 @@ def verify_reduction(op: Op, kind: str | None, target: Value) -> Iterator[Violat
         same = [name for name in names if name[0] == target.dtype.name[0]]
         yield op.violation(
             "reduction",
-            f"no {kind!r} of {target.dtype} in memory; there is one of {', '.join(names)}",
+            f"no {kind!r} of {target.dtype} in memory; the dtypes with one are {', '.join(names)}",
             f"a target of {(same or list(names))[-1]}",
         )
 
@@ -281,8 +281,8 @@ class Gather(Op):
             )
         if numbers.indices or any(index.buffer is known.buffer for known in old.indices):
             raise LayoutError(
-                f"rows of {source} are chosen by {index}, whose own elements are chosen, or choose others of "
-                "it; nearest legal choice: a copy of it in shared memory"
+                f"rows of {source} are chosen by {index}, which has chosen rows itself or is an index of the "
+                "source already; nearest legal choice: a copy of it in shared memory"
             )
         shape = (*old.shape[:dim], numbers.shape[0], *old.shape[dim + 1 :])
         at = coordinates(shape)
@@ -341,7 +341,7 @@ class ByMap(Op):
             nearest = f"columns, and rows of the table, that are multiples of {MAP_UNIT}"
             yield self.violation("tensor map", f"{text} of {MAP_UNIT} integers, 64 bytes", nearest)
         if source.memory is not Memory.GLOBAL or source.indices or source.distribution is not None:
-            text = f"{self.source} is no array in global memory, of which there are tensor maps"
+            text = f"{self.source} is no whole array in global memory; only arrays have tensor maps"
             yield self.violation("tensor map", text, str(self.source.buffer))
 
 
@@ -361,4 +361,4 @@ class AcquireMap(Op):
         """Require a tensor with a map in memory."""
         if self.source.tensor.map is None:
             text = f"the launch itself passes the tensor maps of {self.source.buffer}"
-            yield self.violation("tensor map", text, "a view of what tw.hopper.by_map has made")
+            yield self.violation("tensor map", text, "a view of the result of tw.hopper.by_map")

@@ -38,7 +38,7 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
         more = None if first is None or other is None else add(other, mul(first, -1))
         if isinstance(more, int) and more:
             much = f"{abs(more)} times {'more' if more > 0 else 'less'}"
-            near = "as many tw.role_barrier of all threads in each role"
+            near = "equally many tw.role_barrier of all threads in each role"
             yield found[0].violation(
                 "role_barrier", f"warp {number} meets all others {much} than warp 0", near
             )
@@ -48,7 +48,7 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
 def at_once(kernel: Kernel) -> frozenset[int]:
     """Return the identities of barriers, outside of loops, at which all threads are at the same time.
 
-    These are the barriers before which all warps pass equally many others, for all sizes of the kernel.
+    Before such a barrier all warps pass equally many others, for all sizes of the kernel.
     """
     if not any(is_of_all(op, kernel) for op in kernel.walk()):
         return frozenset()
@@ -64,7 +64,7 @@ def at_once(kernel: Kernel) -> frozenset[int]:
 
 
 def is_of_all(op: Op, kernel: Kernel) -> bool:
-    """Return whether an operation is a barrier of all threads of the block, in whatever code they are."""
+    """Return whether an operation is a numbered barrier of all threads of the block."""
     return isinstance(op, RoleBarrier) and op.threads == kernel.threads
 
 
@@ -101,36 +101,30 @@ class _Warp:
         return total
 
     def _of(self, op: Op, rank: int, index: Index, here: Int | None) -> Int | None:
+        """Return how many barriers of all threads the warp reaches in an operation; None: unknown."""
         match op:
             case RoleBarrier():
                 return int(is_of_all(op, self.kernel))
             case Role() if op.first <= rank < op.first + op.warps:
                 group, inside = divmod(rank - op.first, op.count)
-                return self.count(
-                    op.body, inside, index if op.index is None else {**index, op.index: group}, here
-                )
+                inner = index if op.index is None else {**index, op.index: group}
+                return self.count(op.body, inside, inner, here)
             case For():
-                return self._of_turns(op, self.count(op.body, rank, index, None), index)
+                each = self.count(op.body, rank, index, None)
+                if each == 0:
+                    return 0
+                if each is None or op.index in symbols(each):
+                    return None
+                first, stop = substitute(op.start, index), substitute(op.stop, index)
+                turns = maximum(floordiv(add(stop, mul(first, -1), op.step - 1), op.step), 0)
+                return mul(turns, each)
             case If():
-                return self._of_branch(op, rank, index, here)
+                condition = substitute(op.condition, index)
+                if condition in (TRUE, FALSE):
+                    return self.count(op.then if condition == TRUE else op.otherwise, rank, index, here)
+                then, otherwise = (self.count(block, rank, index, None) for block in (op.then, op.otherwise))
+                return then if then == otherwise else None
         return 0
-
-    @staticmethod
-    def _of_turns(op: For, each: Int | None, index: Index) -> Int | None:
-        if each == 0:
-            return 0
-        if each is None or op.index in symbols(each):
-            return None
-        first, stop = substitute(op.start, index), substitute(op.stop, index)
-        turns = maximum(floordiv(add(stop, mul(first, -1), op.step - 1), op.step), 0)
-        return mul(turns, each)
-
-    def _of_branch(self, op: If, rank: int, index: Index, here: Int | None) -> Int | None:
-        condition = substitute(op.condition, index)
-        if condition in (TRUE, FALSE):
-            return self.count(op.then if condition == TRUE else op.otherwise, rank, index, here)
-        then, otherwise = (self.count(block, rank, index, None) for block in (op.then, op.otherwise))
-        return then if then == otherwise else None
 
 
 # ---------------------------------------------------------------- residency check
@@ -156,13 +150,23 @@ def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await 
 
 
 def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await | None:
-    """Return this wait in a block of operations, given the block's own earlier increments of any counter."""
+    """Return the wait in a block of operations; ``counted``: the block's own increments of any counter."""
     for op in block.ops:
         if isinstance(op, Let):
             first = {**first, op.result: substitute(op.value, first)}
         if isinstance(op, Await) and prove(substitute(less(counted, op.value), first)) is True:
             return op
-        taken, known = _certain(op, first)
+        # Nested operations that are certainly executed, with the known values there.
+        taken, known = None, first
+        if isinstance(op, Role):  # only its first group
+            taken, known = op.body, first if op.index is None else {**first, op.index: 0}
+        elif isinstance(op, If):
+            condition = substitute(op.condition, first)
+            taken = (
+                op.then if prove(condition) is True else op.otherwise if prove(negate(condition)) else None
+            )
+        elif isinstance(op, For) and prove(substitute(less(op.start, op.stop), first)) is True:
+            taken, known = op.body, {**first, op.index: substitute(op.start, first)}
         found = None if taken is None else _first_wait(taken, known, counted)
         if found is not None:
             return found
@@ -172,20 +176,3 @@ def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await |
                     return None  # a loop may increment any number of times
                 counted = add(counted, inner.value if isinstance(inner, Signal) else 1)
     return None
-
-
-def _certain(op: Op, first: Mapping[Sym, Int]) -> tuple[Block | None, Mapping[Sym, Int]]:
-    """Yield nested operations that are certainly executed, with the known values there.
-
-    Only the first group of a role is examined.
-    """
-    if isinstance(op, Role):
-        return op.body, first if op.index is None else {**first, op.index: 0}
-    if isinstance(op, If):
-        condition = substitute(op.condition, first)
-        if prove(condition) is True:
-            return op.then, first
-        return (op.otherwise if prove(negate(condition)) is True else None), first
-    if isinstance(op, For) and prove(substitute(less(op.start, op.stop), first)) is True:
-        return op.body, {**first, op.index: substitute(op.start, first)}
-    return None, first

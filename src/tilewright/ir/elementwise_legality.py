@@ -73,45 +73,55 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
     if maps:
         widest = widest_map(list(maps))
         for spread, value in maps.items():
-            if broadcast(widest, spread) is None:
-                yield _unequal(op, maps[widest], value)
-                break
+            if broadcast(widest, spread) is not None:
+                continue
+            full = maps[widest]
+            shapes = " and ".join(f"{v} {spelled(v.fragment.shape)}" for v in (full, value))
+            both = "; ".join(f"{v}: {v.fragment.distribution}" for v in (full, value))
+            wanted, given = full.fragment.shape, value.fragment.shape
+            nearest = moved(value, full)
+            if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):
+                nearest = f"fragments of shape {spelled(wanted)}, or 1 along dimensions to broadcast"
+            elif wanted != given:
+                projected = f"tw.load(tensor, {full}.distribution.projected({given}))"
+                nearest = f"the result of a reduction of {full}, or {projected}"
+            text = f"{op.function} of {shapes}, whose elements lie in the threads in different ways ({both})"
+            yield op.violation("elementwise", text, nearest)
+            break
     if op.function in CONVERSION:
         for value in values:
             yield from verify_conversion(op, value, op.result)
     elif values:
         of_choice = choice_dtype(op.function, op.operands_)
-        beside = values[-1].dtype if of_choice is None else op.result.dtype
-        yield from verify_literals(op, beside, op.operands_)
+        kind = values[-1].dtype if of_choice is None else op.result.dtype
+        yield from verify_literals(op, kind, op.operands_)
         if op.function != "select" or len(values) > 1 or of_choice is not None:
-            yield from _verify_kinds(op, beside)
+            yield from _verify_kinds(op, kind)
 
 
-def _verify_kinds(op: Elementwise, beside: DType) -> Iterator[Violation]:
-    """Combine truth values only with truth values; require kernel integers to fit the dtype."""
-    is_mask = beside.kind == "bool"
+def _verify_kinds(op: Elementwise, kind: DType) -> Iterator[Violation]:
+    """Combine truth values only with truth values; require kernel integers to fit the others' dtype."""
+    is_mask = kind.kind == "bool"
     for operand in op.operands_:
         if isinstance(operand, Value | float):
             continue
         if isinstance(operand, bool):
             if not is_mask:
-                yield op.violation("dtype", f"{operand} is no {beside}", str(int(operand)))
+                yield op.violation("dtype", f"{operand} is no {kind}", str(int(operand)))
         elif is_mask:
             yield op.violation(
                 "dtype",
                 f"{operand} is no truth value",
                 f"mask.to(tw.i32), or {bool(operand)}" if isinstance(operand, int) else "mask.to(tw.i32)",
             )
-        elif (
-            isinstance(operand, Expr) and beside.kind in ("int", "uint") and beside.name not in ("i32", "i64")
-        ):
+        elif isinstance(operand, Expr) and kind.kind in ("int", "uint") and kind.name not in ("i32", "i64"):
             low, high = bounds(operand)
-            least, most = limits(beside)
+            least, most = limits(kind)
             if low < least or high > most:
                 yield op.violation(
                     "dtype",
                     f"the integer {operand}, {low} to {high}, need not be within {least} to {most}, the "
-                    f"range of {beside}",
+                    f"range of {kind}",
                     ".to(tw.i32) first",
                 )
 
@@ -122,25 +132,6 @@ def moved(source: Value, like: Value) -> str:
     local = registers(given, wanted, (0,) * given.rank)
     scratch = "" if local is not None else f", scratch=tw.shared({given.shape}, tw.{source.dtype})"
     return f"tw.redistribute({source}, like={like}{scratch})"
-
-
-def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
-    """Return a violation for two maps that do not fit together."""
-    shapes = " and ".join(f"{v} {spelled(v.fragment.shape)}" for v in (full, part))
-    maps = "; ".join(f"{v}: {v.fragment.distribution}" for v in (full, part))
-    wanted, given = full.fragment.shape, part.fragment.shape
-    nearest = moved(part, full)
-    if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):
-        nearest = f"fragments of shape {spelled(wanted)}, or 1 where they are to be broadcast"
-    elif wanted != given:
-        nearest = (
-            f"what a reduction of {full} gives, or tw.load(tensor, {full}.distribution.projected({given}))"
-        )
-    return op.violation(
-        "elementwise",
-        f"{op.function} of {shapes}, whose elements lie in the threads in different ways ({maps})",
-        nearest,
-    )
 
 
 def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violation]:

@@ -30,10 +30,10 @@ class ReduceOp(Op):
     held different coordinates along ``dim`` then hold copies; values along it are dropped.
 
     A sum is computed in f32 for narrower floats and rounded once at the end; integers wrap.  Its order: each
-    thread adds its values by rising register number, then pairs of lanes add what they have, neighbours in
-    the thread index first.  A target without threads may use any other order, so a sum of n numbers is
-    within ``(n - 1) u sum(|x|)`` of the exact one (u the unit roundoff; second-order terms and the rounding
-    of the result to its dtype apart).  A maximum or minimum of numbers with a NaN among them is NaN.
+    thread adds its values by rising register number, then pairs of lanes add their sums, neighbours in the
+    thread index first.  A target without threads may use any other order.  Without second-order terms and
+    without the rounding of the result to its dtype, a sum of n numbers is within ``(n - 1) u sum(|x|)`` of
+    the exact sum, u the unit roundoff.  A maximum or minimum is NaN if any element is NaN.
 
     Args:
         source: the fragment.
@@ -79,7 +79,7 @@ class ReduceOp(Op):
                 )
 
     def outside_warps(self, lanes: int) -> Iterator[Violation]:
-        """Return whether the inputs of one result are in several warps of ``lanes`` threads."""
+        """Yield a violation if the inputs of one result are in several warps of ``lanes`` threads."""
         plan = self.plan
         if plan.span <= lanes:
             return
@@ -139,8 +139,8 @@ class Redistribute(Op):
         elif held.size_threads > 1 and not is_local(held, self.distribution, self.start):
             yield self.violation(
                 "redistribute",
-                f"a thread does not hold in {self.source} what it must hold in {self.result}: there are "
-                f"{held}, wanted are {self.distribution}",
+                f"threads would need elements of {self.result} that they do not hold in {self.source}, which "
+                f"has {held}; the result has {self.distribution}",
                 f"through shared memory: scratch=tw.shared({held.shape}, tw.{self.source.dtype})",
             )
 
@@ -186,8 +186,16 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
     if function in CONVERSION:
         if asked is None:
             raise DTypeError(f"{function} needs the dtype to convert to")
-        if function == "bitcast" and operands and (obstacle := _no_bits(operands[0], asked)):
-            raise DTypeError(f"bitcast of {operands[0]} to {asked}: {obstacle}")
+        if function == "bitcast" and operands:
+            given, obstacle = operands[0], ""
+            if given.kind == "bool" or asked.kind == "bool" or given.bits < 8:
+                obstacle = "needs numbers of whole bytes; nearest legal choice: .to(...)"
+            elif given.components > 1 or asked.components > 1:
+                obstacle = "needs real numbers"
+            elif given.bits != asked.bits:
+                obstacle = f"needs the same number of bits; nearest legal choice: tw.u{given.bits}"
+            if obstacle:
+                raise DTypeError(f"bitcast of {given} to {asked}: {obstacle}")
         return asked
     values = list(operands[1:]) if function == "select" else list(operands)
     if len(set(values)) > 1:
@@ -226,17 +234,6 @@ def choice_dtype(function: str, operands: Sequence[object]) -> DType | None:
     ends = [end for arm in plain for end in bounds(arm)]
     low, high = limits(i32)
     return i32 if low <= min(ends) and max(ends) <= high else i64
-
-
-def _no_bits(given: DType, asked: DType) -> str:
-    """Return why a bitcast between two dtypes is illegal; empty if it is legal."""
-    if given.kind == "bool" or asked.kind == "bool" or given.bits < 8:
-        return "needs numbers of whole bytes; nearest legal choice: .to(...)"
-    if given.components > 1 or asked.components > 1:
-        return "needs real numbers"
-    if given.bits != asked.bits:
-        return f"needs as many bits; nearest legal choice: tw.u{given.bits}"
-    return ""
 
 
 def widest_map(maps: Sequence[Distribution]) -> Distribution:

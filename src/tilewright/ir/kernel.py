@@ -281,7 +281,12 @@ def passed_params(kernel: Kernel) -> tuple[Param, ...]:
     if not kernel.tensor_maps:
         return kernel.params
     mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
-    others = _accessed_otherwise(kernel)
+    others: set[Value] = set()  # buffers that operations other than TMA name
+    for op in kernel.walk():
+        if not is_bulk(op):
+            others.update(value.buffer for value in (*op.read, *op.written))
+        elif (held := op.ends[0].tensor.map) is not None:
+            others.add(held.table.buffer)
     kept = tuple(
         param
         for param in kernel.params
@@ -289,17 +294,6 @@ def passed_params(kernel: Kernel) -> tuple[Param, ...]:
     )
     used = used_symbols(replace(kernel, params=kept))
     return tuple(param for param in kept if not isinstance(param, SizeParam) or param.sym in used)
-
-
-def _accessed_otherwise(kernel: Kernel) -> set[Value]:
-    """Return the buffers that an operation other than TMA names."""
-    found: set[Value] = set()
-    for op in kernel.walk():
-        if not is_bulk(op):
-            found.update(value.buffer for value in (*op.read, *op.written))
-        elif (held := op.ends[0].tensor.map) is not None:
-            found.add(held.table.buffer)
-    return found
 
 
 def op_symbols(op: Op) -> frozenset[Sym]:

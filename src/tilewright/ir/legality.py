@@ -37,7 +37,13 @@ def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Se
         shapes: the shapes of both.
     """
     if not all(isinstance(extent, int) for shape in shapes for extent in shape):
-        return _tile_of(source, target, shapes)
+        # A tile of the side that is a whole array, in the shape of the other side.
+        for value, own, wanted in ((source, *shapes), (target, *shapes[::-1])):
+            known = [all(isinstance(extent, int) for extent in shape) for shape in (own, wanted)]
+            if known == [False, True] and len(own) == len(wanted) <= 3:
+                at = tuple(Sym(name) for name in "mnk"[: len(own)])
+                return f"{value}.tile({spelled(tuple(wanted))}, {spelled(at)})"
+        return ""
     from_source, from_target = shapes, shapes[::-1]
     tried = (
         (source, _permuted(*from_source)),
@@ -47,18 +53,6 @@ def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Se
         (source, _repeated(*from_source)),  # the target must not be written several times
     )
     return next((f"{value}.{way}" for value, way in tried if way and not value.is_fragment), "")
-
-
-def _tile_of(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
-    """Return a tile of the side that is a whole array, in the shape of the other side."""
-    for value, own, wanted in ((source, *shapes), (target, *shapes[::-1])):
-        known = [all(isinstance(extent, int) for extent in shape) for shape in (own, wanted)]
-        if known == [False, True] and len(own) == len(wanted) <= 3:
-            one = "," * (len(own) == 1)
-            return (
-                f"{value}.tile(({', '.join(map(str, wanted))}{one}), ({', '.join('mnk'[: len(own)])}{one}))"
-            )
-    return ""
 
 
 def _permuted(own: Sequence[Int], wanted: Sequence[Int]) -> str:
@@ -133,7 +127,17 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
     """Yield the rules of `Copy` that a copy breaks."""
     yield from verify_conversion(op, op.source, op.target)
     if op.other != 0:
-        yield from _verify_other(op)
+        kind = op.source.dtype
+        if op.source.is_fragment:
+            text = f"the fragment {op.source} has no elements outside, which could read as {op.other}"
+            yield op.violation("other", text, "no other=")
+        elif kind.kind == "bool" or kind.components > 1:
+            yield op.violation("other", f"elements of {kind} outside of {op.source} read as 0", "no other=")
+        elif kind.is_float and math.isinf(op.other) and not has_infinity(kind):
+            least, most = limits(kind)
+            nearest = f"other={most if op.other > 0 else least}"
+            yield op.violation("other", f"{kind} has no infinity for other={op.other}", nearest)
+        yield from verify_literals(op, kind, (op.other,))
     yield from verify_reduction(op, op.reduction, op.target)
     source, target = _shape(op.source), _shape(op.target)
     if source != target:
@@ -150,15 +154,18 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
     if not maps:
         yield op.violation(
             "distribution",
-            f"nothing says which thread moves what from {op.source} to {op.target}",
+            f"no distribution determines which thread copies which elements of {op.source} to {op.target}",
             f"threads=..., with one count per dimension that divides {spelled(source)}",
         )
     elif len(maps) > 1:
-        yield op.violation(
-            "distribution",
-            f"{' and '.join(maps.values())} share the tile out to the threads in different ways",
-            _nearest_map(op),
-        )
+        nearest = "the same distribution on both sides"
+        if op.source.is_fragment and op.target.is_fragment:
+            nearest = f"{moved(op.source, op.target)}, copied to {op.target}"
+        elif op.distribution is not None:
+            own = next(v for v in (op.source, op.target) if getattr(v.type, "distribution", None))
+            nearest = f"no threads=: {own} brings its own"
+        text = f"{' and '.join(maps.values())} share the tile out to the threads in different ways"
+        yield op.violation("distribution", text, nearest)
     else:
         yield from _verify_spread(op, next(iter(maps)), source)
 
@@ -193,31 +200,6 @@ def verify_matrix_copy(op: Copy) -> Iterator[Violation]:
         yield op.violation("engine", text, "engine='direct'")
 
 
-def _verify_other(op: Copy) -> Iterator[Violation]:
-    """Require ``other`` to be a number of the source's dtype, and the source to have elements outside."""
-    kind = op.source.dtype
-    if op.source.is_fragment:
-        text = f"every element of the fragment {op.source} exists: none reads as {op.other}"
-        yield op.violation("other", text, "no other=")
-    elif kind.kind == "bool" or kind.components > 1:
-        yield op.violation("other", f"elements of {kind} outside of {op.source} read as 0", "no other=")
-    elif kind.is_float and math.isinf(op.other) and not has_infinity(kind):
-        least, most = limits(kind)
-        nearest = f"other={most if op.other > 0 else least}"
-        yield op.violation("other", f"{kind} has no infinity for other={op.other}", nearest)
-    yield from verify_literals(op, kind, (op.other,))
-
-
-def _nearest_map(op: Copy) -> str:
-    """Return the change that gives both sides of a copy one map."""
-    if op.source.is_fragment and op.target.is_fragment:
-        return f"{moved(op.source, op.target)}, copied to {op.target}"
-    if op.distribution is not None:
-        own = next(v for v in (op.source, op.target) if getattr(v.type, "distribution", None))
-        return f"no threads=: {own} brings its own"
-    return "the same distribution on both sides"
-
-
 def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> Iterator[Violation]:
     if spread.shape != shape:
         yield op.violation(
@@ -232,8 +214,23 @@ def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> It
             f"the distribution does not move every element of the tile {spelled(shape)} exactly once: {flaw}",
             _nearest_spread(spread, shape),
         )
-    if op.vector is not None:
-        yield from _verify_vector(op, spread, op.vector)
+    if (vector := op.vector) is None:
+        return
+    dim, run = spread.vector()
+    nearest = f"vector={widest_vector(op, spread)}"
+    widest = 0 if vector < 1 else max(value.dtype.bytes_of(vector) for value in (op.source, op.target))
+    if vector < 1 or vector & (vector - 1):
+        yield op.violation("vector width", f"vector {vector} is not a power of two", nearest)
+    elif run % vector:
+        text = f"each thread moves runs of {run} neighbours along dimension {dim}, which vectors of {vector}"
+        yield op.violation("vector width", f"{text} do not fill", nearest)
+    elif widest > LARGEST_ACCESS_BYTES:
+        text = f"vector {vector} makes accesses of {widest} bytes, more than {LARGEST_ACCESS_BYTES}"
+        yield op.violation("vector width", text, nearest)
+    else:
+        for value in (op.source, op.target):
+            if isinstance(value.type, TensorType):
+                yield from _verify_access(op, value, dim, vector, nearest)
 
 
 @lru_cache(maxsize=1024)
@@ -249,33 +246,6 @@ def _nearest_spread(spread: Distribution, shape: tuple[Int, ...]) -> str:
     return f"tw.blocked({spelled(extents)}, {spelled(dealt(extents, spread.size_threads))})"
 
 
-def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Violation]:
-    dim, run = spread.vector()
-    nearest = f"vector={widest_vector(op, spread)}"
-    if vector < 1 or vector & (vector - 1):
-        yield op.violation("vector width", f"vector {vector} is not a power of two", nearest)
-        return
-    if run % vector:
-        yield op.violation(
-            "vector width",
-            f"each thread moves runs of {run} neighbours along dimension {dim}, which vectors of {vector} "
-            "do not fill",
-            nearest,
-        )
-        return
-    widest = max(value.dtype.bytes_of(vector) for value in (op.source, op.target))
-    if widest > LARGEST_ACCESS_BYTES:
-        yield op.violation(
-            "vector width",
-            f"vector {vector} makes accesses of {widest} bytes, more than {LARGEST_ACCESS_BYTES}",
-            nearest,
-        )
-        return
-    for value in (op.source, op.target):
-        if isinstance(value.type, TensorType):
-            yield from _verify_access(op, value, dim, vector, nearest)
-
-
 def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) -> Iterator[Violation]:
     """Check that a tensor can be accessed in vectors along a dimension."""
     kind = value.tensor
@@ -283,9 +253,12 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
     if obstacle := kind.view.vector_obstacle(dim, vector):
         units = [d for d in range(kind.view.rank) if _step(kind.view, d) == 1]
         unknown = _unknown(value, dim, vector)
-        if (gap := _gap(value, dim)) is not None:
-            array = value.buffer.tensor.view
-            step = _step(array, gap)
+        array = value.buffer.tensor.view
+        steps = [_step(array, d) for d in range(array.rank)]
+        along = symbols(_step(kind.view, dim))
+        gap = next((d for d in reversed(range(array.rank)) if steps[d] in along), None)
+        if gap is not None and 1 not in steps:
+            step = steps[gap]
             obstacle = f"{value.buffer} is not contiguous along its dimension {gap} (stride {step})"
             packs = value is op.source and gap == array.rank - 1
             nearest += f", or np.ascontiguousarray({value.buffer})" if packs else ", or an array that is"
@@ -293,7 +266,7 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
             obstacle = (
                 f"it is contiguous along dimension {units[-1]}, the threads' runs lie along dimension {dim}"
             )
-            nearest += f", or vector_dim={units[-1]} where both sides are contiguous along it"
+            nearest += f", or vector_dim={units[-1]} if both sides are contiguous along it"
         elif unknown:
             obstacle = " and ".join(
                 f"{size}, the {what} of {value.buffer}, need not be a multiple of {vector}"
@@ -309,16 +282,6 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
             f"{value.buffer} starts at a multiple of {kind.align}",
             nearest,
         )
-
-
-def _gap(value: Value, along: int) -> int | None:
-    """Return the array dimension of a tensor's dimension, if the array has no contiguous dimension."""
-    view, array = value.tensor.view, value.buffer.tensor.view
-    strides = [_step(array, dim) for dim in range(array.rank)]
-    moved = symbols(_step(view, along))
-    return (
-        None if 1 in strides else next((d for d in reversed(range(array.rank)) if strides[d] in moved), None)
-    )
 
 
 def _unknown(value: Value, along: int, width: int) -> dict[Sym, str]:

@@ -269,11 +269,25 @@ def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) ->
     else:
         count = integer("warps", warps)
         grids = [(along, count // along) for along in range(count, 0, -1) if count % along == 0]
-    nearest = {grid: _nearest_tile(tile, _unit(atom, grid)) for grid in grids}
+    # The nearest multiple of the unit along each dimension; the larger of two.
+    nearest = {
+        grid: tuple(
+            max((extent + n // 2) // n, 1) * n for extent, n in zip(tile, _unit(atom, grid), strict=True)
+        )
+        for grid in grids
+    }
 
     def cost(grid: tuple[int, ...]) -> tuple[float, int]:
+        """Return the change of the tile, and the bits of A and B read from shared memory per step along K.
+
+        Each warp in a row of the grid reads the same rows of A, and each warp in a column the same rows of B.
+        A warp reads a register operand once, and a shared-memory operand once per atom.
+        """
+        rows, columns = nearest[grid]
         change = sum(abs(near / extent - 1) for near, extent in zip(nearest[grid], tile, strict=True))
-        return change, _operand_bits(atom, nearest[grid], grid)
+        times_a = columns // atom.shape[1] if SHARED in atom.a_places else grid[1]
+        times_b = rows // atom.shape[0] if SHARED in atom.b_places else grid[0]
+        return change, rows * times_a * atom.a_dtype.bits + columns * times_b * atom.b_dtype.bits
 
     best = min(grids, key=cost)
     if nearest[best] != tile:
@@ -283,20 +297,3 @@ def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) ->
             f"each warp; nearest legal choice: tile={nearest[best]}"
         )
     return best
-
-
-def _nearest_tile(tile: Sequence[int], unit: Sequence[int]) -> tuple[int, ...]:
-    """Return the nearest multiple of a unit to a tile, along each dimension; the larger of two."""
-    return tuple(max((extent + n // 2) // n, 1) * n for extent, n in zip(tile, unit, strict=True))
-
-
-def _operand_bits(atom: MmaAtom, tile: Sequence[int], grid: Sequence[int]) -> int:
-    """Return the bits of A and B that all warps read from shared memory for each step along K.
-
-    Each warp in a row of the grid reads the same rows of A, and each warp in a column the same rows of B.  A
-    warp reads a register operand once, and a shared-memory operand once per atom.
-    """
-    m, n, _ = atom.shape
-    times_a = tile[1] // n if SHARED in atom.a_places else grid[1]
-    times_b = tile[0] // m if SHARED in atom.b_places else grid[0]
-    return tile[0] * times_a * atom.a_dtype.bits + tile[1] * times_b * atom.b_dtype.bits

@@ -174,7 +174,10 @@ class Op:
     @cached_property
     def regions(self) -> tuple[Block, ...]:
         """Nested blocks."""
-        return tuple([getattr(self, name) for name in _names_of_regions(type(self))])
+        kind = type(self)
+        if kind not in _REGIONS:
+            _REGIONS[kind] = tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
+        return tuple([getattr(self, name) for name in _REGIONS[kind]])
 
     def cached(self, name: str, compute: Callable[[Any], Cached]) -> Cached:
         """Return a cached value of the operation; compute it on first use. Operations never change."""
@@ -195,12 +198,6 @@ class Op:
 
 _REGIONS: dict[type[Op], tuple[str, ...]] = {}
 """Cache of the fields that hold blocks, by operation class; few classes have any."""
-
-
-def _names_of_regions(kind: type[Op]) -> tuple[str, ...]:
-    if kind not in _REGIONS:
-        _REGIONS[kind] = tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
-    return _REGIONS[kind]
 
 
 EMPTY = Block()

@@ -67,17 +67,18 @@ def divided(offset: Int, each: int) -> Int:
         (stride // 2)*row + 2
     """
     parts, constant = parts_of(expand(offset))
-    return add(floordiv(constant, each), *(_divided_term(term, factor, each) for term, factor in parts))
-
-
-def _divided_term(term: Int, factor: int, each: int) -> Int:
-    if factor % each == 0:
-        return mul(term, factor // each)
-    factors = term.factors if isinstance(term, Mul) else (term,)
-    known = next((f for f in factors if divisor(f) % each == 0), None)
-    if known is None:
-        return floordiv(mul(term, factor), each)
-    return product(factor, floordiv(known, each), *(f for f in factors if f is not known))
+    total = floordiv(constant, each)
+    for term, factor in parts:
+        factors = term.factors if isinstance(term, Mul) else (term,)
+        known = next((f for f in factors if divisor(f) % each == 0), None)
+        if factor % each == 0:
+            total = add(total, mul(term, factor // each))
+        elif known is None:
+            total = add(total, floordiv(mul(term, factor), each))
+        else:
+            rest = (f for f in factors if f is not known)
+            total = add(total, product(factor, floordiv(known, each), *rest))
+    return total
 
 
 def map_in_bytes(spread: Distribution, each: int) -> Distribution:
@@ -218,13 +219,6 @@ def is_packed(value: object) -> bool:
 
 def verify_packed(op: Op) -> Iterator[Violation]:
     """Yield the rules of packed elements that an otherwise legal operation breaks."""
-    yield from _verify_use(op)
-    if isinstance(op, Copy):
-        yield from _verify_copy(op)
-
-
-def _verify_use(op: Op) -> Iterator[Violation]:
-    """Refuse an operation that does more than store and copy packed elements."""
     found = next((v for v in (*op.results, *op.operands) if is_packed(v)), None)
     if found is not None and (op.name not in KEEPS or found.is_fragment):
         what = "kept in registers" if found.is_fragment else f"an operand of {op.verb}"
@@ -233,6 +227,8 @@ def _verify_use(op: Op) -> Iterator[Violation]:
             f"elements of {found.dtype} share bytes in memory; {found} cannot be {what}",
             f"tw.load(tensor, element=tw.{'f16' if found.dtype.is_float else 'i8'}), which converts them",
         )
+    if isinstance(op, Copy):
+        yield from _verify_copy(op)
 
 
 def _verify_copy(op: Copy) -> Iterator[Violation]:
@@ -252,7 +248,7 @@ def _verify_copy(op: Copy) -> Iterator[Violation]:
         yield op.violation("packed", f"{op.verb} of packed {kind}", nearest)
         return
     if op.reduction is not None:
-        nearest = f"tw.load(tensor, element=tw.{op.target.dtype}), and a copy of what it gives"
+        nearest = f"tw.load(tensor, element=tw.{op.target.dtype}), and a copy of the fragment"
         yield op.violation("packed", f"reduction={op.reduction!r} of packed {kind} in memory", nearest)
         return
     if op.other != 0:

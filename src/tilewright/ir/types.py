@@ -100,7 +100,7 @@ class TensorType:
         read = {element.table.name for element in elements((self.view.offset, self.view.valid))}
         if read - {index.buffer.name for index in self.indices}:
             raise TypeError(
-                f"a view that is placed by {', '.join(sorted(read))}, which its type does not name"
+                f"a view whose place depends on {', '.join(sorted(read))}, which is not in its indices"
             )
 
     @property

@@ -59,14 +59,14 @@ def _verify_engine(op: Copy) -> Iterator[Violation]:
     """Check engine, memories and completion of a copy, then the rules of the engine."""
     engine = ENGINES.get(op.variant)
     if engine is None:
-        yield op.violation("engine", f"there is no engine {op.engine!r}", " or ".join(ENGINES))
+        yield op.violation("engine", f"unknown engine {op.engine!r}", " or ".join(ENGINES))
         return
     yield from BY_ENGINE[op.variant](op)
     if op.way in engine.ways:
         yield from engine.verify_ends(op)
     for value in (op.source, op.target):
         if op.variant != "direct" and value.is_tensor and value.tensor.block is not None:
-            text = f"the {op.variant} engine reaches no other block's memory, where {value} lies"
+            text = f"the {op.variant} engine cannot access {value}, which lies in another block's memory"
             yield op.violation("engine", text, "copy")
 
 
@@ -114,11 +114,15 @@ def violations(kernel: Kernel) -> list[Violation]:
     found = list(kernel.violations)
     for op in kernel.walk():
         found.extend(op.cached("broken", _broken))
-    found.extend(_scopes(kernel))
+    visible: set[Any] = {p.value for p in kernel.params if not isinstance(p, SizeParam)}
+    visible |= {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
+    defined = {result: op for op in kernel.walk() for result in op.results}
+    found.extend(_block_scopes(kernel.body, visible, defined))
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
     found.extend(_barriers_in_loops(kernel.body))
-    found.extend(_before_prior_grid(kernel))
+    if kernel.waits_for_prior_grid:
+        found.extend(_before_prior_grid(kernel.body, False, True))
     found.extend(clusters.violations(kernel))
     found.extend(deadlocks.violations(kernel))
     found.extend(verify_maps(kernel.walk()))
@@ -130,7 +134,7 @@ def _broken(op: Op) -> tuple[Violation, ...]:
     try:
         return tuple(broken_rules(op)) or tuple(verify_packed(op))
     except OperandTypeError as error:
-        return (op.violation("operand", str(error), f"an operand of {op.verb} as print_kernel shows it"),)
+        return (op.violation("operand", str(error), f"an operand of {op.verb} as in print_kernel"),)
 
 
 def _places_from_memory(kernel: Kernel) -> Iterator[Violation]:
@@ -149,8 +153,8 @@ def _places_from_memory(kernel: Kernel) -> Iterator[Violation]:
                 stops = [one.right for one in escaping if isinstance(one, Less) and one.left in read]
                 yield op.violation(
                     "place in shared memory",
-                    f"where {tile} lies follows from an integer in memory, {names}, which may lead out of "
-                    f"{tile.buffer}: {op.verb} does not look",
+                    f"the place of {tile} depends on an integer in memory, {names}, which may lead out of "
+                    f"{tile.buffer}: {op.verb} does not check it",
                     f"tw.index(..., 0, {stops[0] if stops else 'stop'}), which declares its range",
                 )
 
@@ -179,39 +183,29 @@ def _from_memory(kernel: Kernel) -> set[Sym]:
     return found
 
 
-def _scopes(kernel: Kernel) -> Iterator[Violation]:
-    params = {p.value for p in kernel.params if not isinstance(p, SizeParam)}
-    outer: set[Any] = {*params, *(p.sym for p in kernel.sizes)}
-    outer |= {axis.sym for axis in kernel.grid} | {axis.sym for axis in kernel.cluster}
-    defined = {result: op for op in kernel.walk() for result in op.results}
-    yield from _block_scopes(kernel.body, outer, defined)
-
-
 def _block_scopes(block: Block, outer: set[Any], defined: dict[Any, Op]) -> Iterator[Violation]:
+    """Refuse values and symbols outside of the loop or branch that defines them."""
     visible = set(outer)
     for op in block.ops:
         named = dict.fromkeys((*op.operands, *sorted(op_symbols(op), key=lambda sym: sym.name)))
         for name in named:
-            if name not in visible and name not in op.results:
-                yield _out_of_scope(op, name, defined)
+            if name in visible or name in op.results:
+                continue
+            if name not in defined:
+                yield op.violation("scope", f"{name} is used, but belongs to another kernel")
+                continue
+            place = defined[name].location
+            where = f" at {place.frame}" if place is not None else ""
+            other = (
+                "a tw.var made outside" if isinstance(name, Sym) else "copy it there to a value made outside"
+            )
+            text = f"{name} is used outside of the loop or branch that defines it{where}"
+            yield op.violation("scope", text, f"use {name} inside, or {other}")
         visible.update(op.results)
         for region in op.regions:
             yield from _block_scopes(region, visible, defined)
         if isinstance(op, For | Role):
             visible.difference_update(op.results)
-
-
-def _out_of_scope(op: Op, name: Any, defined: dict[Any, Op]) -> Violation:
-    if name not in defined:
-        return op.violation("scope", f"{name} is used, but belongs to another kernel")
-    place = defined[name].location
-    where = f" at {place.frame}" if place is not None else ""
-    other = "a tw.var" if isinstance(name, Sym) else "copy it there to what is"
-    return op.violation(
-        "scope",
-        f"{name} is used outside of the loop or branch that defines it{where}",
-        f"use {name} inside, or {other} made outside",
-    )
 
 
 def _warps(kernel: Kernel) -> Iterator[Violation]:
@@ -224,8 +218,12 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
                 f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}",
                 f"an atom of {kernel.lanes} lanes",
             )
-        if isinstance(op, RoleBarrier):
-            yield from _meeting(op, kernel)
+        if isinstance(op, RoleBarrier) and (op.threads % kernel.lanes or op.threads < kernel.lanes):
+            nearest = max(-(-op.threads // kernel.lanes), 1) * kernel.lanes
+            yield op.violation("role_barrier", f"{op.threads} threads are no whole warps", str(nearest))
+        if isinstance(op, RoleBarrier) and op.threads > kernel.threads:
+            text = f"waits for {op.threads} threads; the block has {kernel.threads}"
+            yield op.violation("role_barrier", text, str(kernel.threads))
     if kernel.threads % kernel.lanes and kernel.threads > kernel.lanes:
         nearest = -(-kernel.threads // kernel.lanes) * kernel.lanes
         yield Violation(
@@ -235,21 +233,23 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
         )
 
 
-def _meeting(op: RoleBarrier, kernel: Kernel) -> Iterator[Violation]:
-    """Require a role barrier to have whole warps, at most those of the block."""
-    if op.threads % kernel.lanes or op.threads < kernel.lanes:
-        nearest = max(-(-op.threads // kernel.lanes), 1) * kernel.lanes
-        yield op.violation("role_barrier", f"{op.threads} threads are no whole warps", str(nearest))
-    if op.threads > kernel.threads:
-        text = f"waits for {op.threads} threads; the block has {kernel.threads}"
-        yield op.violation("role_barrier", text, str(kernel.threads))
-
-
 def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]:
     """Require nested roles to fit in the outer role; only the outermost may set registers."""
     for op in block.ops:
         if isinstance(op, Role) and outer is not None:
-            yield from _inner_role(op, outer)
+            last, room = op.first + op.warps, outer.count - op.first
+            if last > outer.count:
+                yield op.violation(
+                    "role",
+                    f"{op.warps} warps from warp {op.first} on; the role around it has {outer.count}",
+                    f"tw.role(warps={room})" if room > 0 else f"tw.role(warps={last}) around it",
+                )
+            if op.registers is not None:
+                yield op.violation(
+                    "registers",
+                    f"registers={op.registers} of a nested role; whole warpgroups set them together",
+                    f"registers={op.registers} of the outermost role",
+                )
         for region in op.regions:
             yield from _inner_roles(region, op if isinstance(op, Role) else outer)
 
@@ -258,34 +258,17 @@ def _barriers_in_loops(block: Block, *, in_loop: bool = False) -> Iterator[Viola
     """Refuse transaction barriers in loops: each iteration would initialise them again, in any phase."""
     for op in block.ops:
         if isinstance(op, MBarrier) and in_loop:
-            text = f"{op.result} is made in a loop: every turn would initialise it again, while it is in use"
+            text = f"{op.result} is made in a loop: each iteration would initialise it again while it is used"
             yield op.violation("mbarrier", text, "make it before the loop")
         for region in op.regions:
             yield from _barriers_in_loops(region, in_loop=in_loop or isinstance(op, For))
-
-
-def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:
-    last = op.first + op.warps
-    if last > outer.count:
-        room = outer.count - op.first
-        yield op.violation(
-            "role",
-            f"{op.warps} warps from warp {op.first} on; the role around it has {outer.count}",
-            f"tw.role(warps={room})" if room > 0 else f"tw.role(warps={last}) around it",
-        )
-    if op.registers is not None:
-        yield op.violation(
-            "registers",
-            f"registers={op.registers} of a role inside of a role; whole warpgroups set them together",
-            f"registers={op.registers} of the outermost role",
-        )
 
 
 _PRIOR_GRID = "prior_grid_wait"
 """Name of the rule for grids that start before the previous grid has ended."""
 
 
-def _before_prior_grid(kernel: Kernel) -> Iterator[Violation]:
+def _before_prior_grid(block: Block, waited: bool, always: bool) -> Iterator[Violation]:
     """Yield accesses to global memory that may precede the wait, and waits that a block may skip.
 
     The launcher starts a kernel with `PriorGridWait` early.  Two rules make this correct:
@@ -294,36 +277,31 @@ def _before_prior_grid(kernel: Kernel) -> Iterator[Violation]:
       or may still read it.
     - Every block waits.  A block without a wait could end before the previous grid.  The next grid waits only
       for this grid, so its wait could end too early.
+
+    Args:
+        block: the operations.
+        waited: whether the wait is before the block.
+        always: whether every block of the grid executes these operations.
     """
-    if kernel.waits_for_prior_grid:
-        yield from _prior_grid_block(kernel.body, False, True)
-
-
-def _prior_grid_block(block: Block, waited: bool, always: bool) -> Iterator[Violation]:
-    """Check a block; ``waited`` on entry, ``always`` executed."""
     for op in block.ops:
         if isinstance(op, PriorGridWait):
             if not (waited or always):
                 yield op.violation(
                     _PRIOR_GRID,
-                    "a block may pass this wait by and end before the grid before it; "
-                    "the next grid would not wait for that one",
+                    "a block may skip this wait and end before the previous grid; the next grid would not "
+                    "wait for the previous one",
                     "outside of the loop or branch",
                 )
             waited = True
         elif not waited:
-            yield from _access_too_early(op)
+            accesses = [("reads", value) for value in op.read] + [("writes", value) for value in op.written]
+            for verb, value in accesses:
+                if value.is_tensor and value.tensor.memory is Memory.GLOBAL:
+                    yield op.violation(
+                        _PRIOR_GRID,
+                        f"{op.verb} {verb} {value.buffer} before the wait for the previous grid, which may "
+                        f"not have {'written' if verb == 'reads' else 'read'} it yet",
+                        "after tw.hopper.prior_grid_wait()",
+                    )
         for region in op.regions:
-            yield from _prior_grid_block(region, waited, always and isinstance(op, Role))
-
-
-def _access_too_early(op: Op) -> Iterator[Violation]:
-    for verb, values in (("reads", op.read), ("writes", op.written)):
-        for value in values:
-            if value.is_tensor and value.tensor.memory is Memory.GLOBAL:
-                yield op.violation(
-                    _PRIOR_GRID,
-                    f"{op.verb} {verb} {value.buffer} before the wait for the grid before, which may not "
-                    f"have {'written' if verb == 'reads' else 'read'} it yet",
-                    "after tw.hopper.prior_grid_wait()",
-                )
+            yield from _before_prior_grid(region, waited, always and isinstance(op, Role))

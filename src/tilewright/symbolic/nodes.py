@@ -72,7 +72,7 @@ def hashed_once(node: type[NodeType]) -> type[NodeType]:
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     if "__dict__" in dir(node):
-        node.__getstate__ = __getstate__  # type: ignore[method-assign, assignment]
+        node.__getstate__ = __getstate__  # type: ignore[method-assign]
     return node
 
 

@@ -119,7 +119,7 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     for part in conditions:
         if not any(_follows(part, *edge) for edge in edges):
             return NoBox(
-                f"elements of the tile exist only if {part}, which is no edge of {{tensor}}: only its edges "
+                f"elements of the tile exist only if {part}, which is no edge of {{tensor}}: only edges "
                 "may cut a box",
                 "a tile that divides its tensor, or tw.copy",
             )

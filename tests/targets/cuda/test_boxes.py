@@ -48,8 +48,9 @@ def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
     assert f"dimension {rank - 1} of Y has {names[-1]} elements, a multiple of {known} {case.dtype}" in str(
         found
     )
-    assert "a store by TMA writes whole units of 16 bytes, and would overwrite what follows each row" in str(
-        found
+    assert (
+        "a store by TMA writes whole units of 16 bytes, and would overwrite the bytes after each row"
+        in str(found)
     )
     assert f"tw.copy from shared memory, or an extent that is a multiple of {case.unit}" in str(found)
     assert "tw.hopper.tma_store(held, box_at(Y, held.shape, at))" in str(found)
@@ -138,7 +139,7 @@ def test_refusals_name_the_nearest_legal_choice() -> None:
     assert "pass it with a first dimension of 1" in said
     assert "X has 6 dimensions; TMA copies of at most 5 dimensions" in refusal((1,) * 6, "A B C D E F")
     said = refusal((4, 8, 64), "A B C", strides=(1024, -128, 2), start=1024)
-    assert "stride X_stride1 of dimension 1 of X may be negative; TMA steps upwards alone" in said
+    assert "stride X_stride1 of dimension 1 of X may be negative; TMA steps upwards only" in said
     assert "nearest legal choice: tw.copy, or an array whose strides are positive" in said
     said = refusal((4, 8, 64), "A B C", strides=(1024 + 2, 128, 2))
     assert "not of 16 bytes" in said

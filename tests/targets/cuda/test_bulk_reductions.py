@@ -38,7 +38,7 @@ def test_the_text_names_the_reduction(kind: str) -> None:
 def test_what_tma_does_not_combine_is_refused() -> None:
     x, y = made("f32")
     [found] = verify.violations(combine.trace(x.array, y.array, kind="max"))
-    assert found.message == "TMA has no 'max' of f32; there is one of i32"
+    assert found.message == "TMA has no 'max' of f32; it has that of i32"
     assert found.nearest == "i32, or tw.copy(..., reduction='max')"
     several = verify.violations(combine.trace(x.array, y.array, kind="xor"))
     assert [violation.rule for violation in several] == ["reduction"]

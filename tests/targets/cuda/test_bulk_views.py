@@ -47,7 +47,7 @@ def test_the_order_and_the_steps_of_a_box() -> None:
 REFUSED = {
     "a slice that ends within a tile": (
         lambda X: X[:30, :].tile((16, 64), (1, 0)),
-        "elements of the tile exist only if i0 + 16 < 30, which is no edge of X: only its edges may cut a box",
+        "elements of the tile exist only if i0 + 16 < 30, which is no edge of X: only edges may cut a box",
         "a tile that divides its tensor, or tw.copy",
     ),
     "every second column": (

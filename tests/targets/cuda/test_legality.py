@@ -183,7 +183,7 @@ def test_engines_take_no_stage_at_an_integer_that_may_lead_out_of_it(where: str)
     broken = tw.ir.violations(kernel)
     assert [one.rule for one in broken] == ["place in shared memory"]
     verb = {"multiplied": "mma_async", "stored": "tma_store"}.get(where, "tma_load")
-    assert f"{verb} does not look" in broken[0].message
+    assert f"{verb} does not check it" in broken[0].message
     assert broken[0].nearest.startswith("tw.index(..., 0, ")
     with pytest.raises(tw.LegalityError, match="which declares its range"):
         staged.compile(half, half, rows, half, where=where, declared=False, target="cuda", arch="sm_90a")

@@ -72,7 +72,7 @@ def test_atoms_that_end_inside_of_a_row_are_refused() -> None:
     out = tw.TensorSpec(tw.f32, 2, 1, (8, 8), (8, 1), 16, False)
     kernel = bind("n", 1, n=32, repeats=(1, 4)).trace(spec, spec, out)
     [broken] = verify.violations(kernel)
-    assert "runs along N in rows of 64, of which wgmma.m64n32k16.f32.bf16 takes 32" in broken.message
+    assert "runs along N in rows of 64; wgmma.m64n32k16.f32.bf16 takes 32" in broken.message
     assert broken.nearest == "an atom of 64"
 
 
@@ -140,7 +140,7 @@ def test_tma_brings_a_row_that_no_swizzle_scatters() -> None:
     ("width", "stored", "message"),
     [
         (34, False, "is not laid out in rows of 128 bytes"),  # the second stage begins off such a multiple
-        (288, False, "reaches over 288 elements of dimension 1 of X; at most 256"),
+        (288, False, "spans 288 elements of dimension 1 of X; at most 256"),
         (96, True, "is not laid out in rows of 128 bytes"),
     ],
 )

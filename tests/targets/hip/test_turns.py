@@ -99,7 +99,7 @@ def test_roles_meet_at_different_lines(arch: str, warps: int) -> None:
 def test_a_role_that_comes_less_often_is_refused() -> None:
     with pytest.raises(LegalityError, match=r"warp 2 meets all others 3 times more than warp 0") as refused:
         handed_over.bind(warps=2, behind=0).compile(*rows().values(), target="hip", arch="gfx942")
-    assert "as many tw.role_barrier of all threads in each role" in str(refused.value)
+    assert "equally many tw.role_barrier of all threads in each role" in str(refused.value)
 
 
 def test_a_row_that_nobody_waits_for_is_found_in_the_listing() -> None:
