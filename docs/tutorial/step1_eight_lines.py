@@ -35,7 +35,7 @@ import tilewright as tw
 @tw.kernel(A="M K", B="N K", bias="N", C="M N")
 def linear(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = tw.silu(acc + bias[n])
@@ -45,7 +45,7 @@ def linear(A, B, bias, C):
 def product(A, B, C):
     """The same without bias and activation; the benchmark compares this kernel with cuBLAS."""
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc

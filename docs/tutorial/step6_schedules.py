@@ -34,7 +34,7 @@ import tilewright as tw
 @tw.kernel(A="M K", B="N K", C="M N")
 def product(A, B, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc

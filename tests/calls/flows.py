@@ -26,12 +26,12 @@ for m, n in tw.tiles(C): C[m, n] = tw.clamp(A[m, n], -1, 1).to("f16", saturate=T
 for m, n in tw.tiles(C): C[m, n] = tw.fma(A[m, n], v[n], 1.0) / alpha
 
 for m, n in tw.tiles(C):
-    acc = tw.zeros(tw.f32)
+    acc = tw.zeros(dtype=tw.f32)
     for k in tw.steps(K): acc += A[m, k] @ B[n, k].T
     C[m, n] = acc
 
 for m, n in tw.tiles(C):
-    acc = tw.zeros("f64")
+    acc = tw.zeros(dtype="f64")
     for k in tw.steps(K): acc -= (alpha * A[m, k]).matmul(B[k, n], precision="exact")
     C[m, n] = acc
 
@@ -41,7 +41,7 @@ for m in tw.tiles(v):
     v[m] = top
 
 for m in tw.tiles(v):
-    s = tw.zeros(tw.f32, along=(m,))
+    s = tw.zeros((m,), tw.f32)
     for k in tw.steps(K): s += A[m, k] @ u[k]
     s *= 0.5
     v[m] = s / n0

@@ -29,7 +29,7 @@ NUMBERS = (0, 1, 2, 3, 7, 31, 255, 1 << 31, 1 << 63, 1 << 64, 10**30, -1, -(1 <<
 @tw.kernel(A="M K", B="N K", bias="N", C="M N")
 def activated(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = tw.silu(acc + bias[n])
@@ -38,7 +38,7 @@ def activated(A, B, bias, C):
 @tw.kernel(Q="M D", K="N D", V="N E", O="M E", scale=tw.f32)
 def attended(Q, K, V, O, scale):
     for m, e in tw.tiles(O):
-        top, below, acc = tw.full((m,), -np.inf, tw.f32), tw.zeros(tw.f32, (m,)), tw.zeros(tw.f32, (m, e))
+        top, below, acc = tw.full((m,), -np.inf, tw.f32), tw.zeros((m,), tw.f32), tw.zeros((m, e), tw.f32)
         for n in tw.steps(K.shape[0]):
             scores = tw.zeros()
             for d in tw.steps(Q.shape[1]):

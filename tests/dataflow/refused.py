@@ -197,7 +197,7 @@ def no_such_axis(A, B, bias, index, C, alpha):
 @case
 def integer_accumulator_of_floats(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.i32)
+        acc = tw.zeros(dtype=tw.i32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc

@@ -111,7 +111,7 @@ def test_tf32_products() -> None:
 
 def gemm(A, B, C, alpha, beta):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         C[m, n] = alpha * acc + beta * C[m, n]
@@ -129,7 +129,7 @@ def test_in_place_with_numbers() -> None:
 
 def several(A, B, bias, scale, C, D, r, top, mask):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         y = acc * scale[m, None] + bias[n]
@@ -296,7 +296,7 @@ def test_a_group_begins_where_the_one_before_it_ends(ends: list[int]) -> None:
 
 def batched(A, B, C):
     for *batch, m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[-1]):
             acc += A[*batch, m, k] @ B[*batch, n, k].T
         C[*batch, m, n] = acc
@@ -383,7 +383,7 @@ def test_views_of_arrays() -> None:
 
 def complex_by_parts(Ar, Ai, Br, Bi, Cr, Ci):
     for m, n in tw.tiles(Cr):
-        real, imaginary = tw.zeros(tw.f32), tw.zeros(tw.f32)
+        real, imaginary = tw.zeros(dtype=tw.f32), tw.zeros(dtype=tw.f32)
         for k in tw.steps(Ar.shape[1]):
             real += Ar[m, k] @ Br[k, n] - Ai[m, k] @ Bi[k, n]
             imaginary += Ar[m, k] @ Bi[k, n]
@@ -405,7 +405,7 @@ def test_several_sums_of_several_products() -> None:
 
 def scaled_operands(A, B, s, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc -= (s[k] * A[m, k].to(tw.f32)) @ B[n, k].to(tw.f32).T
         acc *= 2
@@ -424,10 +424,10 @@ def test_operand_views() -> None:
 def attention(Q, K, V, O, scale):
     for m, e in tw.tiles(O):
         top = tw.full((m,), -float("inf"), tw.f32)
-        total = tw.zeros(tw.f32, (m,))
-        out = tw.zeros(tw.f32, (m, e))
+        total = tw.zeros((m,), tw.f32)
+        out = tw.zeros((m, e), tw.f32)
         for n in tw.steps(K.shape[0]):
-            s = tw.zeros(tw.f32)
+            s = tw.zeros(dtype=tw.f32)
             for d in tw.steps(Q.shape[1]):
                 s += Q[m, d] @ K[n, d].T
             s *= scale

@@ -15,7 +15,7 @@ DIMS = {"A": "M K", "B": "N K", "bias": "N", "C": "M N", "alpha": tw.f32}
 
 def linear(A, B, bias, C, alpha):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         y = alpha * acc + bias[n]

@@ -246,7 +246,7 @@ def test_every_mutant_of_the_hopper_gemm_that_a_run_finds_is_found_with_turns_le
 @tw.kernel(A="M K", B="N K", bias="N", C="M N")
 def linear(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = tw.silu(acc + bias[n])

@@ -36,7 +36,7 @@ UNCHANGED = script()
 @tw.kernel(A="M K", B="K N", bias="N", C="M N")
 def linear(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         C[m, n] = tw.gelu(acc + bias[n])
@@ -45,7 +45,7 @@ def linear(A, B, bias, C):
 @tw.kernel(Ab="Ma Ka", Bc="Ka Na", i="Na", Cd="Ma Na")
 def descriptor(Ab, Bc, i, Cd):
     for ma, na in tw.tiles(Cd):
-        x = tw.zeros(tw.f32)
+        x = tw.zeros(dtype=tw.f32)
         for ka in tw.steps(Ab.shape[1]):
             x += Ab[ma, ka] @ Bc[ka, na]
         Cd[ma, na] = tw.gelu(x + i[na])

@@ -34,7 +34,7 @@ ARCHS = ("gfx1151", "gfx942")
 @tw.kernel(Weights="M K", Inputs="K N", Sums="M N")
 def layer(Weights, Inputs, Sums):
     for m, n in tw.tiles(Sums):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(Weights.shape[1]):
             acc += Weights[m, k] @ Inputs[k, n]
         Sums[m, n] = tw.relu(acc)
@@ -214,7 +214,7 @@ def test_what_cannot_be_executed_is_predicted() -> None:
 @tw.kernel(A="M K", B="K N", D="M N", alpha=tw.f32)
 def times(A, B, D, alpha):
     for m, n in tw.tiles(D):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         D[m, n] = acc * alpha

@@ -192,4 +192,4 @@ def giving_back(A, n, alpha):
 
 @pytest.mark.parametrize(("kernel", "kind"), [(yielding, "generator"), (giving_back, "Tensor")])
 def test_kernels_return_nothing(kernel: Callable[..., Any], kind: str) -> None:
-    assert f"kernel {kernel.__name__} gives back a {kind}" in refusal(kernel).message
+    assert f"kernel {kernel.__name__} returns a {kind}" in refusal(kernel).message

@@ -125,7 +125,7 @@ def test_inner_roles_must_fit(counts: tuple[int, ...], message: str, nearest: st
 
 
 def test_inner_roles_set_no_registers() -> None:
-    message = "registers=40 of a role inside of a role; whole warpgroups set them together"
+    message = "registers=40 of a nested role; whole warpgroups set them together"
     assert inner(4, registers=40) == [("registers", message, "registers=40 of the outermost role")]
 
 

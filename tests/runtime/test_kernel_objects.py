@@ -29,7 +29,7 @@ def scale(X, by=2.0, first=0, *, tile=64):
 @tw.kernel(A="M K", B="K N", C="M N", alpha=tw.f32)
 def scaled_product(A, B, C, alpha=0.5):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         C[m, n] = alpha * acc

@@ -20,7 +20,7 @@ AMPERE = TARGETS["cuda"].architecture("sm_80")
 
 def linear(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = tw.maximum(acc + bias[n], 0)

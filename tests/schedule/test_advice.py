@@ -19,7 +19,7 @@ def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
 @tw.kernel(X="M K", W="K N", T="M R", B="R N", C="M N")
 def two_loops(X, W, T, B, C):
     for m, n in tw.tiles(C):
-        acc, low = tw.zeros(tw.f32), tw.zeros(tw.f32)
+        acc, low = tw.zeros(dtype=tw.f32), tw.zeros(dtype=tw.f32)
         for k in tw.steps(X.shape[1]):
             acc += X[m, k] @ W[k, n]
         for r in tw.steps(T.shape[1]):
@@ -30,7 +30,7 @@ def two_loops(X, W, T, B, C):
 @tw.kernel(X="M K", W="K N", L="M N", C="M N")
 def one_loop_and_an_array(X, W, L, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(X.shape[1]):
             acc += X[m, k] @ W[k, n]
         C[m, n] = acc + 0.5 * L[m, n]
@@ -49,8 +49,8 @@ def test_two_loops_are_two_kernels() -> None:
 @tw.kernel(X="M K", W="K N", C="M N")
 def normalised(X, W, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
-        squares = tw.zeros(tw.f32, (m,))
+        acc = tw.zeros(dtype=tw.f32)
+        squares = tw.zeros((m,), tw.f32)
         for k in tw.steps(X.shape[1]):
             x = X[m, k]
             acc += x @ W[k, n]
@@ -61,7 +61,7 @@ def normalised(X, W, C):
 @tw.kernel(X="M K", W="K N", squares="M", C="M N")
 def by_an_array(X, W, squares, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(X.shape[1]):
             acc += X[m, k] @ W[k, n]
         C[m, n] = acc * squares[m][:, None]
@@ -105,7 +105,7 @@ def test_a_product_of_a_product_names_the_operations_for_it() -> None:
 @tw.kernel(A="M K", x="K", y="M")
 def by_vector(A, x, y):
     for m in tw.tiles(y):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(x.shape[0]):
             acc += A[m, k] @ x[k]
         y[m] = acc
@@ -114,7 +114,7 @@ def by_vector(A, x, y):
 @tw.kernel(A="M K", x="K P", y="M P")
 def by_column(A, x, y):
     for m, n in tw.tiles(y):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ x[k, n]
         y[m, n] = acc
@@ -139,7 +139,7 @@ def test_a_vector_is_a_matrix_of_one_column() -> None:
 @tw.kernel(X="M K", W="K N", C="M N")
 def softmax(X, W, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(X.shape[1]):
             acc += X[m, k] @ W[k, n]
         e = tw.exp(acc - acc.max(axis=1)[:, None])
@@ -149,7 +149,7 @@ def softmax(X, W, C):
 @tw.kernel(X="M K", W="K N", lse="M")
 def logarithms(X, W, lse):
     for m, n in tw.tiles((X.shape[0], W.shape[1])):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(X.shape[1]):
             acc += X[m, k] @ W[k, n]
         top = acc.max(axis=1)
@@ -159,7 +159,7 @@ def logarithms(X, W, lse):
 @tw.kernel(X="M K", W="K N", lse="M", C="M N")
 def weights(X, W, lse, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(X.shape[1]):
             acc += X[m, k] @ W[k, n]
         C[m, n] = tw.exp(acc - lse[m][:, None])

@@ -14,7 +14,7 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 @tw.kernel(A="M K", B="N K", C="M N")
 def gemm(A, B, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc
@@ -23,7 +23,7 @@ def gemm(A, B, C):
 @tw.kernel(A="B M K", W="B K N", C="B M N")
 def batched(A, W, C):
     for b, m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[2]):
             acc += A[b, m, k] @ W[b, k, n]
         C[b, m, n] = acc
@@ -117,7 +117,7 @@ def test_an_executable_says_its_schedule() -> None:
 @tw.kernel(A="M K", B="N K", C="M N", top="M")
 def largest(A, B, C, top):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         top[m] = acc.max(axis=1)

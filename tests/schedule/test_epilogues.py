@@ -42,7 +42,7 @@ def kernel_of(first: Any, second: Any) -> Any:
     @tw.kernel(**DIMS, C="M N", D="N M")
     def epilogue(A, B, bias, scale, R, S, alpha, C, D):
         for m, n in tw.tiles(C):
-            acc = tw.zeros(tw.f32)
+            acc = tw.zeros(dtype=tw.f32)
             for k in tw.steps(A.shape[1]):
                 acc += A[m, k] @ B[n, k].T
             zero = acc * 0
@@ -116,7 +116,7 @@ def test_random_values_on_the_cpu(kind: str, seed: int) -> None:
 @tw.kernel(A="B M K", W="N K", scale="B", bias="B N", R="B M N", C="B M N", u="B N", v="B M")
 def batched(A, W, scale, bias, R, C, u, v):
     for b, m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[2]):
             acc += A[b, m, k] @ W[n, k].T
         C[b, m, n] = acc * scale[b] + bias[b, n] + R[b, m, n]
@@ -143,7 +143,7 @@ def test_batches_and_what_does_not_depend_on_sums(kind: str) -> None:
 @tw.kernel(A="M K", B="N K", bias="N", scale="M", alpha=tw.f32, C="M N", D="M N", E="N M", F="M N")
 def repeated(A, B, bias, scale, alpha, C, D, E, F):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc
@@ -171,7 +171,7 @@ def test_values_are_repeated_along_what_they_lack(kind: str) -> None:
 @tw.kernel(A="M K", B="N K", C="M N", beta=tw.f32)
 def scaled(A, B, C, beta):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = tw.where(beta == 0, acc, acc + beta * C[m, n])
@@ -199,7 +199,7 @@ def test_what_is_there_counts_unless_beta_is_0(kind: str, beta: float) -> None:
 @tw.kernel(A="M K", B="N K", C="M N", r="M", c="N")
 def softmax(A, B, C, r, c):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         e = tw.exp(acc - acc.max(axis=1)[:, None])
@@ -262,7 +262,7 @@ def test_groups_that_share_rows_reduce_no_columns() -> None:
 
 def gelu_and_residual(A, B, bias, R, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         y = acc + bias[n]

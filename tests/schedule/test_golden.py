@@ -22,7 +22,7 @@ LIKE_EXAMPLE_03 = tw.Schedule(
 @tw.kernel(A="M K", B="N K", bias="N", C="M N")
 def linear(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = tw.silu(acc + bias[n])
@@ -73,7 +73,7 @@ def test_text_of_parts_in_a_cluster(golden) -> None:
 @tw.kernel(A="M K", B="N K", scale="N", C="M N")
 def widened(A, B, scale, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].to(A.dtype).T
         C[m, n] = acc * scale[n]

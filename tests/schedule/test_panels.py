@@ -28,7 +28,7 @@ pytestmark = pytest.mark.in_turns(3)
 @tw.kernel(A="M K", B="N K", C="M N")
 def gemm(A, B, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc
@@ -37,7 +37,7 @@ def gemm(A, B, C):
 @tw.kernel(A="M K", B="N K", bias="N", C="M N")
 def biased(A, B, bias, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[n, k].T
         C[m, n] = acc + bias[n]
@@ -172,7 +172,7 @@ def test_one_class_serves_all_divisors() -> None:
 @tw.kernel(A="M K", B="N K", C="M N")
 def converted(A, B, C):
     for m, n in tw.tiles(C):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k].to(tw.f16) @ B[n, k].to(tw.f16).T
         C[m, n] = acc

@@ -71,25 +71,21 @@ class FlowArguments:
             if isinstance(one, Integer) and isinstance(one.value, Sym):
                 self.sizes[one.value] = int(self.number(one.value.name))
         for name, operand in self.parameters.items():
-            if name in self.arrays:
-                self._learn(operand, self.arrays[name].shape)
+            if name not in self.arrays:
+                continue
+            shape = self.arrays[name].shape
+            if len(shape) != len(operand.shape):
+                raise LaunchError(
+                    f"{name} has rank {len(shape)}, and is declared of rank {len(operand.shape)}"
+                )
+            for extent, given in zip(operand.shape, shape, strict=True):
+                if isinstance(extent, int) and extent != given:
+                    raise LaunchError(f"{name} has an extent of {given}, and is declared with {extent}")
+                if isinstance(extent, Sym) and self.sizes.setdefault(extent, given) != given:
+                    raise LaunchError(f"{name} has {extent} = {given}, another array {self.sizes[extent]}")
         for guard in flow.requirements:
             if (message := guard.broken(self.sizes)) is not None:
                 raise LaunchError(f"evaluate of kernel {flow.name}: {message}")
-
-    def _learn(self, operand: Operand, shape: tuple[int, ...]) -> None:
-        """Take sizes from the extents of an array."""
-        if len(shape) != len(operand.shape):
-            raise LaunchError(
-                f"{operand.name} has rank {len(shape)}, and is declared of rank {len(operand.shape)}"
-            )
-        for extent, given in zip(operand.shape, shape, strict=True):
-            if isinstance(extent, int) and extent != given:
-                raise LaunchError(f"{operand.name} has an extent of {given}, and is declared with {extent}")
-            if isinstance(extent, Sym) and self.sizes.setdefault(extent, given) != given:
-                raise LaunchError(
-                    f"{operand.name} has {extent} = {given}, another array {self.sizes[extent]}"
-                )
 
     def number(self, name: str) -> float:
         """Return the value of a number parameter."""
@@ -107,7 +103,7 @@ class FlowArguments:
         if missing := symbols(value) - self.sizes.keys():
             names = ", ".join(sorted(sym.name for sym in missing))
             raise LaunchError(
-                f"evaluate of kernel {self.flow.name}: no array tells {names}; pass the arrays that do"
+                f"evaluate of kernel {self.flow.name}: {names} is unknown; pass the arrays with this extent"
             )
         return int(value_of(value, self.sizes))
 
@@ -211,7 +207,7 @@ class Evaluation:
         self.given = given
         self.run = run
         self.batches = tuple(span for span in given.flow.tiles if span.kind == BATCH)
-        self.runs: dict[Span, tuple[int, int]] = {}  # of folds that are stepped through, and of a group
+        self.runs: dict[Span, tuple[int, int]] = {}  # the current step of each fold, and the current group
         self.cells: dict[int, Array] = {}  # current values of cells
 
     def results(self, rounded: bool) -> dict[str, Array]:
@@ -352,7 +348,7 @@ class Evaluation:
         return np.broadcast_to(value, (*value.shape[: len(self.batches)], *self.held(node.axes)))
 
     def part(self, node: ArrayPart) -> Array:
-        """Return the elements of an array along the spans of a `ArrayPart`."""
+        """Return the elements of an array along the spans of an `ArrayPart`."""
         array = self.given.elements(node.operand)
         self.places(node.operand, node.at, array.shape)
         for dim, span in enumerate(node.at):

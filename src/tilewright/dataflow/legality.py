@@ -89,8 +89,7 @@ def misfit_of_flow(flow: Flow) -> str:
 
 def fits(axes: Sequence[Axis], into: Sequence[Axis]) -> bool:
     """Return whether a value with some axes broadcasts to other axes, aligned at the last axis."""
-    behind = into[len(into) - len(axes) :] if len(axes) <= len(into) else ()
-    pairs = zip(axes, behind, strict=False)
+    pairs = zip(reversed(axes), reversed(into), strict=False)
     return len(axes) <= len(into) and all(one is None or one == other for one, other in pairs)
 
 
@@ -193,35 +192,28 @@ def _map(node: Map) -> str:
     if len(given) != row.arity:
         return f"{node.function} takes {row.arity} values, not {len(given)}"
     if not all(fits(one.axes, node.axes) for one in given):
-        return f"the axes of what {node.function} takes are not those of its result"
+        return f"the axes of the arguments of {node.function} are not those of its result"
     if _spans(node.axes) != set[Span]().union(*(_spans(one.axes) for one in given)):
-        return f"{node.function} varies along another axis than what it takes"
+        return f"{node.function} varies along another axis than its arguments"
     if len(node.axes) != max(len(one.axes) for one in given):
-        return f"{node.function} has more axes than what it takes"
-    return _map_dtypes(node)
-
-
-def _map_dtypes(node: Map) -> str:
-    kinds = [one.dtype for one in node.given]
+        return f"{node.function} has more axes than its arguments"
+    kinds = [one.dtype for one in given]
     if node.function == "select":
         if kinds[0] != boolean:
             return f"the condition of select is a truth value, not {kinds[0]}"
         del kinds[0]
     if len(set(kinds)) > 1:
         return f"{node.function} takes values of one dtype, not {' and '.join(map(str, kinds))}"
+    if node.function == "bitcast":
+        both = kinds[0], node.dtype
+        whole = all(one.components == 1 and one.bits >= 8 and one.kind != "bool" for one in both)
+        return "" if whole and both[0].bits == both[1].bits else f"a bitcast of {both[0]} to {both[1]}"
     if node.function in CONVERSION:
-        return _conversion(node.function, kinds[0], node.dtype)
+        return ""
     if obstacle := FUNCTIONS[node.function].takes(kinds[0]):
         return f"{node.function} of {kinds[0]}: {obstacle}"
     made = boolean if node.function in COMPARISON else kinds[0]
     return "" if node.dtype == made else f"{node.function} of {kinds[0]} is {made}, not {node.dtype}"
-
-
-def _conversion(function: str, given: DType, made: DType) -> str:
-    if function != "bitcast":
-        return ""
-    whole = all(one.components == 1 and one.bits >= 8 and one.kind != "bool" for one in (given, made))
-    return "" if whole and given.bits == made.bits else f"a bitcast of {given} to {made}"
 
 
 def _reduce(node: Reduce) -> str:
@@ -252,7 +244,7 @@ def _sum(node: Sum) -> str:
         return "a sum is no truth value"
     for scale, of in zip(node.scales, (a, b), strict=True):
         if scale is not None and not fits(scale.axes, of.axes):
-            return "the axes of a scale are not those of what it scales"
+            return "the axes of a scale are not those of its operand"
         if scale is not None and not node.dtype.is_float:
             return f"a scale of a sum of {node.dtype}"
     return ""
@@ -277,7 +269,7 @@ def _fold(made: Fold) -> str:
 
 def _folded(node: Folded) -> str:
     if not 0 <= node.index < len(node.fold.steps):
-        return f"the fold has {len(node.fold.steps)} cells, and none with number {node.index}"
+        return f"cell {node.index} of a fold with {len(node.fold.steps)} cells"
     step = node.fold.steps[node.index]
     return "" if (node.dtype, node.axes) == (step.dtype, step.axes) else "another dtype or axes than the step"
 

@@ -142,19 +142,17 @@ def product(a: Array, b: Array, made: DType) -> Array:
     """
     with np.errstate(all="ignore"):
         if made.is_float:
-            return settled(_product_of_floats(a.astype(held(made)), b.astype(held(made))), made)
+            a, b = a.astype(held(made)), b.astype(held(made))
+            if a.dtype in (np.float64, np.complex128):
+                return settled(np.asarray(np.matmul(a, b)), made)
+            # BLAS has no wider types: the product is fastest if both operands are contiguous along K.
+            turned = np.ascontiguousarray(b.swapaxes(-1, -2))
+            return settled(np.asarray(np.einsum("...mk,...nk->...mn", a, turned)), made)
         # NumPy's integer product is slow. If the sums fit in f64 exactly, use its fast product.
         fits = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[-1] <= 1 << 20
         kind = np.float64 if fits else np.int64
         total = np.matmul(a.astype(kind), b.astype(kind))
         return settled(total.astype(np.int64).astype(made.computed.numpy), made)
-
-
-def _product_of_floats(a: Array, b: Array) -> Array:
-    if a.dtype in (np.float64, np.complex128):
-        return np.asarray(np.matmul(a, b))
-    # BLAS has no wider types: the product is fastest if both operands are contiguous along K.
-    return np.asarray(np.einsum("...mk,...nk->...mn", a, np.ascontiguousarray(b.swapaxes(-1, -2))))
 
 
 def as_tf32(values: Array, kind: DType) -> Array:

@@ -80,14 +80,10 @@ def copy(
     """
     how = threads, vector, vector_dim, access_order
     if engine not in (None, "direct", "matrix"):
-        raise TraceError(f"copy(engine={engine!r}); nearest legal choice: {_verb(engine)}", here())
+        verbs = {"async": "tw.copy_async", "bulk": "tw.hopper.tma_load or tw.hopper.tma_store"}
+        nearest = verbs.get(engine, "engine='direct', engine='matrix', or engine=None: the target chooses")
+        raise TraceError(f"copy(engine={engine!r}); nearest legal choice: {nearest}", here())
     _copy(source, target, how, other, reduction=reduction, engine=engine)
-
-
-def _verb(engine: str) -> str:
-    """Return the function to call for an asynchronous engine, which `copy` does not take."""
-    verbs = {"async": "tw.copy_async", "bulk": "tw.hopper.tma_load or tw.hopper.tma_store"}
-    return verbs.get(engine, "engine='direct', engine='matrix', or engine=None: the target chooses")
 
 
 @verb
@@ -130,9 +126,13 @@ def _copy(
     tracer = current()
     threads, vector, vector_dim, access_order = how
     width = None if vector is None else constant("vector", vector)
-    sides = (source.value, target.value)
+    sides: tuple[Value, Value] = (source.value, target.value)
+    # A copy between memories whose sides fit each other, but have no distribution.
+    kinds = [side.type for side in sides if isinstance(side.type, TensorType)]
+    unshared = [kind.shape for kind in kinds if kind.distribution is None]
+    is_unshared = len(unshared) == 2 and unshared[0] == unshared[1]
     spread = threads if isinstance(threads, Distribution) else None
-    if spread is None and (threads is not None or _is_unshared(sides)):
+    if spread is None and (threads is not None or is_unshared):
         try:
             spread = share_out(sides, threads, None, vector_dim, access_order, width)
         except LayoutError as error:
@@ -148,13 +148,6 @@ def _copy(
         other=number(other),
         **engine,
     )
-
-
-def _is_unshared(sides: tuple[Value, Value]) -> bool:
-    """Return whether neither side of a copy has a distribution, although the sides fit each other."""
-    kinds = [side.type for side in sides if isinstance(side.type, TensorType)]
-    unshared = [kind for kind in kinds if kind.distribution is None]
-    return len(unshared) == 2 and unshared[0].shape == unshared[1].shape
 
 
 @verb

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -92,6 +93,23 @@ class Number(_Arithmetic):
         return self.value.name
 
 
+def _in_place(sign: str, apply: Callable[[Any, object], Any]) -> Callable[[Fragment, object], Fragment]:
+    """Return the method of ``sign=``, which assigns the result of an operator to a fragment."""
+
+    def method(self: Fragment, other: object) -> Fragment:
+        made = apply(self, other)
+        if made.dtype != self.dtype:
+            nearest = "`//=`, or " if sign == "/" else ""
+            raise TraceError(
+                f"`{sign}=` would make {made.dtype} of {self!r}, whose dtype stays; nearest legal choice: "
+                f"{nearest}`y = {self.value.name} {sign} ...`",
+                here(),
+            )
+        return self.assign(made)
+
+    return method
+
+
 @inline.made("tw.load(tensor) in a kernel gives one")
 class Fragment(_Arithmetic):
     """A tile in registers, distributed over threads.  Arithmetic gives new fragments with the same map.
@@ -158,59 +176,44 @@ class Fragment(_Arithmetic):
         parts += [slice(None)] * (len(self.shape) - len(parts))
         if len(parts) > len(self.shape):
             raise TraceError(f"{len(parts)} indices for a fragment of rank {len(self.shape)}", here())
-        box = [_bounds(part, extent) for part, extent in zip(parts, self.shape, strict=True)]
-        start, shape = tuple(a for a, _ in box), tuple(b - a for a, b in box)
-        with located():
-            part = self.distribution.slice(start, shape)
-        return Fragment(
-            current().define(Redistribute, "part", source=self.value, start=start, distribution=part)
-        )
-
-    def _in_place(self, sign: str, made: Any) -> Fragment:
-        if made.dtype != self.dtype:
-            nearest = "`//=`, or " if sign == "/" else ""
-            raise TraceError(
-                f"`{sign}=` would make {made.dtype} of {self!r}, whose dtype stays; nearest legal choice: "
-                f"{nearest}`y = {self.value.name} {sign} ...`",
-                here(),
+        start, shape = [], []
+        for part, extent in zip(parts, self.shape, strict=True):
+            if not isinstance(part, slice) or part.step not in (None, 1):
+                raise TraceError(
+                    f"index {shown(part)} of a fragment; it takes ranges, e.g. x[:, 0:64]", here()
+                )
+            if any(isinstance(end, Scalar) for end in (part.start, part.stop)):
+                raise TraceError(
+                    f"{part} of a fragment must be numbers, because its registers are chosen when the kernel "
+                    "is compiled; use `for i in tw.unroll(n)`",
+                    here(),
+                )
+            what = f"slice {spelled_slice(part)}"
+            first, last = (
+                default if end is None else from_end(what, unwrap(end), extent, past=1)
+                for end, default in ((part.start, 0), (part.stop, extent))
             )
-        return self.assign(made)
+            assert isinstance(first, int), "a constant"
+            assert isinstance(last, int), "a constant"
+            start.append(first)
+            shape.append(last - first)
+        with located():
+            spread = self.distribution.slice(tuple(start), tuple(shape))
+        attributes: dict[str, Any] = {"start": tuple(start), "distribution": spread}
+        return Fragment(current().define(Redistribute, "part", source=self.value, **attributes))
 
-    def __iadd__(self, other: object) -> Fragment:
-        return self._in_place("+", self + other)
-
-    def __isub__(self, other: object) -> Fragment:
-        return self._in_place("-", self - other)
-
-    def __imul__(self, other: object) -> Fragment:
-        return self._in_place("*", self * other)
-
-    def __itruediv__(self, other: object) -> Fragment:
-        return self._in_place("/", self / other)
-
-    def __ifloordiv__(self, other: object) -> Fragment:
-        return self._in_place("//", self // other)
-
-    def __imod__(self, other: object) -> Fragment:
-        return self._in_place("%", self % other)
-
-    def __ipow__(self, other: object) -> Fragment:
-        return self._in_place("**", self**other)
-
-    def __iand__(self, other: object) -> Fragment:
-        return self._in_place("&", self & other)
-
-    def __ior__(self, other: object) -> Fragment:
-        return self._in_place("|", self | other)
-
-    def __ixor__(self, other: object) -> Fragment:
-        return self._in_place("^", self ^ other)
-
-    def __ilshift__(self, other: object) -> Fragment:
-        return self._in_place("<<", self << other)
-
-    def __irshift__(self, other: object) -> Fragment:
-        return self._in_place(">>", self >> other)
+    __iadd__ = _in_place("+", operator.add)
+    __isub__ = _in_place("-", operator.sub)
+    __imul__ = _in_place("*", operator.mul)
+    __itruediv__ = _in_place("/", operator.truediv)
+    __ifloordiv__ = _in_place("//", operator.floordiv)
+    __imod__ = _in_place("%", operator.mod)
+    __ipow__ = _in_place("**", operator.pow)
+    __iand__ = _in_place("&", operator.and_)
+    __ior__ = _in_place("|", operator.or_)
+    __ixor__ = _in_place("^", operator.xor)
+    __ilshift__ = _in_place("<<", operator.lshift)
+    __irshift__ = _in_place(">>", operator.rshift)
 
     @verb
     def assign(self, other: Fragment) -> Fragment:
@@ -256,7 +259,7 @@ Operand: TypeAlias = Fragment | Number | float | Index
 legal("Operand", "a fragment or a number", "operands", lambda value: True)  # `operand` raises the error
 
 LOGICAL = ("and", "or", "xor", "equal", "not_equal", "select")
-"""Functions that accept truth values as operands."""
+"""Functions that accept truth values and conditions of the kernel as operands."""
 
 
 def elementwise(function: str, *operands: object, dtype: DType | None = None) -> Any:
@@ -264,7 +267,12 @@ def elementwise(function: str, *operands: object, dtype: DType | None = None) ->
     flow = current().flow
     if flow is not None and (made := flow.map(function, operands, dtype)) is not None:
         return made
-    values = tuple(_of_truth(o) if function in LOGICAL else operand(o) for o in operands)
+    values: tuple[Any, ...] = operands
+    if function in LOGICAL:
+        values = tuple(of_condition(o.cond) if isinstance(o, Condition) else o for o in values)
+    values = tuple(
+        bool(o) if function in LOGICAL and isinstance(o, bool | np.bool_) else operand(o) for o in values
+    )
     kind = choice_dtype(function, values) if dtype is None else dtype
     result = current().define(Elementwise, function, function=function, operands_=values, dtype=kind)
     return Fragment(result) if result.is_fragment else Number(result)
@@ -299,37 +307,10 @@ def of_condition(cond: Cond) -> Any:
 Collective._of_integer = staticmethod(of_integer)
 
 
-def _bounds(part: Any, extent: int) -> tuple[int, int]:
-    """Return the start and the end (excluded) of one index of a fragment."""
-    if not isinstance(part, slice) or part.step not in (None, 1):
-        raise TraceError(f"index {shown(part)} of a fragment; it takes ranges, e.g. x[:, 0:64]", here())
-    if any(isinstance(end, Scalar) for end in (part.start, part.stop)):
-        raise TraceError(
-            f"{part} of a fragment must be numbers: which registers hold it is known when the kernel is "
-            "compiled; use `for i in tw.unroll(n)`",
-            here(),
-        )
-    what = f"slice {spelled_slice(part)}"
-    start, stop = (
-        default if end is None else from_end(what, unwrap(end), extent, past=1)
-        for end, default in ((part.start, 0), (part.stop, extent))
-    )
-    assert isinstance(start, int), "a constant"
-    assert isinstance(stop, int), "a constant"
-    return start, stop
-
-
 def element_type(element: DType | str) -> DType:
     """Return the dtype that the author named."""
     with located():
         return dtype(element)
-
-
-def _of_truth(value: Any) -> Any:
-    """Convert an operand of a function that also takes truth values and conditions of the kernel."""
-    if isinstance(value, Condition):
-        value = of_condition(value.cond)
-    return bool(value) if isinstance(value, bool | np.bool_) else operand(value)
 
 
 def operand(value: Any) -> Any:

@@ -52,7 +52,7 @@ def exp(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> bool(abs(x - (np.log(1 + np.e) + np.tanh(1))).max() < 1e-6)
         True
     """
-    return _made("exp", x)
+    return elementwise("exp", x)
 
 
 @verb
@@ -71,7 +71,7 @@ def exp2(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> powers(x, target="reference").target, x.tolist()
         ('reference', [0.5, 1.0, 8.0, 1024.0])
     """
-    return _made("exp2", x)
+    return elementwise("exp2", x)
 
 
 @verb
@@ -90,7 +90,7 @@ def log(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> digits(x, target="reference").target, x.round(6).tolist()
         ('reference', [0.0, 1.0, 3.0])
     """
-    return _made("log", x)
+    return elementwise("log", x)
 
 
 @verb
@@ -109,7 +109,7 @@ def sqrt(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> roots(x, target="reference").target, x.tolist()
         ('reference', [0.0, 1.5, 12.0])
     """
-    return _made("sqrt", x)
+    return elementwise("sqrt", x)
 
 
 @verb
@@ -128,7 +128,7 @@ def rsqrt(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> unit(x, target="reference").target, x.round(6).astype(float).round(6).tolist()
         ('reference', [0.6, 0.8])
     """
-    return _made("rsqrt", x)
+    return elementwise("rsqrt", x)
 
 
 @verb
@@ -147,7 +147,7 @@ def tanh(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> squash(x, target="reference").target, x.astype(float).round(4).tolist()
         ('reference', [-1.0, 0.0, 0.4621])
     """
-    return _made("tanh", x)
+    return elementwise("tanh", x)
 
 
 @verb
@@ -169,7 +169,7 @@ def erf(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> x.round(4).tolist()
         [-0.1587000..., 0.0, 0.8413000...]
     """
-    return _made("erf", x)
+    return elementwise("erf", x)
 
 
 @verb
@@ -190,7 +190,7 @@ def sin(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> bool(np.abs(y - [1, 2 * np.cos(1e9) - 2 * np.sin(1e9)]).max() < 1e-6)
         True
     """
-    return _made("sin", x)
+    return elementwise("sin", x)
 
 
 @verb
@@ -209,7 +209,7 @@ def cos(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> turned(x, target="reference").target, x.round(6).tolist()
         ('reference', [1.0, 0.5, -1.0])
     """
-    return _made("cos", x)
+    return elementwise("cos", x)
 
 
 @verb
@@ -228,7 +228,7 @@ def log2(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> bits(x, target="reference").target, x.tolist()
         ('reference', [-2.0, 0.0, 12.0])
     """
-    return _made("log2", x)
+    return elementwise("log2", x)
 
 
 @verb
@@ -250,7 +250,7 @@ def sigmoid(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> x.tolist()
         [-0.0, 0.0, 1000.0]
     """
-    return _made("sigmoid", x)
+    return elementwise("sigmoid", x)
 
 
 @verb
@@ -271,7 +271,7 @@ def silu(x: Fragment | Tile | Number | Scalar) -> Any:
         >>> swish(x, target="reference").target, x.round(4).astype(float).round(4).tolist()
         ('reference', [-0.2689, 0.0, 0.7311])
     """
-    return _made("silu", x)
+    return elementwise("silu", x)
 
 
 @verb
@@ -317,11 +317,7 @@ def gelu(x: Fragment | Tile | Number | Scalar, *, approximate: bool = False) -> 
         >>> activate(x, target="reference").target, x.astype(float).round(4).tolist()
         ('reference', [-0.1587, 0.0, 0.8413])
     """
-    return _made("gelu_tanh" if approximate else "gelu", x)
-
-
-def _made(function: str, x: object) -> Any:
-    return elementwise(function, x)
+    return elementwise("gelu_tanh" if approximate else "gelu", x)
 
 
 # ---------------------------------------------------------------- derivatives of activations

@@ -67,7 +67,7 @@ _OF_TILES = {
     **{f"a{name}": f"x.{name}(axis)" for name in ("max", "min")},
     "mean": "x.sum(axis) / x.shape[axis]",
     **dict.fromkeys(("matmul", "dot", "einsum"), "acc += a @ b in a loop over tw.steps"),
-    **dict.fromkeys(("zeros_like", "full_like", "ones_like"), "tw.zeros(dtype)"),
+    **dict.fromkeys(("zeros_like", "full_like", "ones_like"), "tw.zeros(dtype=dtype)"),
     "transpose": "x.T",
     "copyto": "C[m, n] = x",
 }

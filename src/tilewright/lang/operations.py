@@ -110,9 +110,8 @@ def shared(
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
     if kind.bytes_of(count) > SHARED_BYTES:
         raise TraceError(
-            f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, which "
-            f"is far more than any target has; nearest legal choice: {8 * SHARED_BYTES // kind.bits} "
-            "elements",
+            f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, far "
+            f"more than any target has; nearest legal choice: {8 * SHARED_BYTES // kind.bits} elements",
             here(),
         )
     if isinstance(view.elems, int) and count > view.elems:
@@ -120,23 +119,18 @@ def shared(
     if isinstance(swizzle, Swizzle):
         with located():
             view = swizzle.apply(view)
-    elif swizzle is not None:
-        view, align = _swizzled(view, swizzle, kind), 1024
+    elif swizzle is not None:  # the hardware's swizzle of 128-byte rows
+        columns, align = 8 * 128 // kind.bits, 1024
+        if swizzle != 128 or view.shape[-1:] != (columns,):
+            length = view.shape[-1] if view.shape else 1
+            raise TraceError(
+                f"swizzle={swizzle} of rows of {length} {kind}; nearest legal choice: swizzle=128 with rows "
+                f"of {columns}",
+                here(),
+            )
+        with located():
+            view = Swizzle(3, (8 * 16 // kind.bits).bit_length() - 1, 3).apply(view)
     return Tensor(current().define(Shared, "shared", name, dtype=kind, view=view, elems=count, align=align))
-
-
-def _swizzled(view: View, swizzle: int, kind: DType) -> View:
-    """Return the view with the hardware's swizzle of 128-byte rows."""
-    columns = 8 * 128 // kind.bits
-    if swizzle != 128 or view.shape[-1:] != (columns,):
-        length = view.shape[-1] if view.shape else 1
-        raise TraceError(
-            f"swizzle={swizzle} of rows of {length} {kind}; nearest legal choice: swizzle=128 with rows of "
-            f"{columns}",
-            here(),
-        )
-    with located():
-        return Swizzle(3, (8 * 16 // kind.bits).bit_length() - 1, 3).apply(view)
 
 
 @verb
@@ -360,7 +354,7 @@ def barrier() -> None:
     """All threads of the block wait for each other; orders their accesses to memory.
 
     Example:
-        Each thread reads what another one wrote, of another warp:
+        Each thread reads an element that a thread of another warp wrote:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -383,7 +377,7 @@ def warp_barrier() -> None:
     """The lanes of each warp wait for each other; orders their accesses to memory.  See `barrier`.
 
     Example:
-        The lanes of one warp read what others of them wrote:
+        The lanes of one warp read elements that other lanes wrote:
 
         >>> import numpy as np
         >>> import tilewright as tw

@@ -107,26 +107,21 @@ class Program:
         if sync not in SYNC:
             raise SignatureError(
                 f"kernel {self.name}: sync={shown(sync)}; nearest legal choice: sync={EXPLICIT!r}, the "
-                f"author places barriers and waits, or sync={AUTO!r}, they follow from what is accessed"
+                f"author places barriers and waits, or sync={AUTO!r}, they follow from the accesses"
             )
         self.sync = sync
         self.__doc__ = function.__doc__
-        self.parameters: tuple[Parameter, ...] = ()
         self.constants: tuple[str, ...] = ()
         self.defaults: dict[str, Any] = {}
-        self._read_signature(dict(declared or {}))
-
-    def _read_signature(self, declared: dict[str, Any]) -> None:
-        found = []
-        for parameter in inspect.signature(self.function).parameters.values():
+        found, declared = [], dict(declared or {})
+        for parameter in inspect.signature(function).parameters.values():
             if parameter.kind is parameter.KEYWORD_ONLY:
                 self.constants += (parameter.name,)
                 if parameter.default is not parameter.empty:
                     self.defaults[parameter.name] = parameter.default
             elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                made = _parameter(self.name, parameter.name, declared.pop(parameter.name, ""))
                 default = None if parameter.default is parameter.empty else parameter.default
-                found.append(made if default is None else _with_default(self.name, made, default))
+                found.append(_parameter(self.name, parameter.name, declared.pop(parameter.name, ""), default))
             else:
                 raise SignatureError(
                     f"kernel {self.name}: parameter {parameter} cannot be variadic or positional-only"
@@ -137,7 +132,7 @@ class Program:
             raise SignatureError(
                 f"kernel {self.name} declares {', '.join(declared)}, its parameters are {names}{near}"
             )
-        self.parameters = tuple(found)
+        self.parameters: tuple[Parameter, ...] = tuple(found)
 
     def with_defaults(self, constants: Mapping[str, Any]) -> dict[str, Any]:
         """The constants, completed by defaults.
@@ -174,8 +169,8 @@ class Program:
         if isinstance(made, Flow):
             where = made.stores[0].location if made.stores else None
             raise TraceError(
-                f"kernel {self.name} is a loop over tw.tiles: it says what is computed, and only a schedule "
-                "makes an explicit kernel of it",
+                f"kernel {self.name} is a loop over tw.tiles: it describes the computation, and only a "
+                "schedule makes an explicit kernel of it",
                 where,
             )
         return made
@@ -244,10 +239,7 @@ class Program:
             tracer.sizes.update(size.sym for size in sizes.values())
             try:
                 returned = self.function(*arguments, **given)
-            except (
-                LayoutError,
-                DTypeError,
-            ) as error:  # layouts, distributions and atoms raise errors without a line
+            except (LayoutError, DTypeError) as error:  # of layouts and atoms, which know no line
                 located = TraceError(str(error), raised_at(error))
                 raise located.with_traceback(error.__traceback__) from None
             except Exception as error:
@@ -256,7 +248,7 @@ class Program:
         if returned is not None:
             kind = type(returned).__name__
             raise TraceError(
-                f"kernel {self.name} gives back a {kind}; a kernel writes to its arrays and returns nothing"
+                f"kernel {self.name} returns a {kind}; a kernel writes to its arrays and returns nothing"
             )
         if tracer.flow is not None:
             tracer.finish()
@@ -266,37 +258,38 @@ class Program:
             return tracer.flow.finish(self.name, ordered)
         return _finish(self, tracer, params, sizes)
 
-    def _check_batches(self, specs: Mapping[str, TensorSpec]) -> None:
-        """Check that all tensors with `BATCH` have the same number of leading dimensions."""
+    def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:
+        """Return a divisor of each named dimension; tensors that share a name agree on the extent.
+
+        Raises:
+            LaunchError: tensors with `BATCH` differ in the number of leading dimensions.
+        """
         counts = {p.name: specs[p.name].rank - len(p.named) for p in self.parameters if BATCH in p.dims}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name} has {count}" for name, count in counts.items())
             raise LaunchError(
-                f"kernel {self.name}: {found} of the dimensions {BATCH}; nearest legal choice: equally "
-                "many, with a stride of 0 where an array is repeated, e.g. numpy.broadcast_to"
+                f"kernel {self.name}: {found} of the dimensions {BATCH}; nearest legal choice: the same "
+                "number, with a stride of 0 if an array is repeated, e.g. numpy.broadcast_to"
             )
-
-    def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:
-        """Return a divisor of each named dimension; tensors that share a name agree on the extent."""
-        found: dict[str, int] = {}
-        self._check_batches(specs)
+        divisors: dict[str, int] = {}
         for parameter in self.parameters:
             if parameter.kind != "tensor":
                 continue
             spec = specs[parameter.name]
             names = dim_names(parameter, spec.rank, self.name)
             for name, known in zip(names, spec.extent_divisors, strict=True):
-                found[name] = math.lcm(found.get(name, 1), known)
-        return found
+                divisors[name] = math.lcm(divisors.get(name, 1), known)
+        return divisors
 
 
-def _parameter(program: str, name: str, declared: Any) -> Parameter:
+def _parameter(program: str, name: str, declared: Any, default: Any) -> Parameter:
+    """Return a run-time parameter; ``default`` is None if it has none."""
     if is_reserved(name):
         raise SignatureError(
             f"kernel {program}: parameter {name} has a name that printed kernels reserve; rename it"
         )
     if isinstance(declared, str):
-        dims = tuple(declared.split())
+        dims, kinds = tuple(declared.split()), tuple[type, ...]()
         if dims.count(BATCH) > 1:
             raise SignatureError(
                 f"kernel {program}: {name}={declared!r} has {BATCH} twice; nearest legal choice: once"
@@ -307,35 +300,30 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
                 dim if dim.isidentifier() or dim == BATCH else f"D{number}" for number, dim in enumerate(said)
             )
             raise SignatureError(
-                f"kernel {program}: dimension {unnamed[0]!r} of {name} is no name; its extent follows from "
-                f"the arrays; nearest legal choice: {name}={names!r}"
+                f"kernel {program}: dimension {unnamed[0]!r} of {name} is no name; extents come from the "
+                f"arrays; nearest legal choice: {name}={names!r}"
             )
-        return Parameter(name, "tensor", dims)
-    if isinstance(declared, DType):
+        made, what = Parameter(name, "tensor", dims), "an array, which has no default"
+    elif isinstance(declared, DType):
         if declared.components > 1:
             raise SignatureError(
                 f"kernel {program}: a number of {declared} cannot be passed; nearest: {name}=tw.f32"
             )
-        return Parameter(name, "scalar", dtype=declared)
-    if declared is int:
-        return Parameter(name, "index")
-    raise SignatureError(
-        f"kernel {program}: {name}={shown(declared)} is neither the names of dimensions, such as 'M K', nor "
-        f"a dtype for a number, nor int; nearest legal choice: {name}=tw.f32 or {name}=int"
-    )
-
-
-def _with_default(program: str, parameter: Parameter, default: Any) -> Parameter:
-    """Return a number or integer parameter with a default value."""
-    kinds = (int, np.integer) if parameter.kind == "index" else (int, float, np.integer, np.floating)
-    if parameter.kind == "tensor" or isinstance(default, bool) or not isinstance(default, kinds):
-        what = {"tensor": "an array, which has no default", "index": "an integer"}
+        made, what = Parameter(name, "scalar", dtype=declared, default=default), "a number"
+        kinds = (int, float, np.integer, np.floating)
+    elif declared is int:
+        made, what, kinds = Parameter(name, "index", default=default), "an integer", (int, np.integer)
+    else:
         raise SignatureError(
-            f"kernel {program}: {parameter.name}={shown(default)}, and {parameter.name} is "
-            f"{what.get(parameter.kind, 'a number')}; nearest legal choice: no default"
+            f"kernel {program}: {name}={shown(declared)} is neither the names of dimensions, such as 'M K', "
+            f"nor a dtype for a number, nor int; nearest legal choice: {name}=tw.f32 or {name}=int"
         )
-    kept: Any = default
-    return replace(parameter, default=kept)
+    if default is not None and (isinstance(default, bool) or not isinstance(default, kinds)):
+        raise SignatureError(
+            f"kernel {program}: {name}={shown(default)}, and {name} is {what}; nearest legal choice: no "
+            "default"
+        )
+    return made
 
 
 def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:

@@ -32,11 +32,11 @@ legal(
 
 
 class InMemory:
-    """Base of tensors: an integer in memory is not a `Scalar` until it is read."""
+    """Base class of tensors: an integer in memory is not a `Scalar` until it is read."""
 
 
 class Collective:
-    """Base of fragments and numbers, whose own arithmetic accepts integers as operands."""
+    """Base class of fragments and numbers, whose arithmetic accepts integers as operands."""
 
     _of_integer: ClassVar[Callable[[Expr], Any]]
     """Makes a number, in f64, of a symbolic integer."""
@@ -67,10 +67,10 @@ class Scalar:
         raise no_numpy_function(function.__name__, self)
 
     def __add__(self, other: Index) -> Any:
-        return _of_two(_sum, operator.add, self, other)
+        return _of_two(expr.add, operator.add, self, other)
 
     def __radd__(self, other: Index) -> Any:
-        return _of_two(_sum, operator.add, other, self)
+        return _of_two(expr.add, operator.add, other, self)
 
     def __sub__(self, other: Index) -> Any:
         return _of_two(_difference, operator.sub, self, other)
@@ -79,10 +79,10 @@ class Scalar:
         return _of_two(_difference, operator.sub, other, self)
 
     def __mul__(self, other: Index) -> Any:
-        return _of_two(_product, operator.mul, self, other)
+        return _of_two(expr.mul, operator.mul, self, other)
 
     def __rmul__(self, other: Index) -> Any:
-        return _of_two(_product, operator.mul, other, self)
+        return _of_two(expr.mul, operator.mul, other, self)
 
     def __floordiv__(self, other: Index) -> Any:
         return _of_two(_quotient, operator.floordiv, self, other)
@@ -361,7 +361,10 @@ def ceil_div(extents: Any, tiles: Any) -> Any:
 
 def _ceil_div(extent: Any, tile: Any) -> Index:
     with located():
-        return wrap(_ceiling(unwrap(extent), unwrap(tile)))
+        left, right = unwrap(extent), unwrap(tile)
+        if not _is_of_variables(right):
+            return wrap(expr.ceil_div(left, right))
+        return wrap(expr.mul(_quotient(expr.mul(left, -1), right), -1))
 
 
 def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
@@ -406,19 +409,9 @@ FOUND = -(2**62)
 """A symbol with a lower bound below this comes from a variable; sizes and indices have tighter bounds."""
 
 
-def _sum(left: Int, right: Int) -> Int:
-    """``left + right``."""
-    return expr.add(left, right)
-
-
 def _difference(left: Int, right: Int) -> Int:
     """``left - right``."""
     return expr.add(left, expr.mul(right, -1))
-
-
-def _product(left: Int, right: Int) -> Int:
-    """``left * right``."""
-    return expr.mul(left, right)
 
 
 def _quotient(left: Int, right: Int) -> Int:
@@ -444,18 +437,11 @@ def _remainder(left: Int, right: Int) -> Int:
     return expr.select(expr.less(0, right), expr.mod(left, above), negative)
 
 
-def _ceiling(left: Int, right: Int) -> Int:
-    """``ceil(left / right)``."""
-    if not _is_of_variables(right):
-        return expr.ceil_div(left, right)
-    return expr.mul(_quotient(expr.mul(left, -1), right), -1)
-
-
 def _is_positive(left: Int, right: Int, sign: str) -> bool:
     """Return whether a divisor is assumed positive.
 
-    A divisor that depends on a variable is not.  If it depends only on the launch's sizes, the launcher
-    checks it.  If it also depends on indices, for example the rest of a span at its last tile, the reference
+    A divisor that depends on a variable is not.  If the divisor depends only on the launch's sizes, the
+    launcher checks it.  If it also depends on indices, for example the length of the last tile, the reference
     reports a divisor that is not positive.
 
     Raises:
@@ -519,7 +505,7 @@ def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
     if not all(isinstance(value, int) for value in found):
         raise TraceError(
             f"{what} {found} must be known while the kernel is traced; "
-            "make what varies a keyword-only constant of the kernel",
+            "make it a keyword-only constant of the kernel",
             here(),
         )
     return tuple(value for value in found if isinstance(value, int))

@@ -42,13 +42,36 @@ def thread_map(
         LayoutError: extents are symbolic, the threads do not divide the tile, or the thread layout is not a
             bijection onto 0..T-1.
     """
-    counts, order = _thread_counts(threads)
+    if isinstance(threads, Layout):
+        given, strides = as_tuple(threads.shape), as_tuple(threads.stride)
+        if not all(isinstance(n, int) for n in (*given, *strides)):
+            raise LayoutError(f"thread layout {threads} must have one static extent and stride per dimension")
+        counts = _positive(given)
+        # The dimensions in order of their stride, fastest first.
+        order = sorted(range(len(counts)), key=lambda dim: (strides[dim], -dim if counts[dim] == 1 else dim))
+        expected = 1
+        for dim in order:
+            if counts[dim] > 1 and strides[dim] != expected:
+                raise LayoutError(
+                    f"thread layout {threads} does not number its threads 0 to {math.prod(counts) - 1}: "
+                    f"dimension {dim} has stride {strides[dim]}, expected {expected}"
+                )
+            expected *= counts[dim]
+    else:
+        counts = _positive(tuple(unwrap(count) for count in as_tuple(threads)))
+        order = list(range(len(counts)))
     tile = static_tile(shape)
     kept = _kept(tile, counts, projection)
     check_vector_dim(vector_dim, len(tile))
     for extent, dim in zip(tile, kept, strict=True):
         if extent % counts[dim]:
-            raise LayoutError(_indivisible(tile, counts, kept, extent, dim))
+            nearest = list(counts)
+            for length, at in zip(tile, kept, strict=True):
+                nearest[at] = divisor_at_most(length, counts[at])
+            raise LayoutError(
+                f"{counts[dim]} threads cannot share the extent {extent} of dimension {kept.index(dim)} of "
+                f"the tile {tuple(tile)} equally; nearest legal choice: threads={tuple(nearest)}"
+            )
     base = blocked(
         tile,
         [counts[dim] for dim in kept],
@@ -100,37 +123,6 @@ def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int |
     return kept
 
 
-def _indivisible(tile: list[int], counts: tuple[int, ...], kept: list[int], extent: int, dim: int) -> str:
-    nearest = list(counts)
-    for length, at in zip(tile, kept, strict=True):
-        nearest[at] = divisor_at_most(length, counts[at])
-    return (
-        f"{counts[dim]} threads cannot share the extent {extent} of dimension {kept.index(dim)} of the tile "
-        f"{tuple(tile)} equally; nearest legal choice: threads={tuple(nearest)}"
-    )
-
-
-def _thread_counts(threads: Layout | int | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
-    """Return thread counts per dimension, and the dimensions in order of their stride, fastest first."""
-    if not isinstance(threads, Layout):
-        counts = tuple(unwrap(count) for count in as_tuple(threads))
-        return _positive(counts), list(range(len(counts)))
-    counts, strides = as_tuple(threads.shape), as_tuple(threads.stride)
-    if not all(isinstance(n, int) for n in (*counts, *strides)):
-        raise LayoutError(f"thread layout {threads} must have one static extent and stride per dimension")
-    shape = _positive(counts)
-    order = sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim if shape[dim] == 1 else dim))
-    expected = 1
-    for dim in order:
-        if shape[dim] > 1 and strides[dim] != expected:
-            raise LayoutError(
-                f"thread layout {threads} does not number its threads 0 to {math.prod(shape) - 1}: dimension "
-                f"{dim} has stride {strides[dim]}, expected {expected}"
-            )
-        expected *= shape[dim]
-    return shape, order
-
-
 def _positive(counts: tuple[Int, ...]) -> tuple[int, ...]:
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise LayoutError(f"threads {counts}: thread counts are positive integer constants")
@@ -178,8 +170,8 @@ def share_out(
     tensors = [side.type for side in sides if isinstance(side.type, TensorType)]
     if not tensors:
         raise LayoutError(
-            f"threads={threads} for what lies in registers; nearest legal choice: no threads=, as fragments "
-            "bring their own distribution"
+            f"threads={threads} for fragments, which have their own distribution; nearest legal choice: no "
+            "threads="
         )
     return by_number(tensors, number, vector_dim, vector)
 

@@ -53,7 +53,7 @@ def author_frame() -> FrameType:
 
 
 def author_frames() -> list[FrameType]:
-    """Yield frames from the author's innermost one up to the kernel; outside a kernel only the innermost."""
+    """Return frames from the author's innermost one up to the kernel; outside a kernel only the innermost."""
     first = author_frame()
     found = [first]
     frame = first.f_back
@@ -131,10 +131,10 @@ def raised_at(error: BaseException, traceback: TracebackType | None = None) -> L
 
 def _describe(frame: FrameType, offset: int) -> Frame:
     code = frame.f_code
-    known = _frames(code)
+    positions, known = _positions(code)
     found = known.get(offset)
     if found is None:
-        line, column, end_column = _positions(code)[offset // 2]
+        line, column, end_column = positions[offset // 2]
         found = Frame(code.co_filename, line or frame.f_lineno, column, end_column, code.co_name)
         known[offset] = found
     return found
@@ -146,18 +146,13 @@ def position(frame: FrameType) -> tuple[int | None, ...]:
 
 
 @lru_cache(maxsize=512)
-def _frames(code: CodeType) -> dict[int, Frame]:
-    """Return the cache of a function's frames by offset, shared by all operations from there."""
-    return {}
-
-
-@lru_cache(maxsize=512)
-def _positions(code: CodeType) -> tuple[tuple[int, int, int], ...]:
+def _positions(code: CodeType) -> tuple[list[tuple[int, int, int]], dict[int, Frame]]:
+    """Return the position of each instruction, and a cache of frames by offset for `_describe`."""
     found = []
     for line, end_line, column, end_column in code.co_positions():
         single = line == end_line and column is not None and end_column is not None
         found.append((line or 0, column or 0, (end_column or 0) if single else 0))
-    return tuple(found)
+    return found, {}
 
 
 # ---------------------------------------------------------------- instructions
@@ -201,7 +196,7 @@ class InstructionRange:
         return False
 
     def store(self, name: str) -> Frame | None:
-        """Return the offset of the last write to a variable."""
+        """Return the place of the last write to a variable, or None."""
         offsets = [offset for access, offset in self._accesses(name) if access == "store"]
         return _describe(self.frame, offsets[-1]) if offsets else None
 
@@ -316,7 +311,7 @@ def stored_names(frame: FrameType) -> tuple[str, ...] | None:
 
 
 def loop_targets(frame: FrameType) -> list[str]:
-    """The variables of the ``for`` statement that a frame is at the head of; a starred one with its star."""
+    """Return the variables of the ``for`` statement at whose head a frame is, a starred one with its star."""
     _, found = instructions(frame.f_code)
     following = found[found.index(instruction_at(frame)) + 1 :]
     if following[0].opname == "UNPACK_SEQUENCE":
@@ -337,7 +332,8 @@ def _stores(code: CodeType) -> tuple[list[int], list[tuple[str, ...] | None]]:
         following = found[at + 1 : at + 12]
         if following and following[0].opname == "COPY":
             following = following[1:]
-        if not _gives_result(instruction) or not following:
+        in_place = instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("=")
+        if not instruction.opname.startswith(_RESULTS) or in_place or not following:
             names.append(())
         elif following[0].opname == "RETURN_VALUE":
             names.append(None)
@@ -346,11 +342,6 @@ def _stores(code: CodeType) -> tuple[list[int], list[tuple[str, ...] | None]]:
         else:
             names.append(tuple(_leading_stores(following)[:1]))
     return offsets, names
-
-
-def _gives_result(instruction: dis.Instruction) -> bool:
-    in_place = instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("=")
-    return instruction.opname.startswith(_RESULTS) and not in_place
 
 
 def _leading_stores(following: list[dis.Instruction]) -> list[str]:
@@ -478,7 +469,7 @@ def _jumps(body: list[ast.stmt], in_loop: bool) -> Iterator[ast.stmt]:
 
 
 def _nested(statement: ast.stmt) -> list[ast.stmt]:
-    """Yield the statements directly inside a compound statement other than a loop."""
+    """Return the statements directly inside a compound statement other than a loop."""
     found: list[ast.stmt] = []
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt):

@@ -71,14 +71,12 @@ class Tiles:
 
     def __getitem__(self, index: Any) -> Any:
         """Return a tile, or the remaining tiles if a dimension is kept with ``:``, ``...`` or omitted."""
-        free, parts = self.free, list(as_tuple(index))
-        if any(part is Ellipsis for part in parts):
-            where = next(at for at, part in enumerate(parts) if part is Ellipsis)
-            parts[where : where + 1] = [slice(None)] * (len(free) - len(parts) + 1)
+        free = self.free
+        parts = _whole_index(index, len(free))
         if len(parts) > len(free):
             raise TraceError(f"{len(parts)} indices for tiles along {len(free)} dimensions", here())
         chosen = list(self.at)
-        for dim, part in zip(free, parts, strict=False):
+        for dim, part in zip(free, parts, strict=True):
             if isinstance(part, slice):
                 if part != slice(None):
                     raise TraceError(
@@ -270,22 +268,31 @@ class Tensor(Rearranged):
     @overload
     def __getitem__(self, index: Any) -> Tensor: ...
     def __getitem__(self, index: Any) -> Any:
-        parts = list(as_tuple(index))
-        if (flow := current().flow) is not None and _has_spans(parts):
-            return flow.part(self, tuple(parts))
-        if Ellipsis in [part for part in parts if part is Ellipsis]:
-            where = next(at for at, part in enumerate(parts) if part is Ellipsis)
-            parts[where : where + 1] = [slice(None)] * (len(self.shape) - len(parts) + 1)
-        parts += [slice(None)] * (len(self.shape) - len(parts))
-        if len(parts) > len(self.shape):
-            raise TraceError(f"{len(parts)} indices for a tensor of rank {len(self.shape)}", here())
+        if (flow := current().flow) is not None and _has_spans(as_tuple(index)):
+            return flow.part(self, as_tuple(index))
         shape = self.value.tensor.shape
+        parts = _whole_index(index, len(shape))
+        if len(parts) > len(shape):
+            raise TraceError(f"{len(parts)} indices for a tensor of rank {len(shape)}", here())
         if any(isinstance(part, Tensor) for part in parts):
             return self._chosen(parts)
-        at = tuple(_slice_part(part, e, dim) for dim, (part, e) in enumerate(zip(parts, shape, strict=True)))
+        at: list[Int | tuple[Int, Int]] = []
+        for dim, (part, extent) in enumerate(zip(parts, shape, strict=True)):
+            if not isinstance(part, slice):
+                number = unwrap(part)
+                at.append(from_end(f"index {number} of dimension {dim}", number, extent))
+                continue
+            if part.step not in (None, 1):
+                raise TraceError(f"slice step {part.step!r}; only 1 is possible", here())
+            what = f"slice {spelled_slice(part)} of dimension {dim}"
+            low, high = (
+                default if end is None else from_end(what, unwrap(end), extent, past=1)
+                for end, default in ((part.start, 0), (part.stop, extent))
+            )
+            at.append((low, high))
         spans = [t.slice_span(part, extent) for part, extent in zip(at, shape, strict=True)]
         edges = (dim for dim, span in enumerate(spans) if _may_leave(*span, shape[dim]))
-        return self._view(t.Slice(at, tuple(edges)), "slice")
+        return self._view(t.Slice(tuple(at), tuple(edges)), "slice")
 
     def _chosen(self, parts: list[Any]) -> Tensor:
         """Return rows along the dimension that a tensor of integers indexes, and slices along the others."""
@@ -299,9 +306,7 @@ class Tensor(Rearranged):
         return (self if is_whole else self[tuple(parts)]).rows(index, kept)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if (flow := current().flow) is not None and any(
-            isinstance(part, SpanIndex | Tile) for part in as_tuple(index)
-        ):
+        if (flow := current().flow) is not None and _has_spans(as_tuple(index)):
             flow.store(self, as_tuple(index), value)
             return
         raise TraceError("elements are not assigned one by one; use `tw.copy(source, target)`", here())
@@ -336,7 +341,7 @@ class Tensor(Rearranged):
     def _no_contents(self, *_: object, **__: object) -> NoReturn:
         raise TraceError(
             f"{self.value.name} has no contents while the kernel is traced: a kernel can neither launch "
-            "another one nor hand its arrays to a library; call a plain function that says what to do",
+            "another one nor pass its arrays to a library; call a function of the kernel language",
             here(),
         )
 
@@ -461,15 +466,9 @@ def _may_leave(low: Int, high: Int, extent: Int) -> bool:
     return not (prove(less_equal(0, low)) and prove(less_equal(high, extent)))
 
 
-def _slice_part(part: Any, extent: Int, dim: int) -> Int | tuple[Int, Int]:
-    if not isinstance(part, slice):
-        index = unwrap(part)
-        return from_end(f"index {index} of dimension {dim}", index, extent)
-    if part.step not in (None, 1):
-        raise TraceError(f"slice step {part.step!r}; only 1 is possible", here())
-    bounds = []
-    for given, default in ((part.start, 0), (part.stop, extent)):
-        at: Int = default if given is None else unwrap(given)
-        what = f"slice {spelled_slice(part)} of dimension {dim}"
-        bounds.append(from_end(what, at, extent, past=1) if given is not None else at)
-    return (bounds[0], bounds[1])
+def _whole_index(index: Any, rank: int) -> list[Any]:
+    """Return an index with a part for each dimension: ``...`` and omitted parts become ``:``."""
+    parts = list(as_tuple(index))
+    where = next((at for at, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[where : where + 1] = [slice(None)] * (rank - len(parts) + (where < len(parts)))
+    return parts

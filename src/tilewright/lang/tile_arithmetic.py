@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.fragment_ops import Coordinates, Redistribute, ReduceOp
 from tilewright.ir.ops import Copy, FragmentOp
@@ -153,7 +154,7 @@ def _reduce(
 
 def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
     if block is not None and per_thread:
-        raise TraceError("block and per_thread exclude each other: which results are meant?", here())
+        raise TraceError("block and per_thread exclude each other; nearest legal choice: one of them", here())
     if per_thread:
         return thread_digits(x.distribution, dim)
     if block is None:
@@ -182,15 +183,7 @@ def _across_warps(
     wide = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
     per_warp = thread_digits(x.distribution, dim, lanes)
     count = math.prod(extent for extent, _ in per_warp)
-    wanted = tuple(count if d == dim else extent for d, extent in enumerate(x.shape))
-    kind = scratch.value.tensor
-    if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, wide.dtype, wanted):
-        raise TraceError(
-            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and "
-            f"{wide.dtype} of shape {wanted} are exchanged; nearest legal choice: "
-            f"tw.shared({wanted}, tw.{wide.dtype})",
-            here(),
-        )
+    _check_scratch(scratch, wide.dtype, tuple(count if d == dim else n for d, n in enumerate(x.shape)))
     name = f"{x.value.name}_{function}"
     partial = Fragment(
         tracer.builder.define(
@@ -203,7 +196,10 @@ def _across_warps(
     )
     tracer.emit(Copy, source=partial.value, target=scratch.value)
     meeting()
-    spread = _whole_along(partial.distribution, dim)
+    # Every thread holds all coordinates along the dimension.
+    shape = partial.shape
+    rest = partial.distribution.projected(tuple(1 if d == dim else n for d, n in enumerate(shape)))
+    spread = Distribution(shape, rest.threads, (Mode(shape[dim], dim, 1), *rest.values))
     gathered = Fragment(
         tracer.builder.define(FragmentOp, f"{name}_of_warps", here(), dtype=wide.dtype, distribution=spread)
     )
@@ -213,11 +209,15 @@ def _across_warps(
     return made if wide is x else made.to(x.dtype)
 
 
-def _whole_along(spread: Distribution, dim: int) -> Distribution:
-    """Return the map in which every thread holds all coordinates along a dimension."""
-    one = tuple(1 if d == dim else extent for d, extent in enumerate(spread.shape))
-    made = spread.projected(one)
-    return Distribution(spread.shape, made.threads, (Mode(spread.shape[dim], dim, 1), *made.values))
+def _check_scratch(scratch: Tensor, dtype: DType, shape: tuple[int, ...]) -> None:
+    """Require shared memory of a dtype and a shape."""
+    kind = scratch.value.tensor
+    if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, dtype, shape):
+        raise TraceError(
+            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and "
+            f"{dtype} of shape {shape} are exchanged; nearest legal choice: tw.shared({shape}, tw.{dtype})",
+            here(),
+        )
 
 
 @verb
@@ -420,20 +420,9 @@ def prefix_sum(x: Fragment, dim: int, *, scratch: Tensor, barrier: int | None = 
         >>> running(np.float32([[1, 2, 3, 4, 5]]), y, target="reference").target, y.tolist()
         ('reference', [[1.0, 3.0, 6.0, 10.0, 15.0]])
     """
-    rank = len(x.shape)
-    if not -rank <= dim < rank:
-        nearest = f"nearest legal choice: dim={rank - 1}"
-        raise TraceError(f"dim={dim} of a tile of {rank} dimensions; {nearest}", here())
-    along = dim % rank
+    along = _dimension(x.distribution, dim)
     sums = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
-    kind = scratch.value.tensor
-    if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, sums.dtype, x.shape):
-        raise TraceError(
-            f"scratch is {kind.memory.value} memory for {kind.dtype} of shape {kind.shape}, and "
-            f"{sums.dtype} of shape {x.shape} are exchanged; nearest legal choice: "
-            f"tw.shared({x.shape}, tw.{sums.dtype})",
-            here(),
-        )
+    _check_scratch(scratch, sums.dtype, x.shape)
     meet, step = meeting(barrier, SHARE), 1
     while step < x.shape[along]:
         sums = sums + _before(sums, along, step, scratch, meet)

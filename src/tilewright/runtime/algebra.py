@@ -105,7 +105,7 @@ def residues(
         >>> @tw.kernel(A="M K", B="K N", C="M N")
         ... def product(A, B, C):
         ...     for m, n in tw.tiles(C):
-        ...         acc = tw.zeros(tw.f32)
+        ...         acc = tw.zeros(dtype=tw.f32)
         ...         for k in tw.steps(A.shape[1]):
         ...             acc += A[m, k] @ B[k, n]
         ...         C[m, n] = acc

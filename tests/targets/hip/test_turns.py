@@ -353,7 +353,7 @@ def test_a_schedule_that_cannot_be_is_refused(field: str) -> None:
 @tw.kernel(A="M K", B="K N", D="M N")
 def widened_weights(A, B, D):
     for m, n in tw.tiles(D):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n].to(tw.f16)
         D[m, n] = acc
@@ -362,7 +362,7 @@ def widened_weights(A, B, D):
 @tw.kernel(A="M K", B="K N", D="M N")
 def less_the_largest(A, B, D):
     for m, n in tw.tiles(D):
-        acc = tw.zeros(tw.f32)
+        acc = tw.zeros(dtype=tw.f32)
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         D[m, n] = acc - acc.max(axis=1)[:, None]

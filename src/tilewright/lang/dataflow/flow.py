@@ -177,8 +177,8 @@ class FlowRecorder(Recorder):
 def mixed(what: str) -> TraceError:
     """Return the error for a dataflow kernel with operations of explicit kernels."""
     return TraceError(
-        f"{what} says how and by whom something is done, and this kernel says with tw.tiles only what is "
-        "computed; nearest legal choice: leave it to the schedule, or write the whole kernel explicitly, "
-        "with tw.block_index, tw.load and tw.copy",
+        f"{what} determines how threads compute, which a kernel with tw.tiles leaves to its schedule; "
+        "nearest legal choice: omit it, or write the whole kernel explicitly, with tw.block_index, tw.load "
+        "and tw.copy",
         here(),
     )

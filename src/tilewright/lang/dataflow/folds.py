@@ -45,7 +45,7 @@ def carry(flow: Recorder, acc: Accumulator) -> None:
 
 
 def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accumulator:
-    """``acc += other``: products within steps, anything outside of them."""
+    """Record ``acc += other``: within steps a sum of products, outside of them any value."""
     if not flow.loops or flow.loops[-1] in acc.outer:
         if isinstance(other, Tile):
             acc.settle(other.dtype)
@@ -80,7 +80,7 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
     if kind.is_float != term.dtype.is_float or kind.components != term.dtype.components:
         raise TraceError(
             f"an accumulator of {kind} for products of {term.a.dtype} and {term.b.dtype}; nearest legal "
-            f"choice: tw.zeros(tw.{term.dtype}), converted after the loop",
+            f"choice: tw.zeros(dtype=tw.{term.dtype}), converted after the loop",
             here(),
         )
     if negative and not term.a.dtype.is_float:
@@ -92,7 +92,7 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
     if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
         raise TraceError(
-            f"{called(acc)} has precision={TF32!r}, which is how f32 is multiplied, and the operands are "
+            f"{called(acc)} has precision={TF32!r}, which only products of f32 have, and the operands are "
             f"{term.a.dtype} and {term.b.dtype}; nearest legal choice: tw.zeros() without precision",
             here(),
         )
@@ -117,7 +117,7 @@ def _terms(node: Node, span: Span, negative: bool) -> Iterator[tuple[Sum, bool]]
 
 
 def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulator:
-    """Any other change of an accumulator; the dtype does not change."""
+    """Record any other change of an accumulator; its dtype stays."""
     acc.settle(value.dtype)
     before, node = acc.node, value.node
     if node.dtype != before.dtype:
@@ -146,24 +146,37 @@ def close(flow: Recorder, loop: Steps) -> None:
     for one in loop.carried:
         one.step = one.acc._node
     folded = _folded(loop)
-    for one in loop.carried:
-        if one not in folded:
-            _end(one, loop, _total(flow, one, loop.span))
-    if folded:
-        fold = Fold(loop.span, tuple(one.cell for one in folded), tuple(one.step for one in folded))
-        for index, one in enumerate(folded):
-            _check_axes(one)
-            name = one.acc.variable
-            made = Folded(one.step.dtype, one.step.axes, fold, index, variable=name, location=loop.location)
-            _end(one, loop, made)
-
-
-def _end(one: Carried, loop: Steps, value: Node) -> None:
-    one.acc.hold(value, (), [loop])
+    for one in (one for one in loop.carried if one not in folded):
+        # The value before the loop plus all products.
+        node = one.cell.start
+        for term in _increments(one, loop.span) or ():
+            if isinstance(node, Literal) and node.value == 0:
+                node = term
+            else:
+                node = flow.mapped("add", (flow.tile(node), flow.tile(term))).node
+        is_new = node is not one.cell.start and (isinstance(node, Map) or node.variable is None)
+        one.acc.hold(replace(node, variable=one.acc.variable) if is_new else node, (), [loop])
+    if not folded:
+        return
+    fold = Fold(loop.span, tuple(one.cell for one in folded), tuple(one.step for one in folded))
+    for index, one in enumerate(folded):
+        name, cell, step = one.acc.variable, one.cell, one.step
+        if cell.axes != step.axes and any(node is cell for node in _reached(step)):
+            axes = ", ".join(axis.name for axis in step.axes if axis is not None)
+            raise TraceError(
+                f"{name} is {spelled(cell)} before a step and {spelled(step)} after it; nearest legal "
+                f"choice: {name} = tw.zeros(({axes},), tw.{step.dtype})",
+                here(),
+            )
+        made = Folded(step.dtype, step.axes, fold, index, variable=name, location=loop.location)
+        one.acc.hold(made, (), [loop])
 
 
 def _folded(loop: Steps) -> list[Carried]:
-    """Those that are no sums of products that depend on nothing that is carried."""
+    """Return the accumulators that need a fold.
+
+    The others add products in each step, and these products depend on no carried value.
+    """
     span = loop.span
     cells = {id(one.cell) for one in loop.carried}
     sums = [one for one in loop.carried if _increments(one, span) is not None]
@@ -196,18 +209,6 @@ def _increments(one: Carried, span: Span) -> list[Sum] | None:
     return found
 
 
-def _total(flow: Recorder, one: Carried, span: Span) -> Node:
-    """Return the value before the loop plus all products."""
-    node = one.cell.start
-    for term in _increments(one, span) or ():
-        if isinstance(node, Literal) and node.value == 0:
-            node = term
-        else:
-            node = flow.mapped("add", (flow.tile(node), flow.tile(term))).node
-    is_new = node is not one.cell.start and (isinstance(node, Map) or node.variable is None)
-    return replace(node, variable=one.acc.variable) if is_new else node
-
-
 def _reached(node: Node) -> Iterator[Node]:
     """Yield a value and every node that it depends on, each once."""
     seen: set[int] = set()
@@ -218,15 +219,3 @@ def _reached(node: Node) -> Iterator[Node]:
             seen.add(id(one))
             yield one
             left += one.arguments
-
-
-def _check_axes(one: Carried) -> None:
-    cell, step = one.cell, one.step
-    if cell.axes != step.axes and any(node is cell for node in _reached(step)):
-        name = one.acc.variable
-        axes = ", ".join(axis.name for axis in step.axes if axis is not None)
-        raise TraceError(
-            f"{name} is {spelled(cell)} before a step and {spelled(step)} after it; nearest legal choice: "
-            f"{name} = tw.zeros(tw.{step.dtype}, ({axes},))",
-            here(),
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tilewright.dataflow.legality import fits
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
@@ -50,8 +51,8 @@ def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
     for store in flow.stores:
         if store.operand.name == operand.name:
             raise TraceError(
-                f"{operand.name} is stored before it is read here; nearest legal choice: keep what was "
-                "stored in a variable",
+                f"{operand.name} is stored before it is read here; nearest legal choice: keep the stored "
+                "value in a variable",
                 here(),
             )
     own = tuple(axis for axis in axes if axis is not None)
@@ -67,7 +68,32 @@ def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) ->
     node = flow.known(value)
     if node is None:
         node = flow.literal(number(value), operand.dtype)
-    _check_store(flow, operand, at, axes, node)
+    name, places = operand.name, ", ".join(span.name for span in at)
+    if flow.loops or any(span.kind == STEPS for span in at):
+        raise TraceError(
+            f"{name} is stored inside of a loop over tw.steps, where sums are incomplete; nearest legal "
+            "choice: store after the loop",
+            here(),
+        )
+    if None in axes:
+        raise TraceError(f"{name} is stored along a new axis; nearest legal choice: only spans", here())
+    # Each element needs one value, from one block.
+    cut = next((span.groups.index for span in flow.tiles if span.groups and span in at), None)
+    missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s is not cut]
+    if missing:
+        raise TraceError(
+            f"{name} is stored along {places}, so that all {', '.join(missing)} would write the same "
+            f"elements; nearest legal choice: {name}[{', '.join([*missing, *(s.name for s in at)])}]",
+            here(),
+        )
+    if any(earlier.operand.name == name for earlier in flow.stores):
+        raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
+    if not fits(node.axes, axes):
+        raise TraceError(
+            f"{name}[{places}] = a tile along {spelled(node)}: its axes are not among those of the store; "
+            "nearest legal choice: the same axes, a reduction over the others, or None for a broadcast axis",
+            here(),
+        )
     flow.stores.append(Store(operand, at, node, location=here()))
 
 
@@ -159,43 +185,11 @@ def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
         value = made.source
     if made is not None or value.tensor.memory is not Memory.GLOBAL:
         raise TraceError(
-            f"{tensor.value} is no array of the kernel, nor a view of one; nearest legal choice: {EXPLICIT}",
+            f"{tensor.value} is neither an array of the kernel nor a view of one; nearest legal choice: "
+            f"{EXPLICIT}",
             here(),
         )
     return Operand(value.name, value.dtype, tensor.value.tensor.shape, tuple(transforms))
-
-
-def _check_store(
-    flow: Recorder, operand: Operand, at: tuple[Span, ...], axes: tuple[Axis, ...], node: Node
-) -> None:
-    """Check a store: one value per element, from one block, after all steps."""
-    name = operand.name
-    if flow.loops or any(span.kind == STEPS for span in at):
-        raise TraceError(
-            f"{name} is stored inside of a loop over tw.steps, which is a part of a sum; nearest legal "
-            "choice: store after the loop",
-            here(),
-        )
-    if None in axes:
-        raise TraceError(f"{name} is stored along a new axis; nearest legal choice: spans alone", here())
-    cut = next((span.groups.index for span in flow.tiles if span.groups and span in at), None)
-    missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s is not cut]
-    if missing:
-        raise TraceError(
-            f"{name} is stored along {', '.join(span.name for span in at)}, so that all "
-            f"{', '.join(missing)} would write the same elements; nearest legal choice: "
-            f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
-            here(),
-        )
-    if any(earlier.operand.name == name for earlier in flow.stores):
-        raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
-    if not _fits(node.axes, axes):
-        raise TraceError(
-            f"{name}[{', '.join(span.name for span in at)}] = a tile along {spelled(node)}: its axes are no "
-            "part of those that are stored along; nearest legal choice: the same axes, a reduction over the "
-            "others, or None where it is broadcast",
-            here(),
-        )
 
 
 def check_in_place(flow: Recorder) -> None:
@@ -215,24 +209,18 @@ def check_in_place(flow: Recorder) -> None:
                 f"{store.operand.name}[{', '.join(s.name for s in one)}]" for one in (store.at, node.at)
             )
             raise TraceError(
-                f"{read} is read and {at} is stored: which of its elements are stored by then depends on "
-                f"the order of the tiles; nearest legal choice: {at} is read, or another array is stored",
+                f"{read} is read and {at} is stored: the order of the tiles would decide which elements are "
+                f"stored before they are read; nearest legal choice: read {at}, or store to another array",
                 node.location,
             )
         if missing := [span.name for span in flow.tiles if span not in store.at]:
             at = f"{store.operand.name}[{', '.join(span.name for span in store.at)}]"
             raise TraceError(
                 f"{at} is read and stored, and the tiles along {' and '.join(missing)} read the same "
-                "elements: which of them do so before one stores them depends on their order; nearest legal "
-                "choice: another array is stored",
+                "elements: the order of the tiles would decide which of them read the stored values; nearest "
+                "legal choice: store to another array",
                 node.location,
             )
-
-
-def _fits(axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> bool:
-    """Return whether a value broadcasts to these axes."""
-    aligned = zip(reversed(axes), reversed(wanted), strict=False)
-    return len(axes) <= len(wanted) and all(axis in (None, other) for axis, other in aligned)
 
 
 def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]:
@@ -270,7 +258,7 @@ def positions(span: Any) -> Tile:
         span: a variable of the loop over `tiles`, without groups.
 
     Raises:
-        TraceError: the argument is no such span.
+        TraceError: the argument is not a span of `tiles`, or has groups.
 
     Example:
         >>> import numpy as np

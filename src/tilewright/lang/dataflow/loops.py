@@ -60,7 +60,7 @@ def tiles(
         >>> @tw.kernel(A="M K", B="N K", bias="N", C="M N")
         ... def linear(A, B, bias, C):
         ...     for m, n in tw.tiles(C):
-        ...         acc = tw.zeros(tw.f32)
+        ...         acc = tw.zeros(dtype=tw.f32)
         ...         for k in tw.steps(A.shape[1]):
         ...             acc += A[m, k] @ B[n, k].T
         ...         C[m, n] = tw.relu(acc + bias[n])
@@ -97,7 +97,7 @@ def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> N
     if not is_fit:
         raise TraceError(
             f"groups={shown(groups)}; nearest legal choice: an array of the kernel, of i32 or i64 and one "
-            "dimension, with one more than the last row of each group",
+            "dimension, which holds one more than the last row of each group",
             here(),
         )
     if len(extents) != 2 or batch:
@@ -141,14 +141,19 @@ def steps(extent: Index) -> Any:
 
 
 @verb
-def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str = EXACT) -> Accumulator:
-    """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`.
+def zeros(along: Any = (), dtype: DType | str | None = None, *, precision: str = EXACT) -> Accumulator:
+    """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`; in the order of `numpy.zeros`.
 
     Args:
+        along: the spans of its axes, in place of NumPy's shape; only a fold that reads the accumulator
+            before its first step needs them.
         dtype: dtype of the sums; default: f32 for products of narrower floats, i32 for integers, f64 for f64.
-        along: the spans of its axes; needed only by a fold that reads it before its first step.
         precision: ``"exact"``; ``"tf32"``: f32 factors may have 10 fraction bits; ``"f32"``: sums lose no
             more than sums in f32, even if the instruction truncates.
+
+    Raises:
+        TraceError: ``along`` is a dtype, as in the older order ``(dtype, along)``, or is not made of spans;
+            or the precision is unknown.
 
     Example:
         A matrix by a vector:
@@ -158,7 +163,7 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
         >>> @tw.kernel(A="M K", B="K N", C="M N")
         ... def product(A, B, C):
         ...     for m, n in tw.tiles(C):
-        ...         acc = tw.zeros(tw.f64)
+        ...         acc = tw.zeros(dtype=tw.f64)
         ...         for k in tw.steps(A.shape[1]):
         ...             acc += A[m, k] @ B[k, n]
         ...         C[m, n] = acc
@@ -167,6 +172,14 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
         >>> c[:, 0].tolist()
         [28.0, 28.0]
     """
+    if isinstance(along, DType | str):
+        spans, kind = shown(dtype), f"tw.{along}"
+        given, nearest = (
+            (along, f"dtype={kind}") if dtype is None else (f"{along}, {spans}", f"{spans}, {kind}")
+        )
+        raise TraceError(
+            f"zeros({given}): the order is (along, dtype); nearest legal choice: zeros({nearest})", here()
+        )
     return _accumulator(0, dtype, along, precision)
 
 
@@ -230,8 +243,7 @@ def _flow(what: str) -> FlowRecorder:
     flow = current().flow
     if not isinstance(flow, FlowRecorder) or not flow.home.is_open:
         raise TraceError(
-            f"{what} belongs into a loop over tiles; nearest legal choice: for m, n in tw.tiles(C): around "
-            "it",
+            f"{what} belongs in a loop over tiles; nearest legal choice: for m, n in tw.tiles(C): around it",
             here(),
         )
     return flow
@@ -299,8 +311,8 @@ class _Recorded(SpanLoop):
         """Return the error of a loop whose body was left by break, return or an exception."""
         how, place = leaving(self.code, self.location) or ("an exception", self.location)
         return TraceError(
-            f"the loop over {self.text} is left by {how}: its body stands for all tiles and steps alike, "
-            "and is recorded once; nearest legal choice: tw.where, element by element, or an explicit kernel",
+            f"the loop over {self.text} is left by {how}: its body is recorded once for all tiles and "
+            "steps; nearest legal choice: tw.where, element by element, or an explicit kernel",
             place,
         )
 

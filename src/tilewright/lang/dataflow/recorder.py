@@ -42,7 +42,7 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
         (f32, f32, f16)
     """
     floats = [kind.bits for kind in kinds if kind.is_float]
-    mixed = len(floats) not in (0, len(kinds))  # whose floats no integer makes wider
+    mixed = len(floats) not in (0, len(kinds))  # an integer operand does not widen the float
     for name in (*_INTEGERS, *_FLOATS):
         candidate = ALL[name]
         if mixed and candidate.bits > max(floats):
@@ -61,25 +61,20 @@ def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
         >>> holds_all(f32, [f16, bf16]), holds_all(f16, [f16, bf16])
         (True, False)
     """
-    return all(_holds(wide, kind) for kind in kinds)
-
-
-def _holds(wide: DType, kind: DType) -> bool:
-    """Return whether a dtype holds all numbers of another."""
-    if wide == kind:
-        return True
-    if kind.components > 1 or kind.kind == "bool":
-        return False
-    if wide.is_float:
-        if not kind.is_float:
-            return kind.bits - (kind.kind == "int") <= wide.mantissa + 1
-        return kind.bits < wide.bits and kind.mantissa <= wide.mantissa
-    signed = wide.kind == "int"
-    return (
-        not kind.is_float
-        and (kind.bits < wide.bits if kind.kind != wide.kind else kind.bits <= wide.bits)
-        and (signed or kind.kind == "uint")
-    )
+    for kind in kinds:
+        if kind.components > 1 or kind.kind == "bool":
+            fits = wide == kind
+        elif wide.is_float and kind.is_float:
+            fits = wide == kind or (kind.bits < wide.bits and kind.mantissa <= wide.mantissa)
+        elif wide.is_float:
+            fits = kind.bits - (kind.kind == "int") <= wide.mantissa + 1
+        elif kind.kind == wide.kind:
+            fits = kind.bits <= wide.bits
+        else:
+            fits = kind.kind == "uint" and wide.kind == "int" and kind.bits < wide.bits
+        if not fits:
+            return False
+    return True
 
 
 def sum_dtype(a: DType, b: DType) -> DType:
@@ -162,7 +157,7 @@ def scale_axes(scale: Node, of: Node) -> tuple[Axis, ...]:
     """
     if any(axis is not None and axis not in of.axes for axis in scale.axes):
         raise TraceError(
-            f"a scale {_shown(scale)} of {_shown(of)}: it varies along another axis than what it scales; "
+            f"a scale {_shown(scale)} of {_shown(of)}: it varies along another axis than the operand; "
             f"nearest legal choice: a scale along {spelled(of)}, or the other operand's",
             here(),
         )
@@ -194,8 +189,8 @@ def product_axes(a: Node, b: Node) -> tuple[Span, tuple[Axis, ...]]:
         )
     if inner.kind != STEPS:
         raise TraceError(
-            f"{what} sums along {inner.name}, which the results are cut along; nearest legal choice: "
-            f"for k in tw.steps({inner.extent}), and k in the place of {inner.name}",
+            f"{what} sums along {inner.name}, along which the results are cut into tiles; nearest legal "
+            f"choice: for k in tw.steps({inner.extent}), and k in the place of {inner.name}",
             here(),
         )
     made = (*a.axes[:-1], *b.axes[1:])
@@ -231,7 +226,14 @@ class Recorder(TileRecorder):
 
     def make(self, kind: type[NodeType], element: DType, axes: tuple[Axis, ...], *fields: Any) -> Any:
         """Make a node, or return an earlier node with the same fields."""
-        key = (kind, element, axes, *map(_identity, fields))
+        # Nodes are compared by identity, and other fields by value.
+        key = (
+            *(kind, element, axes),
+            *(
+                tuple(map(id, f)) if isinstance(f, tuple) and f and isinstance(f[0], Node) else f
+                for f in fields
+            ),
+        )
         if key not in self._made:
             self._made[key] = kind(element, axes, *fields, variable=_variable(), location=here())
         return self._made[key]
@@ -346,10 +348,3 @@ def _variable() -> str | None:
     """Return the author's variable that takes the result of the current call."""
     seen, own = result_names()
     return seen[0] if own and len(seen) == 1 else None
-
-
-def _identity(value: Any) -> Any:
-    """Return the key of a field: its value, or for a node its identity."""
-    return (
-        tuple(map(id, value)) if isinstance(value, tuple) and value and isinstance(value[0], Node) else value
-    )

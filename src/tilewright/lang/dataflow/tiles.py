@@ -50,17 +50,17 @@ class SpanIndex:
     def _no_arithmetic(self, *_: object) -> NoReturn:
         name = self.span.name
         raise TraceError(
-            f"{name} stands for all places of a run at once: it indexes arrays, A[{name}, ...] or, where "
-            f"neighbours share an element, A[{name} // 128, ...], and has no other arithmetic and no order; "
-            "nearest legal choice: a view of the array, A[1:] for places that are shifted, or an explicit "
-            "kernel, whose tw.block_index and tw.range give integers",
+            f"{name} is a span, not an integer: it indexes arrays, A[{name}, ...], or A[{name} // 128, ...] "
+            "if neighbours share an element, and has no other arithmetic and no order; nearest legal choice: "
+            "a view of the array, A[1:] for shifted places, or an explicit kernel, whose tw.block_index and "
+            "tw.range give integers",
             here(),
         )
 
     def __iter__(self) -> NoReturn:
         raise TraceError(
-            f"{self.span.name} is one span, there is nothing to unpack; nearest legal choice: as many "
-            "variables in the `for` statement as the array has dimensions",
+            f"{self.span.name} is one span and cannot be unpacked; nearest legal choice: one variable in the "
+            "`for` statement for each dimension of the array",
             here(),
         )
 
@@ -103,33 +103,33 @@ class TileRecorder(Protocol):
     loops: list[SpanLoop]
 
     def transposed(self, tile: Tile) -> Tile:
-        """Two axes exchanged."""
+        """Return the tile with its two axes exchanged."""
 
     def product(
         self, left: Any, right: Any, precision: str = "exact", scales: tuple[Any, Any] = (None, None)
     ) -> Tile:
-        """``left @ right``."""
+        """Record ``left @ right``."""
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
-        """``tile[:, None]``."""
+        """Record ``tile[:, None]``."""
 
     def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
-        """``combine`` over an axis."""
+        """Record ``combine`` over an axis."""
 
     def literal(self, value: float | int, element: DType, variable: str | None = None) -> Node:
-        """A number that is known."""
+        """Record a constant number."""
 
     def constant(self, value: Any, like: Tile) -> Tile:
-        """A number as a tile."""
+        """Return a number as a tile with the dtype of another tile."""
 
     def carry(self, acc: Accumulator) -> None:
-        """Let the loops that are open carry an accumulator that was made outside of them."""
+        """Let the open loops carry an accumulator that was made outside of them."""
 
     def accumulate(self, acc: Accumulator, other: Any, sign: str) -> Accumulator:
-        """``acc += other``."""
+        """Record ``acc += other``."""
 
     def change(self, acc: Accumulator, how: str, value: Tile) -> Accumulator:
-        """Any other change of an accumulator."""
+        """Record any other change of an accumulator."""
 
 
 @inline.made("A[m, k] of a parameter A in a loop over tw.tiles gives one")
@@ -162,7 +162,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", C="M N")
             ... def look(A, B, C):
             ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k] @ B[k, n]
             ...         assert (2 * acc).node.function == "mul"
@@ -190,7 +190,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", C="M N")
             ... def look(A, B, C):
             ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k] @ B[k, n]
             ...         assert (acc.dtype, acc.to(tw.f16).dtype) == (tw.f32, tw.f16)
@@ -211,7 +211,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", C="M N")
             ... def look(A, B, C):
             ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k] @ B[k, n]
             ...         assert str((acc.shape, acc.sum(axis=1)[:, None].shape)) == "((M, N), (M, 1))"
@@ -232,7 +232,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="K M", B="N K", C="M N")
             ... def product(A, B, C):
             ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[0]):
             ...             acc += A[k, m].T @ B[n, k].T
             ...         C[m, n] = acc
@@ -268,7 +268,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", C="M N")
             ... def product(A, B, C):
             ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k].matmul(B[k, n], precision="tf32")
             ...         C[m, n] = acc
@@ -283,7 +283,7 @@ class Tile(_Arithmetic):
             ... def scaled(A, B, S, C):
             ...     tw.require(S.shape[1] == tw.ceil_div(A.shape[1], 2), "a scale for each two places")
             ...     for m, n in tw.tiles(C):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k].matmul(B[k, n], scales=(S[m, k // 2], None))
             ...         C[m, n] = acc
@@ -303,10 +303,10 @@ class Tile(_Arithmetic):
 
     @verb
     def sum(self, axis: int) -> Tile:
-        """The sum over a whole axis, which is left out of the result.
+        """Return the sum along a whole axis; the result lacks the axis.
 
         Args:
-            axis: which one; a negative one counts from the last.
+            axis: the axis; a negative number counts from the last.
 
         Example:
             >>> import numpy as np
@@ -314,7 +314,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", r="M")
             ... def of_rows(A, B, r):
             ...     for m, n in tw.tiles((A.shape[0], B.shape[1])):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k] @ B[k, n]
             ...         r[m] = acc.sum(axis=1)
@@ -330,7 +330,7 @@ class Tile(_Arithmetic):
         """Return the maximum along a whole axis; the result lacks the axis.  NaN if any element is NaN.
 
         Args:
-            axis: which one; a negative one counts from the last.
+            axis: the axis; a negative number counts from the last.
 
         Example:
             >>> import numpy as np
@@ -338,7 +338,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", r="M")
             ... def of_rows(A, B, r):
             ...     for m, n in tw.tiles((A.shape[0], B.shape[1])):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k] @ B[k, n]
             ...         r[m] = acc.max(axis=1)
@@ -354,7 +354,7 @@ class Tile(_Arithmetic):
         """Return the minimum along a whole axis; the result lacks the axis.  NaN if any element is NaN.
 
         Args:
-            axis: which one; a negative one counts from the last.
+            axis: the axis; a negative number counts from the last.
 
         Example:
             >>> import numpy as np
@@ -362,7 +362,7 @@ class Tile(_Arithmetic):
             >>> @tw.kernel(A="M K", B="K N", r="M")
             ... def of_rows(A, B, r):
             ...     for m, n in tw.tiles((A.shape[0], B.shape[1])):
-            ...         acc = tw.zeros(tw.f32)
+            ...         acc = tw.zeros(dtype=tw.f32)
             ...         for k in tw.steps(A.shape[1]):
             ...             acc += A[m, k] @ B[k, n]
             ...         r[m] = acc.min(axis=1)
@@ -375,7 +375,7 @@ class Tile(_Arithmetic):
 
     def __bool__(self) -> NoReturn:
         raise TraceError(
-            f"{called(self)} has many values, Python cannot decide on its truth; use "
+            f"{called(self)} has many values and no single truth value; use "
             "`tw.where(mask, x, y)` to choose element by element, `tw.maximum` and `tw.minimum`, and &, | "
             "and ~ in place of and, or and not",
             here(),

@@ -28,9 +28,9 @@ from tilewright.runtime.kernel import kernel
 def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
     """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries beside each head of keys, and L."""
     for b, g, r, m, e in tiles(O):
-        top, total, out = full((m,), -math.inf, f32), zeros(f32, (m,)), zeros(f32, (m, e))
+        top, total, out = full((m,), -math.inf, f32), zeros((m,), f32), zeros((m, e), f32)
         for n in steps(K.shape[2]):
-            s = zeros(f32)
+            s = zeros(dtype=f32)
             for d in steps(Q.shape[4]):
                 s += Q[b, g, r, m, d] @ K[b, g, n, d].T
             s = scale * s + mask[m, n]
@@ -48,9 +48,9 @@ def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> 
 def gemm_chain(A: Any, B: Any, C: Any, D: Any, *, activation: str | None) -> None:
     """``D = activation(A B) C``, with the first product rounded to the dtype of C."""
     for m, p in tiles(D):
-        out = zeros(f32, (m, p))
+        out = zeros((m, p), f32)
         for n in steps(C.shape[0]):
-            s = zeros(f32)
+            s = zeros(dtype=f32)
             for k in steps(A.shape[1]):
                 s += A[m, k] @ B[k, n]
             weights = s if activation is None else ACTIVATIONS[activation](s)
