@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 
 from tilewright.argument_checks import legal
-from tilewright.dtypes import DType, dtype, f64, i64
+from tilewright.dtypes import DType, dtype, f32, f64, i64
 from tilewright.errors import TraceError, shown
 from tilewright.functions.table import ACTIVATIONS, CIRCLE, FLOATING
 from tilewright.ir.fragment_ops import choice_dtype
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.operators import Arithmetic
+from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.scalars import (
     Collective,
     Condition,
@@ -38,9 +38,29 @@ _OF_ONE = (row.name for row in (*FLOATING, *CIRCLE, *ACTIVATIONS) if row.arity =
 METHODS_ELSEWHERE = frozenset([*_OF_ONE, "relu"]) - {"gelu_tanh"}
 """Functions that other libraries offer as methods of tiles."""
 
+MOST_FACTORS = 64
+"""Largest integer exponent that is computed by multiplications in f64."""
 
-class _Arithmetic(Arithmetic):
-    """Base class whose operators record elementwise functions."""
+
+BinaryMethod: TypeAlias = Callable[[Any, object], Any]
+
+
+def _both(function: str) -> tuple[BinaryMethod, BinaryMethod]:
+    """Return the methods that record an elementwise function for a binary operator and its reflection."""
+
+    def left(self: Arithmetic, other: object) -> Any:
+        return elementwise(function, self, other)
+
+    def right(self: Arithmetic, other: object) -> Any:
+        return elementwise(function, other, self)
+
+    return left, right
+
+
+class Arithmetic(Collective):
+    """Operators that record elementwise functions; comparisons give masks for `where`."""
+
+    value: Value
 
     if not TYPE_CHECKING:  # type checkers find missing attributes themselves
 
@@ -49,10 +69,143 @@ class _Arithmetic(Arithmetic):
             near = near or ("; tiles of arrays have it: A[m, k].matmul(B[k, n])" if name == "matmul" else "")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """Accept NumPy numbers as operands; refuse NumPy functions."""
+        apply = operator_of(ufunc.__name__) if method == "__call__" else None
+        if apply is None or not all(isinstance(i, Arithmetic | np.generic) for i in inputs):
+            raise no_numpy_function(ufunc.__name__, self)
+        return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        raise no_numpy_function(function.__name__, self)
+
+    __add__, __radd__ = _both("add")
+    __sub__, __rsub__ = _both("sub")
+    __mul__, __rmul__ = _both("mul")
+    __floordiv__, __rfloordiv__ = _both("floordiv")
+    __mod__, __rmod__ = _both("mod")
+    __and__, __rand__ = _both("and")
+    __or__, __ror__ = _both("or")
+    __xor__, __rxor__ = _both("xor")
+    __lt__, __gt__ = _both("less")
+    __le__, __ge__ = _both("less_equal")
+    __rlshift__ = _both("shift_left")[1]
+    __rrshift__ = _both("shift_right")[1]
+
+    def __lshift__(self, other: object) -> Any:
+        return elementwise("shift_left", self, _count(other))
+
+    def __rshift__(self, other: object) -> Any:
+        return elementwise("shift_right", self, _count(other))
+
+    def __eq__(self, other: object) -> Any:
+        return elementwise("equal", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return elementwise("not_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Any:
+        return elementwise("neg", self)
+
+    def __pos__(self) -> Any:
+        return elementwise("convert", self, dtype=self.dtype)
+
+    def __abs__(self) -> Any:
+        return elementwise("abs", self)
+
+    def __invert__(self) -> Any:
+        return elementwise("invert", self)
+
+    def __divmod__(self, other: object) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: object) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __truediv__(self, other: object) -> Any:
+        return self._quotient(self, other)
+
+    def __rtruediv__(self, other: object) -> Any:
+        return self._quotient(other, self)
+
+    def __rpow__(self, other: object) -> Any:
+        if not self.dtype.is_float:
+            two = " or `1 << x`" if other == 2 else ""
+            raise _no_power(f"{other} ** {self!r}", f"{other} ** x.to(tw.f32){two}")
+        if isinstance(other, int | float) and other == 2:
+            return elementwise("exp2", self)
+        return elementwise("pow", other, self)
+
     @staticmethod
-    def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
-        """Record an elementwise function; return a fragment or a number."""
-        return elementwise(function, *operands, dtype=dtype)
+    def _quotient(left: Any, right: Any) -> Any:
+        """``left / right``; for integers in f32, with only the quotient rounded.
+
+        As in NumPy, the quotient of integers has a fraction.  NumPy gives f64, but kernels nearly always need
+        f32.  Operands are converted to f64 first if f32 cannot hold all their values.
+        """
+        kinds = [value.dtype for value in (left, right) if isinstance(value, Arithmetic)]
+        if any(kind.kind not in ("int", "uint") for kind in kinds):
+            return elementwise("div", left, right)
+        narrow = all(kind.bits <= 16 for kind in kinds) and not isinstance(left, Scalar)
+        wide = f32 if narrow and not isinstance(right, Scalar) else f64
+        left, right = (v.to(wide) if isinstance(v, Arithmetic) else v for v in (left, right))
+        made = elementwise("div", left, right)
+        return made if wide is f32 else made.to(f32)
+
+    def __pow__(self, exponent: object) -> Any:
+        kind = self.dtype
+        if isinstance(exponent, np.generic):
+            exponent = exponent.item()
+        whole = isinstance(exponent, int | float) and float(exponent).is_integer()
+        if not kind.is_float:
+            if isinstance(exponent, int) and not isinstance(exponent, bool) and exponent >= 0:
+                return self._multiplied(exponent)
+            raise _no_power(f"{self!r} ** {exponent}", f"x.to(tw.f32) ** {exponent}")
+        known: dict[Any, Callable[[], Any]] = {
+            1: lambda: +self,
+            2: lambda: self * self,
+            -1: lambda: 1 / self,
+            0.5: lambda: elementwise("sqrt", self),
+            -0.5: lambda: elementwise("rsqrt", self),
+        }
+        if isinstance(exponent, int | float) and exponent in known:
+            return known[exponent]()
+        if kind == f64 and whole and abs(int(exponent)) <= MOST_FACTORS:  # type: ignore[call-overload]
+            made = self._multiplied(abs(int(exponent)))  # type: ignore[call-overload]
+            return made if exponent >= 0 else 1 / made  # type: ignore[operator]
+        return elementwise("pow", self, exponent)
+
+    def _multiplied(self, count: int) -> Any:
+        """Return a power by repeated squaring."""
+        made: Any = None
+        square: Any = self
+        while count:
+            if count & 1:
+                made = square if made is None else made * square
+            count >>= 1
+            if count:
+                square = square * square
+        if made is None:
+            return elementwise("select", self == self, 1, 1).to(self.dtype)
+        return +self if made is self else made
+
+    @property
+    def dtype(self) -> DType:
+        """Its dtype.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
+            ...     print(x.dtype, (x > 0).dtype, x.to(tw.f16).dtype)
+            >>> _ = look(np.ones((3, 4), np.float32), target="reference")
+            f32 boolean f16
+        """
+        return self.value.dtype
 
     @verb
     def to(self, element: DType | str, *, saturate: bool = False) -> Any:
@@ -78,8 +231,22 @@ class _Arithmetic(Arithmetic):
         return elementwise("saturate" if saturate else "convert", self, dtype=element_type(element))
 
 
+def _no_power(what: str, nearest: str) -> TraceError:
+    return TraceError(
+        f"{what}: an integer has integer powers of constants that are not negative; nearest legal choice: "
+        f"{nearest}",
+        here(),
+    )
+
+
+def _count(value: object) -> object:
+    if isinstance(value, int) and value < 0:
+        raise TraceError(f"shift by {value}; nearest legal choice: the other direction, by {-value}", here())
+    return value
+
+
 @inline.made("a parameter of a kernel that is declared as a number, @tw.kernel(alpha=tw.f32), is one")
-class Number(_Arithmetic):
+class Number(Arithmetic):
     """A floating-point or integer argument of the kernel, or an expression of them; see `kernel`."""
 
     def __init__(self, value: Value) -> None:
@@ -111,7 +278,7 @@ def _in_place(sign: str, apply: Callable[[Any, object], Any]) -> Callable[[Fragm
 
 
 @inline.made("tw.load(tensor) in a kernel gives one")
-class Fragment(_Arithmetic):
+class Fragment(Arithmetic):
     """A tile in registers, distributed over threads.  Arithmetic gives new fragments with the same map.
 
     Made by `load`, `fragment` and `accumulator`; a function that takes one says so:

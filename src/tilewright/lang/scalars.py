@@ -42,6 +42,134 @@ class Collective:
     """Makes a number, in f64, of a symbolic integer."""
 
 
+# ---------------------------------------------------------------- arithmetic with Python's semantics
+
+
+FOUND = -(2**62)
+"""A symbol with a lower bound below this comes from a variable; sizes and indices have tighter bounds."""
+
+
+def _difference(left: Int, right: Int) -> Int:
+    """``left - right``."""
+    return expr.add(left, expr.mul(right, -1))
+
+
+def _quotient(left: Int, right: Int) -> Int:
+    """``left // right`` as in Python: rounded down."""
+    if isinstance(right, int) and right < 0:
+        return expr.floordiv(expr.mul(left, -1), -right)
+    if _is_positive(left, right, "//"):
+        return expr.floordiv(left, right)
+    above, below = _divisors(right)
+    return expr.select(
+        expr.less(0, right), expr.floordiv(left, above), expr.floordiv(expr.mul(left, -1), below)
+    )
+
+
+def _remainder(left: Int, right: Int) -> Int:
+    """``left % right`` as in Python: with the sign of the divisor."""
+    if isinstance(right, int) and right < 0:
+        return expr.mul(expr.mod(expr.mul(left, -1), -right), -1)
+    if _is_positive(left, right, "%"):
+        return expr.mod(left, right)
+    above, below = _divisors(right)
+    negative = expr.mul(expr.mod(expr.mul(left, -1), below), -1)
+    return expr.select(expr.less(0, right), expr.mod(left, above), negative)
+
+
+def _is_positive(left: Int, right: Int, sign: str) -> bool:
+    """Return whether a divisor is assumed positive.
+
+    A divisor that depends on a variable is not.  If the divisor depends only on the launch's sizes, the
+    launcher checks it.  If it also depends on indices, for example the length of the last tile, the reference
+    reports a divisor that is not positive.
+
+    Raises:
+        TraceError: the divisor is never positive.
+    """
+    low, high = bounds(right)
+    if high <= 0 and not _is_of_variables(right):
+        raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
+    if low >= 0:
+        return True
+    if _is_of_variables(right):
+        return False
+    tracer = current()
+    if symbols(right) <= tracer.sizes and len(tracer.region_ids) == 1:
+        tracer.guards.append(
+            Guard(expr.less(0, right), f"`{left} {sign} ({right})`: the divisor must be positive")
+        )
+    return True
+
+
+def _is_of_variables(divisor: Int) -> bool:
+    """Return whether a divisor may be negative and depends on variables."""
+    return bounds(divisor)[0] < 0 and any(sym.low < FOUND for sym in symbols(divisor))
+
+
+def _divisors(right: Int) -> tuple[Int, Int]:
+    """Return two positive divisors: one for a positive divisor, one for a negative divisor.
+
+    Range analysis of quotients assumes positive divisors, so the caller moves the sign to the dividend.  The
+    second is 0 if the divisor is 0, which the reference reports.
+    """
+    return expr.maximum(right, 1), expr.select(expr.less(0, right), 1, expr.mul(right, -1))
+
+
+BinaryMethod: TypeAlias = Callable[[Any, Any], Any]
+
+
+def _both(
+    function: Callable[[Int, Int], Int], sign: Callable[[Any, Any], Any]
+) -> tuple[BinaryMethod, BinaryMethod]:
+    """Return the methods of a binary operator and of its reflection.
+
+    They combine two integers to an integer, or to a number if one of them is a float.
+    """
+
+    def combined(left: Any, right: Any) -> Any:
+        if isinstance(left, Collective) or isinstance(right, Collective):
+            return NotImplemented
+        if isinstance(left, float | np.floating) or isinstance(right, float | np.floating):
+            return _number_of(sign, left, right)
+        return wrap(function(unwrap(left), unwrap(right)))
+
+    return combined, lambda self, other: combined(other, self)
+
+
+def _compared(compare: Callable[[Int, Int], Cond]) -> Callable[[Any, Any], Condition]:
+    """Return the method of a comparison."""
+
+    def method(self: Scalar, other: Index) -> Any:
+        if isinstance(other, Collective):
+            return NotImplemented
+        return Condition(compare(self.expr, unwrap(other)))
+
+    return method
+
+
+def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Combine a kernel integer and a number to a number in f32; computed in f64, rounded once."""
+    made = [
+        Collective._of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
+    ]
+    return sign(*made).to("f32")
+
+
+def _shift_count(count: object) -> int:
+    """Return the number of bits by which an integer is shifted.
+
+    Raises:
+        TraceError: the number is not a constant, or is negative.
+    """
+    if not isinstance(count, int) or not 0 <= count < 64:
+        raise TraceError(f"shift by {shown(count)}; the count is a constant, from 0 to 63", here())
+    return count
+
+
+# ---------------------------------------------------------------- integers and conditions
+
+
 class _UnhashableError(TraceError, TypeError):
     """The error that Python expects from an unhashable object, with the author's line."""
 
@@ -66,35 +194,17 @@ class Scalar:
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
         raise no_numpy_function(function.__name__, self)
 
-    def __add__(self, other: Index) -> Any:
-        return _of_two(expr.add, operator.add, self, other)
-
-    def __radd__(self, other: Index) -> Any:
-        return _of_two(expr.add, operator.add, other, self)
-
-    def __sub__(self, other: Index) -> Any:
-        return _of_two(_difference, operator.sub, self, other)
-
-    def __rsub__(self, other: Index) -> Any:
-        return _of_two(_difference, operator.sub, other, self)
-
-    def __mul__(self, other: Index) -> Any:
-        return _of_two(expr.mul, operator.mul, self, other)
-
-    def __rmul__(self, other: Index) -> Any:
-        return _of_two(expr.mul, operator.mul, other, self)
-
-    def __floordiv__(self, other: Index) -> Any:
-        return _of_two(_quotient, operator.floordiv, self, other)
-
-    def __rfloordiv__(self, other: Index) -> Any:
-        return _of_two(_quotient, operator.floordiv, other, self)
-
-    def __mod__(self, other: Index) -> Any:
-        return _of_two(_remainder, operator.mod, self, other)
-
-    def __rmod__(self, other: Index) -> Any:
-        return _of_two(_remainder, operator.mod, other, self)
+    __add__, __radd__ = _both(expr.add, operator.add)
+    __sub__, __rsub__ = _both(_difference, operator.sub)
+    __mul__, __rmul__ = _both(expr.mul, operator.mul)
+    __floordiv__, __rfloordiv__ = _both(_quotient, operator.floordiv)
+    __mod__, __rmod__ = _both(_remainder, operator.mod)
+    __xor__, __rxor__ = _both(expr.xor, operator.xor)
+    __lt__ = _compared(expr.less)
+    __le__ = _compared(expr.less_equal)
+    __gt__ = _compared(lambda left, right: expr.less(right, left))
+    __ge__ = _compared(lambda left, right: expr.less_equal(right, left))
+    __eq__ = _compared(expr.equal)  # type: ignore[assignment]
 
     def __divmod__(self, other: Index) -> tuple[Any, Any]:
         return self // other, self % other
@@ -138,12 +248,6 @@ class Scalar:
     def __invert__(self) -> Index:
         return wrap(expr.add(expr.mul(self.expr, -1), -1))
 
-    def __xor__(self, other: Index) -> Any:
-        return _of_two(expr.xor, operator.xor, self, other)
-
-    def __rxor__(self, other: Index) -> Any:
-        return _of_two(expr.xor, operator.xor, other, self)
-
     def __lshift__(self, other: int) -> Any:
         return NotImplemented if isinstance(other, Collective) else self * (1 << _shift_count(other))
 
@@ -171,31 +275,6 @@ class Scalar:
         )
 
     __ror__ = __or__
-
-    def __lt__(self, other: Index) -> Condition:
-        if isinstance(other, Collective):
-            return NotImplemented
-        return Condition(expr.less(self.expr, unwrap(other)))
-
-    def __le__(self, other: Index) -> Condition:
-        if isinstance(other, Collective):
-            return NotImplemented
-        return Condition(expr.less_equal(self.expr, unwrap(other)))
-
-    def __gt__(self, other: Index) -> Condition:
-        if isinstance(other, Collective):
-            return NotImplemented
-        return Condition(expr.less(unwrap(other), self.expr))
-
-    def __ge__(self, other: Index) -> Condition:
-        if isinstance(other, Collective):
-            return NotImplemented
-        return Condition(expr.less_equal(unwrap(other), self.expr))
-
-    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
-        if isinstance(other, Collective):
-            return NotImplemented
-        return Condition(expr.equal(self.expr, unwrap(other)))
 
     def __ne__(self, other: object) -> Condition:  # type: ignore[override]
         return ~(self == other)
@@ -280,25 +359,6 @@ def undecided(what: str) -> TraceError:
     return TraceError(
         f"whether {what} is known only when the kernel runs, Python cannot decide on it; {advice}", here()
     )
-
-
-def _of_two(
-    function: Callable[[Int, Int], Int], sign: Callable[[Any, Any], Any], left: Any, right: Any
-) -> Any:
-    """Combine two integers to an integer, or to a number if one of them is a float."""
-    if isinstance(left, Collective) or isinstance(right, Collective):
-        return NotImplemented
-    if isinstance(left, float | np.floating) or isinstance(right, float | np.floating):
-        return _number_of(sign, left, right)
-    return wrap(function(unwrap(left), unwrap(right)))
-
-
-def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Combine a kernel integer and a number to a number in f32; computed in f64, rounded once."""
-    made = [
-        Collective._of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
-    ]
-    return sign(*made).to("f32")
 
 
 def wrap(value: Int) -> Index:
@@ -400,91 +460,6 @@ def minimum(left: Index, right: Index) -> Index:
 def maximum(left: Index, right: Index) -> Index:
     """Return the larger of two integers."""
     return wrap(expr.maximum(unwrap(left), unwrap(right)))
-
-
-# ---------------------------------------------------------------- arithmetic with Python's semantics
-
-
-FOUND = -(2**62)
-"""A symbol with a lower bound below this comes from a variable; sizes and indices have tighter bounds."""
-
-
-def _difference(left: Int, right: Int) -> Int:
-    """``left - right``."""
-    return expr.add(left, expr.mul(right, -1))
-
-
-def _quotient(left: Int, right: Int) -> Int:
-    """``left // right`` as in Python: rounded down."""
-    if isinstance(right, int) and right < 0:
-        return expr.floordiv(expr.mul(left, -1), -right)
-    if _is_positive(left, right, "//"):
-        return expr.floordiv(left, right)
-    above, below = _divisors(right)
-    return expr.select(
-        expr.less(0, right), expr.floordiv(left, above), expr.floordiv(expr.mul(left, -1), below)
-    )
-
-
-def _remainder(left: Int, right: Int) -> Int:
-    """``left % right`` as in Python: with the sign of the divisor."""
-    if isinstance(right, int) and right < 0:
-        return expr.mul(expr.mod(expr.mul(left, -1), -right), -1)
-    if _is_positive(left, right, "%"):
-        return expr.mod(left, right)
-    above, below = _divisors(right)
-    negative = expr.mul(expr.mod(expr.mul(left, -1), below), -1)
-    return expr.select(expr.less(0, right), expr.mod(left, above), negative)
-
-
-def _is_positive(left: Int, right: Int, sign: str) -> bool:
-    """Return whether a divisor is assumed positive.
-
-    A divisor that depends on a variable is not.  If the divisor depends only on the launch's sizes, the
-    launcher checks it.  If it also depends on indices, for example the length of the last tile, the reference
-    reports a divisor that is not positive.
-
-    Raises:
-        TraceError: the divisor is never positive.
-    """
-    low, high = bounds(right)
-    if high <= 0 and not _is_of_variables(right):
-        raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
-    if low >= 0:
-        return True
-    if _is_of_variables(right):
-        return False
-    tracer = current()
-    if symbols(right) <= tracer.sizes and len(tracer.region_ids) == 1:
-        tracer.guards.append(
-            Guard(expr.less(0, right), f"`{left} {sign} ({right})`: the divisor must be positive")
-        )
-    return True
-
-
-def _is_of_variables(divisor: Int) -> bool:
-    """Return whether a divisor may be negative and depends on variables."""
-    return bounds(divisor)[0] < 0 and any(sym.low < FOUND for sym in symbols(divisor))
-
-
-def _divisors(right: Int) -> tuple[Int, Int]:
-    """Return two positive divisors: one for a positive divisor, one for a negative divisor.
-
-    Range analysis of quotients assumes positive divisors, so the caller moves the sign to the dividend.  The
-    second is 0 if the divisor is 0, which the reference reports.
-    """
-    return expr.maximum(right, 1), expr.select(expr.less(0, right), 1, expr.mul(right, -1))
-
-
-def _shift_count(count: object) -> int:
-    """Return the number of bits by which an integer is shifted.
-
-    Raises:
-        TraceError: the number is not a constant, or is negative.
-    """
-    if not isinstance(count, int) or not 0 <= count < 64:
-        raise TraceError(f"shift by {shown(count)}; the count is a constant, from 0 to 63", here())
-    return count
 
 
 # ---------------------------------------------------------------- integers that are known while tracing

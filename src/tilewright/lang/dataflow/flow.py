@@ -23,7 +23,7 @@ from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.ops import Elementwise, Op, Reshape
 from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
-from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, called, no_tile
+from tilewright.lang.dataflow.tiles import SpanLoop, Tile, called, no_tile
 from tilewright.lang.source import here
 from tilewright.lang.tracer import located
 from tilewright.symbolic.nodes import Sym
@@ -32,15 +32,8 @@ from tilewright.symbolic.nodes import Sym
 class FlowRecorder(Recorder):
     """Records one dataflow kernel."""
 
-    # ---------------------------------------------------------------- arrays
-
-    def part(self, tensor: Any, index: tuple[Any, ...]) -> Tile:
-        """Record ``tensor[index]`` along spans; None adds an axis."""
-        return indexing.part(self, tensor, index)
-
-    def store(self, tensor: Any, index: tuple[Any, ...], value: Any) -> None:
-        """``tensor[index] = value``."""
-        indexing.store(self, tensor, index, value)
+    part, store = indexing.part, indexing.store
+    carry, accumulate, change = folds.carry, folds.accumulate, folds.change
 
     # ---------------------------------------------------------------- tiles
 
@@ -107,22 +100,6 @@ class FlowRecorder(Recorder):
         place = axis % rank
         axes = (*node.axes[:place], *node.axes[place + 1 :])
         return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)
-
-    # ---------------------------------------------------------------- accumulators
-
-    def carry(self, acc: Accumulator) -> None:
-        """Let the open loops carry an accumulator that was made outside of them."""
-        folds.carry(self, acc)
-
-    def accumulate(self, acc: Accumulator, other: Any, sign: str) -> Accumulator:
-        """``acc += other``."""
-        return folds.accumulate(self, acc, other, sign)
-
-    def change(self, acc: Accumulator, how: str, value: Tile) -> Accumulator:
-        """Record any other change of an accumulator."""
-        return folds.change(self, acc, how, value)
-
-    # ---------------------------------------------------------------- the kernel
 
     def refuse(self, what: str) -> NoReturn:
         """Refuse a call that belongs to explicit kernels."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 from tilewright.dataflow.nodes import Literal, Node, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
-from tilewright.lang.fragments import _Arithmetic, elementwise
+from tilewright.lang.fragments import Arithmetic
 from tilewright.lang.scalars import InMemory, as_tuple, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import inline, open_region, verb
@@ -133,7 +133,7 @@ class TileRecorder(Protocol):
 
 
 @inline.made("A[m, k] of a parameter A in a loop over tw.tiles gives one")
-class Tile(_Arithmetic):
+class Tile(Arithmetic):
     """A value of a dataflow kernel, with one axis for each span along which it varies.
 
     Made by ``A[m, k]``; arithmetic gives new tiles.  A function that takes one says so:
@@ -175,10 +175,6 @@ class Tile(_Arithmetic):
             if not loop.is_open:
                 raise ended(called(self), loop)
         return self._node
-
-    @staticmethod
-    def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
-        return elementwise(function, *operands, dtype=dtype)
 
     @property
     def dtype(self) -> DType:
