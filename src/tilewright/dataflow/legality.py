@@ -177,7 +177,7 @@ def _position(node: Position) -> str:
     if node.dtype.components > 1 or node.dtype.kind == "bool":
         return f"a position is a real number, and {node.dtype} is none"
     if node.axes != (() if node.span.kind == BATCH else (node.span,)):
-        return f"a position in {node.span.name} varies along it alone"
+        return f"a position in {node.span.name} varies only along it"
     return ""
 
 

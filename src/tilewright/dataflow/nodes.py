@@ -220,7 +220,7 @@ class Sum(Node):
     Args:
         span: the span to sum over; the last axis of ``a`` and the first of ``b``.
         a: an operand view: a part, or maps of parts.
-        b: likewise.
+        b: an operand view, as ``a``.
         precision: ``"exact"``: products are exact; ``"tf32"``: f32 factors have 10 fraction bits; ``"f32"``:
             products are exact, and sums are as precise as in f32 even if the instruction accumulates worse.
         scale_a: scales along the axes of ``a``, if any.

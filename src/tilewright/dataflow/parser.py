@@ -31,7 +31,7 @@ from tilewright.dataflow.nodes import (
     Store,
     Sum,
 )
-from tilewright.dataflow.printer import HEAD, beside_literals
+from tilewright.dataflow.printer import HEAD, literals_dtype
 from tilewright.dtypes import DType, i64
 from tilewright.errors import ParseError
 from tilewright.functions.table import FUNCTIONS
@@ -177,10 +177,10 @@ class _FlowParser(TextReader):
         spans = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return self.value(node.value), tuple(self.value(span) for span in spans)
 
-    def node(self, node: ast.expr, beside: DType) -> Node:
+    def node(self, node: ast.expr, kind: DType) -> Node:
         """Read an argument: a value, or a plain number with the dtype of the other arguments."""
         found = self.value(node)
-        return found if isinstance(found, Node) else self.legal(Literal(beside, (), found))
+        return found if isinstance(found, Node) else self.legal(Literal(kind, (), found))
 
     def computed(self, name: str, dtype: DType, axes: tuple[Axis, ...], node: ast.expr) -> Node:
         if isinstance(node, ast.Subscript):
@@ -215,9 +215,9 @@ class _FlowParser(TextReader):
                 return Folded(dtype, axes, self.value(args[0]), self.value(args[1]), variable=name)
             case _ if what in FUNCTIONS:
                 found = [self.value(one) for one in args]
-                beside = beside_literals(what, found, dtype)
+                kind = literals_dtype(what, found, dtype)
                 given = tuple(
-                    one if isinstance(one, Node) else self.legal(Literal(beside, (), one)) for one in found
+                    one if isinstance(one, Node) else self.legal(Literal(kind, (), one)) for one in found
                 )
                 return Map(dtype, axes, what, given, variable=name)
         raise ParseError(f"line {node.lineno}: unknown value {what!r}")

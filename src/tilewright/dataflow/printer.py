@@ -225,8 +225,8 @@ class _FlowPrinter:
             case Rearrange():
                 return f"rearrange({self.argument(node.argument, node.dtype)})"
             case Map():
-                beside = beside_literals(node.function, node.given, node.dtype)
-                given = ", ".join(self.argument(one, beside) for one in node.given)
+                kind = literals_dtype(node.function, node.given, node.dtype)
+                given = ", ".join(self.argument(one, kind) for one in node.given)
                 return f"{node.function}({given})"
             case Reduce():
                 return (
@@ -244,14 +244,14 @@ class _FlowPrinter:
                 return f"folded({self.folds[id(node.fold)]}, {node.index})"
         raise AssertionError(f"no value: {type(node).__name__}")
 
-    def argument(self, node: Node, beside: DType) -> str:
+    def argument(self, node: Node, kind: DType) -> str:
         """Print a value as an argument: its name, or a number with the dtype of the other arguments."""
         if isinstance(node, NumberParam):
             return node.name
         if id(node) in self.names:
             return self.names[id(node)]
         assert isinstance(node, Literal)
-        assert node.dtype == beside
+        assert node.dtype == kind
         return repr(node.value)
 
     def inline_anywhere(self, node: Node) -> bool:
@@ -264,11 +264,11 @@ class _FlowPrinter:
         found: set[int] = set()
         uses: list[tuple[Node, DType]] = [(store.value, store.operand.dtype) for store in self.flow.stores]
         for node in self.flow.walk():
-            beside = node.dtype
+            kind = node.dtype
             if isinstance(node, Map):
-                beside = beside_literals(node.function, node.given, node.dtype)
-            uses += [(one, beside) for one in node.arguments]
-        found |= {id(one) for one, beside in uses if one.dtype != beside}
+                kind = literals_dtype(node.function, node.given, node.dtype)
+            uses += [(one, kind) for one in node.arguments]
+        found |= {id(one) for one, kind in uses if one.dtype != kind}
         return found
 
     def place(self, operand: Operand, at: Sequence[Span]) -> str:
@@ -306,7 +306,7 @@ def _spans(node: Node) -> list[Span]:
     return [span for span in found if span is not None]
 
 
-def beside_literals(function: str, given: Sequence[object], made: DType) -> DType:
+def literals_dtype(function: str, given: Sequence[object], made: DType) -> DType:
     """Return the dtype of plain numbers among a function's arguments: the others' dtype, or the result's."""
     values = given[1:] if function == "select" else given
     return next((one.dtype for one in values if isinstance(one, Node) and not isinstance(one, Literal)), made)

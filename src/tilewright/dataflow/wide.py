@@ -1,8 +1,8 @@
 """Array arithmetic in types wider than a kernel's, for the evaluation of flows.
 
-Floats up to f32 are held in f64, and f64 in ``numpy.longdouble``; complex numbers likewise.  Integers are
-held in their own type and wrap.  A value of a float type narrower than f32 is always rounded to that type.
-f32 and f64 values are not rounded before they are stored.
+Floats up to f32 are held in f64, and f64 in ``numpy.longdouble``.  Components of complex numbers follow the
+same rule.  Integers are held in their own type and wrap.  A value of a float type narrower than f32 is always
+rounded to that type.  f32 and f64 values are not rounded before they are stored.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ class AlignedSum:
 
         Args:
             a: (M, K) in f64, numbers of A's dtype, whose products with B's are exact in f64.
-            b: (N, K), likewise.
+            b: (N, K), in f64, as ``a``.
             c: (M, N), an array of the accumulator.
             dtypes: those of A, B and the accumulator.
 

@@ -117,7 +117,7 @@ def _exp2(form: _Format) -> str:
     return f"""\
 static inline {form.real} exp2_{form.name}({form.real} x) {{
   x = x < {form.exp2_low} ? {form.exp2_low} : x > {form.exp2_high} ? {form.exp2_high} : x;
-  // x = n + r / ln 2; what adding 1.5 * 2**fraction leaves in the last bits is round(x).
+  // x = n + r / ln 2; adding 1.5 * 2**fraction leaves round(x) in the last bits.
   const {form.real} shifted = x + {shift}, n = shifted - {shift};
   const {form.real} r = (x - n) * {form.literal(0.6931471805599453)};
 {_scaled(form)}

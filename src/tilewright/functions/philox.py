@@ -141,13 +141,13 @@ def philox(index: Any, seed: Any, offset: Any = 0) -> Array:
     Args:
         index: integers, not negative.
         seed: the key, an integer from 0 to ``2**64 - 1``.
-        offset: the upper half of the counter, likewise.
+        offset: the upper half of the counter, an integer from 0 to ``2**64 - 1``.
 
     Returns:
         An array of u32 of the shape of ``index``.
 
     Raises:
-        LaunchError: the seed, the offset or an index is not such an integer.
+        LaunchError: the seed, the offset or an index is not an integer, or lies outside its range.
 
     Example:
         >>> kept = philox(np.arange(100_000), seed=1) >= 2**32 // 10

@@ -101,8 +101,8 @@ class Arrive(Op):
     """Arrive at ``barrier[stage]``; first announce ``expect_bytes`` bytes of bulk copies to its phase.
 
     ``each`` selects the arrivals: one by the ``"role"``'s first thread, or one by the first lane of each
-    ``"warp"`` after the warp's lanes came together.  ``block`` is the cluster rank of the block whose barrier
-    is meant; None: this block.  After a ``relaxed`` arrival the waiting thread may let bulk copies overwrite
+    ``"warp"`` after the warp's lanes came together.  ``block`` is the cluster rank of the block with the
+    barrier; None: this block.  After a ``relaxed`` arrival the waiting thread may let bulk copies overwrite
     shared memory, but sees no writes before the arrival.
     """
 

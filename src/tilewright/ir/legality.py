@@ -403,7 +403,7 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
         yield op.violation(
             "mma operand",
             f"{label} = {value} lies in another block's shared memory",
-            f"copy it to one's own, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
+            f"copy it to the block's own, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
         )
     elif value.tensor.indices:
         yield op.violation(

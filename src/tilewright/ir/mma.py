@@ -39,7 +39,7 @@ class MmaAtom:
     """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.
 
     These fields are the full description: targets generate its text, the reference executes it, and the
-    comparator bounds its error from them alone.  In the maps, modes without a dimension are lanes that hold
+    comparator bounds its error from only these.  In the maps, modes without a dimension are lanes that hold
     copies.
 
     Args:

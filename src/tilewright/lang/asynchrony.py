@@ -47,7 +47,7 @@ def tma_load(
     Source: PTX ISA, "cp.async.bulk.tensor"; "createpolicy".
 
     Example:
-        What lies outside of ``X`` is 0 in shared memory; only the rows of ``Y`` that there are, are written:
+        Elements outside of ``X`` are 0 in shared memory, and only existing rows of ``Y`` are written:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -152,7 +152,7 @@ def bulk_wait(pending: int = 0) -> None:
     Source: PTX ISA, "cp.async.bulk.wait_group".
 
     Example:
-        One buffer serves tile after tile; it is filled again when the store before has read it:
+        One buffer serves all tiles; it is filled again after the previous store has read it:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -275,7 +275,7 @@ def acquire_map(tensor: Tensor) -> None:
     Source: PTX ISA, "membar, fence", "fence.proxy.tensormap"; CUDA programming guide, as for `by_map`.
 
     Example:
-        A copy by a map that nothing lets it see is found:
+        The reference reports a copy by a map that no fence made visible:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -393,7 +393,7 @@ def mma_fence() -> None:
     Source: PTX ISA, "wgmma.fence".
 
     Example:
-        What threads wrote into the accumulator is there when the MMA adds to it:
+        The MMA adds to the values that threads wrote into the accumulator:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -435,7 +435,7 @@ def mma_async(
         a: a tile in shared memory, or a fragment as the atom's operand A.
         b: a tile in shared memory.
         acc: the accumulator.
-        tiled: the tiled MMA; default: the one from which ``acc`` was made.
+        tiled: the tiled MMA; default: the tiled MMA from which ``acc`` was made.
         fresh: if true, the products overwrite ``acc`` instead of being added, so ``acc`` need not be filled.
         negative: whether to subtract the products; only for floats.
 

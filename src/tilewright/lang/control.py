@@ -287,11 +287,11 @@ class _Loop:
 def _left(what: str, code: CodeType, location: Location) -> TraceError:
     how, place = leaving(code, location) or ("break, return or an exception", location)
     why = {
-        "loop": "the one iteration that is traced would be the last; put what is conditional under "
+        "loop": "the traced iteration would be the last; put conditional operations under "
         "`with tw.when(condition):`, or shorten the range",
-        "branch": "what comes after it would be left out whether or not the branch is taken; put that under "
-        "`with tw.otherwise():`",
-        "role": "what comes after it would be left out for the other warps too",
+        "branch": "the operations after it would be skipped whether or not the branch is taken; put them "
+        "under `with tw.otherwise():`",
+        "role": "the other warps would skip the operations after it, too",
     }
     return TraceError(f"a traced {what} is left by {how}: {why[what]}", place)
 

@@ -180,8 +180,8 @@ def async_wait(pending: int = 0) -> None:
     """Wait until at most ``pending`` committed groups are unfinished.
 
     Example:
-        The first of two groups is used while the second is still on its way.  Each thread reads what it
-        copied itself, and needs no barrier:
+        The first of two groups is used while the second is still in flight.  Each thread reads elements
+        that it copied itself, and needs no barrier:
 
         >>> import numpy as np
         >>> import tilewright as tw

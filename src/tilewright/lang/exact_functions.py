@@ -197,7 +197,7 @@ def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) ->
 def fma(x: Operand, y: Operand, z: Operand) -> Any:
     """``x * y + z``, rounded once; f32 or f64.
 
-    ``x * y + z`` in operators rounds twice, and no target fuses it; below, 2**-24 is what that loses.
+    ``x * y + z`` in operators rounds twice, and no target fuses it; in the example that loses 2**-24.
 
     Example:
         >>> import numpy as np

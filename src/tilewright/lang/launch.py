@@ -104,7 +104,7 @@ def cluster_index(shape: int | Sequence[int]) -> Any:
     """The block's index in its cluster of ``shape`` blocks; declares the cluster, which must divide the grid.
 
     Blocks of a cluster run at the same time and can use `cluster_barrier`, ``tma_load(multicast=...)`` and
-    ``arrive(block=...)`` on each other.  In a cluster of one block these act on the block alone.
+    ``arrive(block=...)`` on each other.  In a cluster of one block these act only on the block.
 
     Example:
         >>> import numpy as np

@@ -293,7 +293,7 @@ def mma(
 
     Args:
         a: (M, K), in shared memory or a fragment distributed as the MMA's operand A.
-        b: (N, K), likewise for operand B.
+        b: (N, K), in shared memory or a fragment distributed as operand B.
         acc: from `accumulator`.
         tiled: the tiled MMA, if ``acc`` does not come from `accumulator`.
         negative: whether to subtract the products from ``acc``; only for floats.

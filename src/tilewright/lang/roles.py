@@ -154,7 +154,9 @@ def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
         return lambda: tracer.emit(WarpBarrier)
     most = tracer.arch.named_barriers
     if not most:
-        text = f"{why} meet at a barrier of their own, of which {tracer.arch.name} has none inside of a role"
+        text = (
+            f"{why} meet at a barrier of their own, which {tracer.arch.name} does not have inside of a role"
+        )
         raise TraceError(f"{text}; nearest legal choice: a role of one warp, or none", here())
     if number is None or not 1 <= bounds(number)[0] <= bounds(number)[1] <= most:
         free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)

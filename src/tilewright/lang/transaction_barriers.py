@@ -68,7 +68,7 @@ def cluster_arrive() -> None:
         ...     staged = tw.shared((32,), X.dtype)
         ...     tw.copy(X.tile((32,), (block,)), staged, threads=32)
         ...     tw.hopper.cluster_arrive()
-        ...     # work of one's own, while the other block comes
+        ...     # other work, until the other block arrives
         ...     tw.hopper.cluster_wait()
         ...     tw.copy(tw.hopper.peer(staged, 1 - rank), Y.tile((32,), (block,)), threads=32)
         ...     tw.hopper.cluster_barrier()
@@ -86,7 +86,7 @@ def cluster_wait() -> None:
     """The second half of `cluster_barrier`: wait until all threads have arrived; see `cluster_arrive`.
 
     Example:
-        The last wait: the other block has read what this one holds:
+        After the last wait the other block has read the tile of this one:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -121,7 +121,7 @@ def peer(source: Tensor, block: Index | Sequence[Index]) -> Tensor:
         block: the block's rank in the cluster, or its coordinate; see `cluster_index`.
 
     Raises:
-        TraceError: no cluster, or a coordinate that it does not have.
+        TraceError: the kernel has no cluster, or the coordinate is outside of it.
 
     Example:
         >>> import numpy as np
@@ -159,7 +159,7 @@ def other_block(block: Index | Sequence[Index], what: str = "") -> Int | None:
     """Return the rank of a block, given by its rank or its coordinate; None for the calling block.
 
     Raises:
-        TraceError: no cluster, or a coordinate that it does not have.
+        TraceError: the kernel has no cluster, or the coordinate is outside of it.
     """
     shape = _shape(what or f"arrive(block={block})")
     members = current().cluster
@@ -253,7 +253,7 @@ def mbarrier(stages: int, arrivals: int) -> Barriers:
     Source: PTX ISA, "mbarrier".
 
     Example:
-        A bulk copy's bytes complete the phase that was told to expect them:
+        The bytes of a bulk copy complete the phase that expects them:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -287,7 +287,7 @@ def wait(barrier: BarrierStage, parity: Index) -> None:
     Source: PTX ISA, "mbarrier.try_wait".
 
     Example:
-        One warp fills what another one empties, tile after tile:
+        One warp fills a buffer that another one empties, tile after tile:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -329,7 +329,7 @@ def arrive(
         expect_bytes: bytes of bulk copies that the current phase must wait for.
         each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
             lanes came together.
-        block: the block whose barrier is meant: its coordinate or rank in the cluster; default: this block.
+        block: the block with the barrier: its coordinate or rank in the cluster; default: this block.
         relaxed: for another block's barrier: the waiting thread may let bulk copies overwrite shared memory,
             but sees no writes before the arrival.  This is enough to release a stage if bulk copies or
             asynchronous MMAs have read it, or if threads have read it and then called `fence_async`.  An
@@ -337,7 +337,7 @@ def arrive(
             for all accesses of a warp.  Refused if threads access `peer` memory.
 
     Example:
-        Each of two warps says that its half is there:
+        Each of two warps signals that its half is complete:
 
         >>> import numpy as np
         >>> import tilewright as tw

@@ -3,7 +3,7 @@
 An `Int` is a Python integer or an `Expr`.  Every constructor here simplifies, so that equal index
 arithmetic usually becomes an equal expression: sums are flattened to ``constant + sum(coefficient * term)``
 with terms in a fixed order, constants are folded, and floor division and modulo cancel where ranges and
-divisors allow it.  A `Cond` is a truth value over such integers.
+divisors allow it.  A `Cond` is a truth value over these integers.
 
 Equality of expressions (``==``) is structural.  To ask whether two values are equal, use
 `prove(equal(a, b))`.

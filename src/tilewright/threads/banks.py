@@ -217,7 +217,7 @@ def _units(first_byte: Array, size: int, unit: int) -> Array:
 def accesses(
     view: View, distribution: Distribution, vector: int, element_bytes: int, env: Mapping[Sym, int]
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each access of a thread in turn, the first byte of every thread and whether it exists.
+    """Yield, for each access in order, the first byte of every thread and whether it exists.
 
     Args:
         view: the view of the tensor, over the tile's coordinates.

@@ -174,12 +174,12 @@ def im2col(
         spatial: the spatial dimensions, outermost first.
         filter: extents of the filter, one per spatial dimension.
         stride: distance between positions of the filter; one number, or one per spatial dimension.
-        dilation: distance between taps of the filter, likewise.
-        padding: elements around the input, likewise; a pair gives those before and after.
+        dilation: distance between taps of the filter; one number, or one per spatial dimension.
+        padding: elements around the input; one number or pair (before, after), or one per spatial dimension.
         batch: the dimension of images.
         channel: the dimension of channels.
         group: the dimension of groups, if the tensor has one.
-        groups: the number of groups that the channels fall into, if the tensor has no such dimension.
+        groups: the number of groups that the channels fall into, if the tensor has no dimension of groups.
 
     Returns:
         A view of shape ``(N*Ho*Wo, Y*X*C)``, with groups ``(G, N*Ho*Wo, Y*X*C)``.

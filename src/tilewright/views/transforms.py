@@ -229,8 +229,9 @@ class Tile:
 class Slice:
     """A box: per dimension an index, which drops the dimension, or a half-open pair ``(start, stop)``.
 
-    As in Python, None stands for an end of the dimension (alone, for all of it), and an integer that is
-    provably negative counts from the end.  A box that is provably outside or empty is an error.
+    As in Python, None in a pair stands for an end of the dimension, and None without a pair for all of it.
+    An integer that is provably negative counts from the end.  A box that is provably outside or empty is an
+    error.
 
     Args:
         at: the index, the pair or None of each dimension.

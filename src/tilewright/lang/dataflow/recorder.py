@@ -131,7 +131,7 @@ def broadcast(function: str, nodes: Sequence[Node]) -> tuple[Axis, ...]:
 def _no_broadcast(function: str, nodes: Sequence[Node], met: Sequence[str]) -> TraceError:
     shapes = " and ".join(_shown(node) for node in nodes if node.axes)
     full = max(nodes, key=lambda node: len(node.axes))
-    nearest = f"axes of one order, e.g. {met[0]} for both" if met else "each span along one axis alone"
+    nearest = f"axes of one order, e.g. {met[0]} for both" if met else "each span along one axis only"
     for node in nodes:
         if set(node.axes) <= set(full.axes) and node is not full:
             text = ", ".join(":" if axis in node.axes else "None" for axis in full.axes)
@@ -306,16 +306,16 @@ class Recorder(TileRecorder):
             conditions = [boolean] * first
             known = conditions + [node.dtype for node in nodes[first:] if isinstance(node, Node)]
             made = result_dtype(function, known, asked)
-        beside = kinds[0] if kinds else made
-        given = tuple(node if isinstance(node, Node) else self._literal(node, beside) for node in nodes)
+        wanted = kinds[0] if kinds else made
+        given = tuple(node if isinstance(node, Node) else self._literal(node, wanted) for node in nodes)
         axes = broadcast(function, given)
         return self.tile(self.make(Map, made, axes, function, given), *operands)
 
-    def _literal(self, value: Any, beside: DType) -> Node:
-        if (obstacle := literal_obstacle(beside, value)) is not None:
+    def _literal(self, value: Any, wanted: DType) -> Node:
+        if (obstacle := literal_obstacle(wanted, value)) is not None:
             raise TraceError("; nearest legal choice: ".join(obstacle), here())
         made: Node = (
-            self.make(Integer, beside, (), value) if isinstance(value, Expr) else self.literal(value, beside)
+            self.make(Integer, wanted, (), value) if isinstance(value, Expr) else self.literal(value, wanted)
         )
         return made
 

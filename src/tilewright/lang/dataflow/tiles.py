@@ -430,8 +430,8 @@ class Accumulator(Tile):
     def assign(self, value: Any) -> Accumulator:
         """Take another value, which a loop over `steps` carries: a fold that need not be a sum.
 
-        The result must not depend on the number of elements in a step.  No target runs such folds yet;
-        `tw.ir.evaluate` computes them.
+        The result must not depend on the number of elements in a step.  No target runs folds other than
+        sums yet; `tw.ir.evaluate` computes them.
 
         Args:
             value: a tile, or a number.
