@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -221,67 +222,98 @@ def range(  # noqa: A001
         raise TraceError(f"tw.range with step {step}; the step is a positive integer constant", here())
     current()
     _require_32_bits(unwrap(stop))
-    return _Range((unwrap(start), unwrap(stop), step), (unroll, provenance), here())
+    span_, marks, location = (unwrap(start), unwrap(stop), step), (unroll, provenance), here()
+    return LoopStatement(lambda: _IndexLoop(span_, marks, location))
 
 
-class _Range:
-    """The result of `range`; every ``for`` statement over it records a loop."""
+class LoopStatement:
+    """The result of `range`, `tiles` and `steps`: each ``for`` statement over it records a loop.
 
-    def __init__(self, span: tuple[Int, Int, int], marks: tuple[bool | int, str], location: Location) -> None:
-        self.span = span
-        self.marks = marks
-        self.location = location
+    Args:
+        make: makes the recorder of one statement.
+    """
 
-    def __iter__(self) -> Iterator[Index]:
+    def __init__(self, make: Callable[[], RecordedLoop]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        loop = self.make()
         if instruction_at(author_frame()).opname != "GET_ITER":
+            raise loop.misused()
+        return loop
+
+
+class RecordedLoop(Iterator[Any]):
+    """Records the body of a ``for`` statement between its two calls of ``next``.
+
+    Args:
+        text: the call in the head of the statement, for messages.
+        location: the author's line.
+    """
+
+    what = "loop"
+
+    def __init__(self, text: str, location: Location) -> None:
+        self.text = text
+        self.location = location
+        self.code = code_here()
+        self.watch: Watch | None = None
+
+    def __next__(self) -> Any:
+        tracer = current()
+        if self.watch is not None:
+            block = tracer.leave(self)
+            self.watch.check()
+            self.end(block)
+            raise StopIteration
+        frame = author_frame()
+        if not is_statement_loop(frame):
             raise self.misused()
-        return _Loop(self)
+        self.watch = Watch(self.what, self.location)
+        tracer.enter(self)
+        return self.begin(frame)
+
+    @abstractmethod
+    def begin(self, frame: FrameType) -> Any:
+        """Return the values of the loop variables; the frame executes the head of the statement."""
+
+    @abstractmethod
+    def end(self, block: Block) -> None:
+        """Finish the loop after its body was recorded."""
 
     def misused(self) -> TraceError:
         """Return the error for iteration by anything other than a ``for`` statement."""
         return TraceError(
-            "tw.range records the body of a `for` statement; enumerate, zip, list, unpacking or a "
-            "comprehension would run once with a symbolic index; write `for k in tw.range(...):`",
+            f"{self.text} records the body of a `for` statement; enumerate, zip, list, unpacking or a "
+            f"comprehension would run once; write `for ... in {self.text}:`",
             self.location,
         )
-
-
-class _Loop:
-    """Records the body between its two calls of ``next``."""
-
-    what = "loop"
-
-    def __init__(self, source: _Range) -> None:
-        self.source = source
-        self.location = source.location
-        self.code = code_here()
-        self.index: Sym | None = None
-
-    def __iter__(self) -> _Loop:
-        return self
-
-    def __next__(self) -> Index:
-        tracer = current()
-        if self.index is None:
-            frame = author_frame()
-            if not is_statement_loop(frame):
-                raise self.source.misused()
-            self.watch = Watch(self.what, self.location)
-            name = (*(stored_names(frame) or ()), "k")[0]
-            self.index = loop_index(tracer.name(name, is_authors(frame)), *self.source.span)
-            if tracer.depends_on_data(*self.source.span[:2]):
-                tracer.data.add(self.index)
-            tracer.enter(self)
-            return Scalar(self.index)
-        block = tracer.leave(self)
-        self.watch.check()
-        span, marks = self.source.span, self.source.marks
-        tracer.builder.append(For(self.index, *span, block, *marks, location=self.location))
-        raise StopIteration
 
     def left(self) -> TraceError:
         """Return the error of a loop whose body was left by break, return or an exception."""
         return _left(self.what, self.code, self.location)
+
+
+class _IndexLoop(RecordedLoop):
+    """A loop of `range`."""
+
+    def __init__(self, span: tuple[Int, Int, int], marks: tuple[bool | int, str], location: Location) -> None:
+        super().__init__("tw.range(...)", location)
+        self.span = span
+        self.marks = marks
+
+    def begin(self, frame: FrameType) -> Index:
+        """Return the index of the loop."""
+        tracer = current()
+        name = (*(stored_names(frame) or ()), "k")[0]
+        self.index = loop_index(tracer.name(name, is_authors(frame)), *self.span)
+        if tracer.depends_on_data(*self.span[:2]):
+            tracer.data.add(self.index)
+        return Scalar(self.index)
+
+    def end(self, block: Block) -> None:
+        """Record the loop."""
+        current().builder.append(For(self.index, *self.span, block, *self.marks, location=self.location))
 
 
 def _left(what: str, code: CodeType, location: Location) -> TraceError:

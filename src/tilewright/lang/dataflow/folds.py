@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.dataflow.nodes import EXACT, TF32, Cell, Fold, Folded, Literal, Map, Node, Span, Sum
 from tilewright.dtypes import f32
-from tilewright.errors import Location, TraceError
+from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, called, no_tile, spelled
 from tilewright.lang.source import here
@@ -27,10 +27,7 @@ class Steps(SpanLoop):
     """A loop over one span whose body is being recorded, with its carried accumulators."""
 
     span: Span
-
-    def __init__(self, text: str, location: Location) -> None:
-        super().__init__(text, location)
-        self.carried: list[Carried] = []
+    carried: list[Carried]
 
 
 def carry(flow: Recorder, acc: Accumulator) -> None:

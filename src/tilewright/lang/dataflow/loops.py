@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from tilewright.argument_checks import is_number
 from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Groups, Literal, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
-from tilewright.lang.control import Watch
+from tilewright.ir.op import Block
+from tilewright.lang.control import LoopStatement, RecordedLoop
 from tilewright.lang.dataflow.flow import FlowRecorder, mixed
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
@@ -17,11 +20,7 @@ from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import (
-    author_frame,
-    code_here,
     here,
-    instruction_at,
-    is_statement_loop,
     leaving,
     loop_targets,
     result_names,
@@ -88,7 +87,8 @@ def tiles(
         )
     if groups is not None:
         _check_groups(groups, extents, batch)
-    return _Loops(_TilesLoop(text, here(), extents, single, groups))
+    loop = _TilesLoop(text, here(), extents, single, groups)
+    return LoopStatement(lambda: loop)
 
 
 def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> None:
@@ -137,7 +137,8 @@ def steps(extent: Index) -> Any:
     """
     _flow("tw.steps")
     extent_ = unwrap(extent)
-    return _Loops(_StepsLoop(f"tw.steps({extent_})", here(), extent_))
+    loop = _StepsLoop(f"tw.steps({extent_})", here(), extent_)
+    return LoopStatement(lambda: loop)
 
 
 @verb
@@ -249,63 +250,28 @@ def _flow(what: str) -> FlowRecorder:
     return flow
 
 
-class _Loops:
-    """The result of `tiles` and `steps`; a ``for`` statement over it records its body."""
+class _SpanLoop(RecordedLoop, SpanLoop):
+    """A loop over spans."""
 
-    def __init__(self, loop: Any) -> None:
-        self.loop = loop
-
-    def __iter__(self) -> Iterator[Any]:
-        if instruction_at(author_frame()).opname != "GET_ITER":
-            raise self.loop.misused()
-        made: Iterator[Any] = self.loop
-        return made
-
-
-class _Recorded(SpanLoop):
-    """A loop whose body is recorded between two calls of ``next``."""
-
-    def __init__(self, text: str, location: Location) -> None:
-        super().__init__(text, location)
-        self.code = code_here()
-        self.watch: Watch | None = None
-
-    def __iter__(self) -> Any:
-        return self
-
-    def __next__(self) -> Any:
-        tracer = current()
-        if self.watch is not None:
-            tracer.leave(self)
-            self.watch.check()
-            self.end()
-            self.is_open = False
-            raise StopIteration
-        frame = author_frame()
-        if not is_statement_loop(frame):
-            raise self.misused()
+    def begin(self, frame: FrameType) -> Any:
+        """Return the spans."""
         if leaving(self.code, self.location) is not None:
             raise self.left()
         self.is_open = True
-        self.watch = Watch(self.what, self.location)
-        given = self.begin(loop_targets(frame))
-        tracer.enter(self)
-        return given
+        return self.spans(loop_targets(frame))
 
-    def begin(self, targets: list[str]) -> Any:
-        """Return the values of the loop variables."""
-        raise NotImplementedError
-
-    def end(self) -> None:
+    def end(self, block: Block) -> None:
         """Finish the loop after its body was recorded."""
+        self.finish()
+        self.is_open = False
 
-    def misused(self) -> TraceError:
-        """Return the error for iteration by anything other than a ``for`` statement."""
-        return TraceError(
-            f"{self.text} records the body of a `for` statement; enumerate, zip, list, unpacking or a "
-            f"comprehension would run once; write `for ... in {self.text}:`",
-            self.location,
-        )
+    @abstractmethod
+    def spans(self, targets: list[str]) -> Any:
+        """Return the values of the loop variables with these names."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Check the recorded body, and set the values after the loop."""
 
     def left(self) -> TraceError:
         """Return the error of a loop whose body was left by break, return or an exception."""
@@ -317,7 +283,7 @@ class _Recorded(SpanLoop):
         )
 
 
-class _TilesLoop(_Recorded):
+class _TilesLoop(_SpanLoop):
     """The loop over the tiles of the results."""
 
     def __init__(
@@ -328,7 +294,7 @@ class _TilesLoop(_Recorded):
         self.batch = batch
         self.groups = groups
 
-    def begin(self, targets: list[str]) -> Any:
+    def spans(self, targets: list[str]) -> Any:
         """Return a span for each dimension; a single span, not a tuple, if the author has one variable."""
         tracer = current()
         if (what := tracer.explicit()) is not None:
@@ -358,7 +324,7 @@ class _TilesLoop(_Recorded):
         index = Span(names[0], count, BATCH)
         return index, Span(names[1], rows, TILE, Groups(index, ends)), Span(names[2], columns, TILE)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Require at least one store."""
         flow = current().flow
         if isinstance(flow, FlowRecorder) and not flow.stores:
@@ -370,7 +336,7 @@ class _TilesLoop(_Recorded):
             check_in_place(flow)
 
 
-class _StepsLoop(_Recorded, Steps):
+class _StepsLoop(_SpanLoop, Steps):
     """A loop along a dimension that is summed."""
 
     def __init__(self, text: str, location: Location, extent: Int) -> None:
@@ -378,14 +344,14 @@ class _StepsLoop(_Recorded, Steps):
         self.carried = []
         self.extent = extent
 
-    def begin(self, targets: list[str]) -> Any:
+    def spans(self, targets: list[str]) -> Any:
         """Return the span of the loop."""
         [name] = _names(targets, 1)
         self.span = Span(current().name(name), self.extent, STEPS)
         _flow("tw.steps").loops.append(self)
         return SpanIndex(self.span, self)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Give each carried accumulator its value after the loop."""
         flow = _flow("tw.steps")
         flow.loops.pop()

@@ -81,11 +81,9 @@ class SpanLoop:
     """A loop over spans: whether its body is being recorded."""
 
     what = "loop"
-
-    def __init__(self, text: str, location: Location) -> None:
-        self.text = text
-        self.location = location
-        self.is_open = False
+    text: str
+    location: Location
+    is_open = False
 
 
 def ended(what: str, home: SpanLoop) -> TraceError:
