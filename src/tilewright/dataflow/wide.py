@@ -73,7 +73,7 @@ def widened(values: Array, kind: DType) -> Array:
     return widen(values, kind).astype(held(kind))
 
 
-def settled(wide: Array, kind: DType) -> Array:
+def to_dtype(wide: Array, kind: DType) -> Array:
     """Convert computed numbers to values of a dtype."""
     if kind.kind == "bool":
         return np.asarray(wide, np.bool_)
@@ -123,13 +123,13 @@ def applied(function: str, values: Sequence[Array], made: DType) -> Array:
     """Apply an elementwise function in the wide type."""
     with np.errstate(all="ignore"):
         if function == "select":
-            return settled(np.where(values[0], values[1], values[2]), made)
+            return to_dtype(np.where(values[0], values[1], values[2]), made)
         if function == "fma":
-            return settled(values[0] * values[1] + values[2], made)
+            return to_dtype(values[0] * values[1] + values[2], made)
         meaning = FUNCTIONS[function].meaning
         assert meaning is not None, function
         found = np.asarray(meaning(*np.broadcast_arrays(*values)))
-        return found if function in COMPARISON else settled(found, made)
+        return found if function in COMPARISON else to_dtype(found, made)
 
 
 def product(a: Array, b: Array, made: DType) -> Array:
@@ -144,15 +144,15 @@ def product(a: Array, b: Array, made: DType) -> Array:
         if made.is_float:
             a, b = a.astype(held(made)), b.astype(held(made))
             if a.dtype in (np.float64, np.complex128):
-                return settled(np.asarray(np.matmul(a, b)), made)
+                return to_dtype(np.asarray(np.matmul(a, b)), made)
             # BLAS has no wider types: the product is fastest if both operands are contiguous along K.
             turned = np.ascontiguousarray(b.swapaxes(-1, -2))
-            return settled(np.asarray(np.einsum("...mk,...nk->...mn", a, turned)), made)
+            return to_dtype(np.asarray(np.einsum("...mk,...nk->...mn", a, turned)), made)
         # NumPy's integer product is slow. If the sums fit in f64 exactly, use its fast product.
         fits = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[-1] <= 1 << 20
         kind = np.float64 if fits else np.int64
         total = np.matmul(a.astype(kind), b.astype(kind))
-        return settled(total.astype(np.int64).astype(made.computed.numpy), made)
+        return to_dtype(total.astype(np.int64).astype(made.computed.numpy), made)
 
 
 def as_tf32(values: Array, kind: DType) -> Array:
@@ -165,4 +165,4 @@ def reduced(combine: str, values: Array, axis: int, kind: DType) -> Array:
     with np.errstate(all="ignore"):
         first = values.dtype.type(_IDENTITIES[combine](kind))
         found = _REDUCTIONS[combine].reduce(values, axis=axis, initial=first, dtype=values.dtype)
-        return settled(np.asarray(found), kind)
+        return to_dtype(np.asarray(found), kind)

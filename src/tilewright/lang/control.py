@@ -456,7 +456,7 @@ def let(value: Index) -> Index:
         (True, [1.0, 0.0])
     """
     tracer, known = current(), unwrap(value)
-    tracer.place("tw.let")
+    tracer.refuse_in_flow("tw.let")
     if isinstance(known, int):
         return known
     _require_32_bits(known)

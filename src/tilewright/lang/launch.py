@@ -68,7 +68,7 @@ def batch_index(extent: Index) -> Scalar:
 
 def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
     tracer = current()
-    tracer.place(f"tw.{kind}_index")
+    tracer.refuse_in_flow(f"tw.{kind}_index")
     given = as_tuple(extents)
     if len(tracer.grid) + len(given) > 3:
         raise TraceError(f"a grid of {len(tracer.grid) + len(given)} axes; at most 3 are possible", here())
@@ -120,7 +120,7 @@ def cluster_index(shape: int | Sequence[int]) -> Any:
         ('reference', [0.0, 1.0, 0.0, 1.0])
     """
     tracer = current()
-    tracer.place("tw.hopper.cluster_index")
+    tracer.refuse_in_flow("tw.hopper.cluster_index")
     given = static("the cluster's shape", shape)
     if tracer.cluster_shape:
         raise TraceError("the cluster is declared already", here())
@@ -166,7 +166,7 @@ def launcher_memory(
 ) -> Tensor:
     """Record global memory that the launcher owns, named after the author's variable; see `Workspace`."""
     tracer = current()
-    tracer.place("tw.workspace")
+    tracer.refuse_in_flow("tw.workspace")
     extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
     count: Int = 1
     for extent in extents:
@@ -195,7 +195,7 @@ def derived(value: Index) -> Index:
         True
     """
     tracer = current()
-    tracer.place("tw.derived")
+    tracer.refuse_in_flow("tw.derived")
     known = _at_launch("a derived integer", value)
     if isinstance(known, int):
         return known

@@ -317,7 +317,7 @@ def mma(
     if chosen is None:
         raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
     if not chosen.atom.asynchronous:  # several warps execute an asynchronous atom together
-        current().multiplies_by(chosen.atom.lanes)
+        current().note_lanes(chosen.atom.lanes)
     current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen, negative=negative)
 
 

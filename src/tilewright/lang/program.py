@@ -201,11 +201,11 @@ class Program:
             try:
                 made = self._record(tracer, specs, given)
             except TilewrightError:
-                again = tracer.better_informed(threads_of(tracer.builder.so_far(), tracer.lanes))
+                again = tracer.corrected(threads_of(tracer.builder.so_far(), tracer.lanes))
                 if again is None:
                     raise
             else:
-                again = tracer.better_informed(made.threads) if isinstance(made, Kernel) else None
+                again = tracer.corrected(made.threads) if isinstance(made, Kernel) else None
                 if again is None:
                     return made
             tracer = again

@@ -491,7 +491,7 @@ def constant(what: str, value: int) -> int:
     return static(what, value)[0]
 
 
-def kept(what: str, values: Sequence[Any], projection: Sequence[int | None] | None) -> Sequence[Any]:
+def project(what: str, values: Sequence[Any], projection: Sequence[int | None] | None) -> Sequence[Any]:
     """Return the values whose entry in a projection is not None; all values without a projection.
 
     Raises:

@@ -156,7 +156,7 @@ def share_out(
     Raises:
         LayoutError: the threads cannot share the tile; the message gives the nearest legal choice.
     """
-    number = current().sharing_threads() if threads is None else _number(threads)
+    number = current().default_threads() if threads is None else _number(threads)
     if number is None:
         assert threads is not None
         return thread_map(_shape(sides[-1]), threads, projection, vector_dim, access_order, vector)

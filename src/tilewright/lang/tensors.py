@@ -13,7 +13,7 @@ from tilewright.lang.dataflow.tiles import SpanIndex, Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.numpy_functions import no_numpy_function
 from tilewright.lang.rearranged import Rearranged
-from tilewright.lang.scalars import Index, as_tuple, constant, from_end, kept, spelled_slice, unwrap, wrap
+from tilewright.lang.scalars import Index, as_tuple, constant, from_end, project, spelled_slice, unwrap, wrap
 from tilewright.lang.sharing import share_out, thread_map
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, inline, located, open_region, verb
@@ -214,8 +214,8 @@ class Tensor(Rearranged):
             ('reference', [[0, 0, 0], [0, 0, 0], [0, 0, 8]])
         """
         extents, places = (
-            kept("tile shape", as_tuple(shape), projection),
-            kept("tile index", as_tuple(at), projection),
+            project("tile shape", as_tuple(shape), projection),
+            project("tile index", as_tuple(at), projection),
         )
         return self._view(t.Tile(_extents(extents), self._places(extents, places)), "tile")
 
@@ -320,7 +320,7 @@ class Tensor(Rearranged):
 
     def _no_arithmetic(self, *_: object) -> NoReturn:
         if (flow := current().flow) is not None:
-            raise flow.takes_no(self)
+            raise flow.no_arithmetic(self)
         raise TraceError(
             f"{self.value.name} lies in {self.memory.value} memory, arithmetic is done in registers: bring "
             "it there with `tw.load(...)`, or multiply tiles with `tw.mma`",

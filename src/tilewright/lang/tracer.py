@@ -25,7 +25,7 @@ from tilewright.symbolic.rebuilding import Guard, elements, symbols
 # ---------------------------------------------------------------- threads of a block
 
 
-UNSAID_WARPS = 4
+DEFAULT_WARPS = 4
 """Warps of a block if no operation determines the number of threads."""
 
 
@@ -74,7 +74,7 @@ class Recording(Protocol):
     def refuse(self, what: str) -> NoReturn:
         """Refuse a call that belongs to explicit kernels."""
 
-    def takes_no(self, tensor: Any) -> Exception:
+    def no_arithmetic(self, tensor: Any) -> Exception:
         """Return the error for arithmetic with a tensor that is not indexed."""
 
     def enter(self, construct: Construct) -> None:
@@ -186,17 +186,17 @@ class Tracer:
         made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
         return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))
 
-    def place(self, what: str) -> None:
+    def refuse_in_flow(self, what: str) -> None:
         """Refuse a call of this name in a dataflow kernel."""
         if self.flow is not None:
             self.flow.refuse(what)
 
-    def multiplies_by(self, lanes: int) -> None:
+    def note_lanes(self, lanes: int) -> None:
         """Note the warp size that an atom needs."""
         if lanes != self.lanes and lanes in self.arch.other_lanes and self.wanted_lanes is None:
             self.wanted_lanes = lanes
 
-    def sharing_threads(self) -> int:
+    def default_threads(self) -> int:
         """Return the default number of threads for a tile: all of the role, or of the block.
 
         The number for the block is an assumption from the operations recorded so far.
@@ -208,7 +208,7 @@ class Tracer:
             self.assumed_threads = self.threads or (max(said, self.lanes) if said > 1 else 1)
         return self.assumed_threads
 
-    def better_informed(self, threads: int) -> Tracer | None:
+    def corrected(self, threads: int) -> Tracer | None:
         """Return a tracer to record the kernel again, if an assumption of this one was wrong; otherwise None.
 
         Args:
@@ -218,7 +218,7 @@ class Tracer:
             return Tracer(self.arch, self.wanted_lanes)
         if self.assumed_threads is None or threads <= self.assumed_threads != 1:
             return None
-        needed = max(threads, self.lanes) if threads > 1 else UNSAID_WARPS * self.lanes
+        needed = max(threads, self.lanes) if threads > 1 else DEFAULT_WARPS * self.lanes
         return Tracer(self.arch, self.lanes, needed)
 
     def violate(self, rule: str, message: str, nearest: str = "") -> None:

@@ -23,7 +23,7 @@ from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.ops import Elementwise, Op, Reshape
 from tilewright.lang.dataflow import folds, indexing
 from tilewright.lang.dataflow.recorder import Recorder, product_axes, scale_axes, sum_dtype
-from tilewright.lang.dataflow.tiles import SpanLoop, Tile, called, no_tile
+from tilewright.lang.dataflow.tiles import SpanLoop, Tile, no_tile_error, tile_name
 from tilewright.lang.source import here
 from tilewright.lang.tracer import located
 from tilewright.symbolic.nodes import Sym
@@ -43,7 +43,7 @@ class FlowRecorder(Recorder):
         """``left @ right``, a sum along a span of `steps`."""
         for value in (left, right):
             if not isinstance(value, Tile):
-                raise no_tile(value)
+                raise no_tile_error(value)
         a, b = left.node, right.node
         span, axes = product_axes(a, b)
         with located():
@@ -63,7 +63,7 @@ class FlowRecorder(Recorder):
         if scale is None:
             return None
         if not isinstance(scale, Tile):
-            raise no_tile(scale)
+            raise no_tile_error(scale)
         if not kind.is_float or not scale.dtype.is_float:
             raise TraceError(
                 f"scales of {scale.dtype} of products that are summed in {kind}; nearest legal choice: "
@@ -79,7 +79,7 @@ class FlowRecorder(Recorder):
         """Swap two axes."""
         node = tile.node
         if len(node.axes) != 2:
-            raise TraceError(f"{called(tile)} has {len(node.axes)} axes; .T exchanges two", here())
+            raise TraceError(f"{tile_name(tile)} has {len(node.axes)} axes; .T exchanges two", here())
         return self.tile(self.make(Rearrange, node.dtype, node.axes[::-1], node), tile)
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
@@ -93,8 +93,8 @@ class FlowRecorder(Recorder):
         rank = len(node.axes)
         if not -rank <= axis < rank:
             raise TraceError(
-                f".{combine}(axis={axis!r}) of {called(tile)}, which has {rank} axes; nearest legal choice: "
-                f"axis={min(max(axis, -rank), rank - 1)}",
+                f".{combine}(axis={axis!r}) of {tile_name(tile)}, which has {rank} axes; nearest legal "
+                f"choice: axis={min(max(axis, -rank), rank - 1)}",
                 here(),
             )
         place = axis % rank
@@ -103,11 +103,11 @@ class FlowRecorder(Recorder):
 
     def refuse(self, what: str) -> NoReturn:
         """Refuse a call that belongs to explicit kernels."""
-        raise mixed(what)
+        raise explicit_error(what)
 
-    def takes_no(self, tensor: Any) -> Exception:
+    def no_arithmetic(self, tensor: Any) -> Exception:
         """Return the error for arithmetic with a tensor that is not indexed."""
-        return no_tile(tensor)
+        return no_tile_error(tensor)
 
     def enter(self, construct: object) -> None:
         """Refuse loops, branches and roles of explicit kernels.
@@ -116,7 +116,7 @@ class FlowRecorder(Recorder):
             TraceError: it is one.
         """
         if not isinstance(construct, SpanLoop):
-            raise mixed(f"a {getattr(construct, 'what', 'region')} of tw.range, tw.when or tw.role")
+            raise explicit_error(f"a {getattr(construct, 'what', 'region')} of tw.range, tw.when or tw.role")
 
     def admit(self, op: type[Op]) -> None:
         """Refuse operations of explicit kernels; allow views of arrays and arithmetic of numbers.
@@ -127,7 +127,7 @@ class FlowRecorder(Recorder):
         if op is PriorGridWait:
             self.waits_for_prior_grid = True
         elif op not in (Reshape, Elementwise):
-            raise mixed(f"tw.{op.name}")
+            raise explicit_error(f"tw.{op.name}")
 
     def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:
         """Return the flow of the kernel.
@@ -151,7 +151,7 @@ class FlowRecorder(Recorder):
         )
 
 
-def mixed(what: str) -> TraceError:
+def explicit_error(what: str) -> TraceError:
     """Return the error for a dataflow kernel with operations of explicit kernels."""
     return TraceError(
         f"{what} determines how threads compute, which a kernel with tw.tiles leaves to its schedule; "

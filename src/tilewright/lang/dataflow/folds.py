@@ -10,7 +10,7 @@ from tilewright.dataflow.nodes import EXACT, TF32, Cell, Fold, Folded, Literal, 
 from tilewright.dtypes import f32
 from tilewright.errors import TraceError
 from tilewright.lang.dataflow.recorder import Recorder
-from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, called, no_tile, spelled
+from tilewright.lang.dataflow.tiles import Accumulator, SpanLoop, Tile, no_tile_error, spelled, tile_name
 from tilewright.lang.source import here
 
 
@@ -38,31 +38,31 @@ def carry(flow: Recorder, acc: Accumulator) -> None:
         start = acc._node
         cell = Cell(start.dtype, start.axes, acc.variable, start, variable=acc.variable, location=here())
         loop.carried.append(Carried(acc, cell))
-        acc.hold(cell, [loop])
+        acc.set_value(cell, [loop])
 
 
 def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accumulator:
     """Record ``acc += other``: within steps a sum of products, outside of them any value."""
     if not flow.loops or flow.loops[-1] in acc.outer:
         if isinstance(other, Tile):
-            acc.settle(other.dtype)
+            acc.choose_dtype(other.dtype)
         return change(flow, acc, sign, acc + other if sign == "+" else acc - other)
     if not isinstance(other, Tile):
-        raise no_tile(other)
+        raise no_tile_error(other)
     span = flow.loops[-1].span
     if [loop for loop in flow.loops if loop not in acc.outer] != flow.loops[-1:]:
         raise TraceError(
-            f"{called(acc)} {sign}= ... in two loops over steps: each step of the outer one would add the "
-            f"whole sum of the inner one; nearest legal choice: {called(acc)} = tw.zeros() inside of the "
+            f"{tile_name(acc)} {sign}= ... in two loops over steps: each step of the outer one would add the "
+            f"whole sum of the inner one; nearest legal choice: {tile_name(acc)} = tw.zeros() inside of the "
             "outer loop",
             here(),
         )
     terms = [*_terms(other.node, span, sign == "-")]
     if not terms:
         raise TraceError(
-            f"{called(acc)} {sign}= {called(other)}: a step adds products along {span.name}, and its meaning "
-            "may not depend on how long a step is; nearest legal choice: acc += a @ b of operands, or "
-            "acc.assign(...) for a fold",
+            f"{tile_name(acc)} {sign}= {tile_name(other)}: a step adds products along {span.name}, and its "
+            "meaning may not depend on the length of a step; nearest legal choice: acc += a @ b of operands, "
+            "or acc.assign(...) for a fold",
             here(),
         )
     for term, negative in terms:
@@ -71,7 +71,7 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
 
 
 def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Tile) -> None:
-    acc.settle(term.dtype)
+    acc.choose_dtype(term.dtype)
     before = acc.node
     kind = before.dtype
     if kind.is_float != term.dtype.is_float or kind.components != term.dtype.components:
@@ -82,21 +82,21 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
         )
     if negative and not term.a.dtype.is_float:
         raise TraceError(
-            f"{called(acc)} -= ... of {term.a.dtype}, whose lowest number has no negative; nearest legal "
+            f"{tile_name(acc)} -= ... of {term.a.dtype}, whose lowest number has no negative; nearest legal "
             "choice: an accumulator of its own, which is subtracted after the loop",
             here(),
         )
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
     if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
         raise TraceError(
-            f"{called(acc)} has precision={TF32!r}, which only products of f32 have, and the operands are "
+            f"{tile_name(acc)} has precision={TF32!r}, which only products of f32 have, and the operands are "
             f"{term.a.dtype} and {term.b.dtype}; nearest legal choice: tw.zeros() without precision",
             here(),
         )
     precision = acc.precision if term.precision == EXACT else term.precision
     product = flow.make(Sum, kind, term.axes, term.span, a, term.b, precision, *term.scales)
     made = flow.mapped("add", (flow.tile(before), flow.tile(product)))
-    acc.hold(made.node, source.needs)
+    acc.set_value(made.node, source.needs)
 
 
 def _terms(node: Node, span: Span, negative: bool) -> Iterator[tuple[Sum, bool]]:
@@ -115,7 +115,7 @@ def _terms(node: Node, span: Span, negative: bool) -> Iterator[tuple[Sum, bool]]
 
 def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulator:
     """Record any other change of an accumulator; its dtype stays."""
-    acc.settle(value.dtype)
+    acc.choose_dtype(value.dtype)
     before, node = acc.node, value.node
     if node.dtype != before.dtype:
         if how != "assign":
@@ -127,11 +127,11 @@ def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulat
         node = flow.converted(node, before.dtype)
     if flow.loops and flow.loops[-1] not in acc.outer and how != "assign":
         raise TraceError(
-            f"`{how}=` within steps: its meaning may not depend on how long a step is; nearest legal choice: "
-            "`acc += a @ b`, the operation after the loop, or acc.assign(...) for a fold",
+            f"`{how}=` within steps: its meaning may not depend on the length of a step; nearest legal "
+            "choice: `acc += a @ b`, the operation after the loop, or acc.assign(...) for a fold",
             here(),
         )
-    acc.hold(node, value.needs)
+    acc.set_value(node, value.needs)
     return acc
 
 
@@ -152,7 +152,7 @@ def close(flow: Recorder, loop: Steps) -> None:
             else:
                 node = flow.mapped("add", (flow.tile(node), flow.tile(term))).node
         is_new = node is not one.cell.start and (isinstance(node, Map) or node.variable is None)
-        one.acc.hold(replace(node, variable=one.acc.variable) if is_new else node, (), [loop])
+        one.acc.set_value(replace(node, variable=one.acc.variable) if is_new else node, (), [loop])
     if not folded:
         return
     fold = Fold(loop.span, tuple(one.cell for one in folded), tuple(one.step for one in folded))
@@ -166,7 +166,7 @@ def close(flow: Recorder, loop: Steps) -> None:
                 here(),
             )
         made = Folded(step.dtype, step.axes, fold, index, variable=name, location=loop.location)
-        one.acc.hold(made, (), [loop])
+        one.acc.set_value(made, (), [loop])
 
 
 def _folded(loop: Steps) -> list[Carried]:

@@ -24,7 +24,7 @@ from tilewright.errors import TraceError, shown
 from tilewright.ir.ops import Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
-from tilewright.lang.dataflow.tiles import SpanIndex, Tile, called, spelled
+from tilewright.lang.dataflow.tiles import SpanIndex, Tile, spelled, tile_name
 from tilewright.lang.fragments import number
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import here
@@ -238,8 +238,8 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
             made.append(left.pop(0))
         else:
             raise TraceError(
-                f"{called(tile)} is indexed with {shown(one)}: a tile is taken whole; nearest legal choice: "
-                ": for each axis and None for a new one, e.g. x[:, None]",
+                f"{tile_name(tile)} is indexed with {shown(one)}: a tile is taken whole; nearest legal "
+                "choice: : for each axis and None for a new one, e.g. x[:, None]",
                 here(),
             )
     return (*made, *left)

@@ -13,7 +13,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
 from tilewright.ir.op import Block
 from tilewright.lang.control import LoopStatement, RecordedLoop
-from tilewright.lang.dataflow.flow import FlowRecorder, mixed
+from tilewright.lang.dataflow.flow import FlowRecorder, explicit_error
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place, operand_of
 from tilewright.lang.dataflow.tiles import Accumulator, SpanIndex, SpanLoop
@@ -298,7 +298,7 @@ class _TilesLoop(_SpanLoop):
         """Return a span for each dimension; a single span, not a tuple, if the author has one variable."""
         tracer = current()
         if (what := tracer.explicit()) is not None:
-            raise mixed(what)
+            raise explicit_error(what)
         flow = FlowRecorder(tracer, self)
         names = _names(targets, len(self.extents) + (self.groups is not None))
         if self.groups is None:

@@ -15,7 +15,7 @@ from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.fragment_ops import choice_dtype, result_dtype
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
-from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, no_tile, spelled
+from tilewright.lang.dataflow.tiles import SpanIndex, SpanLoop, Tile, TileRecorder, no_tile_error, spelled
 from tilewright.lang.fragments import LOGICAL, Number, number
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.source import here, result_names
@@ -269,7 +269,7 @@ class Recorder(TileRecorder):
                 here(),
             )
         if isinstance(value, Tensor | SpanIndex):
-            raise no_tile(value)
+            raise no_tile_error(value)
         return None
 
     def _number(self, value: Any) -> Node:

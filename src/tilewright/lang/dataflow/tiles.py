@@ -40,7 +40,7 @@ class SpanIndex:
             TraceError: the loop has ended.
         """
         if not self.home.is_open:
-            raise ended(self.span.name, self.home)
+            raise ended_error(self.span.name, self.home)
 
     def __floordiv__(self, count: object) -> SpanIndex:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -86,7 +86,7 @@ class SpanLoop:
     is_open = False
 
 
-def ended(what: str, home: SpanLoop) -> TraceError:
+def ended_error(what: str, home: SpanLoop) -> TraceError:
     """Return the error for the use of a loop's value after the loop."""
     return TraceError(
         f"{what} belongs to the loop over {home.text} at {home.location.frame}, which has ended; nearest "
@@ -171,7 +171,7 @@ class Tile(Arithmetic):
         """
         for loop in self.needs:
             if not loop.is_open:
-                raise ended(called(self), loop)
+                raise ended_error(tile_name(self), loop)
         return self._node
 
     @property
@@ -369,14 +369,14 @@ class Tile(Arithmetic):
 
     def __bool__(self) -> NoReturn:
         raise TraceError(
-            f"{called(self)} has many values and no single truth value; use "
+            f"{tile_name(self)} has many values and no single truth value; use "
             "`tw.where(mask, x, y)` to choose element by element, `tw.maximum` and `tw.minimum`, and &, | "
             "and ~ in place of and, or and not",
             here(),
         )
 
     def __iter__(self) -> NoReturn:
-        raise TraceError(f"{called(self)} cannot be iterated over: it is computed as a whole", here())
+        raise TraceError(f"{tile_name(self)} cannot be iterated over: it is computed as a whole", here())
 
     def __repr__(self) -> str:
         return f"{self._node.variable or 'tile'}: {self._node.dtype}{spelled(self._node)}"
@@ -397,17 +397,17 @@ class Accumulator(Tile):
     @property
     def node(self) -> Node:
         """Its current value."""
-        self.settle(f32)
+        self.choose_dtype(f32)
         self.flow.carry(self)
         return super().node
 
-    def settle(self, kind: DType) -> None:
+    def choose_dtype(self, kind: DType) -> None:
         """Take a dtype, if none was chosen."""
         if self.chosen is None:
             self.chosen = kind
             self._node = replace(self._node, dtype=kind)
 
-    def hold(self, node: Node, needs: Iterable[SpanLoop], without: Iterable[SpanLoop] = ()) -> None:
+    def set_value(self, node: Node, needs: Iterable[SpanLoop], without: Iterable[SpanLoop] = ()) -> None:
         """Take another value, which also belongs to these loops."""
         self._node = node
         self.needs = (self.needs | frozenset(needs)) - frozenset(without)
@@ -453,7 +453,7 @@ class Accumulator(Tile):
         return self.flow.change(self, "assign", value)
 
 
-def called(tile: Tile) -> str:
+def tile_name(tile: Tile) -> str:
     """Return the name of a tile in messages."""
     node = tile._node
     name = tile.variable if isinstance(tile, Accumulator) else node.variable
@@ -465,7 +465,7 @@ def spelled(node: Node) -> str:
     return f"[{', '.join('1' if axis is None else axis.name for axis in node.axes)}]"
 
 
-def no_tile(value: object) -> TraceError:
+def no_tile_error(value: object) -> TraceError:
     """Return the error for a value that must be a tile."""
     if isinstance(value, InMemory):
         name = str(value).partition(":")[0]
