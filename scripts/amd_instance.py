@@ -1,9 +1,9 @@
-"""Writes docs/amd_instance.md: the tuned instance for gfx1151 in machine code, and its pieces.
+"""Write docs/amd_instance.md: the machine code of the tuned instance for gfx1151, piece by piece.
 
     python scripts/amd_instance.py
 
-The page is made of the compiler's listing, which is executed to count bank conflicts; a test holds it
-current.
+The script compiles the instance, and executes the compiler's listing to count bank conflicts. A test fails
+if the page is out of date.
 """
 
 from __future__ import annotations
@@ -37,67 +37,75 @@ PAGE = ROOT / "docs" / "amd_instance.md"
 INTRODUCTION = """\
 # The tuned instance, in machine code
 
-Written by `python scripts/amd_instance.py`; the listing is that of {compiler}, other versions write others.
+`python scripts/amd_instance.py` writes this page. The listing is that of {compiler}; other versions write
+other listings.
 
-[Instances](instances.md) of Composable Kernel are values here, and one that was tuned for gfx1151
-multiplies a matrix of fp16 by one of fp8: tiles of 128 x 256, 64 deep, 256 threads, WMMA of 16 x 16 x 16.
-Its program converts all of B to fp16 first, multiplies, and applies scale and bias in a third kernel. Here
-it is one kernel, `tw.scaled_mm`'s, under `instance.schedule("gfx1151", b_memory="f8e4m3")`. Both of its
-specializations are in one code object, and their symbols say which:
+[Instances](instances.md) of Composable Kernel are Python values here. This one was tuned for gfx1151 and
+multiplies a matrix in fp16 by one in fp8: tiles of 128 x 256, 64 deep, 256 threads, WMMA of 16 x 16 x 16.
+Its own program runs three kernels: the first converts all of B to fp16, the second multiplies, and the third
+applies scale and bias. Here `tw.scaled_mm` does all of it in one kernel, with the schedule
+`instance.schedule("gfx1151", b_memory="f8e4m3")`. One code object contains both specializations, with these
+symbols:
 
 ```text
 {symbols}
 ```
 
-`Default` asks for whole tiles, which all lanes load or none; `MNKPadding` takes what is ragged. Tests
-execute both element by element, and compare the code object byte by byte with the encodings of the
-listing's instructions (`tests/instances/test_amd.py`). `tilewright instance` [writes it](instances.md).
-Nothing of this has run on an AMD GPU.
+`Default` requires whole tiles, so that either all lanes load or none does. `MNKPadding` takes ragged extents.
+Tests execute both listings, compare every element, and compare the code object byte by byte with the
+encodings of the listing's instructions (`tests/instances/test_amd.py`). `tilewright instance`
+[writes the code object](instances.md). None of this has run on an AMD GPU.
 """
 
 BESIDE = """
-## Beside the template
+## Compared with the template
 
-What the template's parameters say of a thread in a turn of the main loop, and what is in the listing. The
-template's own listing is not known; what does not follow from its parameters is left open.
+The table compares one iteration of the main loop for one thread: what the template's parameters imply, and
+what our listing contains. We do not have the template's own listing, so cells that do not follow from its
+parameters are empty.
 """
 
 DIFFERENT = """
 ## Transfers, parameter by parameter
 
-What the template's parameters say of transfers, what the kernel has in their place, and why the two differ.
-Passes over the banks and clocks are those of the next table. Lengths are threads along (K0, rows, K1), and
-along (1, rows, 1, columns) for the result; in an arrange order the last dimension is that of neighbours.
+The table compares the template's parameters for transfers with our kernel, and says why they differ.
+Passes over the banks and clocks are those of the next table. Cluster lengths are threads along (K0, rows,
+K1), and along (1, rows, 1, columns) for the result. Neighbouring threads differ in the last dimension of an
+arrange order.
 """
 
 ABLATED = """
-## A's way, piece by piece
+## The copy of A, piece by piece
 
-The template brings A to shared memory by three pieces together: reads of eight halves, writes of eight
-halves, and a row more between two K0, so that a K0 is 1032 elements from the next. Each is left out here,
-with all else as it is. Passes over the banks are for each that the bytes need, counted while the listing is
-executed; clocks are by the model below.
+The template copies A to shared memory with three techniques: it reads eight halves at once, it writes eight
+halves at once, and it inserts an extra row between two K0, so that consecutive K0 are 1032 elements apart.
+Each row of the table changes one of them, or another detail, and nothing else. Passes over the banks are
+relative to the minimum for the number of bytes, and are counted while the listing is executed. Clocks are
+those of the model below.
 """
 
 MODEL = """
 ## The share of the peak, by a model
 
-Clocks of a multiprocessor for a turn of the main loop, by `src/tilewright/inspect/isa/cost.py`, which
-states its assumptions: rates of the architecture's record at its highest clock, no latency, no wait for
-memory, nothing before and behind the loop. These are upper bounds of what a machine could reach, not
-predictions. *Alone* is a block that goes through its phases between barriers one by one; *overlapped* is
-with other blocks in the gaps. On gfx1151 vector instructions take the time of matrix instructions.
-The last rows are f16 by f16 in [three forms](amd.md). Three blocks of the first find room beside each
-other, two of the second, one of the last: with as many, matrix instructions bound all three. The model sees
-no reason to choose another form than the first, and leaves out the latencies for which there are others.
+The table has the clocks of a multiprocessor for one iteration of the main loop. The model is
+`src/tilewright/inspect/isa/cost.py`, which states its assumptions: rates of the architecture's record at its
+highest clock, no latency, no wait for memory, nothing before or after the loop. Its shares of the peak are
+upper bounds, not predictions. *Alone* means one block, which goes through its phases between barriers one
+after the other. *Overlapped* means that other blocks fill the gaps. On gfx1151 matrix and vector
+instructions share one pipeline, so their times add up.
+
+The last rows are products of f16 by f16 in [three forms](amd.md). A multiprocessor has room for three blocks
+of the first form, two of the second, and one of the last. With that many blocks, matrix instructions limit
+all three. The model therefore gives no reason to choose another form than the first. The other forms exist to
+hide latencies, which the model leaves out.
 """
 
 LISTING = """
 ## The main loop
 
-A turn of `{symbol}`, from where it begins, with what each access moves; `sA` and `sB` lie in shared memory.
-Of vector and scalar instructions in between it is said how many there are; `tilewright inspect --isa` shows
-all of a kernel's.
+This is one iteration of `{symbol}`, with a note for what each access moves; `sA` and `sB` are in shared
+memory. Of other vector and scalar instructions only the number is shown. `tilewright inspect --isa` shows
+every instruction of a kernel.
 """
 
 SHOWN = (
@@ -141,7 +149,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
 
 
 def beside(found: IsaReport) -> Iterator[tuple[object, ...]]:
-    """What follows from the template's parameters, and what is in the listing."""
+    """Yield rows: a quantity, its value by the template's parameters, its value in the listing."""
     instance, main, resources = INSTANCES["Default"], found.isa.main, found.isa.resources
     counts = [x * y * z for x, y, z in instance.thread_slices]
     (m, n, depth), (rows, columns) = instance.instruction, instance.repeats
@@ -173,12 +181,12 @@ def beside(found: IsaReport) -> Iterator[tuple[object, ...]]:
 
 
 def _moving(found: IsaReport, name: str, kind: IsaKind) -> list[IsaLine]:
-    """The instructions of a kind in the main loop that move an array's numbers."""
+    """Return the main loop's instructions of a kind that move elements of an array."""
     return [line for line in found.isa.main.of(kind) if name in found.sources[line.line].tensors]
 
 
 def _widths(lines: Iterable[IsaLine]) -> str:
-    """How many accesses there are of each width."""
+    """Count the accesses of each width."""
     found: Counter[int] = Counter()
     for line in lines:
         found[line.bytes] += line.accesses
@@ -190,14 +198,14 @@ def _counts(found: Counter[int]) -> str:
 
 
 CLUSTER, EXTRA_ROW = (
-    "A dealt as the template's cluster (4, 64, 1)",
-    "B with the template's row more, not swizzled",
+    "A distributed as by the template's cluster (4, 64, 1)",
+    "B with the template's extra row, not swizzled",
 )
-"""The variants that do what the template does and the kernel does not."""
+"""Variants with a detail of the template that our kernel changes."""
 
 
 def differences() -> Iterator[tuple[object, ...]]:
-    """Each parameter of the transfers: what the template has, what is here, and why."""
+    """Yield each parameter of the transfers: the template's value, ours, and the reason."""
     instance, whole = INSTANCES["Default"], variant("all three")
     schedule = instance.schedule(ARCH, "f8e4m3")
     a, b, c = instance.a_block_transfer, instance.b_block_transfer, instance.c_shuffle
@@ -210,27 +218,27 @@ def differences() -> Iterator[tuple[object, ...]]:
     }
     clocks = {name: f"{variant(name).cost.alone:.0f}" for name in (CLUSTER, EXTRA_ROW, "all three")}
     now = passes["all three"]
-    same, unrolled = "the same", "a thread's accesses are unrolled, and the compiler orders them"
+    same, unrolled = "the same", "a thread's accesses are unrolled; the compiler orders them"
     vectors = whole.isa.main.mix[IsaKind.VECTOR] - variant(CLUSTER).isa.main.mix[IsaKind.VECTOR]
     of_clusters = (
-        f"what eight lanes write at once lies in other banks: {now[0]} passes for each store of A, "
-        f"{passes[CLUSTER][0]} by the template's lengths, which take {vectors} vector instructions less "
-        f"and, by the model, {clocks[CLUSTER]} clocks instead of {clocks['all three']}"
+        f"eight lanes that write at once use different banks: {now[0]} passes for each store of A, instead "
+        f"of {passes[CLUSTER][0]} with the template's lengths. Those need {vectors} vector instructions "
+        f"fewer and, by the model, {clocks[CLUSTER]} clocks instead of {clocks['all three']}"
     )
     of_columns = (
-        "B lies in memory in fp8, contiguous along N: a thread reads 16 neighbours along N at once, of "
-        "four K, and turns them around in registers"
+        "B is fp8 in memory, contiguous along N: for each of four K a thread reads 16 neighbours along N at "
+        "once, and it transposes them in registers"
     )
     of_row = (
-        f"a swizzle takes its place: {now[1]} passes for each store of B and {clocks['all three']} clocks, "
-        f"instead of {passes[EXTRA_ROW][1]} and {clocks[EXTRA_ROW]}"
+        f"a swizzle replaces the extra row: {now[1]} passes for each store of B and {clocks['all three']} "
+        f"clocks, instead of {passes[EXTRA_ROW][1]} and {clocks[EXTRA_ROW]}"
     )
     slices, slice_rows, slice_columns = _slices()
     (part_rows, part_columns), (m, n) = instance.c_shuffle_tile, (instance.m_per_block, instance.n_per_block)
     of_parts = (
-        f"{m * n // (slice_rows * slice_columns)} parts of {slice_rows} x {slice_columns}, by turns in "
+        f"{m * n // (slice_rows * slice_columns)} parts of {slice_rows} x {slice_columns}, alternately in "
         f"{slices} buffers, instead of {m * n // (part_rows * part_columns)} of {part_rows} x {part_columns}"
-        ": they fit into the memory that A and B have left, and have fewer barriers between them"
+        ": they fit into the shared memory of A and B, and need fewer barriers"
     )
     yield (
         *("`ABlockTransferThreadClusterLengths_K0_M_K1`", a.thread_cluster_lengths, of_a),
@@ -293,7 +301,7 @@ def differences() -> Iterator[tuple[object, ...]]:
 
 
 def _stores(found: Variant) -> tuple[float, float]:
-    """Passes over the banks for each that the bytes need, of the stores of A and of B."""
+    """Return the passes over the banks, relative to the minimum, of the stores of A and of B."""
     stores = found.isa.main.of(IsaKind.SHARED_STORE)
     parts = ([line for line in stores if (line.bytes == B_STORED) == is_b] for is_b in (False, True))
     of_a, of_b = (found.met(*lines).factor for lines in parts)
@@ -301,7 +309,7 @@ def _stores(found: Variant) -> tuple[float, float]:
 
 
 def _slices() -> tuple[int, int, int]:
-    """Buffers, rows and columns of the parts in which the result goes through shared memory."""
+    """Return buffers, rows and columns of the parts in which the result passes through shared memory."""
     found = re.search(r"sD: f16 1x(\d+)x(\d+)x(\d+)", compiled("Default").source)
     assert found
     buffers, rows, columns = map(int, found.groups())
@@ -315,7 +323,7 @@ ABLATED_COLUMNS = (
 
 
 def ablated() -> Iterator[tuple[object, ...]]:
-    """Each variant: its accesses, bank conflicts, mix of instructions, and clocks by the model."""
+    """Yield each variant's accesses, bank conflicts, instruction mix, and clocks by the model."""
     for name in VARIANTS:
         found = variant(name)
         main, taken = found.isa.main, found.isa.resources
@@ -334,7 +342,7 @@ def ablated() -> Iterator[tuple[object, ...]]:
 
 
 B_STORED, B_LOADS = 8, 4
-"""Bytes of B that are written at once, and loads of B of 16 bytes: by these they are told from those of A."""
+"""Bytes of one store of B, and number of 16-byte loads of B; they distinguish B's accesses from A's."""
 
 MODEL_COLUMNS = (
     *("", "tile", "matrix", "vector", "other", "LDS", "memory"),
@@ -343,10 +351,10 @@ MODEL_COLUMNS = (
 
 
 def modelled() -> Iterator[tuple[object, ...]]:
-    """The instance on gfx1151, and what is chosen on gfx942 for the same product."""
+    """Yield the instance on gfx1151, then kernels for gfx942: the chosen one and other forms."""
     yield f"the instance, {ARCH}", _by(TURN.tile), *_shares(variant("all three"))
     made = scaled(0).bind(**TERMS).compile(**SPECS, target="hip", arch=CDNA)
-    yield f"what is chosen, {CDNA}", *_modelled(made, given(128, 256, 128), TURN.bytes)
+    yield f"the chosen schedule, {CDNA}", *_modelled(made, given(128, 256, 128), TURN.bytes)
     of_rows = tw.TensorSpec(tw.f16, 2, 1, (16, 16), (16, 1), 16, False)
     of_columns = tw.TensorSpec(tw.f16, 2, 0, (16, 16), (1, 16), 16, False)
     specs, words = (of_rows, of_columns, of_rows), {"precision": "exact", "target": "hip", "arch": CDNA}
@@ -362,9 +370,9 @@ def modelled() -> Iterator[tuple[object, ...]]:
 
 
 FORMS: dict[str, dict[str, Any]] = {
-    "what is chosen": {},
-    "straight into LDS": {"staging": "cp_async", "stages": 2, "k1": (0, 0)},
-    "eight waves in turns": {
+    "the chosen schedule": {},
+    "loads directly into LDS": {"staging": "cp_async", "stages": 2, "k1": (0, 0)},
+    "eight alternating waves": {
         "roles": "ping-pong",
         "groups": 2,
         "stages": 2,
@@ -373,11 +381,11 @@ FORMS: dict[str, dict[str, Any]] = {
         "interleaved": False,
     },
 }
-"""Of the main loop: what is other than in the schedule that is chosen."""
+"""Forms of the main loop, as changes to the schedule that the library chooses."""
 
 
 def _modelled(made: Executable, arrays: dict[str, Any], sizes: tuple[int, int]) -> Iterator[str]:
-    """The tile of a kernel, and its clocks."""
+    """Yield a kernel's tile, and its clocks."""
     schedule = made.schedule
     assert schedule is not None
     warps = made.kernel.threads // schedule.atom.lanes
@@ -408,7 +416,7 @@ def _by(tile: tuple[int, ...]) -> str:
 
 
 def listing(found: IsaReport) -> Iterator[str]:
-    """The main loop: accesses, products, waits and barriers, and how much else stands between them."""
+    """Yield the main loop's accesses, products, waits and barriers; other instructions are only counted."""
     between: Counter[IsaKind] = Counter()
     for line, label, (_, text, passes, arrays, says, _) in found.rows():
         if label:
@@ -425,7 +433,7 @@ def listing(found: IsaReport) -> Iterator[str]:
 
 
 def _counted(between: Counter[IsaKind]) -> Iterator[str]:
-    """What stood between two instructions that are shown."""
+    """Yield the counts of the instructions between two that are shown."""
     if between:
         told = ", ".join(f"{count} {kind.value}" for kind, count in between.items())
         yield f"      ... {told}"

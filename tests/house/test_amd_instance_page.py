@@ -14,7 +14,7 @@ WRITER = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "amd_instanc
 
 def test_the_page_is_what_is_generated() -> None:
     said = WRITER["PAGE"].read_text()
-    if f"the listing is that of {find_toolchain()}, other versions" in said:
+    if f"The listing is that of {find_toolchain()}; other versions" in said:
         assert said == WRITER["page"](), "run: python scripts/amd_instance.py"
     rows = [*WRITER["beside"](WRITER["report"]())]
     common = [row for row in rows if row[1] != ""]

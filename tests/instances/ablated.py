@@ -138,9 +138,9 @@ VARIANTS: dict[str, Callable[[], Executable]] = {
     "all three": _whole,
     "A read 2 bytes at a time": _narrow_reads,
     "A written to shared memory 2 bytes at a time": _narrow_writes,
-    "no row more between two K0 of A": _without_extra_row,
-    "A dealt as the template's cluster (4, 64, 1)": lambda: _other(dealt=((64, 4), (16, 16))),
-    "B with the template's row more, not swizzled": lambda: _other(extra_rows=(1, 1)),
+    "no extra row between two K0 of A": _without_extra_row,
+    "A distributed as by the template's cluster (4, 64, 1)": lambda: _other(dealt=((64, 4), (16, 16))),
+    "B with the template's extra row, not swizzled": lambda: _other(extra_rows=(1, 1)),
 }
 """The whole, without each of the three pieces of A's way, and two ways of the template's that are left."""
 
