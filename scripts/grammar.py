@@ -1,9 +1,8 @@
-"""Writes docs/grammar.md: the grammar of printed kernels, and what each operation touches and orders.
+"""Write docs/grammar.md: the grammar of printed kernels, and the accesses and orderings of each operation.
 
     python scripts/grammar.py
 
-The page is made of the operations' fields, roles and traits, and of the records that kernels hold; a test
-holds it to what this writes.
+The page comes from the operations' fields, roles and traits. A test compares it with this script's output.
 """
 
 from __future__ import annotations
@@ -30,15 +29,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "grammar.md"
 INTRODUCTION = f"""\
 # The grammar of printed kernels
 
-Written by `python scripts/grammar.py` from the operations themselves. `tw.ir.print_kernel(kernel)` prints a
-traced kernel, and `tw.ir.parse_kernel(text)` reads it back: the same text again. It is a subset of Python's
-grammar, so Python's own parser reads it. Names are unique in a kernel, and come before their use.
+`python scripts/grammar.py` writes this page from the operations themselves. `tw.ir.print_kernel(kernel)`
+prints a traced kernel. `tw.ir.parse_kernel(text)` reads it back; printed again, it gives the same text. The
+grammar is a subset of Python's, so that Python's own parser reads it. Names are unique in a kernel, and
+defined before use.
 
 ```text
 kernel      = "# tilewright ir {VERSION}"
               "kernel(" name ", threads=" n ", lanes=" n ")"
               (size | tensor | number | workspace)* grid* cluster* tensor_map* guard*
-              (distribution | atom | tiled_mma)*            what several operations share, named once
+              (distribution | atom | tiled_mma)*            named, because several operations share them
               statement*
 size        = name "= size(" source ", low=" n ", high=" n ", divisor=" n ", bits=" n ")"
 source      = "Extent(tensor=" name ", dim=" n ")" | "Stride(…)" | "Argument(…)" | "Derived(…)"
@@ -78,10 +78,10 @@ The outermost statements are not indented. An attribute that has its default is 
 FLOWS = f"""\
 ## Dataflow kernels
 
-What a loop over `tw.tiles` records is a graph, which `tw.ir.print_flow(flow)` prints, one line for each
-value, and `tw.ir.parse_flow(text)` reads back as an equal one. A value's line says its dtype and its axes: a
-span, or 1 for an axis that is broadcast. A plain number among the arguments of a function has the dtype of
-the others.
+A loop over `tw.tiles` records a graph. `tw.ir.print_flow(flow)` prints it, one line for each value, and
+`tw.ir.parse_flow(text)` reads it back as an equal graph. The line of a value has its dtype and its axes. An
+axis is a span, or 1 if it is broadcast. A plain number among the arguments of a function has the dtype of the
+others.
 
 ```text
 flow        = "# tilewright flow {FLOW_VERSION}"
@@ -99,15 +99,15 @@ line        = span | view | fold
             | array "[" span ("," span)* "] =" argument            a store
 axis        = span | "1"
 value       = array "[" span ("," span)* "]"                       elements along some spans
-            | function "(" argument ("," argument)* ")"            element by element, of the table below
+            | function "(" argument ("," argument)* ")"            element by element, from the table below
             | "rearrange(" argument ")"                            axes in another order, or new ones
             | "sum(" span "," argument "," argument word* ")"               of products along a span
             | "reduce(" ("'sum'" | "'max'" | "'min'") "," argument ", axis=" n ")"
-            | "cell(" name "," argument ")"                        what a fold carries, and its start
+            | "cell(" name "," argument ")"                        a value that a fold carries, and its start
             | "folded(" fold "," n ")"                             a cell after the last step
             | "literal(" number ")" | "integer(" int ")"
 word        = ", precision=" kind                                  how exactly products are added up
-            | ", scale_a=" argument | ", scale_b=" argument        by what they are multiplied besides
+            | ", scale_a=" argument | ", scale_b=" argument        scales of the products
 fold        = name "= fold(" span ("," "(" cell "," argument ")")* ")"     cells, and their next values
 argument    = name | number
 ```
@@ -115,7 +115,7 @@ argument    = name | number
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [
         INTRODUCTION,
         _section("Types of values", _types()),
@@ -133,7 +133,7 @@ def _section(title: str, lines: Iterator[str]) -> str:
 
 
 def _said(what: object) -> str:
-    """The first line of a docstring, for a cell of a table."""
+    """Return the first line of a docstring, for a cell of a table."""
     line = (inspect.getdoc(what) or "").partition("\n")[0]
     line = re.sub(r"; see `Kernel`\.$", ".", line)
     return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")
@@ -166,7 +166,7 @@ def _transforms() -> Iterator[str]:
 
 
 def _form(op: type[Op]) -> str:
-    """How an operation is printed."""
+    """Return how an operation prints."""
     if op is For:
         return "for index in range(start, stop, step): body"
     if op is If:
@@ -189,7 +189,7 @@ def _form(op: type[Op]) -> str:
 
 
 def _effects(op: type[Op]) -> str:
-    """Its operands by what is done with their contents."""
+    """List the operands that an operation reads, writes and updates."""
     kinds = {"reads": [], "writes": [], "updates": []}  # type: dict[str, list[str]]
     for name, role in op.roles.items():
         if role in kinds:
@@ -198,8 +198,9 @@ def _effects(op: type[Op]) -> str:
 
 
 def _operations() -> Iterator[str]:
-    yield "Memories are those in which what it reads and writes may lie; engines are what may carry it out:"
-    yield "the threads' own instructions, or what moves on beside them. No engine: it declares or names."
+    yield "The column Memories lists the memories that an operation may read and write. The column Engines"
+    yield "lists the units that may execute it: the threads themselves, or units that work asynchronously. An"
+    yield "operation without an engine only declares or names something."
     yield ""
     yield "| Printed as | What it means | Effects | Memories | Engines |"
     yield "|---|---|---|---|---|"
@@ -211,7 +212,7 @@ def _operations() -> Iterator[str]:
 def _orders() -> Iterator[str]:
     yield f"Scopes, the smallest first: {', '.join(SCOPES)}."
     yield f"Engines: {', '.join(ENGINES)}."
-    yield "A release and an acquire that meet are one ordering."
+    yield "A release and the acquire that sees it together order the accesses before and after them."
     yield ""
     yield "| Operation | Within | Accesses to | by | come before those by | Half |"
     yield "|---|---|---|---|---|---|"
@@ -222,9 +223,9 @@ def _orders() -> Iterator[str]:
 
 
 def _functions() -> Iterator[str]:
-    yield "What `elementwise` computes: in f32 for types narrower than that, rounded once. The error is the"
-    yield "largest on any target, in units in the last place of f32 or f64; without one, all targets give the"
-    yield "same bits."
+    yield "These are the functions of `elementwise`. For types narrower than f32 they compute in f32 and round"
+    yield "once. The error is the largest one on any target, in units in the last place of f32 or f64. If the"
+    yield "cell is empty, all targets give the same bits."
     yield ""
     yield "| Function | Operands | In C | Error |"
     yield "|---|---|---|---|"

@@ -66,7 +66,7 @@ SECTIONS = {
     "Device GEMMs": ("instances",),
     "Errors and warnings": ("errors",),
 }
-"""Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
+"""Files or folders of each section. A name goes to the first one that contains it."""
 
 NAMESPACES = ("ck", "hopper", "layouts", "ir", "testing")
 
@@ -74,13 +74,13 @@ NAMES = [
     *(name for name in tw.__all__ if name not in NAMESPACES),
     *(f"{space}.{name}" for space in NAMESPACES for name in getattr(tw, space).__all__),
 ]
-"""What authors write after ``tw.``."""
+"""All public names, as written after ``tw.``."""
 
 BESIDE = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [INTRODUCTION]
     homes = {name: _home(name) for name in NAMES if name != "__version__"}
     for section, files in SECTIONS.items():
@@ -94,7 +94,7 @@ def page() -> str:
 
 
 def _home(name: str) -> str:
-    """The file that defines a name."""
+    """Return the module that defines a public name."""
     found = attrgetter(name)(tw)
     module = "module" if inspect.ismodule(found) else getattr(found, "__module__", type(found).__module__)
     return str(module).removeprefix("tilewright.")
@@ -123,7 +123,7 @@ def _table(names: list[str]) -> Iterator[str]:
 
 
 def _said(found: object) -> str:
-    """The first line of a docstring, for a cell of a table."""
+    """Return the first line of a docstring, for a cell of a table."""
     line = (inspect.getdoc(found) or "").partition("\n")[0]
     return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")  # which would be a link
 

@@ -1,10 +1,10 @@
-"""Write docs/options.md: which option each operation takes, of which dtypes, on which targets, and why not.
+"""Write docs/options.md: the options that each operation takes, by dtype and target.
 
     python scripts/options.py [--check SHARE]
 
-The script asks: it makes every call with an option on machines that launch nothing, and notes the error of
-those that are refused. An option that an operation has no argument for has its reason in `ABSENT`. With
-``--check 1/8`` it asks for every eighth answer of the page again, and fails if one differs.
+The script makes every call with one option, on simulated machines that launch nothing, and records the error
+of each refused call. If an operation has no argument for an option, the reason is in `ABSENT`. With
+``--check 1/8`` the script repeats every eighth call, and fails if the page says something else.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 
 DTYPES = ("f64", "f32", "f16", "f8e4m3", "i8", "u8", "c64")
 ASKED = {"cpu": "x86-64-v4", "cuda": "sm_90a", "hip": "gfx942"}
-"""The machine that answers for a target."""
+"""The architecture that is tried for each target."""
 
 EXTENTS = {"M": 24, "N": 40, "K": 32, "L": 3}
 
 ADDED = {"f64": "f64", "i8": "i32", "u8": "u8", "c64": "c64"}
-"""The dtype of arrays that are added to results of a dtype; of others f32."""
+"""Dtype of arrays that are added to a result, by the operands' dtype; default f32."""
 
 OPTIONS = (
     *("alpha", "beta", "bias", "activation", "residual", "multiply", "dropout", "saturate", "precision"),
@@ -52,7 +52,7 @@ Question: TypeAlias = tuple[str, str, str, str]
 
 
 class Operation(NamedTuple):
-    """An operation: a call with ``{k}`` for the dtype and ``{more}`` for an option, and its options."""
+    """An operation: its options, and a call in which ``{k}`` is the dtype and ``{more}`` the option."""
 
     call: str
     options: Mapping[str, str]
@@ -105,41 +105,41 @@ OPERATIONS = {
     "attention": Operation("attention({k}(M, K), {k}(N, K), {k}(N, K), {more})", {"alpha": "scale=2.0"}),
 }
 
-TO_COME = "not yet: a term or an operand of the product, for which no argument exists"
+TO_COME = "the operation has no argument for it yet"
 ABSENT: dict[tuple[str, str], str] = {}
-"""Why an operation has no argument for an option, where it is not `TO_COME`."""
-REAL = "complex numbers have no order, and no such function is defined of them here"
+"""Why an operation has no argument for an option; default `TO_COME`."""
+REAL = "not defined for complex numbers, which have no order"
 for _name in ("activation", "saturate"):
     ABSENT["complex_matmul", _name] = REAL
 for _op in OPERATIONS:
     if _op != "scaled_mm":
-        ABSENT[_op, "group"] = "weights with scales of groups are operands of scaled_mm"
+        ABSENT[_op, "group"] = "only scaled_mm takes weights with group scales"
     if _op not in ("scaled_mm", "gated_matmul"):
-        ABSENT[_op, "scales"] = "scales of rows and columns belong to scaled_mm and gated_matmul"
+        ABSENT[_op, "scales"] = "only scaled_mm and gated_matmul take scales of rows and columns"
 for _name in ("alpha", "precision"):
     ABSENT["scaled_mm", _name] = {
-        "alpha": "scale_a or scale_b may be a number",
-        "precision": "operands of f32 are multiplied exactly",
+        "alpha": "pass a number as scale_a or scale_b",
+        "precision": "f32 operands are always multiplied exactly",
     }[_name]
-ABSENT["scaled_mm", "saturate"] = ABSENT["gated_matmul", "saturate"] = "results of 8 bits always saturate"
+ABSENT["scaled_mm", "saturate"] = ABSENT["gated_matmul", "saturate"] = "8-bit results always saturate"
 for _name in ("multiply", "dropout"):
-    ABSENT["matmul", _name] = "einsum takes it"
-ABSENT["matmul", "saturate"] = "einsum and scaled_mm saturate"
-ABSENT["gated_matmul", "alpha"] = "scale_a may be a number"
+    ABSENT["matmul", _name] = "use einsum"
+ABSENT["matmul", "saturate"] = "use einsum or scaled_mm"
+ABSENT["gated_matmul", "alpha"] = "pass a number as scale_a"
 for _name in ("bias", "activation", "residual", "multiply", "beta", "saturate"):
-    ABSENT["attention", _name] = "the result is a mean of rows of v, to which nothing is added"
+    ABSENT["attention", _name] = "the result is a weighted mean of rows of v, and nothing is applied to it"
 for _name in ("residual", "beta", "dropout", "multiply", "saturate", "out_dtype"):
-    ABSENT["reduced_matmul", _name] = "reductions are numbers of rows or columns, of f32 or f64"
+    ABSENT["reduced_matmul", _name] = "the results are f32 or f64 numbers of rows or columns"
 for _op in ("attention", "gemm_chain", "reduced_matmul"):
-    ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = "K is never split"
+    ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = "this operation never splits K"
 for _op in ("grouped_matmul", "grouped_matmul of lists"):
     ABSENT[_op, "split_k"] = ABSENT[_op, "batch_invariant"] = (
-        "the rows of a group are not known when K is divided"
+        "the sizes of the groups are not known when K is split"
     )
 
 
 class PlannedError(Exception):
-    """A kernel was to be compiled: everything before that accepted the call."""
+    """Raised in place of compiling a kernel: all checks have accepted the call."""
 
 
 def _stop(*_: Any) -> Any:
@@ -147,7 +147,7 @@ def _stop(*_: Any) -> Any:
 
 
 def answer(op: str, option: str, kind: str, target: str) -> str:
-    """Ask for a call with an option; returns the first line of the error, or "" where it is accepted."""
+    """Make a call with an option; return the first line of the error, or "" if it is accepted."""
     made = OPERATIONS[op]
     wide = "c128" if kind == "c64" else "f64" if kind in ("f64", "u8") else "f32"
     scale = "f64" if kind == "f64" else "f32"
@@ -163,7 +163,7 @@ def answer(op: str, option: str, kind: str, target: str) -> str:
 
 
 def questions() -> Iterator[Question]:
-    """All questions: operation, option, dtype, target."""
+    """Yield every combination of operation, option, dtype and target."""
     for op, made in OPERATIONS.items():
         for option in (one for one in OPTIONS if one in made.options):
             for kind in DTYPES:
@@ -171,7 +171,7 @@ def questions() -> Iterator[Question]:
 
 
 def answered(asked: Iterable[Question]) -> dict[Question, str]:
-    """The answers to some questions."""
+    """Return the answers to some questions."""
     with machines():
         for arch in ASKED.values():
             backend = backends.BACKENDS[arch]
@@ -183,15 +183,15 @@ def answered(asked: Iterable[Question]) -> dict[Question, str]:
 
 
 def page(found: Mapping[Question, str]) -> str:
-    """The page, of all answers."""
+    """Return the page for all answers."""
     reasons: dict[str, int] = {}
-    machines_said = ", ".join(f"`{arch}` ({name})" for name, arch in ASKED.items())
+    architectures = ", ".join(f"`{arch}` ({name})" for name, arch in ASKED.items())
     lines = [
         "# Options of the operations\n",
-        "`python scripts/options.py` writes this page: it makes each call with one option, and notes the",
-        "error of those that are refused. `yes` means that every target takes the option; a number leads",
-        f"to the reason below. Targets are asked for {machines_said}.",
-        "`reference` is not asked.\n",
+        "`python scripts/options.py` writes this page. It tries each call with one option, and records the",
+        "error if the call is refused. `yes` means that every target takes the option. A number in brackets",
+        "refers to the reasons at the end of the page. The script tries these architectures:",
+        f"{architectures}. It does not try `reference`.\n",
     ]
     for op, made in OPERATIONS.items():
         lines += [f"## {heading(op)}\n"]
@@ -209,7 +209,7 @@ def page(found: Mapping[Question, str]) -> str:
 
 
 def heading(op: str) -> str:
-    """The heading of an operation's table."""
+    """Return the heading of an operation's table."""
     name, _, kind = op.partition(" of ")
     return f"`tw.{name}`" + (f", {kind}" if kind else "")
 
@@ -221,7 +221,7 @@ def _cell(
     found: Mapping[Question, str],
     reasons: dict[str, int],
 ) -> str:
-    """What a table says of an option and a dtype."""
+    """Return the cell of a table for an option and a dtype."""
     said = {target: found[op, option, kind, target] for target in ASKED}
     numbers = {t: reasons.setdefault(one, len(reasons) + 1) for t, one in said.items() if one}
     if not numbers:
@@ -250,7 +250,7 @@ def main() -> None:
 
 
 def differing(found: Mapping[Question, str], text: str) -> list[str]:
-    """The answers that the page does not give."""
+    """Return the answers that differ from the page."""
     reasons = dict(NUMBERED.findall(text))
     tables = dict(re.findall(r"^## (.*)\n\n((?:\|.*\n)+)", text, re.MULTILINE))
     wrong = []
