@@ -224,8 +224,8 @@ def _orders() -> Iterator[str]:
 
 def _functions() -> Iterator[str]:
     yield "These are the functions of `elementwise`. For types narrower than f32 they compute in f32, and"
-    yield "round once. The error is the largest one on any target, in units in the last place of f32 or f64. If"
-    yield "the cell is empty, all targets give the same bits."
+    yield "round once. The error is the largest one on any target, in units in the last place of f32 or f64."
+    yield "If the cell is empty, all targets give the same bits."
     yield ""
     yield "| Function | Operands | In C | Error |"
     yield "|---|---|---|---|"
