@@ -1,8 +1,8 @@
-"""Multiply two NumPy arrays, and see what ran.
+"""Multiply two NumPy arrays, time two calls, and verify the result.
 
     python examples/00_matmul.py [--small]
 
-The kernel is traced, checked and compiled at the first call; a second call with arrays of the same kind only
+The first call traces, checks and compiles the kernel.  The second call, with arrays of the same kind, only
 launches it.
 """
 

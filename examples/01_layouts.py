@@ -1,10 +1,10 @@
-"""Offset tables of four layouts: nested, nested more deeply, transposed, and padded then taken apart.
+"""Offset tables of four layouts: nested, nested twice, transposed, and padded then split.
 
     python examples/01_layouts.py [--small] [-o DIRECTORY]
 
-Prints each table and compares it with a formula in plain Python.  With a directory, draws it there (as SVG,
-and as PNG if matplotlib is installed), along with the picture of a tile dealt to threads.  Exits non-zero if
-a table differs from its formula.
+Prints each table and compares it with a formula in plain Python.  With -o, also draws each layout, and a tile
+that is distributed over threads (as SVG, and as PNG if matplotlib is installed).  Exits non-zero if a table
+differs from its formula.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tilewright.layouts import PadTo, Permute, Unmerge
 
 
 def nested(scale):
-    """4 x 8, the second mode nested: pairs of neighbours, every second row of pairs in between."""
+    """4 x 8, the second mode nested: columns in pairs; each pair runs through all four rows."""
     columns = 4 * scale
     layout = tw.Layout((4, (2, columns)), (2, (1, 8)))
     return layout, lambda i, j: 2 * i + j % 2 + 8 * (j // 2)
 
 
 def nested_twice(scale):
-    """Both modes nested, one of them twice: bits of row and column interleave, as in a Z-order curve."""
+    """Both modes nested, one of them twice: bits of row and column are interleaved, as in a Z-order curve."""
     layout = tw.Layout(((2, 2), (2, (2, 2 * scale))), ((2, 8), (1, (4, 16))))
 
     def formula(i, j):
@@ -37,14 +37,14 @@ def nested_twice(scale):
 
 
 def transposed(scale):
-    """A row-major matrix read by columns: the same buffer, the dimensions in the other order."""
+    """A row-major matrix with its dimensions swapped: a view of the same buffer."""
     rows, columns = 4, 8 * scale
     view = Permute((1, 0)).apply(tw.View.of(tw.row_major((rows, columns))))
     return view, lambda i, j: j * columns + i
 
 
 def padded_and_unmerged(scale):
-    """A (M, K) matrix of 3 x 7 padded to whole fours, K then taken apart into (K0, M, K1)."""
+    """A matrix (M, K) of 3 x 7, padded to multiples of 4, with K then split: (K0, M, K1)."""
     m, k = 3 * scale, 7
     padded = PadTo((4, 4)).apply(tw.View.of(tw.row_major((m, k))))
     view = Permute((1, 0, 2)).apply(Unmerge(1, (2, 4)).apply(padded))
@@ -55,7 +55,7 @@ LAYOUTS = [nested, nested_twice, transposed, padded_and_unmerged]
 
 
 def wrong_entries(layout, formula):
-    """The coordinates at which a layout or view differs from a formula."""
+    """Return the coordinates at which a layout or view differs from a formula."""
     view = tw.View.of(layout) if isinstance(layout, tw.Layout) else layout
     return [
         at
@@ -65,7 +65,7 @@ def wrong_entries(layout, formula):
 
 
 def draw(layouts, directory):
-    """The picture of each layout, and of a tile dealt to threads."""
+    """Draw each layout, and a tile that is distributed over threads."""
     directory.mkdir(parents=True, exist_ok=True)
     threads = tw.blocked((8, 16), threads=(4, 8), order=(1, 0))
     suffixes = ("svg", "png") if find_spec("matplotlib") is not None else ("svg",)

@@ -1,8 +1,8 @@
-"""The basic GEMM, C = A Bᵀ: every tile, copy, barrier and multiply placed by hand.
+"""The basic GEMM, C = A Bᵀ: every tile, copy, barrier and multiply is written by hand.
 
     python examples/02_basic_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
-First fp16 with a tile of 256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU), then 129 x 129 x 67,
+First fp16, with a tile of 256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU). Then 129 x 129 x 67,
 which no tile divides, in f32, f16 and int8. Every element is compared with a product of higher precision.
 """
 
@@ -27,19 +27,19 @@ def basic_gemm(A, B, C, *, tile, mma, threads=None, vector=None):
     tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
 
 
-# 4 x 2 warps cover the tile, each with 4 x 8 instructions of 16 x 8 x 16; all their threads copy it,
-# as wide as the arrays allow.
+# 4 x 2 warps share the tile; each multiplies with 4 x 8 instructions of 16 x 8 x 16.  All threads copy it,
+# with accesses as wide as the arrays allow.
 LARGE = basic_gemm.bind(tile=(256, 128, 32), mma=tw.TiledMma(tw.atoms.MMA_F16, tile=(256, 128), warps=(4, 2)))
 SHAPES = {"cuda": (3840, 4096, 4096), "cpu": (1280, 1024, 1024), "reference": (256, 128, 96)}
 SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (256, 128, 64)}
 
-# Of any extents: rows of 67 elements begin anywhere, and are copied one element at a time.
+# Any extents work: rows of 67 elements are not aligned, so threads copy them one element at a time.
 PADDED = (129, 129, 67)
 ATOMS = {tw.f32: tw.atoms.fma(tw.f32), tw.f16: tw.atoms.MMA_F16, tw.i8: tw.atoms.MMA_I8}
 
 
 def padded(atom):
-    """The kernel with a tile of 64 x 64 for 2 x 2 warps."""
+    """Bind the kernel to a tile of 64 x 64 for 2 x 2 warps."""
     return basic_gemm.bind(tile=(64, 64, 32), mma=tw.TiledMma(atom, tile=(64, 64), warps=(2, 2)))
 
 

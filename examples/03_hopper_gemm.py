@@ -1,12 +1,12 @@
-"""Hopper's GEMM by hand, C = A Bᵀ: persistent blocks, warp roles, TMA, transaction barriers, wgmma.
+"""A GEMM for Hopper, C = A Bᵀ, by hand: persistent blocks, warp roles, TMA, transaction barriers, wgmma.
 
     python examples/03_hopper_gemm.py [--small]
 
-One warpgroup loads tiles into a ring of stages, two multiply; the next tile's loads run under the epilogue.
-A and B are of any dtype that wgmma multiplies: 16 bits, f32 as tf32, 8-bit floats, bytes.
-Ragged M, N and K are cut by TMA.  The rows of A and B must lie multiples of 16 bytes apart; where those of C
-are no multiples of 16 bytes, C is written from registers, because TMA stores 16 bytes as a whole.  Without a
-GPU the kernel is compiled for sm_90a all the same.
+One warpgroup loads tiles into a ring of stages, and two multiply.  Loads of the next tile overlap the
+epilogue.  A and B may have any dtype that wgmma multiplies: 16-bit floats, f32 as tf32, 8-bit floats, i8 and
+u8.  TMA handles ragged M, N and K.  The row strides of A and B must be multiples of 16 bytes.  If that of C
+is not, C is written from registers, because TMA stores whole units of 16 bytes.  Without a GPU the kernel is
+only compiled, for sm_90a.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import sys
 import tilewright as tw
 from tilewright.testing import Trial, operands
 
-WARPS = 4  # of a warpgroup
+WARPS = 4  # in a warpgroup
 GROUPS = 2  # warpgroups that multiply
-ROW_BYTES = 128  # of a row in shared memory, which is what the swizzle takes
+ROW_BYTES = 128  # of a row in shared memory; the swizzle needs 128
 
 
 def tile_order(index, tiles_m, tiles_n, group):
-    """Tile number -> (m, n): bands of ``group`` rows, column by column: neighbours share operands."""
+    """Tile number -> (m, n): bands of ``group`` rows, column by column, so that neighbours share operands."""
     band = tw.let(index // (group * tiles_n) * group)
     rows = tw.let(tw.minimum(tiles_m - band, group))
     m = tw.let(band + index % (group * tiles_n) % rows)
@@ -32,7 +32,7 @@ def tile_order(index, tiles_m, tiles_n, group):
 
 
 def finishing_together(tiles, most):
-    """How many blocks need as many turns as ``most`` would, and end at the same time."""
+    """The fewest blocks that need no more rounds than ``most`` would; they finish at about the same time."""
     turns = tw.maximum(tw.ceil_div(tiles, most), 1)
     return tw.derived(tw.maximum(tw.minimum(tw.ceil_div(tiles, turns), most), 1))
 
@@ -46,7 +46,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
     grid = finishing_together(tiles_m * tiles_n, blocks)
     block = tw.block_index(grid)
     turns = tw.ceil_div(tiles_m * tiles_n - block, grid)
-    store_by_tma = C.shape[1] * C.dtype.bytes % 16 == 0  # True, or a condition that nothing is known of
+    store_by_tma = C.shape[1] * C.dtype.bytes % 16 == 0  # True, or a condition that is known only at launch
 
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
@@ -78,10 +78,10 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
                 tw.hopper.mma_fence()
                 tw.hopper.mma_async(sA[stage, g], sB[stage], acc, fresh=bool(period) and k % period == 0)
                 tw.hopper.mma_commit()
-                tw.hopper.mma_wait(1)  # the step before this one has left its stage
+                tw.hopper.mma_wait(1)  # the previous step has finished reading its stage
                 with tw.when(k > 0):
                     tw.hopper.arrive(empty[(step - 1) % stages], each="warp")
-                if period:  # acc keeps few bits: add it to a sum that keeps all of f32's
+                if period:  # acc keeps few bits: add it to a sum in full f32
                     with tw.when((k + 1) % period == 0):
                         tw.hopper.mma_wait(0)
                         total.assign(total + acc)
@@ -100,7 +100,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
                     tw.copy(total[:, part], target)
                     continue
                 buffer = sC[g, j % buffers]
-                tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                tw.hopper.bulk_wait(buffers - 1)  # an earlier store has finished reading this buffer
                 tw.role_barrier(1 + g, threads=mma.threads)
                 tw.copy(total[:, part], buffer)
                 tw.hopper.fence_async()
@@ -111,27 +111,27 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
 
 
 STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}
-"""Columns of a tile -> stages of the ring, buffers of each warpgroup's epilogue: what shared memory holds."""
+"""Columns of a tile -> (stages of the ring, epilogue buffers per warpgroup) that fit into shared memory."""
 
 PROMOTED = (128, 64)
-"""Columns with which two accumulators fit into the registers."""
+"""Columns of a tile for which two accumulators fit into registers."""
 
 OUT = {"f32": tw.f32, "f8e4m3": tw.bf16, "f8e5m2": tw.bf16, "i8": tw.i32, "u8": tw.i32}
-"""The dtype of C that `attempt` asks for, where it is not that of A."""
+"""The dtype of C in `attempt`; default: that of A."""
 
 
 def bind(dtype, *, columns=None, stages=None, blocks=132, group=8, period=None):
-    """The kernel with tiles of 128 x ``columns`` by 128 bytes; two warpgroups multiply 64 rows each.
+    """Bind the kernel to tiles of 128 x ``columns`` x 128 bytes; two warpgroups multiply 64 rows each.
 
-    Which tile suits which problem the library's schedules know; here the caller says it.
+    The library's schedules choose a tile for each problem; here the caller chooses it.
 
     Args:
-        dtype: of A and B.
-        columns: of a tile; None: 256, or 128 where sums are promoted.
-        stages: of the ring; None: as many as shared memory holds.
-        blocks: in flight, at most.
-        group: rows of tiles that follow each other.
-        period: steps after which sums are added to others in f32, for 8-bit floats; None: never.
+        dtype: dtype of A and B.
+        columns: columns of a tile; None: 256, or 128 with ``period``.
+        stages: stages of the ring; None: as many as shared memory holds.
+        blocks: maximum number of blocks.
+        group: rows of tiles in a band; see `tile_order`.
+        period: steps after which sums of 8-bit floats are added to f32 accumulators; None: never.
     """
     columns = columns or (PROMOTED[0] if period else 256)
     most, buffers = STAGES[columns]

@@ -1,11 +1,11 @@
-"""The optimised GEMM, C = A Bᵀ: the next tile on its way into registers while this one is multiplied.
+"""The optimised GEMM, C = A Bᵀ: the next tile is loaded into registers while this one is multiplied.
 
     python examples/04_optimized_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
-One buffer in shared memory, laid out as (K0, M, K1) with one K1 to spare between the K0, so that ldmatrix
-meets in no bank; C leaves through shared memory, in accesses of 16 bytes.  First fp16 with a tile of
-256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU), then 129 x 129 x 67, which no tile divides,
-in f32, f16 and int8.  The products are those of the basic GEMM in 02, in the same order: the same bits.
+Each operand has one buffer in shared memory, laid out as (K0, M, K1) with one extra K1 after each K0, which
+avoids bank conflicts of ldmatrix.  C is stored through shared memory, 16 bytes at a time.  First fp16, with a
+tile of 256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU); then 129 x 129 x 67, which no tile
+divides, in f32, f16 and int8.  Products are added in the order of example 02, so results have the same bits.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import tilewright as tw
 
 
 def pieces(tensor, k1):
-    """(M, K) as (K0, M, K1): runs of ``k1`` along K."""
+    """View (M, K) as (K0, M, K1), with runs of ``k1`` along K."""
     return tensor.unmerge(1, (tensor.shape[1] // k1, k1)).permute(1, 0, 2)
 
 
 def shared_pieces(rows, depth, k1, dtype):
-    """A tile in shared memory as (K0, M, K1), one K1 to spare after each K0."""
+    """Allocate a tile in shared memory as (K0, M, K1), with one extra K1 after each K0."""
     layout = tw.Layout((depth // k1, rows, k1), ((rows + 1) * k1, k1, 1))
     return tw.shared(layout.shape, dtype, layout=layout)
 
 
 def rows_of(shared):
-    """(K0, M, K1) as the (M, K) that the multiply takes."""
+    """View (K0, M, K1) as (M, K), the form that `tw.mma` takes."""
     return shared.permute(1, 0, 2).merge(1)
 
 
@@ -47,7 +47,7 @@ def optimized_gemm(A, B, C, *, tile, threads, mma, vector, k1):
         tw.copy(pieces(A.tile((tile_m, tile_k), (m, k)), k1), rA, vector=vector)
         tw.copy(pieces(B.tile((tile_n, tile_k), (n, k)), k1), rB, vector=vector)
         tw.mma(rows_of(sA), rows_of(sB), acc)
-        tw.barrier()  # every warp has read the tile that is overwritten next
+        tw.barrier()  # every warp has read the tile that is overwritten below
         tw.copy(rA, sA)
         tw.copy(rB, sB)
         tw.barrier()
@@ -58,7 +58,7 @@ def optimized_gemm(A, B, C, *, tile, threads, mma, vector, k1):
     tw.copy(sC, C.tile((tile_m, tile_n), (m, n)), threads=mma.threads)
 
 
-# The threads run along K0 first: four of them read 64 consecutive bytes, and write to different banks.
+# Threads run along K0 first: four of them read 64 consecutive bytes, and write to different banks.
 LARGE = optimized_gemm.bind(
     tile=(256, 128, 32),
     threads=tw.Layout((4, 64, 1), (1, 4, 1)),
@@ -74,7 +74,7 @@ ATOMS = {tw.f32: tw.atoms.fma(tw.f32), tw.f16: tw.atoms.MMA_F16, tw.i8: tw.atoms
 
 
 def padded(atom):
-    """The kernel for rows of any length and start: each access to global memory is one element."""
+    """Bind the kernel for rows of any alignment: threads access global memory one element at a time."""
     mma = tw.TiledMma(atom, tile=(64, 64), warps=(2, 2))
     k1 = 16 // atom.a_dtype.bytes
     return optimized_gemm.bind(tile=(64, 64, 32), threads=128, mma=mma, vector=1, k1=k1)

@@ -1,11 +1,11 @@
-"""im2col: the matrix of a convolution's input, a view of the image that is copied out tile by tile.
+"""im2col: the matrix of a convolution's input is a view of the image, which is copied tile by tile.
 
     python examples/05_im2col.py [--small] [--target cuda|cpu|reference]
 
 An image of 32 x 9 x 9 x 7 positions with 4 groups of 64 channels in f32 (NDHWGC) and a filter of 3 x 3 x 3
-give a matrix of 4 x 7840 rows and 1728 columns, written in tiles of 32 x 64 by 128 threads, 4 elements at
-once.  Every element is compared with NumPy's windows.  Then strides, dilations and padding, on an image that
-no tile divides, and the way back: `tw.col2im` adds the matrix up into an image, where windows overlap.
+give 4 matrices of 7840 rows and 1728 columns.  128 threads write tiles of 32 x 64, 4 elements at once.  Every
+element is compared with NumPy's windows.  Then follow strides, dilations and padding, on an image that no
+tile divides, and the reverse: `tw.col2im` adds the matrix into an image, in which windows overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPATIAL = (1, 2, 3)  # of an image (N, D, H, W, G, C)
 
 @tw.kernel(X="N D H W G C", Y="G P T")
 def im2col(X, Y, *, taps, tile, threads=None, vector=None, stride=1, dilation=1, padding=0):
-    """Y (groups, positions, taps x channels); each position of the filter in each image is a row."""
+    """Y (groups, positions, taps x channels) has a row for each position of the filter in each image."""
     rows, columns = tile
     matrix = X.im2col(SPATIAL, taps, stride=stride, dilation=dilation, padding=padding, group=4)
     _, positions, width = matrix.shape
@@ -47,7 +47,7 @@ RAGGED_SHAPE = (3, 6, 7, 5, 3, 5)
 
 
 def windows(image, taps, stride=1, dilation=1, padding=0):
-    """What the kernel writes, as a view or copy by NumPy."""
+    """Compute the kernel's result with NumPy."""
     steps, gaps, pads = ([v] * 3 if isinstance(v, int) else v for v in (stride, dilation, padding))
     pads = [(0, 0), *((pad, pad) if isinstance(pad, int) else pad for pad in pads), (0, 0), (0, 0)]
     reach = [gap * (tap - 1) + 1 for tap, gap in zip(taps, gaps, strict=True)]
@@ -59,7 +59,7 @@ def windows(image, taps, stride=1, dilation=1, padding=0):
 
 
 def matrix_of(turned):
-    """The windows as a matrix for each group; copies."""
+    """Return the windows as a matrix for each group, copied."""
     groups, *places = turned.shape
     return turned.reshape(groups, int(np.prod(places[:4])), int(np.prod(places[4:])))
 
@@ -69,20 +69,20 @@ def attempt(bound, shape, target):
     geometry = {name: bound.constants[name] for name in ("taps", "stride", "dilation", "padding")}
     image = np.random.default_rng(0).standard_normal(shape, np.float32)
     expected = matrix_of(windows(image, **geometry))
-    blank = np.full(expected.shape, np.nan, np.float32)  # an element that is not written is found
+    blank = np.full(expected.shape, np.nan, np.float32)  # an element that the kernel does not write stays NaN
     x, y = device_put(image, target), device_put(blank, target)
     executable = bound(x, y, target=target)
     assert executable.target == target, f"{executable.target} ran instead of {target}"
     np.testing.assert_array_equal(device_get(y), expected)
     name = f"im2col<{target}, f32, {'x'.join(map(str, shape))}>"
     print(f"{name} on {executable.arch}: all {expected.size} elements of {expected.shape} are right")
-    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
+    if target != "reference":  # the reference checks thread by thread; its time means nothing
         ms = do_bench(lambda: bound(x, y, target=target), target)
         print(f"Perf: {ms:.4g} ms, {(image.nbytes + expected.nbytes) / ms / 1e6:.4g} GB/s, {name}")
 
 
 def transpose(bound, shape, target):
-    """`tw.col2im` is the transpose: of random x and y, sum(im2col(x) * y) = sum(x * col2im(y))."""
+    """Check that `tw.col2im` is the transpose: sum(im2col(x) * y) = sum(x * col2im(y)) for random x and y."""
     geometry = {name: bound.constants[name] for name in ("taps", "stride", "dilation", "padding")}
     rng = np.random.default_rng(1)
     x = rng.integers(-4, 5, shape).astype(np.float32)

@@ -2,9 +2,9 @@
 
     python examples/06_warp_tiles_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
-2 x 2 warps share a tile of C. The warps of a row of this grid load the same rows of A, those of a column the
-same rows of B (columns of Bᵀ); each warp multiplies what it holds. No thread needs another's registers, so
-that nothing is shared and there is no barrier. Ragged M, N and K read as zeros past the edge.
+2 x 2 warps share a tile of C. Warps in one row of this grid load the same rows of A, those in one column the
+same rows of B (columns of Bᵀ). Each warp multiplies the elements that it holds. No thread needs another's
+registers, so there is no shared memory and no barrier. Elements past the edges of A and B are 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def warp_tiles_gemm(A, B, C, *, tile, mma):
     tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
 
 
-# Each warp multiplies 4 x 4 instructions of 16 x 8 x 16: a part of 64 x 32 of the tile of 128 x 64.
+# Each warp computes 64 x 32 of the tile of 128 x 64, with 4 x 4 instructions of 16 x 8 x 16.
 BOUND = {
     dtype: warp_tiles_gemm.bind(tile=(128, 64, 32), mma=tw.TiledMma(atom, tile=(128, 64), warps=(2, 2)))
     for dtype, atom in ((tw.f16, tw.atoms.MMA_F16), (tw.bf16, tw.atoms.MMA_BF16))

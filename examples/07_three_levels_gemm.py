@@ -1,13 +1,13 @@
-"""A GEMM through all three memories, C = A Bᵀ, in three levels, each with more in flight than the last.
+"""A GEMM through all three memories, C = A Bᵀ, at three levels; each overlaps more than the one before.
 
     python examples/07_three_levels_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
-serial      a tile is copied, multiplied, and only then the next one copied
-buffered    two stages of shared memory: the next tile is copied while this one is multiplied
-prefetched  a ring of stages filled by asynchronous copies, and two sets of registers: while one slice of K is
-            multiplied, the next one is loaded from shared memory
+serial      copies a tile, multiplies it, and only then copies the next one
+buffered    has two stages in shared memory, and copies the next tile while it multiplies this one
+prefetched  has a ring of stages, filled asynchronously, and two sets of registers: while it multiplies one
+            slice of K, it loads the next one from shared memory
 
-Ragged M, N and K are zeros past the edge: no level needs a case for the last tile.
+Elements past the edges of A and B are 0, so no level needs a special case for the last tile.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import tilewright as tw
 
 
 class Operand:
-    """A or B of one block: its tiles along K, their stages in shared memory, and what each warp loads of one.
+    """A or B for one block: its tiles along K, their stages in shared memory, and the slices that warps load.
 
     Args:
-        source: (rows, K) in global memory.
-        at: which rows.
+        source: array (rows, K) in global memory.
+        at: index of the tile along the rows.
         tile: extents of a tile (rows, k).
-        stages: tiles that shared memory holds.
-        part: the slice of a tile that is multiplied at once, shared out to the warps.
+        stages: number of tiles that shared memory holds.
+        part: distribution over the warps of a slice, the part of a tile that is multiplied at once.
     """
 
     def __init__(self, source, at, tile, stages, part):
@@ -32,20 +32,20 @@ class Operand:
         self.part, self.stages = part, stages
 
     def copy(self, k):
-        """Tile ``k`` to its stage."""
+        """Copy tile ``k`` to its stage."""
         tw.copy(self.tiles[k], self.shared[k % self.stages])
 
     def start(self, k):
-        """The same in the background."""
+        """Start copying tile ``k`` to its stage."""
         tw.copy_async(self.tiles[k], self.shared[k % self.stages])
 
     def slice(self, k, s):
-        """Slice ``s`` of tile ``k``, in shared memory."""
+        """Return slice ``s`` of tile ``k``, in shared memory."""
         return self.shared[k % self.stages].tiles(self.part.shape)[0, s]
 
 
 def begin(A, B, C, tile, mma, stages):
-    """This block's tile of C, its operands, and how many tiles and slices of K there are."""
+    """Return this block's tile of C, its operands, the number of tiles along K, and of slices in a tile."""
     tile_m, tile_n, tile_k = tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
     depth = mma.tile[2]
@@ -55,7 +55,7 @@ def begin(A, B, C, tile, mma, stages):
 
 
 def multiply(a, b, acc, k, slices):
-    """All slices of tile ``k``, one after the other."""
+    """Multiply all slices of tile ``k``, one after the other."""
     for s in tw.unroll(slices):
         rA = tw.load(a.slice(k, s), a.part)
         rB = tw.load(b.slice(k, s), b.part)
@@ -71,7 +71,7 @@ def serial(A, B, C, *, tile, mma):
         b.copy(k)
         tw.barrier()
         multiply(a, b, acc, k, slices)
-        tw.barrier()  # the stage has been read, before the next tile overwrites it
+        tw.barrier()  # all threads have read the stage; the next tile may overwrite it
     tw.copy(acc, out)
 
 
@@ -84,7 +84,7 @@ def buffered(A, B, C, *, tile, mma):
     tw.async_commit()
     for k in tw.range(count, provenance="mainloop"):
         tw.async_wait(0)
-        tw.barrier()  # tile k is there for all, and all have read tile k - 1
+        tw.barrier()  # all threads see tile k, and have read tile k - 1
         a.start(k + 1)
         b.start(k + 1)
         tw.async_commit()
@@ -111,7 +111,7 @@ def prefetched(A, B, C, *, tile, mma, stages):
         for s in tw.unroll(slices):
             if s == slices - 1:
                 tw.async_wait(stages - 2)
-                tw.barrier()  # tile k + 1 is there for all, and all have read tile k
+                tw.barrier()  # all threads see tile k + 1, and have read tile k
             after = s + 1
             tw.copy(a.slice(k + after // slices, after % slices), rA[after % 2])
             tw.copy(b.slice(k + after // slices, after % slices), rB[after % 2])
@@ -124,7 +124,7 @@ def prefetched(A, B, C, *, tile, mma, stages):
 
 
 def bind(level, dtype=tw.f16, *, tile=(128, 128, 32), warps=(2, 2), stages=4):
-    """A level with a tile of ``tile``; each of 2 x 2 warps multiplies 64 x 64 of it."""
+    """Bind a level to a tile; by default each of 2 x 2 warps multiplies 64 x 64 of 128 x 128."""
     mma = tw.TiledMma(tw.atoms.TENSOR_CORE[dtype.name], warps, tile=tile[:2])
     more = {"stages": stages} if level is prefetched else {}
     return level.bind(tile=tile, mma=mma, **more)

@@ -2,9 +2,9 @@
 
     python examples/08_fused_gemms.py [--small] [--target cuda|cpu|reference]
 
-A (M, K), B (N, K), C (P, N), D (M, P).  A block walks over N in steps: it multiplies a tile of A Bᵀ in full
-depth, rounds it to the inputs' dtype, and multiplies it by the tile of C that belongs to the step.  Ragged
-extents are zeros past the edge.
+A (M, K), B (N, K), C (P, N), D (M, P).  A block loops over N in steps.  Each step computes a tile of A Bᵀ
+over all of K, rounds it to the inputs' dtype, and multiplies it by the step's tile of C.  Elements past the
+edges are 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def fused_gemms(A, B, C, D, *, tile, atom, warps):
     sA = tw.shared((2, tile_m, tile_k), A.dtype)
     sB = tw.shared((2, tile_n, tile_k), B.dtype)
     sC = tw.shared((tile_p, tile_n), C.dtype)
-    # Threads hold C as they need it for A, but where an atom wants the elements of other threads.
+    # mma.sync's accumulator has the thread layout of operand A; other atoms exchange through memory.
     scratch = None if atom.instruction == "mma.sync" else tw.shared((tile_m, tile_n), A.dtype)
     steps = tw.ceil_div(A.shape[1], tile_k)
 
@@ -43,7 +43,7 @@ def fused_gemms(A, B, C, D, *, tile, atom, warps):
         product = tw.accumulator(first)
         for k in tw.range(steps):
             tw.async_wait(0)
-            tw.barrier()  # tile k is there for all threads, and all have read tile k - 1
+            tw.barrier()  # all threads see tile k, and have read tile k - 1
             with tw.when(k + 1 < steps):
                 fetch(A, sA[(k + 1) % 2], (m, k + 1))
                 fetch(B, sB[(k + 1) % 2], (n, k + 1))
@@ -51,7 +51,7 @@ def fused_gemms(A, B, C, D, *, tile, atom, warps):
             tw.mma(sA[k % 2], sB[k % 2], product)
         operand = tw.redistribute(product.to(A.dtype), tw.operand_a(second, tile_n), scratch=scratch)
         tw.mma(operand, sC, acc)
-        tw.barrier()  # the tiles have been read, before the next step overwrites them
+        tw.barrier()  # all threads have read the tiles; the next step may overwrite them
     tw.copy(acc, D.tile((tile_m, tile_p), (m, p)))
 
 
@@ -59,7 +59,7 @@ ATOMS = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}
 
 
 def bound(dtype):
-    """The kernel for an element type."""
+    """Bind the kernel for a dtype."""
     return fused_gemms.bind(tile=(64, 64, 32, 128), atom=ATOMS[str(tw.dtype(dtype))], warps=4)
 
 
@@ -68,7 +68,7 @@ SMALL = {"cuda": (500, 200, 136, 264), "cpu": (150, 72, 56, 136), "reference": (
 
 
 def attempt(target, shape, dtype):
-    """Run one case on small integers, for which every sum is exact, verify every element, print the time."""
+    """Run small integers, whose sums are exact; verify every element; print the time."""
     m, n, k, p = shape
     rng = np.random.default_rng(0)
     a, b, c = (rng.integers(-2, 3, extents).astype(dtype.numpy) for extents in ((m, k), (n, k), (p, n)))
@@ -80,7 +80,7 @@ def attempt(target, shape, dtype):
     wrong = device_get(arrays[3]) != product.astype(np.float64) @ c.astype(np.float64).T
     assert not wrong.any(), f"{wrong.sum()} elements are wrong"
     name = f"fused_gemms<{target}, {dtype} {'x'.join(map(str, shape))}>: correct"
-    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
+    if target != "reference":  # the reference checks thread by thread; its time means nothing
         ms = do_bench(lambda: kernel(*arrays, target=target), target)
         name += f"; {2 * m * n * (k + p) / ms / 1e6:.0f} Gflop/s"
     print(name)

@@ -2,12 +2,12 @@
 
     python examples/09_attention.py [--small] [--target cuda|cpu|reference]
 
-A block takes 128 queries and walks over the keys, 64 at a time.  It keeps the largest score and the sum of
-each row, and scales what it has summed whenever a larger score comes.  Keys and values are copied in the
-background, two tiles in flight; scores never leave registers: their exponentials are operand A of the second
-product.
+A block takes 128 queries and loops over the keys, 64 at a time.  For each row it keeps the largest score and
+the sum of weights so far; when a larger score comes, it scales the sums down.  Keys and values are copied
+asynchronously, with two stages each.  Scores stay in registers: their exponentials are operand A of the
+second product.
 
-Causal: query i sees the keys up to i + shift, a sum of 32 bits.  A query that sees no key gives zeros.
+Causal: query i sees the keys up to i + shift (a 32-bit sum).  A query that sees no key gives zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import tilewright as tw
 
 LOWEST = float(np.finfo(np.float32).min)
-"""The largest score of a row without keys so far: -inf less -inf would be NaN."""
+"""Initial value of the largest score.  -inf would give NaN, as -inf minus -inf, in rows without keys."""
 
 
 @tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
@@ -32,12 +32,12 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     sQ = tw.shared((rows, depth), Q.dtype)
     sK = tw.shared((2, keys, depth), K.dtype)
     sV = tw.shared((2, keys, depth), V.dtype)
-    seen = K.shape[2]  # keys that the block's last query sees
+    seen = K.shape[2]  # number of keys that the block's last query sees
     if causal:
-        m = tw.let(tw.ceil_div(Q.shape[2], rows) - 1 - m)  # those with the most keys begin first
+        m = tw.let(tw.ceil_div(Q.shape[2], rows) - 1 - m)  # blocks with the most keys begin first
         seen = tw.minimum(seen, tw.maximum((m + 1) * rows + shift, 0))
     count = tw.let(tw.ceil_div(seen, keys))
-    # Threads hold scores as they need them for A, but where an atom wants the elements of other threads.
+    # mma.sync's accumulator has the thread layout of operand A; other atoms exchange through memory.
     scratch = None if atom.instruction == "mma.sync" else tw.shared((rows, keys), V.dtype)
     by_query = tw.raked((rows, depth), (by_keys.threads * 8 // depth, depth // 8), vector=8, vector_dim=1)
 
@@ -47,16 +47,16 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     fetch(K, sK[0], 0)
     fetch(V, sV[0], 0)
     tw.async_commit()
-    # Largest scores are taken before the scale, which must be positive then: -Q by -scale gives the same.
+    # Maxima are taken before scaling, so the scale must be positive; -Q with -scale gives the same.
     query = tw.load(Q[b, h].tile((rows, depth), (m, 0)), by_query)
     tw.copy(tw.where(scale < 0, -query, query), sQ)
-    exponent = (tw.absolute(scale) + 1e-30) * math.log2(math.e)  # never 0: -inf of a hidden key stays -inf
+    exponent = (tw.absolute(scale) + 1e-30) * math.log2(math.e)  # never 0: -inf of a masked key stays -inf
     acc = tw.accumulator(by_depth)
     largest = tw.fragment(by_keys.c().projected((rows, 1)), tw.f32, LOWEST)
     total = tw.fragment(largest, fill=0)
     for j in tw.range(count, provenance="mainloop"):
         tw.async_wait(0)
-        tw.barrier()  # tile j is there for all threads, and all have read tile j - 1
+        tw.barrier()  # all threads see tile j, and have read tile j - 1
         with tw.when(j + 1 < count):
             fetch(K, sK[(j + 1) % 2], j + 1)
             fetch(V, sV[(j + 1) % 2], j + 1)
@@ -71,7 +71,7 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
                 scores.assign(tw.causal_mask(scores, m * rows + shift, j * keys))
 
         highest = tw.maximum(largest, tw.reduce_max(scores, 1))
-        weights = tw.exp2((scores - highest) * exponent)  # of the largest score 1, however large it is
+        weights = tw.exp2((scores - highest) * exponent)  # 1 for the largest score, however large it is
         decay = tw.exp2((largest - highest) * exponent)
         total.assign(tw.fma(total, decay, tw.reduce_sum(weights, 1)))
         largest.assign(highest)
@@ -81,13 +81,13 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     tw.copy(tw.where(total == 0, 0.0, acc * (1 / total)), O[b, h].tile((rows, depth), (m, 0)))
 
 
-# For each depth of a tile: queries, keys and depth, and warps; as many registers as there are.
+# Depth -> ((queries, keys, depth) of a tile, warps); these tiles use all registers.
 TILES = {64: ((128, 64, 64), 4), 128: ((128, 64, 128), 4)}
 ATOMS = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}
 
 
 def bound(dtype, depth, *, causal):
-    """The kernel for an element type and a head dimension."""
+    """Bind the kernel for a dtype and a head dimension."""
     fitting = [most for most in TILES if most >= depth]
     if not fitting:
         raise ValueError(f"head dimension {depth}: there are tiles for at most {max(TILES)}")

@@ -2,12 +2,12 @@
 
     python examples/10_hopper_attention.py [--small]
 
-One warp loads keys and values into two rings; each of two or three warpgroups takes 64 queries.  A warpgroup
-issues the products of the next keys and of the last values together, and computes exponentials under the
-latter.  Scores never leave registers: their exponentials are operand A of the second product.
+One warp loads keys and values into two rings.  Each of two or three warpgroups takes 64 queries.  It issues
+the product with the next keys and that with the previous values together, and computes exponentials while the
+latter runs.  Scores stay in registers: their exponentials are operand A of the second product.
 
-Causal: query i sees the keys up to i + shift.  A query that sees no key gives zeros.  Without a GPU it
-is compiled for sm_90a all the same.
+Causal: query i sees the keys up to i + shift.  A query that sees no key gives zeros.  Without a GPU the
+kernel is only compiled, for sm_90a.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
     tw.require(Q.shape[3] <= depth, f"the head dimension exceeds the tile's {depth}")
     tiles = tw.ceil_div(Q.shape[2], groups * ROWS)
     block, h, b = tw.block_index((tiles, Q.shape[1], Q.shape[0]))
-    m = tw.let((tiles - 1 - block if causal else block) * groups * ROWS)  # the longest first
+    m = tw.let((tiles - 1 - block if causal else block) * groups * ROWS)  # the most keys first
     seen = tw.let(tw.minimum(K.shape[2], tw.maximum(m + groups * ROWS + shift, 0))) if causal else K.shape[2]
     count = tw.ceil_div(seen, keys)
 
@@ -54,7 +54,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
                     tw.hopper.tma_load(X[b, h].tile((keys, WIDTH), (j, p)), held[stage, p], full[stage])
 
     def attend(g):
-        """What one warpgroup does with its 64 queries."""
+        """Compute one warpgroup's 64 queries."""
         first = m + g * ROWS
         q = sQ[g].permute(1, 0, 2).merge(1)
         acc, scores = tw.accumulator(by_depth), tw.accumulator(by_keys)
@@ -77,7 +77,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
             tw.hopper.mma_commit()
 
         def exponentials(j):
-            """The weights of a tile of scores, and by how much the sums so far shrink."""
+            """Turn a tile of scores into weights, and set the factor by which earlier sums shrink."""
             scores.assign(scores * exponent)
             with tw.when((j + 1) * keys > K.shape[2]):
                 there = tw.coordinates(scores, 1) < K.shape[2] - j * keys
@@ -86,7 +86,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
                 with tw.when((j + 1) * keys > first + shift + 1):
                     scores.assign(tw.causal_mask(scores, first + shift, j * keys))
             highest = tw.maximum(largest, tw.reduce_max(scores, 1))
-            base = tw.where(highest == -math.inf, 0.0, highest)  # of a row without keys so far
+            base = tw.where(highest == -math.inf, 0.0, highest)  # rows without keys so far
             scores.assign(tw.exp2(scores - base))
             decay.assign(tw.exp2(largest - base))
             total.assign(total * decay + tw.reduce_sum(scores, 1))
@@ -113,7 +113,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
             multiply_values(count - 1)
             tw.hopper.mma_wait(0)
 
-        tw.role_barrier(1 + g, threads=128)  # all warps have multiplied with Q: its place takes O
+        tw.role_barrier(1 + g, threads=128)  # all warps have finished reading Q; O takes its memory
         tw.copy(tw.where(total == 0, 0.0, acc * (1 / total)), q)
         tw.hopper.fence_async()
         tw.role_barrier(1 + g, threads=128)
@@ -123,7 +123,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
         tw.hopper.bulk_wait(0)
 
     registers = {2: 240, 3: 160}[groups]
-    if causal or depth > 64:  # as one text both groups take longer behind a mask: 1.4 % at 128, 8 % at 64
+    if causal or depth > 64:  # sharing one text costs time with a mask: 1.4 % at depth 128, 8 % at 64
         for g in tw.unroll(groups):
             with tw.role(warps=WARPS, registers=registers):
                 attend(g)
@@ -133,17 +133,17 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
 
 
 CHOICES = {64: (128, 2, 3), 128: (128, 2, 2)}
-"""Head dimension -> keys of a tile, stages of each ring, warpgroups: what registers and memory hold."""
+"""Head dimension -> (keys of a tile, stages of each ring, warpgroups) that registers and memory can hold."""
 
 
 def bound(dtype, depth, *, causal, **chosen):
-    """The kernel for an element type and a head dimension of at most 128."""
+    """Bind the kernel for a dtype and a head dimension of at most 128."""
     if depth > max(CHOICES):
         raise ValueError(f"head dimension {depth}: there are tiles for at most {max(CHOICES)}")
     depth = min(most for most in CHOICES if most >= depth)
     keys, stages, groups = CHOICES[depth]
     if causal:
-        groups = 2  # the mask takes the registers of a third
+        groups = 2  # the mask needs the registers of a third group
     choice = {"keys": keys, "stages": stages, "groups": groups, **chosen}
     return hopper_attention.bind(causal=causal, depth=depth, atom=tw.atoms.wgmma, **choice)
 

@@ -1,13 +1,13 @@
-"""Split-K, C = A B: each part of K is added up by a block of its own, then the parts are added up.
+"""Split K, C = A B: each part of K is summed by its own block, and then the partial sums are added.
 
     python examples/11_split_k.py [--small] [--target cuda|cpu|reference]
                                   [verify init time [M N K SA SB SC [KBatch]]]
 
-verify 0 or 1; init 0 (as allocated), 1 (integers) or 2 (random numbers); time 0 or 1. SA, SB and SC are
-the steps from one row of A and C, and from one column of B, to the next: -1 for none to spare. KBatch is
-the number of parts; 0 for as many as fill the machine. What is done with the sums (here a bias and a ReLU)
-is done once, with all of them. Each way for the parts to come together is shown beside the product whose K
-is not split.
+verify: 0 or 1; init: 0 (as allocated), 1 (integers) or 2 (random numbers); time: 0 or 1.
+SA, SB and SC are the strides between rows of A, columns of B and rows of C; -1 means contiguous.
+KBatch is the number of parts; 0 means as many as fill the machine.
+The epilogue (here a bias and a ReLU) is applied once, to the complete sums. The program runs every
+reduction of the partial sums, and the product without split K for comparison.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def parse():
 
 
 def strided(values, step):
-    """The same rows, so far apart."""
+    """Copy rows into an array with the given row stride."""
     held = np.zeros((values.shape[0], step), values.dtype)
     held[:, : values.shape[1]] = values
     return held
 
 
 def check(c, a, b, bias):
-    """Each element is off by less than rounding explains: of K sums in f32, and of the result to f16."""
+    """Assert that each error is within the roundings of K sums in f32, and of the result to f16."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     exact = np.maximum(a @ b + bias, 0)
     summed = 8 * np.sqrt(a.shape[1]) * 2.0**-24 * (np.abs(a) @ np.abs(b) + np.abs(bias))

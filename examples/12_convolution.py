@@ -1,10 +1,10 @@
-"""A convolution in eight lines: the product of a view of the image, of which no matrix is made, and a filter.
+"""A convolution in eight lines: an im2col view of the image, which is never materialized, times the filter.
 
     python examples/12_convolution.py [--small] [--target cuda|cpu|reference]
 
 Images (N, H, W, C) and a filter (O, taps x C) give results (N x positions, O), with a bias and a ReLU.  Every
-element is compared with NumPy's windows.  Beside it, the product alone of the matrix that NumPy has copied
-out before: what the view costs.
+element is compared with NumPy's windows.  The program also times the product of an im2col matrix that NumPy
+made before; the difference is the cost of the view.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def convolution(X, F, bias, Y, *, taps, stride, padding):
 
 
 def windows(image, taps, stride, padding):
-    """The matrix of an image by NumPy: a row for each position, a column for each channel of each tap."""
+    """Compute the im2col matrix by NumPy: a row for each position, a column for each channel of each tap."""
     padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     seen = np.lib.stride_tricks.sliding_window_view(padded, taps, (1, 2))[:, ::stride, ::stride]
     return seen.transpose(0, 1, 2, 4, 5, 3).reshape(-1, taps[0] * taps[1] * image.shape[3])
 
 
 def check(result, matrix, filters, bias):
-    """Each element is off by less than rounding explains: of T sums in f32, and of the result to f16."""
+    """Assert that each error is within the roundings of T sums in f32, and of the result to f16."""
     wide, weights = matrix.astype(np.float64), filters.T.astype(np.float64)
     exact = np.maximum(wide @ weights + bias, 0)
     summed = 8 * np.sqrt(wide.shape[1]) * 2.0**-24 * (np.abs(wide) @ np.abs(weights) + np.abs(bias))
@@ -47,7 +47,7 @@ def check(result, matrix, filters, bias):
 
 
 def run(target, shape, outputs, taps, stride, padding):
-    """One convolution: checked, then timed beside the product of a matrix that is there already."""
+    """Check one convolution, then time it and the product of a ready im2col matrix."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(shape).astype(np.float16)
     f = rng.standard_normal((outputs, taps[0] * taps[1] * shape[3])).astype(np.float16)

@@ -1,14 +1,14 @@
-"""Weights in 8 bits, y = silu(s * (x W) + b): widened on their way to the multiplication, in one kernel.
+"""A layer with 8-bit weights, y = silu(s * (x W) + b): the kernel widens them while it loads them.
 
     python examples/13_scaled_mm.py [--small] [--target cuda|cpu|reference]
 
-A layer's weights are stored as fp8 or as i8, with a scale for each output.  The kernel reads them as narrow
-as they are; on Hopper they are widened in registers, behind the bulk copies that brought them.  Its lines
-stand below, beside the op that the library has for it: both give the same numbers.  Shown are how far they
-are from the layer of unrounded weights, and how many bytes the weights take.
+A layer's weights are stored as fp8 or i8, with a scale for each output.  The kernel reads them from memory in
+8 bits; on Hopper, TMA loads them and threads widen them in registers.  The layer is computed twice, by the
+dataflow kernel below and by `tw.scaled_mm`; both give the same numbers.  The program prints the error that is
+due to rounding the weights, and the bytes that the weights take.
 
-Then weights of 4 bits, of which 32 neighbours along K share a scale, and a product of fp8 by fp8 in which
-blocks of 128 places along K have scales of their own, as training in fp8 wants them.
+Then follow 4-bit weights, of which 32 neighbours along K share a scale, and a product of fp8 by fp8 with a
+scale for each block of 128 elements along K, as training in fp8 needs it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def layer(X, W, scale, bias, Y):
 
 
 def quantised(weights, kind):
-    """Weights (K, N) in 8 bits, and a scale for each column, whose largest becomes the largest of 8 bits."""
+    """Return weights (K, N) in 8 bits, and scales that map each column's maximum to the format's maximum."""
     scale = (np.abs(weights).max(axis=0) / LARGEST[kind]).astype(np.float32)
     narrow = weights / scale
     return (np.rint(narrow) if kind == "i8" else narrow).astype(tw.dtype(kind).numpy), scale
 
 
 def in_groups(x, weights, target):
-    """Weights of 4 bits in groups; how far the product is from that of the weights that they stand for."""
+    """Multiply by 4-bit weights in groups; return the result, the operands in f64, and the weights' bytes."""
     k, n = weights.shape
     groups = weights.reshape(k // GROUP, GROUP, n)
     scale = (np.abs(groups).max(axis=1) / 7).astype(np.float16)
@@ -56,7 +56,7 @@ def in_groups(x, weights, target):
 
 
 def by_blocks(x, weights, target):
-    """Both sides in fp8: a scale for each row and block of x along K, and each square block of weights."""
+    """Multiply fp8 by fp8, with a scale for each row and block of x, and each square block of weights."""
     k, n = weights.shape
     at_k, at_n = range(0, k, BLOCK), range(0, n, BLOCK)
     largest = LARGEST["f8e4m3"]

@@ -1,12 +1,12 @@
-"""Complex numbers: one kernel for both parts, as a dataflow kernel and by `tw.complex_matmul`.
+"""Complex products in one kernel for both parts: by `tw.complex_matmul`, and by a dataflow kernel.
 
     python examples/14_complex_matmul.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
-The signals of M sensors at N times, y = steering @ sources, and the beams of K sources,
-z = conj(steering).T @ y. The numbers are complex64, with real and imaginary parts next to each other, and
-then planes of real numbers. The three numbers are those of Composable Kernel's `cgemm_xdl`, and `1 2 1` is
-the default: whether each element is compared with NumPy's complex128 (0, 1), what the matrices hold
-(1 integers, 2 random numbers), and whether the product is timed (0, 1).
+The program computes the signals of M sensors at N times, y = steering @ sources, and the beams of K sources,
+z = conj(steering).T @ y: first in complex64, with interleaved real and imaginary parts, then in planes of
+real numbers. The three numbers are those of Composable Kernel's `cgemm_xdl`; the default is `1 2 1`. verify:
+compare each element with NumPy's complex128 (0 or 1); init: fill the matrices with integers (1) or random
+numbers (2); time: measure the time of the product (0 or 1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALL = {"cuda": (64, 200, 48), "cpu": (32, 60, 24), "reference": (8, 20, 12)}
 
 @tw.kernel(Ar="M K", Ai="M K", Br="K N", Bi="K N", Cr="M N", Ci="M N")
 def planar(Ar, Ai, Br, Bi, Cr, Ci):
-    """Real and imaginary parts as arrays of their own: operands are loaded once, for two products each."""
+    """Multiply matrices in planes; each operand tile is loaded once, for two products."""
     for m, n in tw.tiles(Cr):
         re, im = tw.zeros(), tw.zeros()
         for k in tw.steps(Ar.shape[1]):
@@ -35,7 +35,7 @@ def planar(Ar, Ai, Br, Bi, Cr, Ci):
 
 
 def check(result, a, b):
-    """Each element is off by less than rounding explains: of 2 K products in f32."""
+    """Assert that each error is within the roundings of 2 K products in f32."""
     exact = a.astype(np.complex128) @ b.astype(np.complex128)
     bound = 8 * np.sqrt(2 * a.shape[1]) * 2.0**-24 * (np.abs(a) @ np.abs(b)) + 2.0**-23 * np.abs(exact)
     off = np.abs(result - exact)
@@ -43,7 +43,7 @@ def check(result, a, b):
 
 
 def drawn(rng, init, *shape):
-    """Complex numbers of whole parts from -4 to 4, or of normal parts."""
+    """Draw complex numbers: their parts are integers from -4 to 4, or normally distributed."""
     whole = init == "integers"
     parts = rng.integers(-4, 5, (*shape, 2)) if whole else rng.standard_normal((*shape, 2))
     return parts.astype(np.float32).view(np.complex64)[..., 0]
@@ -81,7 +81,7 @@ def main():
     tw.complex_matmul(A, B, out=three, method="3m", target=target)
     verify(f"3m: {signals}, by three real products instead of four", device_get(three), steering, sources)
 
-    # A transpose is other strides, a conjugate another sign of a product: nothing is copied.
+    # A transpose only changes strides, and a conjugate only a sign; nothing is copied.
     Z = device_put(np.full((beams, times), np.nan, np.complex64), target)
     tw.complex_matmul(A.T, Y, out=Z, conjugate_a=True, target=target)
     z = device_get(Z)

@@ -1,12 +1,12 @@
-"""The projections of an attention layer as contractions: heads in their order, one kernel for each.
+"""The projections of an attention layer as contractions: one kernel each, which writes heads in order.
 
     python examples/15_einsum.py [--small] [--target cuda|cpu|reference]
 
-Of x (batch, position, channel) a product with W (channel, head, element) makes queries that lie as
-(batch, head, position, element), as attention wants them: NumPy needs a product, an addition and a copy in
-another order.  The way back sums over heads and elements, which have two strides then.  The lines that the
-first contraction is made of stand below; every element is compared with NumPy.  Then the same with dropout,
-and what the rows of a product are reduced to, without the product.
+x (batch, position, channel) times W (channel, head, element) gives queries in the order (batch, head,
+position, element), which attention needs.  NumPy needs a product, an addition and a permuted copy for it.
+The projection back sums over heads and elements, which then have two strides.  The kernel below writes the
+first contraction by hand.  Every element is compared with NumPy.  Then follow the same with dropout, and a
+reduction of the rows of a product that is not stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALL = {"cuda": (2, 256, 128, 4, 64), "cpu": (2, 33, 48, 3, 16), "reference": (
 
 @tw.kernel(X="B S C", W="C N", bias="N", Q="B H S D")
 def heads(X, W, bias, Q, *, depth):
-    """How many elements a head has is known when the kernel is made: tiles of Q are then whole boxes."""
+    """Project to heads.  ``depth``, the size of a head, is a constant, so that tiles of Q are whole boxes."""
     tw.require(Q.shape[3] == depth, "a head has the elements that the kernel was made for")
     tw.require(Q.shape[1] * depth == W.shape[1], "W has a column for each element of each head")
     rows = Q[:, :, :, :depth].permute(0, 2, 1, 3).merge(2)  # (batch, position, head and element)
@@ -34,7 +34,7 @@ def heads(X, W, bias, Q, *, depth):
 
 
 def check(result, subscripts, a, b, bias, summed):
-    """Each element is off by less than rounding explains: of that many sums in f32, and of f16 once."""
+    """Assert that each error is within the roundings of ``summed`` sums in f32, and of the result to f16."""
     wide = a.astype(np.float64), b.astype(np.float64)
     exact = np.einsum(subscripts, *wide, optimize=True) + bias
     size = np.einsum(subscripts, *map(np.abs, wide), optimize=True) + np.abs(bias)
@@ -66,7 +66,7 @@ def main():
     check(device_get(same), "bsc,chd->bhsd", x, w, bias, channels)
     print(f"einsum<{ran.target}, f16, bsc,chd->bhsd>: all {same.size} elements are right; by {ran.schedule}")
 
-    # An element is kept or not by its number in the result alone: a backward pass has the same mask.
+    # The mask depends only on an element's index in the result, so a backward pass has the same mask.
     chance, seed, q = 0.25, 7, device_get(Q).astype(np.float64)
     dropped = tw.einsum("bsc,chd->bhsd", X, W, bias=Bias, dropout=chance, seed=seed, target=target)
     kept = tw.testing.philox(np.arange(q.size).reshape(q.shape), seed) >= chance * 2**32
@@ -74,7 +74,7 @@ def main():
     assert (off <= 2.0**-9 * np.abs(q) + 2.0**-24).all(), f"an element is off by {off.max()}"
     print(f"dropout: {np.mean(~kept):.3f} of the elements are 0, and they are the right ones")
 
-    # What a softmax over all outputs divides by; the product itself is not stored.
+    # The logarithm of a softmax's denominator over all outputs; the product itself is not stored.
     total = tw.reduced_matmul(X, flat[0], "logsumexp", target=target)
     exact = np.log(np.exp(x.astype(np.float64) @ w.reshape(channels, -1)).sum(-1))
     assert np.allclose(device_get(total), exact, rtol=1e-4, atol=1e-4)

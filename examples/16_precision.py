@@ -1,11 +1,11 @@
-"""Products of f32 at each grade of precision: how far off they are, and what that costs.
+"""Products of f32 at each precision grade: their errors and their times.
 
     python examples/16_precision.py [--small] [--target cuda|cpu|reference]
 
-"exact" multiplies the numbers; "f32" multiplies two halves of 11 bits of each on tensor cores, and is off by
-no more than sums of f32 are; "tf32" and "f16" multiply 11 bits.  Rows of A differ by powers of 2 up to 2**40:
-the range of f32 is kept at every grade.  Where a target has no matrix units for a grade, it computes a more
-exact one.  Each element is compared with float64 under the bound that docs/precision.md gives.
+"exact" multiplies the numbers as they are.  "f32" multiplies two halves of 11 bits each on tensor cores, and
+is as accurate as a sum in f32.  "tf32" and "f16" multiply 11 bits.  Rows of A differ by powers of 2 up to
+2**40, because every grade keeps the range of f32.  If a target has no matrix units for a grade, it computes a
+more accurate one.  Each element is compared with float64 under the bound of docs/precision.md.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tilewright.testing import device_get, device_put, do_bench, parse_args
 SHAPES = {"cuda": (2048, 2048, 2048), "cpu": (384, 384, 384), "reference": (48, 40, 64)}
 SMALL = {"cuda": (700, 700, 700), "cpu": (65, 70, 130), "reference": (20, 24, 40)}
 GRADES = {"exact": 2.0**-24, "f32": 12 * 2.0**-24, "tf32": 2.0**-10, "f16": 2.0**-10}
-"""How far off a product may be, in parts of its size, besides what sums lose."""
+"""Largest relative error of a product, without the error of sums."""
 
 
 def room(a, b, grade):
-    """How far off an element may be: its products, their sum, and what rows lose beside their maximum."""
+    """Return the error bound of each element: for products, for sums, and relative to the rows' maxima."""
     sizes, depth = np.abs(a).astype(float) @ np.abs(b).astype(float), a.shape[1]
     sums = 2 * (depth + 1) * 2.0**-24 * sizes
     largest = np.abs(a).max(1, keepdims=True) * np.abs(b).sum(0, keepdims=True, dtype=float)

@@ -1,10 +1,10 @@
-"""Attention and a chain of two products as ops: one call each, one kernel each.
+"""Attention and a chain of two products by one call each, which launches one kernel.
 
     python examples/17_attention_ops.py [--small] [--target cuda|cpu|reference]
 
-Four queries share a head of keys and values, and see only the keys up to their own position.  Behind it a
-feed-forward layer, silu(X W1) W2, whose first product is never stored.  Examples 08 to 10 write such kernels
-by hand; every element is compared with float64.
+Four heads of queries share a head of keys and values, and see only the keys up to their own position.  A
+feed-forward layer follows, silu(X W1) W2, whose first product is never stored.  Every element is compared
+with float64.  Examples 08 to 10 write such kernels by hand.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tilewright.testing import device_get, device_put, do_bench, parse_args, sof
 SHAPES = {"cuda": (2, 16, 2048, 128), "cpu": (1, 8, 256, 64), "reference": (1, 4, 40, 32)}
 SMALL = {"cuda": (1, 4, 200, 64), "cpu": (1, 4, 70, 32), "reference": (1, 4, 20, 16)}
 SHARED = 4
-"""Heads of queries that have keys in common."""
+"""Heads of queries that share a head of keys."""
 
 U = 2.0**-11
-"""How far off a number of f16 is, in parts of itself."""
+"""Relative error of rounding to f16."""
 
 
 def attend(q, k, v, target):
-    """Attention with a causal mask; each element beside float64."""
+    """Compute attention with a causal mask, and compare each element with float64."""
     placed = [device_put(x, target) for x in (q, k, v, np.full_like(q, np.nan))]
 
     def call():
@@ -37,14 +37,14 @@ def attend(q, k, v, target):
     found = device_get(placed[3])
     keys, values = (np.repeat(x, SHARED, axis=1) for x in (k, v))
     exact = softmax_attention(q, keys, values, 1 / math.sqrt(q.shape[-1]), shift=0)
-    # Weights and the result are rounded; the weights' sum is 1, and values are up to 6.
+    # Weights and the result are rounded; the weights add up to 1.
     off = np.abs(found - exact)
     assert (off <= 4 * U * np.abs(values).max()).all(), f"an element is off by {off.max()}"
     return found, call
 
 
 def feed(x, w1, w2, target):
-    """A layer of two products; each element beside float64."""
+    """Compute a layer of two products, and compare each element with float64."""
     placed = [device_put(one, target) for one in (x, w1, w2, np.full((len(x), w2.shape[1]), np.nan, x.dtype))]
 
     def call():

@@ -1,14 +1,14 @@
-"""Where radio sources stand, by beams of an antenna array: products of planes of complex numbers in f16.
+"""Directions of radio sources, from beams of an antenna array: products of complex planes in f16.
 
     python examples/work/beamforming.py [--small] [--target cuda|cpu|reference] [--picture FILE.png]
 
-A receiver behind each antenna of a square array delivers in-phase and quadrature samples, which are the real
-and the imaginary plane of X (antennas, snapshots).  A beam towards one direction adds up all antennas with
-the phases W (antennas, directions) that a wave from there has; the power of all beams, mean |W^H X|^2, is a
-picture of the sky.  It is one product for thousands of directions, and no plane is ever interleaved.
+The receiver of each antenna in a square array delivers in-phase and quadrature samples: the real and the
+imaginary plane of X (antennas, snapshots).  A beam towards a direction adds up all antennas with the phases W
+(antennas, directions) of a wave from there.  The power of all beams, mean |W^H X|^2, is a picture of the sky.
+One product computes it for thousands of directions, and planes are never interleaved.
 
-Delay-and-sum beams see two sources that are closer than the array resolves as one.  Capon's beams, whose
-weights R^-1 w / (w^H R^-1 w) follow from the covariance R = X X^H / snapshots (a product, too), part them.
+Delay-and-sum beams merge two sources that are closer than the array's resolution.  Capon's beams separate
+them.  Their weights R^-1 w / (w^H R^-1 w) use the covariance R = X X^H / snapshots, which is a product, too.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ U16, U32 = 2.0**-11, 2.0**-24
 
 
 def steering(side, directions):
-    """Phases (antennas, directions) of waves from (u, v) at antennas half a wavelength apart."""
+    """Return phases (antennas, directions) of waves from (u, v); antennas are half a wavelength apart."""
     at = np.stack(np.meshgrid(np.arange(side), np.arange(side), indexing="ij"), -1).reshape(-1, 2)
     return np.exp(1j * np.pi * at @ directions.T)
 
 
 def normal(rng, *shape):
-    """Complex normal numbers of variance 1."""
+    """Draw complex normal numbers of variance 1."""
     return rng.standard_normal((*shape, 2)).view(np.complex128)[..., 0] / np.sqrt(2)
 
 
 def planes(numbers, dtype=np.float16):
-    """The real and the imaginary plane, as a pair."""
+    """Return the real and the imaginary plane as a pair."""
     return np.ascontiguousarray(numbers.real, dtype), np.ascontiguousarray(numbers.imag, dtype)
 
 
 def joined(pair):
-    """Complex numbers in the widest arithmetic, of planes on a device or not."""
+    """Return planes, from any device, as complex128."""
     re, im = (device_get(plane).astype(np.float64) for plane in pair)
     return re + 1j * im
 
 
 def product(a, b, target, **conjugated):
-    """A product of planes of f16 with sums in f32, each element compared with complex128."""
+    """Multiply planes in f16 with sums in f32, and compare each element with complex128."""
     here = [tuple(device_put(plane, target) for plane in pair) for pair in (a, b)]
     shape = a[0].shape[0], b[0].shape[1]
     out = tuple(device_put(np.full(shape, np.nan, np.float32), target) for _ in range(2))
@@ -58,7 +58,7 @@ def product(a, b, target, **conjugated):
     for number, name in enumerate(("conjugate_a", "conjugate_b")):
         wide[number] = wide[number].conj() if conjugated.get(name) else wide[number]
     exact = wide[0] @ wide[1]
-    # Each part is a sum of 2 K exact products in f32, whose roundings are independent.
+    # Each part sums 2 K exact products in f32; their roundings are independent.
     bound = 4 * U32 * np.sqrt(4 * wide[0].shape[1]) * (np.abs(wide[0]) @ np.abs(wide[1])) + U32 * np.abs(
         exact
     )
@@ -68,7 +68,7 @@ def product(a, b, target, **conjugated):
 
 
 def peaks(sky, count):
-    """The ``count`` highest points of a picture that are higher than all eight around them."""
+    """Return the ``count`` highest points of a picture that exceed their eight neighbours."""
     wall = np.pad(sky, 1, constant_values=-np.inf)
     rows, columns = sky.shape
     around = [wall[i : i + rows, j : j + columns] for i in range(3) for j in range(3) if (i, j) != (1, 1)]

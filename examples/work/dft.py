@@ -7,9 +7,9 @@ With N = n1 * n2, a sample's number s = n2 * s1 + s2 and a frequency's f = f1 + 
     y[s2, f1] = exp(-2 pi i s2 f1 / N) * sum over s1 of x[s1, s2] exp(-2 pi i s1 f1 / n1)
     X[f2, f1] = sum over s2 of exp(-2 pi i f2 s2 / n2) y[s2, f1]
 
-Both sums are matrix products, for all frames of a signal at once.  The first is a kernel of this program,
-which reads x as it lies, transposed, and multiplies its sums by the factor before them where it stores them;
-the second is `tw.complex_matmul`, whose result [f2, f1], row by row, has the frequencies in their order.
+Both sums are matrix products, for all frames of a signal at once.  The first is a kernel of this program.  It
+reads x through transposed strides, and multiplies its sums by the factor in front of them before it stores
+them.  The second is `tw.complex_matmul`; its result [f2, f1], row by row, has the frequencies in order.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def first_stage(Xr, Xi, Fr, Fi, Tr, Ti, Yr, Yi):
 
 
 def roots(rows, columns, order):
-    """exp(-2 pi i r c / order), of exact residues: rounded once, in f64."""
+    """Return exp(-2 pi i r c / order) in complex128; exponents are reduced exactly, so it rounds once."""
     return np.exp(-2j * np.pi * (np.outer(np.arange(rows), np.arange(columns)) % order) / order)
 
 
 def transformed(frames, n1, n2, target, kind):
-    """The discrete Fourier transform of frames (B, n1 * n2), in complex64 or complex128."""
+    """Transform frames (B, n1 * n2), in complex64 or complex128."""
     count, real = len(frames), np.zeros(1, kind).real.dtype
     given = [frames.reshape(count, n1, n2), roots(n1, n1, n1), roots(n2, n1, n1 * n2)]
     planes = [np.ascontiguousarray(plane, real) for one in given for plane in (one.real, one.imag)]
@@ -59,18 +59,18 @@ def transformed(frames, n1, n2, target, kind):
 
 
 def bound_of(frames, n1, n2, kind):
-    """How far each bin of each frame may be from NumPy's, which is computed in f64.
+    """Return the error bound of each bin of each frame, relative to NumPy's transform in f64.
 
-    A bin is a sum of N numbers of a frame times roots of unity.  Each root is rounded once, the sums of the
-    stages add up 2 n1 and 2 n2 products, the factor between them takes three roundings more: 2 (n1 + n2) + 6
-    of them at most touch each number, in each of two parts.  NumPy's has fewer, of f64.
+    A bin sums N numbers of a frame times roots of unity.  Each root is rounded once, the stages add up 2 n1
+    and 2 n2 products, and the factor between them takes three more roundings.  So each number passes at most
+    2 (n1 + n2) + 6 roundings, in each of two parts.  NumPy's transform has fewer, in f64.
     """
     touched = (2 * (n1 + n2) + 6) * (ROUNDOFF[kind] + ROUNDOFF[np.complex128])
     return np.sqrt(2) * touched * np.abs(frames).sum(axis=1, dtype=np.float64)[:, None]
 
 
 def signal(rng, frames, length):
-    """Frames that overlap, under Hann's window: a chirp, a carrier that wobbles, one 80 dB below, noise."""
+    """Return overlapping Hann-windowed frames: a chirp, an FM carrier, a carrier 80 dB below, and noise."""
     time = np.arange((frames + 1) * length // 2) / ((frames + 1) * length // 2)
     turns = len(time) * np.stack(
         [-0.35 * time + 0.3 * time**3, 0.3 * time + 0.002 * np.sin(12 * np.pi * time), 0.15 * time]

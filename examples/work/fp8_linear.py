@@ -1,15 +1,15 @@
-"""A network that reads handwritten digits, with weights in 8 and 4 bits: what they cost in accuracy.
+"""A network that reads handwritten digits, with weights in 8 and 4 bits: the loss of accuracy.
 
     python examples/work/fp8_linear.py [--small] [--target cuda|cpu|reference] [--picture FILE.png]
 
-Two layers are trained with NumPy in f64 on two thirds of the digits that come with scikit-learn.  Then their
-weights are stored in 8 bits, with a scale for each output, or in 4 bits, with a scale for 32 neighbours, and
-`tw.scaled_mm` computes each layer in one kernel: it widens the weights on their way to the multiplication,
-scales the sums, adds the bias and applies the activation.  In the last format the inputs of a layer have 8
-bits too, with a scale for each digit.
+NumPy trains two layers in f64, on two thirds of the digits that come with scikit-learn.  Then the weights are
+stored in 8 bits with a scale for each output, or in 4 bits with a scale for 32 neighbours.  `tw.scaled_mm`
+computes each layer in one kernel: it widens the weights while it loads them, scales the sums, adds the bias
+and applies the activation.  In the last format the inputs of a layer have 8 bits as well, with a scale for
+each digit.
 
-Every element of every layer is compared with f64 on the same narrow numbers; the accuracy is that of digits
-which training has not seen.  Needs scikit-learn: ``pip install 'tilewright[work]'``.
+Every element of every layer is compared with f64 on the same narrow numbers.  Accuracy is measured on digits
+that training has not seen.  Needs scikit-learn: ``pip install 'tilewright[work]'``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMALL = dict.fromkeys(SHAPES, (64, 32, 10, 10, 50))
 GROUP = 32
 LARGEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0, "i8": 127.0, "i4": 7.0}
 HELD = {kind: np.int8 if kind == "i4" else tw.dtype(kind).numpy for kind in LARGEST}  # before `tw.pack`
-# What weights and what inputs are stored as.
+# The format of the weights, and that of the inputs.
 FORMATS = {
     "e4m3": ("f8e4m3", "f16"),
     "e5m2": ("f8e5m2", "f16"),
@@ -46,7 +46,7 @@ U16, U32 = 2.0**-11, 2.0**-24
 
 
 def digits(rng, count):
-    """Images (1797, 64) with pixels from 0 to 1, and which digits they show: to train, and to test."""
+    """Return images (1797, 64) with pixels from 0 to 1, and their digits, for training and for testing."""
     found = load_digits()
     order = rng.permutation(len(found.target))
     x, label = found.data[order] / 16, found.target[order]
@@ -54,7 +54,7 @@ def digits(rng, count):
 
 
 def forward(layers, x):
-    """The inputs of each layer, and the last one's outputs."""
+    """Return the inputs of each layer, and the last layer's outputs."""
     seen = [x]
     for number, (weights, bias) in enumerate(layers, 1):
         y = seen[-1] @ weights + bias
@@ -63,7 +63,7 @@ def forward(layers, x):
 
 
 def trained(rng, x, label, widths, rounds):
-    """Layers (weights (K, N), bias (N,)) that minimise the cross entropy, by Adam."""
+    """Train layers (weights (K, N), bias (N,)) that minimise the cross entropy, by Adam."""
     layers = [[rng.standard_normal((k, n)) * np.sqrt(2 / k), np.zeros(n)] for k, n in pairwise(widths)]
     moments = [[[np.zeros_like(p), np.zeros_like(p)] for p in layer] for layer in layers]
     one, step = np.eye(10), 0
@@ -85,7 +85,7 @@ def trained(rng, x, label, widths, rounds):
 
 
 def stored(numbers, kind, axis):
-    """Numbers in a format, and the scales by which the largest along ``axis`` become the format's largest."""
+    """Return numbers in a format, and scales that map maxima along ``axis`` to the format's maximum."""
     largest = np.maximum(np.abs(numbers).max(axis=axis, keepdims=True), 1e-6)
     scale = (largest / LARGEST[kind]).astype(np.float16 if kind == "i4" else np.float32)
     narrow = np.clip(numbers / scale, -LARGEST[kind], LARGEST[kind])
@@ -93,12 +93,12 @@ def stored(numbers, kind, axis):
 
 
 def stored_weights(weights, kind, target):
-    """Weights (K, N) as arguments of `tw.scaled_mm`, and in f64 the numbers that they stand for."""
+    """Return weights (K, N) as arguments of `tw.scaled_mm`, and the numbers in f64 that they represent."""
     if kind != "i4":  # a scale for each output
         narrow, scale = stored(weights, kind, 0)
         given = {"b": device_put(narrow, target), "scale_b": device_put(scale[0], target)}
         return given, narrow.astype(np.float64) * scale
-    # Two in a byte, and a scale for 32 weights of each output; widened and scaled, they are rounded to f16.
+    # Two per byte, and a scale for 32 weights of each output; the scaled weights are rounded to f16.
     codes, scale = stored(weights.reshape(-1, GROUP, weights.shape[1]), kind, 1)
     widened = (codes.astype(np.float64) * scale).astype(np.float16).reshape(weights.shape)
     held = device_put(tw.pack(codes.reshape(weights.shape).T, tw.i4), target)
@@ -107,7 +107,7 @@ def stored_weights(weights, kind, target):
 
 
 def linear(x, kind, weights, bias, activation, target):
-    """A layer by `tw.scaled_mm`, in f16, and its share of the bound; each element is compared with f64."""
+    """Compute a layer by `tw.scaled_mm`, verify it, and return it with its largest error per bound."""
     given, exact_weights = weights
     held, bias = dict(given), bias.astype(np.float32)
     narrow, exact_x = x.astype(np.float16), x.astype(np.float16).astype(np.float64)
@@ -128,7 +128,7 @@ def linear(x, kind, weights, bias, activation, target):
 
 
 def read(layers, x, formats, target):
-    """Outputs of the network with weights and inputs in a format, and how much of the bound was needed."""
+    """Return the network's outputs with weights and inputs in a format, and the largest error per bound."""
     worst = 0.0
     for number, (weights, bias) in enumerate(layers, 1):
         activation = "relu" if number < len(layers) else None
@@ -186,7 +186,7 @@ def main():
     print(f"fp8_linear<{asked.target}>: layers {sizes}, {len(x)} digits to train, {len(answer)} to test")
     print(f"  f64, by NumPy: {accuracy['f64, NumPy']:.2%} read right")
     outputs = {}
-    with ThreadPoolExecutor(2) as pool:  # while a kernel of one format is compiled, another one is made
+    with ThreadPoolExecutor(2) as pool:  # compile two kernels at the same time
         found = pool.map(lambda formats: read(layers, unseen, formats, asked.target), FORMATS.values())
     for name, (outputs[name], worst) in zip(FORMATS, found, strict=True):
         accuracy[name] = float(np.mean(outputs[name].argmax(1) == answer))

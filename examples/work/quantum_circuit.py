@@ -1,12 +1,12 @@
-"""A random quantum circuit, simulated by complex matrix products, against exact amplitudes.
+"""A random quantum circuit, simulated by complex matrix products, and compared with exact amplitudes.
 
     python examples/work/quantum_circuit.py [--small] [--target cuda|cpu|reference] [--picture FILE.png]
 
-The state of n qubits is a vector of 2**n complex amplitudes.  Seen as a matrix of 2**w rows, it is
-multiplied from the left by a matrix of 2**w x 2**w, which is a gate on the first w qubits; all gates of a
-layer on w neighbouring qubits are fused to one such matrix beforehand.  The result is written transposed,
-which is a matter of its strides: this turns the ring of qubits by w, so that the next w are the first ones.
-Every layer is therefore the same product, by the same kernel, and nothing is ever permuted.
+The state of n qubits is a vector of 2**n complex amplitudes, seen as a matrix of 2**w rows.  Multiplied from
+the left by a matrix of 2**w x 2**w, it passes a gate on the first w qubits.  All gates of a layer on w
+neighbouring qubits are fused to one such matrix beforehand.  The product writes its result transposed, by
+choosing strides.  This rotates the ring of qubits by w, so that the next w come first.  Every layer is
+therefore the same product, by the same kernel, and no permutation is needed.
 
 The exact amplitudes come from NumPy in complex128, gate by gate, two qubits at a time and without fusing.
 """
@@ -18,32 +18,32 @@ import numpy as np
 import tilewright as tw
 from tilewright.testing import device_get, device_put, parse_args
 
-# Qubits, those of a fused matrix, layers.  Fused ones overlap in the end: 6 does not divide 16.
+# Qubits, qubits of a fused matrix, layers.  Matrices overlap at the end, because 6 does not divide 16.
 SHAPES = {"cuda": (17, 6, 36), "cpu": (16, 6, 32), "reference": (8, 3, 8)}
 SMALL = {"cuda": (12, 5, 12), "cpu": (12, 5, 12), "reference": (7, 3, 4)}
 ROUNDOFF = 2.0**-24
 
 
 def random_unitary(rng):
-    """A gate on two qubits, drawn evenly from all unitary 4 x 4 matrices."""
+    """Draw a gate on two qubits, uniformly from all unitary 4 x 4 matrices."""
     q, r = np.linalg.qr(rng.standard_normal((4, 4)) + 1j * rng.standard_normal((4, 4)))
     return q * (np.diagonal(r) / np.abs(np.diagonal(r)))
 
 
 def layer_of_gates(rng, width):
-    """Gates on neighbouring ones of ``width`` qubits, as bricks in a wall: (matrix, first qubit)."""
+    """Draw gates on neighbouring qubits, like bricks in a wall of ``width`` qubits: (matrix, first qubit)."""
     first = [*range(0, width - 1, 2), *range(1, width - 1, 2)]
     return [(random_unitary(rng), qubit) for qubit in first]
 
 
 def applied(gate, amplitudes, qubits):
-    """A gate on two axes of an array with one axis for each qubit."""
+    """Apply a gate to two axes of an array that has one axis for each qubit."""
     moved = np.tensordot(gate.reshape(2, 2, 2, 2), amplitudes, axes=((2, 3), qubits))
     return np.moveaxis(moved, (0, 1), qubits)
 
 
 def fused(gates, width):
-    """The matrix (2**width, 2**width) of several gates, one after the other."""
+    """Return the matrix (2**width, 2**width) of several gates, one after the other."""
     columns = np.eye(2**width, dtype=np.complex128).reshape((2,) * width + (2**width,))
     for gate, qubit in gates:
         columns = applied(gate, columns, (qubit, qubit + 1))
@@ -51,7 +51,7 @@ def fused(gates, width):
 
 
 def exactly(layers, qubits, width):
-    """The amplitudes after each layer; layer t acts on the qubits from ``t * width`` on, around the ring."""
+    """Return amplitudes after each layer; layer t acts on qubits from ``t * width`` on, around the ring."""
     amplitudes = np.zeros((2,) * qubits, np.complex128)
     amplitudes[(0,) * qubits] = 1
     for number, gates in enumerate(layers):
@@ -62,7 +62,7 @@ def exactly(layers, qubits, width):
 
 
 def simulated(matrices, qubits, width, target):
-    """The state after each layer, with its qubits turned: the next ones to be multiplied stand first."""
+    """Return the state after each layer; its qubits are rotated so that the next layer's come first."""
     rows, columns = 2**width, 2 ** (qubits - width)
     start = np.zeros(2**qubits, np.complex64)
     start[0] = 1
@@ -76,11 +76,11 @@ def simulated(matrices, qubits, width, target):
 
 
 def check(state, exact, layers, width):
-    """How far a state is from the exact one, as a vector of length 1; no further than rounding takes it.
+    """Assert that rounding explains the distance of a state from the exact one; return it and its bound.
 
-    An amplitude is a sum of 2 K = 2**(width + 1) products, each with a rounding of u in f32.  Gates neither
-    lengthen a vector nor shorten it, so a layer adds about sqrt(2 K) u to its error if roundings are
-    independent, and layers add up like steps of a random walk.  Four times that is not reached.
+    An amplitude sums 2 K = 2**(width + 1) products, each with a rounding of u in f32.  Gates preserve the
+    length of a vector.  If roundings are independent, a layer therefore adds an error of about sqrt(2 K) u,
+    and layers add up like steps of a random walk.  The error stays below four times that.
     """
     bound = 4 * np.sqrt(layers * 2 ** (width + 1)) * ROUNDOFF
     off = np.linalg.norm(state - exact)
@@ -126,12 +126,12 @@ def main():
     infidelities = []
     steps = zip(simulated(matrices, qubits, width, target), exactly(layers, qubits, width), strict=True)
     for number, (turned, exact) in enumerate(steps, 1):
-        # Axis j is qubit first[j]; compared are axes in their order.
+        # Axis j is qubit first[j]; sort the axes before comparing.
         first = np.roll(range(qubits), -number * width)
         state = np.moveaxis(turned.reshape((2,) * qubits), range(qubits), first)
         off, bound = check(state, exact, number, width)
         overlap = np.vdot(exact, state) / (np.linalg.norm(exact) * np.linalg.norm(state))
-        # 1 - |overlap|^2, computed so that nothing cancels.
+        # 1 - |overlap|^2, computed without cancellation.
         infidelities.append(float(np.linalg.norm(state / np.linalg.norm(state) - overlap * exact) ** 2))
     gates = sum(map(len, layers))
     print(f"quantum_circuit<{target}, c64>: {qubits} qubits, {gates} gates, {count} products on {width} each")

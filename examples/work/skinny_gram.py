@@ -1,13 +1,13 @@
-"""A regression over many observations by one product, X^T X, with K in parts that add up in order.
+"""A regression over many observations by one product, X^T X, with split K and sums in a fixed order.
 
     python examples/work/skinny_gram.py [--small] [--target cuda|cpu|reference] [--picture FILE.png]
 
-X (observations, columns) is tall: X^T X is one small tile, and all work lies along K.  One block would do it
-alone, and add up all of them in one f32, whose error grows with their count.  By ``split_k`` parts of K
-get blocks of their own; each sums a part, and the parts are added in their order, whoever finishes first: the
-bits are the same at every run, and the error falls with the length of a part.
+X (observations, columns) is tall, so X^T X is one small tile, and all work lies along K.  A single block
+would add up everything in one f32, whose error grows with the number of observations.  With ``split_k`` each
+block sums one part of K, and the parts are added in order, whichever block finishes first.  The bits are
+therefore the same at every run, and the error falls with the length of a part.
 
-The columns are a constant 1, correlated variables and, last, what they are to explain; their Gram matrix
+The columns are a constant 1, correlated variables and, last, the variable to be explained.  Their Gram matrix
 therefore holds all that least squares needs, and the correlations of the variables as well.
 """
 
@@ -26,7 +26,7 @@ ROUNDOFF, STEP = 2.0**-24, 1024
 
 
 def observations(rng, count, columns):
-    """X (count, columns) in f32, and the coefficients that its last column was made with."""
+    """Return X (count, columns) in f32, and the coefficients that generated its last column."""
     x = rng.standard_normal((count, columns), np.float32)
     mixed = np.eye(columns, dtype=np.float32) + 0.3 * rng.standard_normal((columns, columns), np.float32)
     x = x @ (mixed * np.geomspace(1, 0.1, columns, dtype=np.float32)) + np.float32(0.5)
@@ -38,13 +38,13 @@ def observations(rng, count, columns):
 
 
 def in_double(x, absolute=False):
-    """X^T X in f64, of a part of the rows at a time."""
+    """Compute X^T X in f64, from a part of the rows at a time."""
     parts = (x[at : at + 2**16].astype(np.float64) for at in range(0, len(x), 2**16))
     return sum(part.T @ part for part in (map(np.abs, parts) if absolute else parts))
 
 
 def least_squares(gram, count):
-    """Coefficients of the last column by the others, and their standard errors."""
+    """Return coefficients that explain the last column by the others, and their standard errors."""
     inverse = np.linalg.inv(gram[:-1, :-1])
     found = inverse @ gram[:-1, -1]
     variance = (gram[-1, -1] - gram[:-1, -1] @ found) / (count - len(found))
@@ -52,7 +52,7 @@ def least_squares(gram, count):
 
 
 def correlations(gram):
-    """Eigenvalues of the variables' correlation matrix, the largest first."""
+    """Return eigenvalues of the variables' correlation matrix, the largest first."""
     covariance = gram[1:-1, 1:-1] / gram[0, 0] - np.outer(gram[0, 1:-1], gram[0, 1:-1]) / gram[0, 0] ** 2
     scale = np.sqrt(np.diagonal(covariance))
     return np.linalg.eigvalsh(covariance / np.outer(scale, scale))[::-1]
@@ -95,7 +95,7 @@ def main():
         ]
         assert all(np.array_equal(run, runs[0]) for run in runs), "the bits of a run are those of every run"
         gram = runs[0].astype(np.float64)
-        # A number goes through the sums of its part, which is made of whole steps, and of all parts.
+        # A number passes the additions of its part, which has whole steps, and then those of all parts.
         bounds[parts] = (-(-count // parts) + STEP + parts) * ROUNDOFF
         offs[parts] = np.max(np.abs(gram - exact) / size)
         assert offs[parts] <= bounds[parts], f"an element is off by {offs[parts]}"
