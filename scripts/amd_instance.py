@@ -116,12 +116,12 @@ SHOWN = (
 
 @functools.cache
 def report() -> IsaReport:
-    """The machine code of the instance."""
+    """Return the machine code of the instance."""
     return report_of(compiled("Default"), lambda: given(128, 256, 128), {"alpha": 1.0})
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     symbols = "\n".join(one.symbol for one in INSTANCES.values())
     parts = [
         INTRODUCTION.format(compiler=find_toolchain(), symbols=symbols),

@@ -1,10 +1,10 @@
-"""Figures of the source by which one sees whether it is easier to follow than before.
+"""Figures that show whether the source has become easier to follow.
 
     python scripts/counts.py
     python scripts/counts.py --json counts.json
 
-Each figure is the value of a function below, whose first sentence defines it.  Prints them as a table, with
-the class names that several files have.
+Each figure is the value of a function below, whose first sentence defines it.  The script prints them as a
+table, followed by the class names that occur in several files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "src"))
 FEW_LINES = 100
 CLASS = re.compile(r"^[ ]*class (\w+)[(:]", re.MULTILINE)
 READS, READS_RECORD = "_locate_numpy", "located"
-"""What reads the metadata of an array of NumPy's, and of a record of any array."""
+"""Functions that read the metadata of a NumPy array, or of the record of any array."""
 
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -41,22 +41,22 @@ NO_CODE = {
 
 @dataclass(frozen=True)
 class File:
-    """A file of Python.
+    """A Python file.
 
     Args:
-        path: where it lies.
+        path: its path.
     """
 
     path: Path
 
     @cached_property
     def tree(self) -> ast.Module:
-        """What it says."""
+        """Its syntax tree."""
         return ast.parse(self.path.read_bytes())
 
     @cached_property
     def code(self) -> frozenset[int]:
-        """The numbers of its lines of code: not blank, and no comment or docstring alone."""
+        """Numbers of its lines of code: neither blank, nor only a comment or docstring."""
         with self.path.open("rb") as file:
             tokens = [one for one in tokenize.tokenize(file.readline) if one.type not in NO_CODE]
         lines = {at for one in tokens for at in range(one.start[0], one.end[0] + 1)}
@@ -67,11 +67,11 @@ class File:
 
     @property
     def lines(self) -> int:
-        """All of its lines."""
+        """Number of all its lines."""
         return len(self.path.read_bytes().splitlines())
 
     def nodes(self, *kinds: type[Any]) -> Iterator[Any]:
-        """Its nodes of some kinds."""
+        """Yield its nodes of some kinds."""
         return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
 
 
@@ -79,7 +79,7 @@ class Source:
     """The files of a package.
 
     Args:
-        folder: of the package.
+        folder: the package's folder.
     """
 
     def __init__(self, folder: Path = PACKAGE) -> None:
@@ -87,11 +87,11 @@ class Source:
         self.all = [File(path) for path in sorted(folder.rglob("*.py"))]
 
     def code_lines(self) -> int:
-        """Lines that are not blank and hold something else than a comment or a docstring."""
+        """Lines that are neither blank nor only a comment or docstring."""
         return sum(len(file.code) for file in self.all)
 
     def files(self) -> int:
-        """Files of Python in the package."""
+        """Python files in the package."""
         return len(self.all)
 
     def short_files(self) -> int:
@@ -99,7 +99,7 @@ class Source:
         return sum(file.lines < FEW_LINES for file in self.all)
 
     def median_function(self) -> float:
-        """The median over all functions of their lines of code, with the signature and without decorators."""
+        """Median number of code lines of all functions, with signatures and without decorators."""
         return statistics.median(
             sum(at in file.code for at in range(node.lineno, node.end_lineno + 1))
             for file in self.all
@@ -107,10 +107,10 @@ class Source:
         )
 
     def used_once(self) -> float:
-        """The share that is named in one place alone of private functions whose name no other function has.
+        """Share of private functions that are named in only one place, among those with a unique name.
 
-        Private are names with one underscore before them; as variables and as attributes they are counted in
-        the whole package.
+        A name is private if it begins with one underscore.  Uses as variables or attributes are counted in the
+        whole package.
         """
         defined: Counter[str] = Counter()
         named: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class Source:
         return sum(named[name] == 1 for name in alone) / len(alone)
 
     def class_names(self) -> dict[str, list[str]]:
-        """Names that classes in two files or more have, with those files."""
+        """Class names that occur in two or more files, with those files."""
         found: dict[str, set[str]] = defaultdict(set)
         for file in self.all:
             for name in CLASS.findall(file.path.read_text()):
@@ -137,32 +137,32 @@ class Source:
 
 @dataclass(frozen=True)
 class Way:
-    """Where an argument comes to.
+    """The way of an argument through the package.
 
     Args:
-        files: those in which a function receives it, one behind the other; neighbours differ.
+        files: files in which a function receives it, in order; neighbours differ.
     """
 
     files: tuple[str, ...]
 
     @property
     def distinct(self) -> int:
-        """Files whose functions receive the array, its `ArrayInfo`, or a collection or record with either."""
+        """Number of files whose functions receive the array, its `ArrayInfo`, or a container of either."""
         return len({*self.files})
 
     @property
     def returns(self) -> int:
-        """Times that it comes to a file which it had left."""
+        """Number of times that it returns to a file that it had left."""
         return len(self.files) - self.distinct
 
 
 def way_of(array: Any, call: Callable[[], object], folder: Path = PACKAGE) -> Way:
-    """Which files of a package receive an array during a call.
+    """Follow an array through a call: return the files of a package that receive it.
 
     Args:
-        array: of NumPy's.
+        array: a NumPy array.
         call: makes the call.
-        folder: of the package.
+        folder: the package's folder.
     """
     from tilewright.runtime.arrays import ArrayInfo
 
@@ -195,7 +195,7 @@ def way_of(array: Any, call: Callable[[], object], folder: Path = PACKAGE) -> Wa
 
 
 def descriptions(call: Callable[[], object]) -> tuple[int, int]:
-    """How often a call reads the metadata of NumPy's arrays, and how often that of a record of one."""
+    """Count how often a call reads the metadata of NumPy arrays, and of their records."""
     found: Counter[str] = Counter()
     place = PACKAGE / "runtime" / "frameworks.py"
     followed(call, lambda code, frame: found.update([code.co_name]), place)
@@ -204,7 +204,7 @@ def descriptions(call: Callable[[], object]) -> tuple[int, int]:
 
 
 def followed(call: Callable[[], object], seen: Callable[[CodeType, FrameType], None], under: Path) -> None:
-    """Make a call, and show each call of a function from files under a path."""
+    """Make a call, and report each function call from files under a path."""
     start = str(under)
 
     def profile(frame: FrameType, event: str, _: object) -> None:
@@ -223,7 +223,7 @@ def followed(call: Callable[[], object], seen: Callable[[CodeType, FrameType], N
 
 
 def first_calls() -> dict[str, float]:
-    """The ways of arguments through first calls on the processor, and how often arrays are described."""
+    """Return the ways of arguments through first calls on the CPU, and how often arrays are described."""
     import numpy as np
 
     import tilewright as tw
@@ -253,10 +253,10 @@ def first_calls() -> dict[str, float]:
 
 
 def counted(*, calls: bool = True) -> tuple[dict[str, float], dict[str, list[str]]]:
-    """All figures, and the class names that several files have.
+    """Return all figures, and the class names that occur in several files.
 
     Args:
-        calls: whether first calls are followed, which compiles kernels.
+        calls: whether to follow first calls, which compiles kernels.
     """
     source = Source()
     names = source.class_names()

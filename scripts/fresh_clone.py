@@ -1,7 +1,7 @@
-"""Runs the README's two commands in fresh clones, with and without a C++ compiler on PATH, and reports times.
+"""Run the README's two commands in new clones, with and without a C++ compiler on PATH, and report times.
 
-Every run has an empty cache directory, so packages are fetched and kernels are compiled anew each time. The
-clones stand in a directory whose name has a space. They hold what is committed, not the working tree.
+Every run has an empty cache directory, so it downloads packages and compiles kernels again. The clones are in
+a directory whose name contains a space. They contain the committed files, not the working tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUNS = (("demo", "set up and run"), ("demo", "run again"), ("test", "set up and 
 
 
 def path_without_compilers(directory: Path) -> str:
-    """Links every program on PATH into one directory, except those that compile C or C++."""
+    """Link every program on PATH into one directory, except compilers of C and C++."""
     directory.mkdir()
     for entry in os.get_exec_path():
         for program in Path(entry).iterdir() if Path(entry).is_dir() else ():

@@ -1,6 +1,6 @@
-"""Wrong calls of everything public for a while: what ends in anything but an answer or a readable error.
+"""Call every public function with wrong arguments, and report calls that end without a readable error.
 
-`python scripts/fuzz_calls.py --seed 7 --seconds 600` makes the same calls in the same order for one seed.
+`python scripts/fuzz_calls.py --seed 7 --seconds 600` makes the same calls, in the same order, at every run.
 """
 
 from __future__ import annotations

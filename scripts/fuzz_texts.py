@@ -1,6 +1,7 @@
-"""Damaged texts of flows, kernels and AMD listings: those that end in a raw error, or take too long.
+"""Parse damaged texts of flows, kernels and AMD listings; report raw errors and texts that take too long.
 
-`python scripts/fuzz_texts.py --first 0 --count 400` damages each text 400 times, in the same way each time.
+`python scripts/fuzz_texts.py --first 0 --count 400` damages each text 400 times, in the same way at every
+run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write measured figures into the pages that quote them: `python scripts/measured.py`.
 
-README.md quotes `benchmarks/results/h200_dense.json` and rows of `benchmarks/members.py`, the steps of the
-tutorial `benchmarks/results/h200_tutorial.json`.  A page whose file is not there stays as it is.
+README.md quotes `benchmarks/results/h200_dense.json` and rows of `benchmarks/members.py`.  The tutorial's
+steps quote `benchmarks/results/h200_tutorial.json`.  If a file is missing, its pages stay unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADLINES = {
     "bf16 nt 4096³ residual": "4096³, with a residual, over PyTorch's best call",
     "f8e4m3 nt 8192³": "8192³ in fp8 (e4m3)",
 }
-"""Problems of the dense benchmark that the README quotes, in its words."""
+"""Problems of the dense benchmark that the README quotes, and their names there."""
 
 DEEPGEMM = "DeepGEMM's README: 1550 TFlops on an H800"
 
@@ -64,7 +64,7 @@ MEMBERS = {
     ("int8 → int32, AVX2", "our f32"): "CPU: i8, AVX2",
     ("int8 → int32, VNNI", "our f32"): "CPU: i8, VNNI",
 }
-"""Rows of `benchmarks/members.py`, in the words of the README."""
+"""Rows of `benchmarks/members.py` as (work, peer), and their names in the README."""
 
 PEERS = {
     "cuBLAS fp16 alone": "cuBLAS on f16 weights, without scale and bias",
@@ -75,7 +75,7 @@ PEERS = {
     "DeepGEMM, same run": "DeepGEMM",
     "our f32": "our product in f32",
 }
-"""What those words stand for, where a page does not say it."""
+"""Peers of `benchmarks/members.py`, and what the README calls them."""
 
 TABLE = re.compile(r"(<!-- measured: [^\n]* -->\n(?:\|[^\n]*\n){2}).*?(<!-- end -->)", re.DOTALL)
 OF_MEMBERS = re.compile(r"(<!-- members: [^\n]* -->\n(?:\|[^\n]*\n){2}).*?(<!-- end -->)", re.DOTALL)
@@ -83,7 +83,7 @@ SHARE = re.compile(r"^Share of cuBLAS on an H200 \(bf16\): .*$", re.MULTILINE)
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """The pages that quote figures, each with what it should say."""
+    """Yield the pages that quote figures, each with its correct text."""
     dense, tutorial = RESULTS / "h200_dense.json", RESULTS / "h200_tutorial.json"
     if dense.exists():
         readme = ROOT / "README.md"
@@ -96,7 +96,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def with_table(text: str, rows: list[dict[str, Any]]) -> str:
-    """A page whose table has the headlines of the dense benchmark, each beside the fastest of its rivals."""
+    """Return a page with its table of dense problems, each compared with the fastest of its rivals."""
     # Problems are measured again beside the hand-written kernel, under its schedule: the first row counts.
     timed = [row for row in reversed(rows) if row.get("speed")]
     found = {row["problem"]: slowest(row["speed"][OURS]) for row in timed}
@@ -106,7 +106,7 @@ def with_table(text: str, rows: list[dict[str, Any]]) -> str:
 
 
 def with_members(text: str) -> str:
-    """A page whose table has all operations beside their peers: geometric mean, least and most."""
+    """Return a page with its table of all operations and their peers: geometric mean, minimum, maximum."""
     sys.path.append(str(ROOT / "benchmarks"))
     lines = []
     for work in runpy.run_path(str(ROOT / "benchmarks" / "members.py"))["ASKED"]:
@@ -122,12 +122,12 @@ def with_members(text: str) -> str:
 
 
 def slowest(speeds: dict[str, list[float]]) -> float:
-    """The least of the speeds over PyTorch's calls, which is that over the fastest of them."""
+    """Return the smallest of the speeds relative to PyTorch's calls: that relative to the fastest call."""
     return min(speed[0] for rival, speed in speeds.items() if rival.startswith(RIVAL))
 
 
 def with_share(text: str, rows: list[dict[str, Any]]) -> str:
-    """A step of the tutorial with its speed over cuBLAS."""
+    """Return a step of the tutorial with its speed relative to cuBLAS."""
     assert rows, "a step was not measured"
     shares = ", ".join(f"{row['speed'][0]:.2f} at {row['shape'][0]}³" for row in rows)
     return SHARE.sub(f"Share of cuBLAS on an H200 (bf16): {shares}.", text)

@@ -5,13 +5,13 @@
     python scripts/mutate.py --again
 
 ``--map`` runs the tests of the rooms once under `coverage` (``pip install coverage``), and writes into
-`.mutation/` which tests execute which line.  Then a mutant costs seconds: the quickest tests that execute its
-line run until one fails.  A mutant that no test fails for has survived.  The record keeps each mutant with
-its outcome, and for a survivor the reason why it is equivalent, which a person writes into ``why``.
-When tests were added, ``--map`` and ``--again`` try once more what no test of the record had killed.
+`.mutation/` which tests execute which line.  After that a mutant takes seconds: the quickest tests that
+execute its line run until one fails.  If none fails, the mutant has survived.  The record keeps each mutant
+with its outcome.  For a survivor that is equivalent to the original, a person writes the reason into ``why``.
+After tests were added, run ``--map`` and ``--again`` to retry the mutants that no test had killed.
 
-Mutants are semantic: a comparison, an operator, a constant, a condition, a sort, a rounding, a dropped call.
-Left out are lines that change no result: messages, and the rules that only rank legal schedules.
+Mutants change the meaning: a comparison, an operator, a constant, a condition, a sort, a rounding, a dropped
+call.  Lines that change no result are left out: messages, and rules that only rank legal schedules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FOLDER = ROOT / ".mutation"
 RECORD = ROOT / "tests" / "src_mutants.json"
 ROOMS = ("ops", "schedule", "dataflow", "targets/cpu")
 RANKING = ("choose", "candidates", "tables", "_time", "estimate", "gains", "slow")
-"""Parts of the names of files that only rank legal schedules, or warn."""
+"""Parts of the names of files that only rank legal schedules or warn; they are not mutated."""
 TESTS = (
     *(
         "tests/ops",
@@ -52,7 +52,7 @@ TESTS = (
     *("tests/problems", "tests/checking", "tests/hazards", "tests/targets/hip/test_members.py"),
 )
 MOST_TESTS, MOST_SECONDS, ENDED_AFTER_S = 40, 40.0, 240.0
-"""What runs for one mutant: tests, their seconds on the unchanged source, seconds after which it is ended."""
+"""Limits for one mutant: number of tests, their seconds on the unchanged source, and the timeout."""
 
 COMPARED = {
     ast.Lt: ast.LtE,
@@ -106,12 +106,12 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What stays the same when lines above it change."""
+        """Return an identity of a mutant that does not depend on its line number."""
         return self.file, self.function, self.before, self.after
 
 
 def changed(node: ast.AST) -> Iterator[str]:
-    """The texts that may stand in the place of a node."""
+    """Return the texts that may replace a node."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in COMPARED:
             yield ast.unparse(ast.Compare(node.left, [COMPARED[type(op)]()], node.comparators))
@@ -139,7 +139,7 @@ def changed(node: ast.AST) -> Iterator[str]:
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
-    """Every mutant of a file, in the order of its text."""
+    """Yield every mutant of a file, in the order of its text."""
     text = path.read_text(encoding="utf-8")
     starts = [0]
     for line in text.splitlines(keepends=True):
@@ -179,7 +179,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def sources() -> Iterator[Path]:
-    """The files that are mutated."""
+    """Return the files that are mutated."""
     for room in ROOMS:
         for path in sorted((ROOT / "src" / "tilewright" / room).rglob("*.py")):
             if not any(word in path.stem for word in RANKING):
@@ -193,7 +193,7 @@ _seconds: dict[str, float] = {}
 
 
 def pytest_sessionstart(session: Any) -> None:
-    """Measure in each process of pytest-xdist, or in the only one."""
+    """Start measuring coverage in each process of pytest-xdist, or in the only process."""
     global _coverage
     name = os.environ.get("PYTEST_XDIST_WORKER")
     if name is None and session.config.getoption("numprocesses", None):
@@ -205,7 +205,7 @@ def pytest_sessionstart(session: Any) -> None:
 
 
 def pytest_runtest_protocol(item: Any) -> None:
-    """Count what runs from here on for this test."""
+    """Attribute lines that run from here on to this test."""
     if _coverage is not None:
         _coverage.switch_context(item.nodeid)
 
@@ -217,7 +217,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_sessionfinish(session: Any) -> None:
-    """Keep what was measured."""
+    """Write the measurements of this process."""
     if _coverage is not None:
         _coverage.stop()
         _coverage.save()
@@ -226,7 +226,7 @@ def pytest_sessionfinish(session: Any) -> None:
 
 
 def quickest(tests: list[str], seconds: dict[str, float]) -> list[str]:
-    """The quickest of some tests, as many as run for one mutant."""
+    """Return the quickest of some tests, up to the limits for one mutant."""
     found: list[str] = []
     left = MOST_SECONDS
     for test in sorted((one for one in set(tests) if one in seconds), key=lambda one: (seconds[one], one)):
@@ -269,7 +269,7 @@ def make_map(jobs: int, tests: list[str]) -> None:
 
 
 def run_tests(tests: list[str], tree: Path) -> int:
-    """The status of pytest on some tests in a tree; 1 if they take too long."""
+    """Run pytest on some tests in a tree; return its status, or 1 if they take too long."""
     command = [
         sys.executable,
         "-m",
@@ -293,10 +293,10 @@ def run_tests(tests: list[str], tree: Path) -> int:
 
 
 def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
-    """Run the tests on a tree with the mutant, and if they fail on the unchanged one.
+    """Run the tests on a tree with the mutant, and on the unchanged tree if they fail.
 
     Returns:
-        ``survived``; ``killed``; or ``no test``, if the tests fail or are not found without the mutant too.
+        ``survived``; ``killed``; or ``no test`` if the tests also fail, or are not found, without the mutant.
     """
     path = tree / "src" / "tilewright" / mutant.file
     text = path.read_text(encoding="utf-8")
@@ -312,7 +312,7 @@ def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
 
 
 def campaign(count: int, seed: int, jobs: int, record: Path, again: bool) -> None:
-    """Draw mutants, or take those of the record that were not killed; try each, and write the record."""
+    """Draw mutants, or take those of the record that were not killed; try each; write the record."""
     lines = json.loads((FOLDER / "lines.json").read_text())
 
     def nearby(mutant: Mutant) -> list[str]:

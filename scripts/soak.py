@@ -1,17 +1,16 @@
-"""Launch ever new shapes on several threads for some minutes, and see that the process does not grow.
+"""Launch new shapes on several threads for some minutes, and check that the process does not grow.
 
     python scripts/soak.py --minutes 30 --threads 4
 
-Each thread multiplies random matrices: dtypes, layouts, batches, extents and constants change from call to
-call, and integers of every result are compared with NumPy's.  Every sample is a row of a table: launches,
-resident memory, file descriptors, memory mappings and threads.  The first half of the run fills what is kept.
-The executables of a process and the caches of expressions have bounds, and a run must be long enough to reach
-them: each executable on a CPU has about five mappings, and 256 of them are kept.  In the second half nothing
-may grow: the median of its last third is compared with the maximum of its first third.  Exits with 1 if
-memory grew by more than 5 %, or descriptors, mappings or threads by more than 2 %, and with 2 if a result is
-wrong.
+Each thread multiplies random matrices.  Dtypes, layouts, batches, extents and constants change from call to
+call, and every integer result is compared with NumPy's.  Each sample is a row of a table: launches, resident
+memory, file descriptors, memory mappings and threads.  The first half of the run fills the caches.
+Executables and cached expressions have bounds, which the first half must reach: each executable on a CPU has
+about five mappings, and 256 executables are kept.  In the second half nothing may grow: the median of its
+last third is compared with the maximum of its first third.  Exits with 1 if memory grew by more than 5 %, or
+descriptors, mappings or threads by more than 2 %, and with 2 if a result is wrong.
 
-Linux only: what a process holds is read in /proc/self.
+Linux only: the script reads /proc/self.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import numpy as np
 import tilewright as tw
 
 ALLOWED = {"resident_mib": 1.05, "descriptors": 1.02, "mappings": 1.02, "threads": 1.02}
-"""By which factor the second half of a run may grow."""
+"""Factor by which each quantity may grow in the second half of a run."""
 
 KINDS = (np.float32, np.float16, np.float64, np.int8)
 LARGEST = {"reference": 40, "cpu": 200}
@@ -39,7 +38,7 @@ LARGEST = {"reference": 40, "cpu": 200}
 
 @dataclass(frozen=True)
 class Sample:
-    """What the process holds at one moment."""
+    """Memory, descriptors, mappings and threads of the process at one moment."""
 
     seconds: int
     launches: int
@@ -100,7 +99,7 @@ class Work:
 
 
 def sample(started: float, launches: int) -> Sample:
-    """What this process holds now."""
+    """Return a sample of this process."""
     status = Path("/proc/self/status").read_text()
     read = {line.partition(":")[0]: line.partition(":")[2].split() for line in status.splitlines()}
     return Sample(
@@ -114,7 +113,7 @@ def sample(started: float, launches: int) -> Sample:
 
 
 def grown(samples: list[Sample]) -> list[str]:
-    """What grew in the second half, a sentence each.
+    """Return a sentence for each quantity that grew in the second half.
 
     Example:
         >>> flat = [Sample(s, s, 100.0, 9, 50, 4) for s in range(12)]

@@ -1,11 +1,11 @@
-"""Random problems of the members of the GEMM family, compared element by element.
+"""Run random problems of the members of the GEMM family, and compare every element.
 
     python scripts/try_members.py --target cuda --jobs 14 --record tests/problems/campaigns.jsonl
     python scripts/try_members.py --of attention --first 218 --count 1 --target cpu
 
-A problem is dtypes, layouts, strides, ragged extents and what else its member takes: always the same for its
-number and the target.  Prints every problem that fails; fails if one fails.  The record gets one line for
-each member: commit, target, numbers, failures, and the seconds that processes spent on them.
+A problem's number and target determine its dtypes, layouts, strides, ragged extents and other arguments.
+Prints every problem that fails, and exits with 1 if one does.  The record gets one line for each member:
+commit, target, numbers, failures, and the seconds that processes spent on them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def commit() -> str:
-    """The source tree's, as git says."""
+    """Return the commit of the source tree, by git."""
     command = ("git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 

@@ -1,15 +1,14 @@
-"""Random problems, each compared element by element with what it is to compute, between canaries.
+"""Run random problems with canaries around their arrays, and compare every element.
 
     python scripts/try_problems.py --first 0 --count 1000 --target cpu --record problems.jsonl
     python scripts/try_problems.py --partition stream --count 500
     python scripts/try_problems.py --of calls --partition split --count 500
 
-A problem is a kernel, dtypes, layouts, strides, ragged extents, what is done with the sums, and a schedule,
-chosen or drawn: always the same for its number, the target and the partition.  Every fifth group of problems
-consists of calls of `tw.matmul` with arguments drawn at random, unless ``--of`` says otherwise.  With
-``--partition`` all are computed by that partition, else by one after the other.  Prints every problem that
-fails, and how many of each kind there were; fails if one fails.  The record gets one line: commit, target,
-what was asked for, numbers, counts.
+A problem's number, target and partition determine its kernel, dtypes, layouts, strides, ragged extents,
+epilogue and schedule, which is chosen or drawn.  Every fifth group of problems consists of calls of
+`tw.matmul` with random arguments, unless ``--of`` says otherwise.  With ``--partition`` all problems use that
+partition, else each partition in turn.  Prints every problem that fails, and the number of problems of each
+kind; exits with 1 if one fails.  The record gets one line: commit, target, arguments, numbers, counts.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from tests.problems.drawing import EACH, problem  # noqa: E402
 from tests.problems.partitions import PARTITIONS  # noqa: E402
 
 CALLED = 5
-"""Of so many groups of problems one consists of calls, where both are tried."""
+"""One in this many groups of problems consists of calls, if both kinds are tried."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which problems are tried.
+    """A selection of problems.
 
     Args:
-        target: what runs them.
-        partition: by which they are computed; empty: by one after the other.
+        target: the target that runs them.
+        partition: the partition that computes them; empty: each in turn.
         of: ``"kernels"`` or ``"calls"`` of `tw.matmul`; empty: both.
     """
 
@@ -55,7 +54,7 @@ class Wanted:
     of: str = ""
 
     def tried(self, number: int) -> tuple[Any, Any]:
-        """A problem, and the function that carries it out."""
+        """Return a problem, and the function that runs it."""
         is_call = self.of == "calls" or (not self.of and number // EACH % CALLED == CALLED - 1)
         made, done = (call, carry_out_call) if is_call else (problem, carry_out)
         return made(number, self.target, self.partition), done
@@ -63,15 +62,15 @@ class Wanted:
 
 @dataclass
 class Tally:
-    """What came of some problems.
+    """The outcome of some problems.
 
     Args:
-        tried: how many were carried out.
-        refused: how many had a schedule that was refused, with every reason, and so did not run.
-        elements: how many were compared.
-        kinds: how many there were of each kind.
-        failures: each as a text.
-        slowest: the longest time of one of them, in seconds.
+        tried: number of problems that ran.
+        refused: number of problems that did not run, because their schedule was refused.
+        elements: number of elements that were compared.
+        kinds: number of problems of each kind.
+        failures: each failure as a text.
+        slowest: the longest time of a problem, in seconds.
     """
 
     tried: int = 0
@@ -82,7 +81,7 @@ class Tally:
     slowest: float = 0.0
 
     def add(self, other: Tally) -> None:
-        """Count what another one counted too."""
+        """Add the counts of another tally."""
         self.tried += other.tried
         self.refused += other.refused
         self.elements += other.elements
@@ -92,7 +91,7 @@ class Tally:
 
 
 def attempt(wanted: Wanted, numbers: range, deadline: float) -> Tally:
-    """Carry out problems that share a kernel, as many as there is time for."""
+    """Run problems that share a kernel, as many as there is time for."""
     made = Tally()
     for number in numbers:
         if time.time() > deadline:
@@ -116,10 +115,10 @@ def attempt(wanted: Wanted, numbers: range, deadline: float) -> Tally:
 
 
 def tried(wanted: Wanted, first: int, count: int, jobs: int = 1, seconds: float = 1e9) -> Tally:
-    """Carry out the problems from ``first`` on, until so many ran or time is up.
+    """Run the problems from ``first`` on, until the count is reached or time is up.
 
-    Problems that share a kernel are carried out one after the other by one of ``jobs`` processes; where a
-    drawn schedule is refused, further problems take the place of those that do not run.
+    One of ``jobs`` processes runs problems that share a kernel, one after the other.  If a drawn schedule is
+    refused, further problems replace those that do not run.
     """
     deadline, total = time.time() + seconds, Tally()
     starts = iter(range(first // EACH * EACH, sys.maxsize, EACH))
@@ -193,7 +192,7 @@ def main() -> int:
 
 
 def commit() -> str:
-    """The source tree's, as git says."""
+    """Return the commit of the source tree, by git."""
     command = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 

@@ -1,10 +1,10 @@
-"""Compares each row of a batch-invariant product on this CPU with its bits among 260 rows.
+"""Check on this CPU that each row of a batch-invariant product has the same bits as among 260 rows.
 
     python scripts/try_rows.py [--threads 1 2] [--machines "this one" "Zen 3"] [--only TEXT]
 
 Multiplies 1 to 259 rows by each of the four matrices of `tests/ops/rows_apart.py`, with each of its cases and
-each compiler.  Prints a line for each case and compiler; fails if a row has other bits anywhere.
-The suite tries a third of the numbers of rows, each with one of the four matrices.
+each compiler.  Prints a line for each case and compiler; fails if a row has other bits.  The test suite tries
+a third of these numbers of rows, each with one of the four matrices.
 """
 
 from __future__ import annotations

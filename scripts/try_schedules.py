@@ -1,9 +1,9 @@
-"""Compares the hazard checker with a search of all schedules, on random small programs of roles and barriers.
+"""Compare the hazard checker with a search of all interleavings, on random small programs with roles.
 
     python scripts/try_schedules.py [--first SEED] [--count PROGRAMS]
 
-Prints every program on which they disagree, with its seed, and how often they agreed on what; fails if they
-ever disagree.  The suite tries a thousand programs for each commit.
+Prints every program on which they disagree, with its seed, and counts the outcomes on which they agree; fails
+if they ever disagree.  The test suite tries a thousand programs for each commit.
 """
 
 from __future__ import annotations

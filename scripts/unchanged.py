@@ -1,21 +1,21 @@
-"""What the library produces, written down, and compared with what another source tree produced.
+"""Record what the library produces, or compare it with the record of another source tree.
 
     python scripts/unchanged.py --write before.json
     python scripts/unchanged.py --against before.json --part texts --share 1/4
     python scripts/unchanged.py --against before.json --show "sm_90a, small: matmul(f16(M, K), f16(K, N))"
 
-There are four parts.  ``texts`` are the launches of `CALLS` on `MACHINES`: nothing is compiled and nothing is
-launched, but each call plans all of its launches, and the text of each kernel is kept.  ``forms`` are the
-texts of the schedules of every form in `tests/schedule/forms.py` and `tests/schedule/small.py`.
-``proposals`` are, for each kernel of drawn calls, the first schedules that the rules propose, in their order.
-``bits`` are hashes of the results of `CALLS` on this processor, computed with one thread and with two.
+A record has four parts.  ``texts`` are the kernels of `CALLS` on `MACHINES`: each call plans all of its
+launches, but nothing is compiled or launched.  ``forms`` are the texts of the schedules in
+`tests/schedule/forms.py` and `tests/schedule/small.py`.  ``proposals`` are the first schedules that the rules
+propose for each kernel of random calls, in order.  ``bits`` are hashes of the results of `CALLS` on this CPU,
+with one thread and with two.
 
-Names of kernels, parameters and variables in texts are replaced by numbers in the order in which they are
-declared, and comments are left out; everything else is compared as it is.
+In texts, names of kernels, parameters and variables are replaced by numbers in the order of their
+declarations, and comments are removed.  Everything else is compared exactly.
 
-A record is two files: the hashes as JSON, and the hashed texts as a ZIP archive in the same folder, which
-``--show`` reads.  ``--part``, ``--share`` and ``--only`` replace these entries of an existing record alone.
-Prints each difference and where the time goes; exits with 1 if anything differs.
+A record is two files in one folder: the hashes as JSON, and the hashed texts as a ZIP archive, which
+``--show`` reads.  With ``--part``, ``--share`` and ``--only``, ``--write`` replaces only these entries of a
+record.  Prints each difference and where the time goes; exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -242,8 +242,7 @@ col2im(f16(3, M, 2 * 4), (1, M + 1, 12), spatial=(1,), filter=(2,), groups=3)
 )
 """Calls of every member of the family with its options.
 
-A dtype makes an array of it: as it is, transposed (``.T``), or with rows further apart than they are long
-(``.wide``)."""
+A dtype stands for an array: contiguous, transposed (``.T``), or with gaps between its rows (``.wide``)."""
 
 EXTENTS = {
     "small": {"L": 3, "M": 70, "N": 72, "K": 40},
@@ -258,22 +257,22 @@ MACHINES = {
     "gfx942": (304, ("small", "large")),
     "gfx1151": (20, ("small",)),
 }
-"""Architectures, the number of processors that the machine has, and the extents that are tried on it."""
+"""For each architecture: the machine's number of processors, and the extents to try."""
 
 THREADS = (1, 2)
-"""Threads with which bits are computed."""
+"""Numbers of threads for the part ``bits``."""
 
 PROPOSED = 2000
-"""How many problems are drawn for ``proposals``."""
+"""Number of random problems for the part ``proposals``."""
 
 RANKED = 10
-"""How many proposals are compared for each problem."""
+"""Number of proposals to compare for each problem."""
 
 
 class Memory:
-    """Memory of which no page is there before it is written; every call begins with all of it.
+    """Address space whose pages are allocated when they are written; every call starts at its beginning.
 
-    So arrays lie at the same distance from each other at every run, and may be larger than the machine.
+    Arrays therefore have the same distances at every run, and may be larger than the machine's memory.
     """
 
     size_bytes: ClassVar[int] = 1 << 38
@@ -284,7 +283,7 @@ class Memory:
         self.used = 0
 
     def array(self, shape: Sequence[int], kind: Any) -> Any:
-        """An array that begins at a multiple of 256 bytes, as a GPU's do."""
+        """Allocate an array that begins at a multiple of 256 bytes, like a GPU's."""
         start, size = self.used, prod(shape) * np.dtype(kind).itemsize
         self.used += -(-size // 256) * 256 + 256
         return self._bytes[start : start + size].view(kind).reshape(shape)
@@ -294,13 +293,13 @@ MEMORY = Memory()
 
 
 class Maker:
-    """Makes arrays of a dtype; their numbers follow from how many were made before.
+    """Makes arrays of a dtype; the number of earlier arrays seeds the random numbers.
 
     Args:
         kind: the dtype.
-        made: where arrays are remembered.
-        filled: whether they have numbers; else they have whatever was there.
-        order: ``"T"`` or ``"wide"``, as `CALLS` have it.
+        made: list to which the arrays are appended.
+        filled: whether to fill arrays with random numbers.
+        order: ``"T"`` or ``"wide"``, as in `CALLS`.
     """
 
     def __init__(self, kind: tw.DType, made: list[Any], *, filled: bool, order: str = "") -> None:
@@ -330,7 +329,7 @@ class Maker:
 
 
 def drawn_numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: tw.DType) -> Any:
-    """Random numbers of a dtype."""
+    """Draw random numbers of a dtype."""
     if kind in (tw.c32, tw.c64, tw.c128):
         parts = rng.standard_normal((*shape, 2)).astype(np.float32)
         return parts.astype({4: "f2", 8: "f4", 16: "f8"}[kind.bytes]).view(kind.numpy)[..., 0]
@@ -349,7 +348,7 @@ MEMBERS += ["pack_weights"]
 
 
 def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) -> tuple[list[Any], Any]:
-    """Make a call; returns the arrays that were made for it, in order, and its result."""
+    """Make a call; return the arrays that were made for it, in order, and its result."""
     made: list[Any] = []
 
     def ends(*rows: int) -> Any:
@@ -365,7 +364,7 @@ def called(line: str, extents: Mapping[str, int], target: str, *, filled: bool) 
 
 
 def forget_plans() -> None:
-    """Make each operation plan its next call; a plan that it kept belongs to other machines or arrays."""
+    """Make each operation plan its next call, because kept plans belong to other machines or arrays."""
     for name, module in sys.modules.copy().items():
         if name.startswith("tilewright.ops.") and hasattr(module, "_PLANS"):
             module._PLANS.forget()
@@ -376,13 +375,13 @@ def forget_plans() -> None:
 
 @dataclass
 class Recorder:
-    """What was launched since it was emptied: for each launch its arguments, and its text."""
+    """Records launches: the arguments and the text of each."""
 
     pieces: list[str] = field(default_factory=list)
     arrays: list[Any] = field(default_factory=list)
 
     def place(self, array: Any) -> str:
-        """What an argument of a launch is, and which of the call's arrays it lies in, if in one."""
+        """Describe an argument of a launch, and the call's array that it lies in, if any."""
         info = describe(array)
         for at, one in enumerate(self.arrays):
             given = one.array if hasattr(one, "array") and not isinstance(one, np.ndarray) else one
@@ -393,7 +392,7 @@ class Recorder:
         return f"{info.dtype} {info.shape} {info.strides}"
 
     def launched(self, prepared: Prepared, arguments: Sequence[Any]) -> None:
-        """Write down a launch."""
+        """Record a launch."""
         executable, binding = prepared.executable, prepared.binding
         said = [
             self.place(argument) if parameter.kind == "tensor" else repr(argument)
@@ -409,7 +408,7 @@ RECORDED = Recorder()
 
 
 class Prepared:
-    """A launch that is written down instead."""
+    """A launch that is recorded instead of executed."""
 
     may_be_inlined: ClassVar[bool] = False
 
@@ -419,15 +418,15 @@ class Prepared:
         executable.launches.add(self)
 
     def inline(self) -> None:
-        """It is not launched without Python."""
+        """Return None: this launch has no compiled shortcut."""
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Write it down."""
+        """Record the launch."""
         RECORDED.launched(self, arguments)
 
 
 def machine(arch: str, processors: int) -> tuple[Target, type[Any]]:
-    """A target whose arrays lie in host memory, and its backend, which emits texts and launches nothing."""
+    """Return a target with arrays in host memory, and a backend that emits texts but launches nothing."""
     whose = owner(arch)
     base: Any = {CPU.name: CpuBackend, CUDA.name: CudaBackend, HIP.name: HipBackend}[whose.name]
 
@@ -448,7 +447,7 @@ def machine(arch: str, processors: int) -> tuple[Target, type[Any]]:
 
 @contextmanager
 def machines() -> Iterator[None]:
-    """Meanwhile the machines are targets, no table of measured schedules is read, and nobody warns."""
+    """Within this context the machines are targets, no measured tables are read, and warnings are off."""
     no_tables = patch.object(tables, "table_for", lambda *_: None)
     no_warning = patch.object(slow, "warn", lambda executable: None)
     known = {arch: machine(arch, processors) for arch, (processors, _) in MACHINES.items()}
@@ -483,12 +482,12 @@ NO_TYPE = KEYWORDS - {*BUILT_IN}
 
 
 def normal_text(text: str, entry: str) -> str:
-    """A text in C without comments, in which whatever it declares has a number for its name.
+    """Normalise a C text: remove comments, and replace declared names by numbers.
 
-    Functions and types keep their names, all but the kernel's, and so does what a text does not declare:
-    intrinsics, macros, assembly.  A name is numbered where it is declared, within its braces.  Statements
-    stand on lines of their own, with a space between any two tokens.  Terms of integer sums and products
-    are in the order of their names, which this does not undo.
+    Functions (except the kernel) and types keep their names, and so do names that the text does not declare:
+    intrinsics, macros, assembly.  A name gets its number at its declaration, for the enclosing braces.  Each
+    statement is on its own line, with a space between any two tokens.  Terms of integer sums and products
+    are ordered by their original names; this order is kept.
     """
     text = re.sub(rf"\b{re.escape(entry)}(?=\b|_arguments\b|_block\b)", "KERNEL", text)
     types = {*BUILT_IN} | {*re.findall(r"(?<!<)\b(?:struct|union|enum|using)\s+(\w+)", text)}
@@ -534,7 +533,7 @@ def normal_text(text: str, entry: str) -> str:
 
 
 def _bare(words: Sequence[str]) -> list[str]:
-    """Without the braces around single statements, which are there where a line would be too long."""
+    """Remove braces around single statements; emitters add them if a line is too long."""
     found: list[str] = []
     opened: list[int] = []
     for word in words:
@@ -556,7 +555,7 @@ def _bare(words: Sequence[str]) -> list[str]:
 
 
 def _is_declared(words: Sequence[str], place: int, types: Set[str]) -> bool:
-    """Whether a word is a name that is declared: it stands behind a type, perhaps with stars between them."""
+    """Whether a word is a declared name: it follows a type, perhaps with stars in between."""
     at = place - 1
     while at >= 0 and words[at] in BETWEEN:
         at -= 1
@@ -566,11 +565,11 @@ def _is_declared(words: Sequence[str], place: int, types: Set[str]) -> bool:
 # ---------------------------------------------------------------- the parts
 
 Made = Iterator[tuple[str, Callable[[], list[str]]]]
-"""What is produced: a name, and what gives its texts."""
+"""An entry: its name, and the function that produces its texts."""
 
 
 def texts() -> Made:
-    """Each call on each machine."""
+    """Yield each call on each machine."""
     for arch, (_, sizes) in MACHINES.items():
         for size in sizes:
             for line in CALLS:
@@ -587,12 +586,12 @@ def _launches(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
 
 
 def failed(error: Exception) -> str:
-    """What is kept of a call that is refused, or goes wrong; messages may change."""
+    """Return the entry of a call that fails; it leaves out the message, which may change."""
     return f"{'refused' if isinstance(error, TilewrightError) else 'FAILED'}: {type(error).__name__}"
 
 
 def schedule_forms() -> Made:
-    """Each schedule of the tests on each architecture."""
+    """Yield each schedule of the tests on each architecture."""
     for arch in MACHINES:
         for name, schedule in forms.FORMS.items():
             yield f"{arch}: form {name}", partial(_form, arch, partial(_expanded, schedule, arch))
@@ -623,7 +622,7 @@ def _form(arch: str, trace: Callable[[], Any]) -> list[str]:
 
 
 def proposals() -> Made:
-    """What is proposed for the kernels of drawn calls."""
+    """Yield the proposals for the kernels of random calls."""
     for number in range(PROPOSED):
         draw = random.Random(f"proposals {number}")
         line, arch = draw.choice(CALLS), draw.choice((*MACHINES, "sm_90a"))
@@ -661,7 +660,7 @@ def _proposed(line: str, extents: Mapping[str, int], arch: str) -> list[str]:
 
 
 def ranked(question: Any) -> str:
-    """The first proposals for a problem, in their order."""
+    """Return the first proposals for a problem, in order."""
     return "\n".join(
         f"{one.schedule!r} | {'against' if one.against else 'legal'} | {one.estimate:.9g}"
         for one in candidates(question)[:RANKED]
@@ -676,7 +675,7 @@ class Silent(Prepared):
 
 
 def bits() -> Made:
-    """The result of each call on this processor; of each number of threads in a process of its own."""
+    """Yield each call's result on this CPU; each number of threads runs in its own process."""
     for threads in THREADS:
         with patch.dict(os.environ, TILEWRIGHT_THREADS=str(threads)):
             pool = multiprocessing.get_context("spawn").Pool(1)
@@ -686,7 +685,7 @@ def bits() -> Made:
 
 
 def result_of(line: str) -> list[str]:
-    """Hashes of the result of a call, and of its arrays, some of which it may have written."""
+    """Hash the result of a call, and its arrays, some of which it may have written."""
     try:
         made, result = called(line, EXTENTS["small"], CPU.name, filled=True)
     except Exception as error:  # noqa: BLE001 as of texts
@@ -696,7 +695,7 @@ def result_of(line: str) -> list[str]:
 
 
 def flat(result: Any) -> Iterator[Any]:
-    """The arrays of a result."""
+    """Return the arrays of a result."""
     if isinstance(result, list | tuple):
         for one in result:
             yield from flat(one)
@@ -705,7 +704,7 @@ def flat(result: Any) -> Iterator[Any]:
 
 
 def hash_of(array: Any) -> str:
-    """Of dtype, shape and bits."""
+    """Hash dtype, shape and bits."""
     found = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:32]
     return f"{array.dtype} {array.shape} {found}"
 
@@ -720,18 +719,18 @@ PARTS: dict[str, Callable[[], Made]] = {
 # ---------------------------------------------------------------- records
 
 Record = dict[str, dict[str, list[str]]]
-"""For each part and name the hashes of its texts."""
+"""Hashes of the texts, by part and name."""
 
 
 def produced(
     parts: Sequence[str], share: tuple[int, int] = (1, 1), only: str = ""
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Part, name and texts of all that is asked for.
+    """Yield part, name and texts of the requested entries.
 
     Args:
-        parts: which.
-        share: which one of how many shares of each part.
-        only: a name, or a part of names, that alone is produced.
+        parts: the parts to produce.
+        share: (number, count) of the share of each part.
+        only: a part of the names to produce.
     """
     spent: dict[str, float] = defaultdict(float)
     with machines():
@@ -758,12 +757,12 @@ def hashed(text: str) -> str:
 
 
 def differences(before: Record, now: Record, *, whole: bool) -> list[str]:
-    """Names whose texts differ.
+    """Return the names whose texts differ.
 
     Args:
-        before: what was.
-        now: what is.
-        whole: whether what is missing now is a difference, or was not asked for.
+        before: the recorded entries.
+        now: the present entries.
+        whole: whether a missing entry is a difference; else it was not requested.
     """
     found = []
     for part, made in now.items():
@@ -825,13 +824,13 @@ def main() -> int:
 
 
 def recorded(path: Path) -> Record:
-    """The entries of a record; empty if the file does not exist."""
+    """Return the entries of a record; empty if the file does not exist."""
     read: dict[str, Record] = json.loads(path.read_text()) if path.exists() else {}
     return read.get("record", {})
 
 
 def save(path: Path, record: Record, made: Record, kept: Mapping[str, str]) -> None:
-    """Write what was made into a record, and its texts beside it."""
+    """Write entries into a record, and their texts into its archive."""
     texts = path.with_suffix(".zip")
     with zipfile.ZipFile(texts, "a" if record and texts.exists() else "w", zipfile.ZIP_DEFLATED) as file:
         for key in kept.keys() - {*file.namelist()}:
@@ -858,7 +857,7 @@ def show(path: Path, before: Record, now: Record, kept: Mapping[str, str]) -> No
 
 @cache
 def commit() -> str:
-    """The source tree's, as git says."""
+    """Return the commit of the source tree, by git."""
     command = ("git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
