@@ -109,8 +109,8 @@ class Source:
     def used_once(self) -> float:
         """Share of private functions that are named in only one place, among those with a unique name.
 
-        A name is private if it begins with one underscore.  Uses as variables or attributes are counted in the
-        whole package.
+        A name is private if it begins with one underscore.  Uses as variables or attributes are counted in
+        the whole package.
         """
         defined: Counter[str] = Counter()
         named: Counter[str] = Counter()
