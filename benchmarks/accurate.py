@@ -1,10 +1,11 @@
-"""Products of f32 on a GPU, by how exactly they are multiplied: time and error beside those of cuBLAS.
+"""Products of f32 on a GPU at each precision grade: time and error, compared with cuBLAS.
 
     python benchmarks/accurate.py [--quick] [--json results/accurate.json]
 
-The error of an element is divided by the sum of the sizes of its products, in units of 2**-24; the largest is
-told, and the Frobenius norm of all errors over that of the result.  Data: normal; from 0 to 1; rows and
-columns of ranges that differ by up to 2**80; and sums of which most cancels.
+The error of an element is divided by the sum of the magnitudes of its products, in units of 2**-24.  The
+table has the largest error, and the Frobenius norm of all errors over that of the result.  Data: normal
+numbers; numbers from 0 to 1; rows and columns whose ranges differ by up to 2**80; and sums that mostly
+cancel.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from tilewright.tune.measure import measure
 GRADES = ("f32", "exact", "tf32", "f16")
 SGEMM, AS_TF32 = "cuBLAS f32", "cuBLAS tf32"
 ROWS = 512
-"""Of the result, that are compared."""
+"""Rows of the result that are compared."""
 
 
 def drawn(kind: str, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two square matrices."""
+    """Draw two square matrices."""
     torch.manual_seed(n)
     draw = torch.rand if kind == "positive" else torch.randn
     a, b = (draw((n, n), device="cuda") for _ in range(2))
@@ -46,7 +47,7 @@ def by_cublas(tf32: bool, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -
 
 
 def errors(a: torch.Tensor, b: torch.Tensor, made: torch.Tensor) -> tuple[float, float]:
-    """The largest relative to the sum of sizes, in 2**-24; that of the whole, by Frobenius norms."""
+    """Return the largest error over the sum of magnitudes, in 2**-24; and the error in Frobenius norm."""
     wide = a[:ROWS].double()
     exact, sizes = wide @ b.double(), wide.abs() @ b.double().abs()
     off = (made[:ROWS].double() - exact).abs()

@@ -1,12 +1,12 @@
-"""The examples' kernels of this source tree beside those of another one, on one GPU, in turns.
+"""Compare the examples' kernels of this source tree with those of another tree, in turns on one GPU.
 
     python benchmarks/against.py --before TREE [--quick] [--json results/against.json]
 
-Each tree runs in a process of its own, which makes the arrays, checks each result, and waits to be asked for
-samples; the two are asked in turns, so that clocks and heat are the same for both.  TREE is the root of a
-checkout of the commit before.  A sample is the device time of one launch, with a cold second-level cache.
-Before this tree is compared with the other it is compared with itself, in a third process: what those two
-differ by is noise.
+Each tree has its own process, which makes the arrays, checks each result, and then waits for requests of
+samples.  Requests alternate between the trees, so that clocks and heat are the same for both.  TREE is the
+root of a checkout of an earlier commit.  A sample is the device time of one launch, with a cold second-level
+cache.  First this tree is compared with itself, in a third process: the difference between those two is
+noise.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Worker:
         return found
 
     def end(self) -> None:
-        """Let the process end."""
+        """End the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -111,7 +111,7 @@ HEAD = ("kernel", "shape", "us now", "us before", "speed now / before", "noise",
 
 
 def columns(row: dict[str, Any]) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     first = [row["name"], "x".join(map(str, row["shape"]))]
     if "failed" in row:
         return [*first, row["failed"], *[""] * (len(HEAD) - 3)]

@@ -1,8 +1,8 @@
-"""Times kernels of one source tree for `against.py`, which asks by lines of JSON.
+"""Time kernels of one source tree for `against.py`, which sends requests as lines of JSON.
 
     python benchmarks/against_worker.py TREE
 
-It uses nothing of the package but the examples and `matmul`, so that trees of other commits can be timed.
+It uses only the examples and `matmul` of the package, so that it can time trees of other commits.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Made = tuple[Callable[[], Any], Callable[[], float]]
 
 @functools.cache
 def example(number: str) -> dict[str, Any]:
-    """The names that an example defines."""
+    """Return the names that an example defines."""
     (path,) = (TREE / "examples").glob(f"{number}_*.py")
     return runpy.run_path(str(path))
 
 
 def gemm(bound: Any, shape: tuple[int, ...], kind: torch.dtype, out: torch.dtype) -> Made:
-    """C = A Bᵀ by a kernel of an example."""
+    """Compute C = A Bᵀ by a kernel of an example."""
     m, n, k = shape
     a, b = (torch.randn(rows, k, device="cuda").to(kind) for rows in (m, n))
     c = torch.full((m, n), math.nan, device="cuda").to(out)
@@ -52,7 +52,7 @@ def gemm(bound: Any, shape: tuple[int, ...], kind: torch.dtype, out: torch.dtype
 
 
 def matmul(shape: tuple[int, ...], kind: torch.dtype) -> Made:
-    """The library's own, B stored transposed."""
+    """Compute C = A Bᵀ by `tw.matmul`; B is stored transposed."""
     m, n, k = shape
     if kind == torch.int8:
         a, b = (torch.randint(-100, 101, (rows, k), dtype=kind, device="cuda") for rows in (m, n))
@@ -71,7 +71,7 @@ def matmul(shape: tuple[int, ...], kind: torch.dtype) -> Made:
 
 
 def fused(shape: tuple[int, ...]) -> Made:
-    """D = (A Bᵀ) Cᵀ."""
+    """Compute D = (A Bᵀ) Cᵀ."""
     m, n, k, p = shape
     a, b, c = (torch.randn(size, device="cuda").half() for size in ((m, k), (n, k), (p, n)))
     d = torch.full((m, p), math.nan, device="cuda")
@@ -84,7 +84,7 @@ def fused(shape: tuple[int, ...]) -> Made:
 
 
 def attention(number: str, shape: tuple[int, ...], *, causal: bool) -> Made:
-    """Softmax(Q Kᵀ) V."""
+    """Compute softmax(Q Kᵀ) V."""
     batch, heads, queries, keys, depth = shape
     kind = torch.bfloat16 if depth == 128 else torch.float16
     q, k, v = (
@@ -103,7 +103,7 @@ def attention(number: str, shape: tuple[int, ...], *, causal: bool) -> Made:
 
 
 def made(name: str, shape: tuple[int, ...]) -> Made:
-    """A call of one subject, and the error of what it wrote."""
+    """Return a call of one subject, and the error of its result."""
     number, _, rest = name.partition(" ")
     half, single, brain = torch.float16, torch.float32, torch.bfloat16
     match number:
@@ -125,7 +125,7 @@ def made(name: str, shape: tuple[int, ...]) -> Made:
 
 
 class Timed:
-    """The call that is being timed."""
+    """Holds the call that is being timed."""
 
     def __init__(self) -> None:
         self.call: Callable[[], Any] | None = None
@@ -133,7 +133,7 @@ class Timed:
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def make(self, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-        """Make a subject, run it, check it."""
+        """Make a subject, run it and check it."""
         torch.manual_seed(7)
         self.call, check = made(name, shape)
         launched = self.call()
@@ -147,7 +147,7 @@ class Timed:
         return {"error": error, "resources": dict(getattr(launched, "resources", {}))}
 
     def samples(self, count: int) -> dict[str, Any]:
-        """Device time of some launches, in microseconds."""
+        """Return the device times of some launches, in microseconds."""
         assert self.call is not None
         found = []
         for _ in range(count):
@@ -160,7 +160,7 @@ class Timed:
         return {"us": found}
 
     def drop(self) -> dict[str, Any]:
-        """Let the arrays go, so that the other processes have room."""
+        """Free the arrays, so that the other processes have room."""
         self.call = None
         torch.cuda.empty_cache()
         return {}

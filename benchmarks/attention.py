@@ -1,11 +1,11 @@
-"""`tw.attention` beside PyTorch's kernels on the GPU or NumPy on the CPU, in turns.
+"""`tw.attention` compared with PyTorch's kernels on the GPU, or with NumPy on the CPU, in turns.
 
     python benchmarks/attention.py [--target cuda|cpu] [--quick] [--examples] [--json results/attention.json]
 
-Each head is compared with a softmax in float64, element by element, and what PyTorch computes likewise.  Our
-kernel is timed twice, under two names: what the two differ by is noise.  With ``--examples`` those of 09 and
-10 take their turns too.  Shapes are batch x heads x heads of keys x queries x keys x head dimension; where a
-case is causal, half of the products are counted.
+Each element of each head, ours and PyTorch's, is compared with a softmax in float64.  Our kernel is timed
+twice, under two names: the difference between the two is noise.  With ``--examples`` the kernels of examples
+09 and 10 are timed as well.  Shapes are batch x heads x heads of keys x queries x keys x head dimension.  If
+a case is causal, half of the products are counted.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ EXAMPLES = {
 }
 PEERS = {"torch (cuDNN)": "CUDNN_ATTENTION", "torch (flash)": "FLASH_ATTENTION"}
 Case = tuple[str, tuple[int, int, int, int, int, int], bool]
-"""Element type, shape, and whether it is causal."""
+"""Dtype, shape, and whether the case is causal."""
 
 LENGTHS = [(4, 16, 1024), (4, 16, 2048), (4, 16, 4096), (1, 16, 16384)]
-"""Batches, heads, rows of queries and of keys."""
+"""Batches, heads, queries, keys."""
 
 
 def cases(asked: Any) -> Iterator[Case]:
-    """What is measured: every head dimension at every length, and fewer heads of keys at one."""
+    """Return the cases: every head dimension at every length, and shared heads of keys at one length."""
     if asked.target == "cpu":
         shapes = [(1, 2, 1, 130, 200)] if asked.quick else [(1, 8, 8, 512, 512), (1, 8, 2, 2048, 2048)]
         depths = [("f16", 64), ("bf16", 128)]
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> dict[str, Any]:
-    """Verify one problem and its rivals, and time them in turns."""
+    """Verify a problem and its rivals, and time them in turns."""
     batch, heads, shared, queries, keys, depth = shape
     element, scale = dtypes.dtype(name), 1 / math.sqrt(depth)
     make = on_gpu if asked.target == "cuda" else on_cpu
@@ -123,12 +123,12 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
 
 
 def relative(element: DType, keys: int) -> float:
-    """How far off an average of values of size 1 may be: weights rounded to the dtype, sums in f32."""
+    """Return the error bound of an average of values of size 1: weights rounded to the dtype, sums in f32."""
     return 2 * (element.unit_roundoff + (2 * keys + 2**8) * f32.unit_roundoff)
 
 
 def on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
-    """Random tensors on the GPU; a function that compares all heads; each of PyTorch's kernels."""
+    """Return random tensors on the GPU, a function that compares all heads, and PyTorch's kernels."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -169,7 +169,7 @@ def on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any
 
 
 def on_cpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
-    """The same on the CPU; NumPy multiplies in f32, to which its inputs are converted beforehand."""
+    """Do the same on the CPU; NumPy multiplies in f32, and its inputs are converted beforehand."""
     batch, heads, shared, queries, keys, depth = shape
     rng = np.random.default_rng(0)
     q, k, v = (

@@ -1,10 +1,11 @@
-"""Every schedule that is proposed for some problems, timed beside what its rule estimated, on a GPU.
+"""Time every proposed schedule of some problems on a GPU, and compare it with its rule's estimate.
 
     python benchmarks/candidates.py [--rows few,split …] [--most 12] [--seconds 100] [--build] [--json FILE]
 
-What the rules' models are fitted to.  A row is a problem and a family of schedules: each is compared with f64
-element by element, then all are timed in turns beside PyTorch's call, and kept with its rule and estimate.
-Kernels are compiled first, in parallel processes; with ``--build`` nothing is launched.
+The rules' models are fitted to these times.  A row is a problem and a family of schedules.  Every element of
+each kernel's result is compared with f64.  Then all kernels and PyTorch's call are timed in turns; the record
+keeps each time with its rule and estimate.  Kernels are compiled first, in parallel processes.  With
+``--build`` nothing is launched.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ SHAPES: dict[str, tuple[Problem, ...]] = {
     ),
     "grouped": tuple(grouped_problems()),
 }
-"""Problems by name of the rows."""
+"""Problems, by the names of the rows."""
 
 FIRST = ("few rows", "split", "bulk copies", "other copies")
-"""Beginnings of families' names, in the order in which they are measured, each of all problems."""
+"""Prefixes of the families' names, in the order of measurement; each family covers all problems."""
 
 SECONDS = 0.3
-"""For which the schedules of a row are timed together."""
+"""Seconds for which the schedules of a row are timed."""
 
 
 @dataclass(frozen=True)
 class CandidatesTask(DenseTask):
-    """A problem under all schedules of a family.
+    """A problem with all schedules of a family.
 
     Args:
-        family: of the schedules.
-        proposed: what was proposed, by the names of the problem's schedules.
+        family: the family of schedules.
+        proposed: the proposals, by the names of the problem's schedules.
     """
 
     family: str = ""
@@ -79,7 +80,7 @@ class CandidatesTask(DenseTask):
         return f"{self.problem}, {self.family}"
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """Time all that are right; see `isolated.Task`."""
+        """Time all correct schedules; see `isolated.Task`."""
         row = super().measure(seconds, progress)
         return row | {
             "family": self.family,
@@ -107,7 +108,7 @@ class CandidatesTask(DenseTask):
 
 
 def tasks_of(problem: Problem, most: int | None) -> Iterator[CandidatesTask]:
-    """A task for each family."""
+    """Return a task for each family."""
     for family, found in families(problem).items():
         proposed = {f"candidate {at}": one for at, one in enumerate(found[:most], 1)}
         schedules = {name: one.schedule for name, one in proposed.items()}
@@ -116,9 +117,9 @@ def tasks_of(problem: Problem, most: int | None) -> Iterator[CandidatesTask]:
 
 
 def variants_of(file: Path) -> Iterator[CandidatesTask]:
-    """A task for each problem of a file of schedules.
+    """Return a task for each problem of a file of schedules.
 
-    It is a list of ``{"shape": [m, n, k], "dtype": "f16", "schedule": "tw.Schedule(…)"}``.
+    The file is a list of ``{"shape": [m, n, k], "dtype": "f16", "schedule": "tw.Schedule(…)"}``.
     """
     found: dict[tuple[str, tuple[int, int, int]], dict[str, Candidate]] = {}
     for one in json.loads(file.read_text(encoding="utf-8")):
@@ -135,7 +136,7 @@ HEAD = ("problem", "family", "of", "fastest us", "estimate", "first us", "over l
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """A line for each row: the fastest of its schedules, what it was estimated to take, and the first one."""
+    """Return a line for each row: its fastest schedule with its estimate, and the first proposal."""
     for row in rows:
         if "failed" in row:
             yield [row["problem"], *[""] * (len(HEAD) - 2), f"failed: {row['failed']}".partition("\n")[0]]
@@ -162,7 +163,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 
 
 def chosen(asked: argparse.Namespace) -> list[CandidatesTask]:
-    """What is asked for, family by family, so that a run that is cut has all problems."""
+    """Return the requested tasks, family by family, so that an interrupted run covers all problems."""
     if asked.variants is not None:
         return [*variants_of(asked.variants)]
     names = [*SHAPES] if asked.rows == "all" else asked.rows.split(",")

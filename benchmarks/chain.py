@@ -1,10 +1,10 @@
-"""`tw.gemm_chain` beside two products of PyTorch on the GPU or of NumPy on the CPU, in turns.
+"""`tw.gemm_chain` compared with two products of PyTorch on the GPU, or of NumPy on the CPU, in turns.
 
     python benchmarks/chain.py [--target cuda|cpu] [--quick] [--json results/chain.json]
 
-Every element is compared with float64.  Our kernel is timed twice, under two names: what the two differ by is
-noise.  Two kernels of the library, which store the first product, take their turns too.  Shapes are M x K x N
-x P; B lies row by row or, as weights of a layer do, column by column.
+Every element is compared with float64.  Our kernel is timed twice, under two names: the difference between
+the two is noise.  Two kernels of the library, which store the first product, are timed as well.  Shapes are M
+x K x N x P.  B is row-major, or column-major like the weights of a layer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def problem(asked: Any, shape: tuple[int, ...], order: str, activation: str | None) -> dict[str, Any]:
-    """Verify one problem, and time it."""
+    """Verify a problem, and time it."""
     m, k, n, p = shape
     rng, element = np.random.default_rng(0), dtypes.bf16
     a, b, c = (rng.standard_normal(s).astype(element.numpy) for s in ((m, k), (k, n), (n, p)))
@@ -95,7 +95,7 @@ def problem(asked: Any, shape: tuple[int, ...], order: str, activation: str | No
 
 
 def two(held: list[Any], n: int, activation: str | None, target: str) -> Callable[[], object]:
-    """Two calls of `matmul`, with memory for the first product that lasts."""
+    """Return two calls of `matmul` with lasting memory for the first product."""
     a, b, c, _ = held
     element = dtypes.bf16.numpy
     between = device_put(np.zeros((a.shape[0], n), element), target)
@@ -109,7 +109,7 @@ def two(held: list[Any], n: int, activation: str | None, target: str) -> Callabl
 
 
 def check(factors: tuple[Any, ...], found: Any, activation: str | None) -> float:
-    """The largest error as a share of its bound: of the first product's rounding, and of the sums."""
+    """Return the largest error over its bound, which covers sums and the first product's rounding."""
     worst, w = 0.0, dtypes.bf16.unit_roundoff
     b, c = (x.astype(np.float64) for x in factors[1:])
     for begin in range(0, len(found), 4096):
@@ -127,7 +127,7 @@ def check(factors: tuple[Any, ...], found: Any, activation: str | None) -> float
 
 
 def on_gpu(factors: tuple[Any, ...], activation: str | None) -> Callable[[], object]:
-    """Two products of PyTorch, with memory that lasts."""
+    """Return two products of PyTorch with lasting memory."""
     import torch
 
     def there(array: Any) -> Any:
@@ -149,7 +149,7 @@ def on_gpu(factors: tuple[Any, ...], activation: str | None) -> Callable[[], obj
 
 
 def on_cpu(factors: tuple[Any, ...], activation: str | None) -> Callable[[], object]:
-    """Two products of NumPy in f32, to which factors are converted beforehand."""
+    """Return two products of NumPy in f32; operands are converted beforehand."""
     a, b, c = (x.astype(np.float32) for x in factors)
     between, out = np.empty((len(a), b.shape[1]), np.float32), np.empty((len(a), c.shape[1]), np.float32)
 

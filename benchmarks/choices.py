@@ -1,14 +1,15 @@
-"""The rules' first choice beside the fastest that was measured, problem by problem; and tables made of it.
+"""Compare the rules' first choice with the fastest measured schedule of each problem, and write tables.
 
     python benchmarks/choices.py [RESULTS ...] [--keep] [--table] [--check] [--below 0.97]
 
-Reads what `candidates.py --json`, `device_run.py` or this script kept, later files over earlier ones; without
-files what was kept last, in `benchmarks/results/h200_candidates.json`.  A line has the choice's time, that of
-the fastest, and their ratio, under 1 if another is faster; below stand the geometric mean and the worst.
+Reads the records of `candidates.py --json`, `device_run.py` or this script; later files override earlier
+ones.  Without files it reads `benchmarks/results/h200_candidates.json`.  A line has the time of the choice,
+the time of the fastest schedule, and their ratio, which is below 1 if another schedule is faster.  The last
+lines are the geometric mean and the worst ratio.
 
-With ``--keep`` the measurements are kept in that file.  With ``--table`` the fastest are written to the table
-that comes with the package, again after a change of the rules; ``--check`` fails where that table is
-not the one that would be written.
+With ``--keep`` the measurements are written to that file.  With ``--table`` the fastest schedules are written
+to the table of the package; do this again after a change of the rules.  ``--check`` fails if that table
+differs from the one that would be written.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from tilewright.schedule.text import read_schedule
 
 KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
 FACTOR = 1.5
-"""How many times as slow as the fastest what is kept may be; the choice is kept in any case."""
+"""Schedules slower than the fastest by more than this factor are not kept, except the choice."""
 
 IN_NO_ORDER = 'reduction="atomic"'
-"""What is no choice however fast it is, for its bits are others at every run."""
+"""Schedules with this reduction are never chosen, because their bits differ from run to run."""
 
 Times = tuple[float, float, float]
-"""The median in us, and the ends of its interval."""
+"""Median time in us, and the ends of its interval."""
 
 
 @dataclass
 class Row:
-    """A problem, and what was measured of it.
+    """A problem and its measurements.
 
     Args:
         problem: the problem.
-        times: by the text of a schedule.
-        library: of the other library, in us; 0: it was not measured.
-        measured: how many schedules were, of which the slow ones may not have been kept.
+        times: times by the text of a schedule.
+        library: time of the other library in us; 0: not measured.
+        measured: number of measured schedules; slow ones may not have been kept.
     """
 
     problem: Problem
@@ -62,21 +63,21 @@ class Row:
     measured: int = 0
 
     def question(self) -> Question:
-        """What a schedule is chosen for."""
+        """The question that a schedule is chosen for."""
         return question(self.problem)
 
     def choice(self) -> str:
-        """The text of the rules' choice, as it would run."""
+        """The text of the rules' choice."""
         asked = self.question()
         return repr(with_fallback(choose(asked), asked.form, asked.classes, asked.arch)[0])
 
     @property
     def fastest(self) -> str:
-        """The text of the schedule with the least median."""
+        """The text of the schedule with the smallest median."""
         return min(self.times, key=lambda text: self.times[text])
 
     def record(self, choice: str) -> dict[str, Any]:
-        """What is kept of it, which `rows_of` reads."""
+        """The record of the row, which `rows_of` reads."""
         most = FACTOR * self.times[self.fastest][0]
         found = {text: us for text, us in self.times.items() if us[0] <= most or text == choice}
         one = self.problem
@@ -95,7 +96,7 @@ class Row:
 
 
 def parts_of(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The records of candidates in a file, whatever wrote it."""
+    """Return the records of candidates in a file of any of the three programs."""
     if "parts" in found:
         yield from (part["result"] for part in found["parts"] if part["result"])
     else:
@@ -103,7 +104,7 @@ def parts_of(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def rows_of(files: Iterable[Path]) -> tuple[list[Row], dict[str, Any]]:
-    """The problems in some files, and the record of the machine that they were measured on."""
+    """Return the problems in some files, and the record of their machine."""
     rows: dict[str, Row] = {}
     machine: dict[str, Any] = {}
     for path in files:
@@ -118,7 +119,7 @@ def rows_of(files: Iterable[Path]) -> tuple[list[Row], dict[str, Any]]:
 
 
 def add(rows: dict[str, Row], kept: Mapping[str, Any]) -> None:
-    """Add one row of a file to the problems."""
+    """Add a row of a file to the problems."""
     sizes, items = tuple(kept["sizes"]), kept["items"]
     kernel = kept.get("kernel") or ("grouped" if sizes else "batched" if items else "product")
     m, n, k = kept["shape"]
@@ -133,15 +134,15 @@ def add(rows: dict[str, Row], kept: Mapping[str, Any]) -> None:
 
 
 def library_us(kept: Mapping[str, Any]) -> float:
-    """The least time of what is none of ours."""
+    """Return the least time of another library's calls."""
     theirs = (one["median_us"] for name, one in kept["timings"].items() if name not in kept["schedules"])
     return min(theirs, default=0.0)
 
 
 def entry_of(row: Row, choice: str) -> MeasuredSchedule | None:
-    """What a table says of a problem; None where the choice was not measured, or the sizes are unequal.
+    """Return a problem's entry of a table; None if the choice was not measured, or sizes are unequal.
 
-    The rules' own choice stays where nothing is faster with its whole interval.
+    The rules' choice stays, unless another schedule is faster with its whole interval.
     """
     if choice not in row.times or len(set(row.problem.sizes)) > 1:
         return None
@@ -156,7 +157,7 @@ def entry_of(row: Row, choice: str) -> MeasuredSchedule | None:
 
 
 def is_legal(asked: Question, text: str) -> bool:
-    """Whether a measured schedule is one still, and legal for the problem as it stands."""
+    """Whether a measured schedule still exists and is legal for the problem."""
     try:
         schedule: Schedule = read_schedule(text)
     except ValueError:
@@ -165,7 +166,7 @@ def is_legal(asked: Question, text: str) -> bool:
 
 
 def made(rows: Iterable[tuple[Row, str]], machine: Mapping[str, Any]) -> ScheduleTable:
-    """The table of a machine, by the rules that there are now."""
+    """Return the table of a machine, by the present rules."""
     device = machine["device"]
     version = Version.now(device["arch"], device["name"], device["processors"])
     entries = (entry_of(row, choice) for row, choice in rows)
@@ -184,7 +185,7 @@ HEAD = (
 
 
 def lines(rows: Iterable[tuple[Row, str]], below: float) -> Iterator[list[str]]:
-    """A line for each problem."""
+    """Yield a line for each problem."""
     for row, choice in rows:
         best, own = row.times[row.fastest], row.times.get(choice)
         share = best[0] / own[0] if own else 0.0
@@ -201,7 +202,7 @@ def lines(rows: Iterable[tuple[Row, str]], below: float) -> Iterator[list[str]]:
 
 
 def summary(rows: Iterable[tuple[Row, str]]) -> Iterator[str]:
-    """For each group of rows, and for all: the geometric mean and the worst of the ratios."""
+    """Yield the geometric mean and the worst ratio of each group of rows, and of all."""
     shares: dict[str, list[tuple[float, str]]] = {}
     for row, choice in rows:
         if choice in row.times:

@@ -1,8 +1,8 @@
-"""What a compilation takes in a new process with nothing cached: a row of the dense benchmark.
+"""Time of a compilation in a new process without caches: a row of the dense benchmark.
 
     python benchmarks/cold_compile.py
 
-compiles the kernel that is chosen for bf16 4096³, then that for f16, and prints what each took.
+compiles the kernel chosen for bf16 4096³, then that for f16, and prints the time of each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = ("first", "first, of it in NVRTC", "next", "next, of it in NVRTC")
 
 
 def compiled() -> dict[str, float]:
-    """Seconds of both compilations in this process, and what of it was the compiler's."""
+    """Return the seconds of both compilations in this process, and the compiler's share."""
     spent: list[float] = []
 
     def compile_text(*given: Any, inner: Callable[..., Any] = nvrtc.compile_text) -> Any:
@@ -49,7 +49,7 @@ def compiled() -> dict[str, float]:
 
 
 class CompileTask:
-    """Seconds to compile, in new processes, each with an empty cache."""
+    """Measures seconds to compile, in new processes that each have an empty cache."""
 
     group = "compile"
 
@@ -57,7 +57,7 @@ class CompileTask:
         return "the kernels chosen for bf16 and f16 4096³"
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """Medians and ranges of the seconds; see `isolated.Task`."""
+        """Return medians and ranges of the seconds; see `isolated.Task`."""
         samples: list[dict[str, float]] = []
         progress.begin("compiling", 120)
         for _ in range(TURNS):

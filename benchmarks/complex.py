@@ -1,17 +1,17 @@
-"""Complex products beside six launches, NumPy or cuBLAS, in turns; each is verified before it is timed.
+"""Complex products compared with six launches, NumPy or cuBLAS, in turns; each is verified first.
 
     python benchmarks/complex.py [--target cuda|cpu] [--rows TEXT ...] [--sides N ...] [--seconds S]
         [--dtype f32] [--schedules FILE] [--quick] [--busy] [--json FILE]
 
-Only rows are measured whose names have one of the texts, as "f32 interleaved 4m f32": the dtype of the parts,
-how they lie, method, precision. On a GPU PyTorch draws the matrices, and errors are told; see
+``--rows`` selects rows whose names contain one of the texts, such as "f32 interleaved 4m f32": dtype of the
+parts, storage, method, precision. On a GPU, PyTorch draws the matrices, and the table has errors; see
 `complex_on_gpu.py`.
 
-"six launches" are four real products and two additions of them, all of them ours, of operands in planes. On a
-GPU cuBLAS's complex product stands beside, in f32 and in tf32, and four of its real products of planes,
-without the additions. With ``--schedules`` products are timed under those of a file too, which `schedules.py`
-reads; each is verified before, and what is refused is said. The table has the launches of each flow and the
-bytes that they move, every array once for each launch; TFlops are of 8 operations for each m, n, k.
+"six launches" are our own four real products and two additions, of operands in planes. On a GPU there are
+also cuBLAS's complex product, in f32 and in tf32, and four of its real products of planes, without the
+additions. With ``--schedules`` products are also timed with the schedules of a file, which `schedules.py`
+reads; each is verified first, and refused ones are printed. The table has the launches of each method and the
+bytes that they move, with every array counted once per launch. TFlops count 8 operations for each m, n, k.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KINDS = {
 }
 QUICK = [("f32", False, "4m", "exact"), ("f16", True, "3m", "exact")]
 MOST_EXACT = 4096
-"""The largest side of products by multiply-adds, which take long."""
+"""Largest side of products by multiply-adds, which are slow."""
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, Any]:
-    """One problem: verified, then timed beside the others; or why it cannot be computed."""
+    """Verify and time a problem; or return why it cannot be computed."""
     name, planar, method, precision = kind
     found: dict[str, Any] = {"dtype": name, "planar": planar, "method": method, "precision": precision}
     found |= {"shape": [side] * 3, "target": asked.target}
@@ -113,7 +113,7 @@ def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, An
 
 
 def _under(file: Path | None, like: ComplexTrial) -> Iterator[tuple[str, ComplexTrial]]:
-    """The same product under each schedule of a file, verified; what is refused, or wrong, is said."""
+    """Yield the product with each schedule of a file, verified; print refused and wrong ones."""
     schedules = read(file.read_text()) if file is not None else {}
     for given, schedule in schedules.items():
         if schedule is None:
@@ -129,7 +129,7 @@ def _under(file: Path | None, like: ComplexTrial) -> Iterator[tuple[str, Complex
 
 
 def name_of(kind: tuple[str, bool, str, str]) -> str:
-    """What a row is called, without its extents."""
+    """Return the name of a row, without its extents."""
     dtype, planar, method, precision = kind
     return f"{dtype} {'planes' if planar else 'interleaved'} {method} {precision}"
 
@@ -138,7 +138,7 @@ HEAD = ("problem", "flow", "launches", "MB moved", "TFlops", "our speed", "host 
 
 
 def columns(found: dict[str, Any]) -> list[list[object]]:
-    """The rows of the printed table: a flow in each."""
+    """Return the rows of the printed table, one for each method."""
     kind = (found["dtype"], found["planar"], found["method"], found["precision"])
     problem = f"{name_of(kind)} {found['shape'][0]}"
     if "failed" in found:
@@ -156,13 +156,13 @@ def columns(found: dict[str, Any]) -> list[list[object]]:
 
 
 def error_of(found: dict[str, Any], data: str, flow: str) -> str:
-    """The largest error and that of the whole, where they are known."""
+    """Return the largest error and the error in norm, if they are known."""
     both = found.get("errors", {}).get(data, {}).get(flow)
     return "-" if both is None else f"{both[0]:.3g} {both[1]:.2g}"
 
 
 def line(found: dict[str, Any]) -> str:
-    """One problem, as soon as it is done."""
+    """Print a problem as soon as it is done."""
     return "; ".join(" ".join(map(str, cells)) for cells in columns(found))
 
 

@@ -1,9 +1,10 @@
-"""Complex products on a GPU beside six launches and cuBLAS: errors, time on the device, and time of the host.
+"""Complex products on a GPU compared with six launches and cuBLAS: errors, device time, and host time.
 
-Everything is drawn, multiplied and compared on the GPU.  Of each result 32 rows and 256 columns are verified
-under the bound of each element; the errors that are told are of 256 rows, or 32 of f64, beside a product that
-is more exact: in f64, and of f64 in twice the bits. They are the largest, divided by the sum of the sizes of
-its products, in units of 2**-24, of f64 2**-53; and the Frobenius norm of all over that of the result.
+Everything is drawn, multiplied and compared on the GPU.  In each result, 32 rows and 256 columns are verified
+under the bound of each element.  The reported errors are those of 256 rows (for f64 32 rows), relative to a
+more exact product: in f64, and for f64 in twice the bits.  They are the largest error, divided by the sum of
+the magnitudes of the products, in units of 2**-24 (f64: 2**-53), and the Frobenius norm of all errors over
+that of the result.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ CUBLAS = "cuBLAS"
 FOUR = "four real products (cuBLAS)"
 KINDS = ("normal", "positive")
 VERIFIED = (32, 256)
-"""Rows and columns that are verified."""
+"""Numbers of rows and columns that are verified."""
 
 ERRORS = {False: 256, True: 32}
-"""Rows of which errors are told, and of f64."""
+"""Rows whose errors are reported, and those for f64."""
 
 HOST_SIDES = 1024
-"""Up to which side the time of the host is measured: of larger products the device takes longer."""
+"""Largest side for host times; with larger products the device is slower than the host."""
 
 Parts = tuple[torch.Tensor, torch.Tensor]
 
@@ -48,9 +49,9 @@ class Problem:
     Args:
         side: rows and columns.
         dtype: of real and imaginary parts.
-        planar: whether these are arrays of their own.
-        asked: what is asked for besides arrays.
-        kind: N(0, 1) or U(0, 1).
+        planar: whether these are separate arrays.
+        asked: the other arguments of the call.
+        kind: distribution, N(0, 1) or U(0, 1).
     """
 
     def __init__(
@@ -70,31 +71,31 @@ class Problem:
         self.given["out"] = self.together((self.out, self.out.clone()))
 
     def together(self, parts: Parts) -> Any:
-        """An operand as it is multiplied."""
+        """Return an operand in the form that is multiplied."""
         return parts if self.planar else torch.view_as_complex(torch.stack(parts, -1))
 
     def multiply(self) -> None:
-        """As a user calls it."""
+        """Call the product as a user does."""
         self.under(None)
 
     def under(self, schedule: tw.Schedule | None) -> None:
-        """The same under a schedule."""
+        """Call the product with a schedule."""
         how = {"method": self.asked.method, "precision": self.asked.precision, "schedule": schedule}
         tw.complex_matmul(self.given["a"], self.given["b"], out=self.given["out"], **how)
 
     @property
     def made(self) -> Parts:
-        """Both parts of the result."""
+        """Return both parts of the result."""
         out = self.given["out"]
         return out if self.planar else tuple(torch.view_as_real(out).unbind(-1))
 
     def six(self) -> SixLaunches:
-        """The flow of six launches, of planes."""
+        """Compute the product of planes by six launches."""
         outs = [torch.empty_like(self.out) for _ in range(6)]
         return SixLaunches(self.a, self.b, (outs[0], outs[1]), tuple(outs[2:]), "cuda", self.asked.precision)
 
     def rivals(self) -> dict[str, Callable[[], object]]:
-        """What cuBLAS has."""
+        """Yield cuBLAS's products."""
         outs = [torch.empty_like(self.out) for _ in range(4)]
         pairs = [(self.a[i], self.b[j]) for i, j in ((0, 0), (1, 1), (0, 1), (1, 0))]
 
@@ -110,7 +111,7 @@ class Problem:
         return calls
 
     def verify(self, under: tw.Schedule | None = None) -> float:
-        """The largest error of some elements, in parts of its bound."""
+        """Return the largest error of some elements, relative to its bound."""
         for one in self.made:
             one.fill_(float("nan"))
         product = plan_complex({**self.given, "c": None}, self.asked._replace(how=under))
@@ -129,13 +130,13 @@ class Problem:
         return found.error / found.bound
 
     def errors(self, made: Any) -> tuple[float, float]:
-        """The largest relative to the sum of sizes; that of the whole, by Frobenius norms."""
+        """Return the largest error over the sum of magnitudes, and the error in Frobenius norm."""
         parts = made if isinstance(made, tuple) else torch.view_as_real(made).unbind(-1)
         return errors(self.a, self.b, parts)
 
 
 def errors(a: Parts, b: Parts, made: Parts) -> tuple[float, float]:
-    """The largest relative to the sum of sizes, in units of the last place; that of the whole, by norms."""
+    """Return the largest error over the sum of magnitudes, in units in the last place; and that in norm."""
     is_wide = a[0].dtype == torch.float64
     rows = ERRORS[is_wide]
     left, right = ([x.double() for x in parts] for parts in ([x[:rows] for x in a], b))
@@ -149,7 +150,7 @@ def errors(a: Parts, b: Parts, made: Parts) -> tuple[float, float]:
 
 
 def schedules(problem: Problem, asked: Any) -> dict[str, tw.Schedule]:
-    """Those of a file, verified; what is refused, or wrong, is said."""
+    """Yield the schedules of a file, verified; print refused and wrong ones."""
     found = {}
     for given, schedule in read(asked.schedules.read_text()).items() if asked.schedules is not None else ():
         try:
@@ -162,14 +163,14 @@ def schedules(problem: Problem, asked: Any) -> dict[str, tw.Schedule]:
 
 
 def as_numpy(tensor: torch.Tensor) -> Any:
-    """A tensor as an array of the dtype that comparisons take."""
+    """Return a tensor as an array of the dtype that comparisons take."""
     if tensor.dtype == torch.bfloat16:
         return tensor.float().numpy().astype(tw.bf16.numpy)
     return tensor.numpy()
 
 
 def row(side: int, kind: tuple[str, bool, str, str], asked: Any) -> dict[str, Any]:
-    """One problem: verified, then timed beside the others; or why it cannot be computed."""
+    """Verify and time a problem; or return why it cannot be computed."""
     name, planar, method, precision = kind
     found: dict[str, Any] = {"dtype": name, "planar": planar, "method": method, "precision": precision}
     found |= {"shape": [side] * 3, "target": "cuda", "errors": {}}

@@ -2,8 +2,8 @@
 
     python benchmarks/conflicts.py [--quick] [--json results/conflicts.json]
 
-What `tilewright inspect --measure` shows, for examples 02 to 10. Where nothing can be measured, the tables
-hold what is predicted for `ARCH`. Exits with 1 if a kernel could not be measured, or not predicted.
+These are the figures of `tilewright inspect --measure` for examples 02 to 10. If nothing can be measured, the
+tables have the predictions for `ARCH`. Exits with 1 if a kernel could not be measured or predicted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Case:
         kernel: file and name.
         few: extents that are whole tiles.
         many: extents that fill a GPU.
-        constants: what the example gives it, and numbers that it takes.
-        dtypes: of its arrays.
+        constants: its constants in the example, and its scalar arguments.
+        dtypes: dtypes of its arrays.
     """
 
     kernel: str
@@ -42,15 +42,15 @@ class Case:
     dtypes: str = "f16"
 
     def subject(self, quick: bool) -> Subject:
-        """The kernel, with its arrays."""
+        """Return the kernel with its arrays."""
         return from_file(str(ROOT / "examples" / self.kernel), self.dtypes, self.shape(quick), self.constants)
 
     def shape(self, quick: bool) -> str:
-        """The extents."""
+        """Return the extents."""
         return self.few if quick else self.many
 
     def arguments(self, quick: bool) -> list[str]:
-        """The same as `tilewright inspect` takes it."""
+        """Return the same as arguments of `tilewright inspect`."""
         given = [word for constant in self.constants for word in ("--set", constant)]
         asked = ["--target", "cuda", "--dtype", self.dtypes, "--shape", self.shape(quick)]
         return [str(ROOT / "examples" / self.kernel), *asked, *given]
@@ -117,8 +117,8 @@ def row(name: str, quick: bool, ncu: str | None, why: str) -> dict[str, Any]:
     """Predict and measure one kernel, and print it.
 
     Args:
-        name: of the case.
-        quick: whether few elements will do.
+        name: name of the case.
+        quick: whether to run only the small extents.
         ncu: Nsight Compute's program, if there is a GPU.
         why: why nothing can be measured.
     """

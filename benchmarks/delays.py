@@ -1,7 +1,7 @@
-"""Which mutants of the Hopper GEMM run on a GPU, on which problem, and which warps are held up where.
+"""The mutants of the Hopper GEMM that run on a GPU: their problems, and the warps that are delayed.
 
-A delay is put into generated text, in front of the lines that fit a pattern; it knows nothing of operations.
-Warps spin for a number of cycles, so that what does not wait for them runs ahead.
+A delay is inserted into generated text, in front of the lines that match a pattern.  The delayed warps spin
+for a number of cycles, so that any code that fails to wait for them runs ahead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __device__ __forceinline__ void delay(int cycles) {
 """
 KERNEL = 'extern "C" __global__'
 COMMENT = r"// [^:]+:\d+: "
-"""What heads the text of an operation: the author's line."""
+"""Comment above the text of an operation: the author's line."""
 
 
 @dataclass(frozen=True)
 class Delay:
-    """Warps ``first`` to ``last`` of every block spin in front of each line that fits ``before``."""
+    """Warps ``first`` to ``last`` of every block spin in front of each line that matches ``before``."""
 
     before: str
     first: int
@@ -32,7 +32,7 @@ class Delay:
 
     @property
     def statement(self) -> str:
-        """The line that is put in."""
+        """Return the line to insert."""
         warps = f"threadIdx.x / 32 >= {self.first} && threadIdx.x / 32 <= {self.last}"
         if self.first == self.last:
             warps = f"threadIdx.x / 32 == {self.first}"
@@ -45,11 +45,11 @@ class Case:
 
     Args:
         shape: M, N and K.
-        columns: of a tile.
-        stages: of the ring.
-        buffers: of each warpgroup's epilogue.
-        blocks: of the grid.
-        delay: None where a mutant needs none to be seen.
+        columns: columns of a tile.
+        stages: stages of the ring.
+        buffers: buffers of each warpgroup's epilogue.
+        blocks: blocks of the grid.
+        delay: None if the mutant fails without a delay.
     """
 
     shape: tuple[int, int, int] = (1000, 1096, 1048)
@@ -60,17 +60,17 @@ class Case:
     delay: Delay | None = None
 
     def record(self) -> dict[str, Any]:
-        """What a result says of it."""
+        """Return its entry in a result."""
         delay = None if self.delay is None else f"{self.delay.statement} before {self.delay.before}"
         chosen = {"columns": self.columns, "stages": self.stages, "buffers": self.buffers}
         return {"shape": self.shape, **chosen, "blocks": self.blocks, "delay": delay}
 
 
 def delayed(text: str, delay: Delay | None) -> str:
-    """Generated text with a delay in front of every line of the kernel that fits.
+    """Insert a delay into generated text, in front of every matching line of the kernel.
 
     Raises:
-        ValueError: no line does.
+        ValueError: no line matches.
     """
     if delay is None:
         return text
@@ -82,7 +82,7 @@ def delayed(text: str, delay: Delay | None) -> str:
 
 
 LOADER, FIRST, LAST = 0, 4, 7
-"""Warps of a block: the one that loads, and of the first multiplying warpgroup the first and last."""
+"""Warps of a block: the one that loads, and the first and last of the first multiplying warpgroup."""
 
 LATE_LOADER = Delay(COMMENT + r"A\.tile\(.*\) -> sA", LOADER, LOADER, 20_000)
 LATE_MULTIPLIER = Delay(COMMENT + "wait for full", FIRST, LAST, 20_000)
@@ -91,15 +91,15 @@ LATE_STORE = Delay(COMMENT + r"buffer\w* -> \w+, by TMA", FIRST, FIRST)
 LATE_START = Delay(COMMENT + "warps 0 to 3", 1, 1, 2_000_000)
 
 DEEP = Case((2048, 2048, 2048), columns=256, buffers=2, blocks=128)
-"""The tensor cores are the slowest part: what they still read is released while they are behind."""
+"""The tensor cores are the slowest part: stages are released while they still read them."""
 SHALLOW = Case((1000, 1096, 64), buffers=1, blocks=8)
-"""One step of K, and one buffer for all stores: nothing but their order keeps them apart."""
+"""One step along K, and one buffer for all stores: only their order keeps them apart."""
 BUSY = Case((4096, 4096, 64), columns=256, buffers=1, blocks=132)
-"""As much output as there can be: stores take long."""
+"""As much output as possible, so that stores take long."""
 
 
 def rows() -> dict[str, Case]:
-    """For each mutant, by its name in tests/hazards/golden/hopper_mutants.txt, what it runs on."""
+    """Return the cases of each mutant, by its name in tests/hazards/golden/hopper_mutants.txt."""
     return {
         # waits and their phases
         "wait 0: removed": Case(delay=LATE_MULTIPLIER),

@@ -1,10 +1,10 @@
-"""Dense GEMMs beside PyTorch on a GPU: eight lines each, under the schedules that are chosen for them.
+"""Dense GEMMs on a GPU compared with PyTorch: eight lines each, with the schedules that are chosen for them.
 
     python benchmarks/dense.py [--rows half,small …] [--seconds 170] [--build] [--json FILE]
 
-Kernels are compiled first, in parallel processes. Every kernel is compared with f64 element by element, then
-timed beside PyTorch's call: device time, cold second-level cache, in random order, normal numbers. A kernel
-that hangs or breaks its context costs only its own row. With ``--build`` nothing is launched.
+Kernels are compiled first, in parallel processes. Every element of each result is compared with f64. Then all
+kernels and PyTorch's call are timed: device time, cold second-level cache, random order, normal numbers. If a
+kernel hangs or breaks its context, only its own row is lost. With ``--build`` nothing is launched.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tilewright.tune.contest import Contest, rounded
 from tilewright.tune.measure import Effort, measure_calls
 
 HANGS_SECONDS = 30
-"""After which a kernel that is checked is given up."""
+"""Seconds after which a kernel that is being checked is given up."""
 FIGURES = ("registers", "spill_store_bytes", "shared_bytes")
 
 
 def build(problem: Problem, name: str) -> dict[str, Any]:
-    """Compile the kernel of a problem under one of its schedules."""
+    """Compile the kernel of a problem with one of its schedules."""
     begin = time.perf_counter()
     found: dict[str, Any] = {"group": problem.group, "problem": str(problem), "kernel": name}
     try:
@@ -51,7 +51,7 @@ def build(problem: Problem, name: str) -> dict[str, Any]:
 
 
 def build_all(problems: Iterable[Problem], processes: int) -> list[dict[str, Any]]:
-    """Compile in parallel; what is compiled lies in the cache that all processes share."""
+    """Compile in parallel, into the cache that all processes share."""
     wanted = [(problem, name) for problem in problems for name in problem.schedules]
     with ProcessPoolExecutor(processes) as pool:
         made = list(pool.map(build, *zip(*wanted, strict=True), chunksize=1))
@@ -67,7 +67,7 @@ class DenseTask:
     """A problem, all of its kernels and PyTorch's calls.
 
     Args:
-        problem: which.
+        problem: the problem.
     """
 
     problem: Problem
@@ -80,7 +80,7 @@ class DenseTask:
         return str(self.problem)
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """Verify every kernel, and time those that are right; see `isolated.Task`."""
+        """Verify every kernel, and time the correct ones; see `isolated.Task`."""
         import on_gpu  # which imports PyTorch
         import torch
 
@@ -122,7 +122,7 @@ class DenseTask:
 
 
 class CallTask:
-    """`tw.matmul(a, b)` of small matrices beside `a @ b`: what the host does for a call."""
+    """Host time of `tw.matmul(a, b)` of small matrices, compared with `a @ b`."""
 
     group = "call"
 
@@ -130,7 +130,7 @@ class CallTask:
         return "tw.matmul(a, b), f16 nn 64³"
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """Host time per call; see `isolated.Task`."""
+        """Measure host time per call; see `isolated.Task`."""
         import torch
         from on_gpu import AGAIN, RIVAL
 
@@ -150,7 +150,7 @@ class CallTask:
 
 
 def chosen(asked: argparse.Namespace) -> tuple[list[Problem], list[str]]:
-    """The problems of the groups that are asked for, and all these groups."""
+    """Return the problems of the requested groups, and these groups."""
     groups = [*SETS[asked.rows]] if asked.rows in SETS else asked.rows.split(",")
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:

@@ -1,4 +1,4 @@
-"""The problems of the dense benchmark, and the kernels, eight lines each, that are measured on them."""
+"""The problems of the dense benchmark, and its kernels of eight lines each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.schedule.choice import SHARED, candidates, split_candidates
 from tilewright.schedule.question import Candidate, Question, Splitting
 
 How: TypeAlias = tw.Schedule | Splitting | None
-"""A schedule, or how K is to be split under one that is chosen, or nothing of it."""
+"""A schedule; or a way to split K with a chosen schedule; or nothing."""
 
 OURS = "tilewright"
 
@@ -31,7 +31,7 @@ def product(A, B, C):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def tf32_product(A, B, C):
-    """C = A Bᵀ of f32, multiplied with 10 fraction bits."""
+    """C = A Bᵀ of f32, multiplied in tf32."""
     for m, n in tw.tiles(C):
         acc = tw.zeros(precision="tf32")
         for k in tw.steps(A.shape[1]):
@@ -41,7 +41,7 @@ def tf32_product(A, B, C):
 
 @tw.kernel(A="M K", B="N K", bias="N", C="M N")
 def bias_gelu(A, B, bias, C):
-    """C = gelu(A Bᵀ + bias), by the hyperbolic tangent, as cuBLAS has it."""
+    """C = gelu(A Bᵀ + bias), with tanh, as cuBLAS computes it."""
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -71,7 +71,7 @@ def batched(A, B, C):
 
 @tw.kernel(A="T K", B="G N K", ends="G", C="T N")
 def grouped(A, B, ends, C):
-    """C = A Bᵀ of each group of rows, which end where ``ends`` says."""
+    """C = A Bᵀ of each group of rows; ``ends`` has the ends of the groups."""
     for g, m, n in tw.tiles(C, groups=ends):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
@@ -82,18 +82,18 @@ def grouped(A, B, ends, C):
 WRITTEN = (product, tf32_product, bias_gelu, residual, batched, grouped)
 KERNELS = {kernel.name: kernel for kernel in WRITTEN}
 OUT = {"f8e4m3": "bf16", "i8": "i32"}
-"""The dtype of C where it is not that of A and B."""
+"""The dtype of C, if it is not that of A and B."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of the table that are judged together.
+    """Rows of the table that have a common minimum and goal.
 
     Args:
-        about: what they are.
-        floor: how many times as fast as the other library we are at least, in the geometric mean.
-        goal: what would be good.
-        none_below: no row is slower than that.
+        about: a description.
+        floor: minimum of the geometric mean of the speeds relative to the other library.
+        goal: goal for this mean.
+        none_below: minimum for every single row.
     """
 
     about: str
@@ -130,7 +130,7 @@ GROUPS = {
     "batched 32": Group("bf16, batches of 32³", 1.5, 2.0),
     "batched 16": Group("bf16, batches of 16³", 4.0, 7.0),
 }
-"""By name; of ``compile`` floor and goal are seconds."""
+"""Groups by name; the floor and goal of ``compile`` are seconds."""
 
 EVERY_SHAPE = (
     *("few rows", "split", "split f32", "f32 16 rows", "f32 64 rows", "in order"),
@@ -149,18 +149,18 @@ class Problem:
     """One row of the table.
 
     Args:
-        group: to which it belongs.
+        group: its group.
         shape: M, N and K.
-        dtype: of A and B.
-        layout: of A and B, each ``n`` or ``t``, as BLAS calls it of row-major arrays.
+        dtype: dtype of A and B.
+        layout: storage of A and B, each ``n`` or ``t`` as in BLAS, for row-major arrays.
         kernel: a name of `KERNELS`.
-        schedules: by name; None: the one that is chosen.
-        by_hand: whether the hand-written kernel of examples/03 is measured too.
-        seconds: for which it is timed.
-        items: of a batch; 0: there is none.
-        beside: which other one of the schedules ours is judged by; empty: the other library.
-        sizes: rows of each group, of which ``shape`` has the sum; empty: there are none.
-        families: whether the first of each kind of schedules that are proposed is measured too; see
+        schedules: schedules by name; None: the chosen one.
+        by_hand: whether to measure the hand-written kernel of examples/03 as well.
+        seconds: seconds of timing.
+        items: number of batch items; 0: no batch.
+        beside: the schedule with which ours is compared; empty: the other library.
+        sizes: rows of each group, whose sum is in ``shape``; empty: no groups.
+        families: whether to measure the first schedule of each proposed family as well; see
             `completed`.
     """
 
@@ -195,7 +195,7 @@ class Problem:
 
     @property
     def arrays(self) -> list[tuple[str, tuple[int, ...], str]]:
-        """Dtype, shape and order (``"C"`` or ``"F"``) of each array, as the kernel takes them."""
+        """Dtype, shape and order (``"C"`` or ``"F"``) of each argument of the kernel."""
         (m, n, k), lead = self.shape, (self.items,) if self.items else ()
         a = (self.dtype, (*lead, m, k), "C" if self.layout[0] == "n" else "F")
         lead_b = (len(self.sizes),) if self.sizes else lead
@@ -209,22 +209,22 @@ class Problem:
 
     @property
     def specimens(self) -> list[Any]:
-        """What stands for the arrays."""
+        """Descriptions of the arrays, for compiling."""
         return [tw.like(element, *shape, order=order) for element, shape, order in self.arrays]
 
     @property
     def distribution(self) -> str:
-        """Of the numbers in A and B."""
+        """Distribution of the numbers in A and B."""
         return "integers from -100 to 100, uniform" if self.dtype == "i8" else "standard normal"
 
     def bind(self, name: str) -> Bound:
-        """The kernel under one of its schedules."""
+        """Bind the kernel to one of its schedules."""
         bound: Bound = KERNELS[self.kernel].bind(schedule=self.schedules[name])
         return bound
 
 
 def hopper(dtype: str, columns: int, **fields: Any) -> tw.Schedule:
-    """Two groups that share a tile of 128 rows; the schedule of examples/03."""
+    """Return the schedule of examples/03: two warpgroups share a tile of 128 rows."""
     made = {"staging": "tma", "roles": "cooperative", "groups": 2, "blocks": 132, "group_m": 8}
     made |= {"stages": 4, "epilogue": "staged"} | fields
     depth = 128 // tw.dtype(dtype).bytes
@@ -232,14 +232,14 @@ def hopper(dtype: str, columns: int, **fields: Any) -> tw.Schedule:
 
 
 def question(problem: Problem) -> Question:
-    """What schedules are proposed for, on the machine that the rows are asked of."""
+    """Return the question for which schedules are proposed, on the machine of the rows."""
     asked = KERNELS[problem.kernel].bind().question(*problem.specimens, target="cuda", arch="sm_90a")
     assert asked is not None
     return asked
 
 
 def families(problem: Problem) -> dict[str, list[Candidate]]:
-    """All legal schedules that are proposed for a problem, by their kind, each in the order of the rules."""
+    """Return all legal proposals for a problem, by family, each in the order of the rules."""
     asked = question(problem)
     found = [one for one in candidates(asked) if not one.against]
     with suppress(LaunchError):  # of what cannot split K
@@ -254,7 +254,7 @@ def families(problem: Problem) -> dict[str, list[Candidate]]:
 
 
 def family_of(schedule: tw.Schedule) -> str:
-    """The kind of a schedule, in words."""
+    """Name the family of a schedule."""
     copies = "bulk copies" if schedule.staging == "tma" else "other copies"
     if schedule.split_k == 1:
         return "few rows" if schedule.swap_ab else copies
@@ -263,7 +263,7 @@ def family_of(schedule: tw.Schedule) -> str:
 
 
 def completed(problem: Problem) -> Problem:
-    """The problem, with the first of each family if it asks for them; of few rows every form for those."""
+    """Add the first schedule of each family if the problem asks for them; for few rows every form."""
     if not problem.families:
         return problem
     found = {family: proposed[0].schedule for family, proposed in families(problem).items()}
@@ -273,12 +273,12 @@ def completed(problem: Problem) -> Problem:
 
 
 def streaming(asked: Question) -> list[tw.Schedule]:
-    """The forms for few rows that are proposed, the one with the least estimate first."""
+    """Return the proposed forms for few rows, the one with the least estimate first."""
     return [one.schedule for one in candidates(asked) if one.schedule.swap_ab]
 
 
 def name_of(schedule: tw.Schedule) -> str:
-    """Its tile in words."""
+    """Name a schedule by its tile."""
     return "swapped " + "x".join(map(str, schedule.tile))
 
 
@@ -308,7 +308,7 @@ BATCHES = {
 
 
 def uneven(groups: int, rows: int) -> tuple[int, ...]:
-    """Sizes of groups that have so many rows on average: a few have most of them, and one has none.
+    """Return sizes of groups with a given average: a few groups have most rows, and one has none.
 
     Example:
         >>> uneven(8, 128)
@@ -320,7 +320,7 @@ def uneven(groups: int, rows: int) -> tuple[int, ...]:
 
 
 def grouped_problems() -> Iterator[Problem]:
-    """Groups of equal sizes, and of very different ones."""
+    """Return problems with groups of equal sizes, and of very different ones."""
     for count in (8, 64):
         for sizes in (*((rows,) * count for rows in (16, 128, 1024)), uneven(count, 128)):
             shape = (sum(sizes), 4096, 4096)
@@ -328,7 +328,7 @@ def grouped_problems() -> Iterator[Problem]:
 
 
 def every_shape() -> Iterator[Problem]:
-    """Problems of deep K, of few rows and of batches, beside the library or beside another way of ours."""
+    """Return problems of deep K, few rows and batches, compared with a library or another kernel of ours."""
     short: dict[str, Any] = {"seconds": 0.5}
     for shape in DEEP:
         yield Problem("split", shape, "f16", families=True, **short)
@@ -368,4 +368,4 @@ PROBLEMS = (
     *(Problem("by hand", shape, schedules={OURS: hopper("bf16", 256)}, by_hand=True) for shape in MAIN),
     *every_shape(),
 )
-"""In the order in which they are measured."""
+"""All problems, in the order of measurement."""

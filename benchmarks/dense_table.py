@@ -1,4 +1,4 @@
-"""The dense benchmark's rows as a table: speed beside PyTorch, what is asked for at least, and the goal."""
+"""The dense benchmark's rows as a table: speed relative to PyTorch, minimum, and goal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ HEAD = (
     *("problem", "kernel", "TFlops", "beside", "TFlops", "speed [95 %]", "at least", "goal", "again"),
     *("MHz", "W", "ran"),
 )
-"""``again``: how many times as fast the same kernel was under another name, which is noise."""
+"""``again``: speed of the same kernel timed under a second name; the difference from 1 is noise."""
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
-    """A line for each of our kernels beside each call of the other library; geometric means of groups."""
+    """Yield a line for each of our kernels and each call of the other library; geometric means of groups."""
     for group in GROUPS:
         found = [row for row in rows if row["group"] == group]
         for row in found:
@@ -34,7 +34,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
 
 
 def _speeds(row: dict[str, Any]) -> list[float]:
-    """Of all of our kernels beside what the row is judged by."""
+    """Return the speeds of all our kernels relative to the row's reference."""
     (rival, *_) = row["judged"]
     return [speeds[rival][0] for speeds in row["speed"].values() if rival in speeds]
 
@@ -48,7 +48,7 @@ def _mean(group: str, name: str, speeds: Sequence[float]) -> list[str]:
 
 
 def _line(said: dict[str, str]) -> list[str]:
-    """The cells of a line; both columns of TFlops from one pair."""
+    """Return the cells of a line; both columns of TFlops belong to the same pair."""
     first, second = (said.get("TFlops", "") or "|").split("|")
     cells = [said.get(name, "") for name in HEAD]
     cells[2], cells[4] = first, second
@@ -77,7 +77,7 @@ def _row(row: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def _measured(row: dict[str, Any]) -> dict[str, str]:
-    """Noise, clock and power."""
+    """Return noise, clock and power."""
     found = {"again": f"{row['again'][0]:.3f}"}
     clock = row.get("clock", {})
     names = {"mhz": "MHz", "watts": "W"}
@@ -85,5 +85,5 @@ def _measured(row: dict[str, Any]) -> dict[str, str]:
 
 
 def text(rows: Sequence[dict[str, Any]]) -> str:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     return table(HEAD, lines(rows))

@@ -1,13 +1,13 @@
-"""Everything that needs a GPU, in one run: tests, examples, sanitizers, benchmarks. One process per part.
+"""Run everything that needs a GPU: tests, examples, sanitizers, benchmarks. One process per part.
 
     python benchmarks/device_run.py --out DIRECTORY [--parts probe tests …] [--commit HASH] [--seconds 560]
     python benchmarks/device_run.py --out DIRECTORY --parts "*-members-*" --at-once 48
 
-A part that fails or runs out of time does not stop the others.  With ``--at-once`` several run side by side,
-spread over the GPUs of the machine: for tests and sanitizers, never for what is timed.
+A part that fails or runs out of time does not stop the others.  With ``--at-once`` several parts run in
+parallel, spread over the GPUs of the machine: use it for tests and sanitizers, never for timings.
 
-Writes `results.json` (each part's outcome and what the benchmarks kept), `log.txt` (all that they printed)
-and `table.txt`, which it prints last.  Exits with 1 if a part did not end well.
+Writes `results.json` (each part's outcome and the benchmarks' records), `log.txt` (all output) and
+`table.txt`, which it prints last.  Exits with 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 BEFORE = str(ROOT / ".before")
-"""Where the part `against` looks for the source tree of another commit."""
+"""Where the part `against` expects the source tree of another commit."""
 HERE = Path(__file__).parent
 PYTHON = sys.executable
 HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
@@ -47,7 +47,7 @@ HOPPER_ATTENTION = ROOT / "examples" / "10_hopper_attention.py"
 
 SPLIT_NAMES = ("split_k", "cluster_sums", "groups", "lists", "small_products")
 SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in SPLIT_NAMES)
-"""Those of products whose K is split, of few rows, of groups, and of many batch items."""
+"""Arguments for products with split K, few rows, groups, and many batch items."""
 
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
@@ -57,14 +57,14 @@ MEMBER_PARTS = 16
 """Parts into which the members' random problems are divided for each sanitizer."""
 
 ENDING_S = 15
-"""What a benchmark may still take when it begins no other row."""
+"""Seconds that a benchmark may need to finish its last row."""
 
 PROBLEMS = (
     *(PYTHON, str(ROOT / "scripts" / "try_problems.py"), "--target", "cuda", "--count", "2000"),
     *("--seconds", "120", "--jobs", str(min(os.cpu_count() or 1, 16))),
     *("--json", "{json}", "--commit", "{commit}"),
 )
-"""Random problems for two minutes; kernels are compiled by several processes at once."""
+"""Two minutes of random problems; several processes compile kernels in parallel."""
 
 PROBE = f"""
 import importlib, json, shutil, sys
@@ -90,13 +90,13 @@ class Part:
     """One process.
 
     Args:
-        name: of the part.
-        command: what is run, from the root of the source tree.
-        limit_s: seconds after which it is ended.
-        well: whether its status and output mean that it went well; default: status 0.
-        result: whether it keeps JSON, in a file named by ``{json}`` in the command; ``{seconds}`` is
-            there the time that it has, less what it takes to end.
-        asked: whether it runs only when it is asked for by name.
+        name: name of the part.
+        command: the command, which runs in the root of the source tree.
+        limit_s: time limit in seconds.
+        well: whether its status and output mean success; default: status 0.
+        result: whether it writes JSON to the file ``{json}`` in the command; ``{seconds}`` is its time,
+            minus the time that it needs to finish.
+        asked: whether it runs only if it is requested by name.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Part:
 
 @dataclass
 class Outcome:
-    """What came of a part."""
+    """The outcome of a part."""
 
     name: str
     command: list[str]
@@ -137,13 +137,13 @@ def _sanitizer(tool: str, *arguments: str, script: Path = HERE / "sanitize.py") 
 
 
 def _clean(status: int, output: str) -> bool:
-    """No error of the tool, and the program went to its end."""
+    """Whether the tool reported no error and the program finished."""
     summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+) ", output)
     return status == 0 and bool(summaries) and not any(int(count) for count in summaries)
 
 
 def _found(status: int, output: str) -> bool:
-    """The tool reported what was planted."""
+    """Whether the tool reported the planted error."""
     summaries = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", output)
     return any(int(count) for count in summaries)
 
@@ -154,7 +154,7 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 
 
 def _rows(name: str, script: str, limit_s: float, *arguments: str) -> Part:
-    """Some rows of a benchmark whose tasks are isolated, for as long as the run has time."""
+    """A part for some rows of an isolated benchmark, which uses the remaining time."""
     made = _benchmark(script, limit_s, "--seconds", "{seconds}", *arguments)
     return replace(made, name=name, asked=True)
 
@@ -166,7 +166,7 @@ MOST = ("--most", "10")
 
 
 def parts(quick: bool) -> list[Part]:
-    """All parts, the most telling first."""
+    """Return all parts, the most important first."""
     # -v: names as they come, for a run may be cut.
     pytest = (PYTHON, "-m", "pytest", "-n", "14", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
@@ -341,7 +341,7 @@ def main() -> int:
 
 
 def gpus() -> list[str]:
-    """The numbers of the machine's GPUs."""
+    """Return the numbers of the machine's GPUs."""
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True)
     return [str(number) for number, _ in enumerate(listed.stdout.splitlines())]
 
@@ -355,7 +355,7 @@ def run(
     cache: Path | None = None,
     gpu: str | None = None,
 ) -> Outcome:
-    """Run one part to its end or its limit, and append its output to ``log``; ``gpu`` is all that it sees."""
+    """Run a part until its end or time limit, on one GPU, and append its output to ``log``."""
     kept, printed = scratch / f"{part.name}.json", scratch / f"{part.name}.txt"
     limit = min(part.limit_s, deadline - time.monotonic())
     said = {"{json}": str(kept), "{commit}": commit, "{seconds}": f"{max(limit - ENDING_S, 1):.0f}"}
@@ -396,16 +396,16 @@ def run(
 
 
 def public(text: str, scratch: Path) -> str:
-    """A text without the paths of this machine."""
+    """Remove the paths of this machine from a text."""
     for path in (f"{scratch}{os.sep}", f"{ROOT}{os.sep}"):
         text = text.replace(path, "")
     return text.replace(PYTHON, "python")
 
 
 def environment(scratch: Path, cache: Path | None = None) -> dict[str, str]:
-    """The source tree first; a cache of its own, so that everything is compiled anew, unless one is given.
+    """Return the environment: the source tree on the path, and a new cache unless one is given.
 
-    Python's bytecode is kept, as it is where a package is installed, but not in the source tree.
+    Python's bytecode is kept, as for an installed package, but outside of the source tree.
     """
     paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     return {
@@ -420,14 +420,14 @@ def environment(scratch: Path, cache: Path | None = None) -> dict[str, str]:
 
 
 def write(out: Path, commit: str, outcomes: list[Outcome]) -> None:
-    """Everything so far; a run that is ended leaves what it has."""
+    """Write all results so far, so that an interrupted run keeps them."""
     found = {"commit": commit, "parts": [asdict(outcome) for outcome in outcomes]}
     (out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (out / "table.txt").write_text("".join(f"{summary(outcome)}\n" for outcome in outcomes), encoding="utf-8")
 
 
 def summary(outcome: Outcome) -> str:
-    """One line."""
+    """Return one line."""
     word = "ok" if outcome.well else "FAILED"
     why = outcome.ended or f"status {outcome.status}"
     return f"{outcome.name:<20} {word:<7} {outcome.seconds:6.1f} s  {why}; {outcome.last[:120]}"

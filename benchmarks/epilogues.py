@@ -1,12 +1,12 @@
-"""What is done with the sums in one kernel, dropout, reductions and gates, beside steps of PyTorch, in turns.
+"""Epilogues in one kernel (dropout, reductions, gates) compared with steps of PyTorch, in turns.
 
     python benchmarks/epilogues.py [--target cuda|cpu] [--quick] [--json results/NAME.json]
 
-A layer with bias, dropout and residual, beside the same without dropout and PyTorch's steps; the maxima and
-the logarithms of sums of exponentials of a product's rows, beside PyTorch's product and `logsumexp`, and
-beside the product alone; a gated layer, ``silu(x @ gate) * (x @ up)``, beside PyTorch's two products with the
-steps after them, and beside the two products alone.  With ``--target cpu`` NumPy stands for PyTorch.  Every
-result is compared with steps in float64 before it is timed.
+There are three cases.  A layer with bias, dropout and residual is compared with the same without dropout, and
+with PyTorch's steps.  Maxima and log-sum-exp of a product's rows are compared with PyTorch's product and
+`logsumexp`, and with the product alone.  A gated layer, ``silu(x @ gate) * (x @ up)``, is compared with
+PyTorch's two products and the steps after them, and with the two products alone.  With ``--target cpu``,
+NumPy replaces PyTorch.  Every result is compared with steps in float64 before it is timed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Calls = dict[str, Callable[[], Any]]
 
 
 def drawn(shape: tuple[int, int, int]) -> dict[str, np.ndarray[Any, Any]]:
-    """x (M, K), w (N, K), bias (N,) and residual (M, N), in f32."""
+    """Draw x (M, K), w (N, K), bias (N,) and residual (M, N), in f32."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     shapes = {"x": (m, k), "w": (n, k), "bias": (n,), "residual": (m, n)}
@@ -55,7 +55,7 @@ def drawn(shape: tuple[int, int, int]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
-    """The calls of a case in f16, compared."""
+    """Return the verified calls of a case in f16."""
     import torch
 
     functional = torch.nn.functional
@@ -89,7 +89,7 @@ def on_gpu(what: str, shape: tuple[int, int, int]) -> Calls:
 
 
 def gated_on_gpu(shape: tuple[int, int, int], dtype: Any) -> Calls:
-    """A gated layer; weights lie as those of `torch.nn.Linear`, (N, K)."""
+    """Return the calls of a gated layer; weights are stored as in `torch.nn.Linear`, (N, K)."""
     import torch
 
     functional = torch.nn.functional
@@ -112,7 +112,7 @@ def gated_on_gpu(shape: tuple[int, int, int], dtype: Any) -> Calls:
 
 
 def gated_drawn(shape: tuple[int, int, int]) -> list[np.ndarray[Any, Any]]:
-    """x (M, K), and two weights (N, K), in f32."""
+    """Draw x (M, K), and two weights (N, K), in f32."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     weights = (rng.standard_normal((n, k), np.float32) / np.float32(np.sqrt(k)) for _ in range(2))
@@ -120,7 +120,7 @@ def gated_drawn(shape: tuple[int, int, int]) -> list[np.ndarray[Any, Any]]:
 
 
 def on_cpu(what: str, shape: tuple[int, int, int]) -> Calls:
-    """The same with NumPy in f32."""
+    """Do the same with NumPy in f32."""
     if what == GATED:
         x, gate, up = gated_drawn(shape)
         ours = functools.partial(tw.gated_matmul, x, gate.T, up.T, target="cpu")
@@ -160,7 +160,7 @@ def on_cpu(what: str, shape: tuple[int, int, int]) -> Calls:
 
 
 def compared(made: Any, sums: Any, residual: Any) -> None:
-    """What is dropped is what Philox says, and all else is near."""
+    """Check that Philox's elements are dropped, and that all others are within the bound."""
     kept = tw.testing.philox(np.arange(sums.size).reshape(sums.shape), SEED) >= round(SHARE * 2**32)
     exact = np.where(kept, sums / (1 - SHARE), 0) + residual
     assert np.array_equal(made[~kept], residual[~kept]), "something else is dropped"

@@ -1,16 +1,16 @@
-"""How far off products are at each grade of precision, on data of five kinds, beside cuBLAS or NumPy.
+"""Errors of products at each precision grade, on five kinds of data, compared with cuBLAS or NumPy.
 
     python benchmarks/errors.py --target cuda --json results/h200_errors.json
     python benchmarks/errors.py --target cpu
 
-The error of an element is divided by the sum of the sizes of its products, in units of 2**-24, and of f64 of
-2**-53; products of f64 are compared with such in twice the bits (`exact_products.py`).  The largest is told,
-and the Frobenius norm of all errors over that of the result.  Of a complex product both are those of
-its real and imaginary parts.  Data: normal; from 0 to 1; rows and columns of ranges of their own; sums of
-which most cancels; and factors that are huge where the other one is tiny, along each sum.
+The error of an element is divided by the sum of the magnitudes of its products, in units of 2**-24 (f64:
+2**-53).  Products of f64 are compared with products in twice the bits (`exact_products.py`).  The table has
+the largest error, and the Frobenius norm of all errors over that of the result.  For complex products both
+refer to real and imaginary parts.  Data: normal numbers; numbers from 0 to 1; rows and columns with different
+ranges; sums that mostly cancel; and sums of products of huge and tiny factors.
 
-Fewer rows than there are are compared of large products.  On the reference f32 is multiplied as tensor cores
-do, and on a processor at the grades that it has.
+In large products only some rows are compared.  The reference multiplies f32 as tensor cores do; a CPU has
+fewer grades.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilewright.tune.rivals import as_tensor
 
 EXTENTS = {"reference": (64, 48, 256), "cpu": (256, 256, 1024), "cuda": (1024, 1024, 2048)}
 ROWS = {24: 128, 53: 32}
-"""Of the result, that are compared, by the bits of a unit."""
+"""Rows of the result that are compared, by the bits of a unit."""
 
 SYNC = tw.Schedule(tw.atoms.MMA_F16, (64, 48, 32), warps=(2, 1), stages=2, staging="cp_async")
 OF_BF16, OF_TF32 = (
@@ -41,14 +41,14 @@ PROMOTED = tw.Schedule(SYNC.atom, (64, 48, 32), warps=(2, 1), stages=2, staging=
 
 @dataclass(frozen=True)
 class Grade:
-    """How numbers are multiplied.
+    """A way to multiply numbers.
 
     Args:
-        name: what the table calls it.
+        name: its name in the table.
         element: dtype of the operands, or of their parts.
-        precision: as `tw.matmul` has it.
-        on_reference: the schedule that does it there; None: that which is chosen.
-        rival: what cuBLAS computes that is compared, a dtype or ``"tf32"``; empty: nothing.
+        precision: the argument of `tw.matmul`.
+        on_reference: the schedule on the reference; None: the chosen one.
+        rival: cuBLAS's computation for comparison, a dtype or ``"tf32"``; empty: none.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Grade:
 
     @property
     def bits(self) -> int:
-        """Of the unit in which errors are told: 2 to the power of so many less."""
+        """Bits of the unit of errors: the unit is 2**-bits."""
         return 53 if self.element == "f64" else 24
 
 
@@ -83,14 +83,14 @@ COMPLEX = (
 )
 
 TOGETHER = {tw.f32: np.complex64, tw.f64: np.complex128}
-"""What complex arrays are of, by the dtype of their parts; others are pairs of planes."""
+"""Dtypes of complex arrays, by the dtype of their parts; other parts are pairs of planes."""
 
 BY_MATRIX_UNITS = ("f32", "tf32", "f16")
-"""Precisions of f32 that other machines compute exactly."""
+"""Grades of f32 that machines without tensor cores compute as "exact"."""
 
 
 def wide(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]:
-    """Rows of A and columns of B of ranges of their own."""
+    """Draw rows of A and columns of B with different ranges."""
     reach = 3 if kind == tw.f16 else 40
     rows, columns = (
         np.exp2(rng.integers(-reach, reach + 1, shape)) for shape in ((len(a), 1), (1, b.shape[1]))
@@ -99,14 +99,14 @@ def wide(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]
 
 
 def cancelling(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]:
-    """The second half of each sum takes away the first, but for some bits of it."""
+    """Draw operands for which the second half of each sum cancels all but some bits of the first."""
     half = len(b) // 2
     left, right = a[:, :half], b[:half]
     return np.hstack([left, -left]), np.vstack([right, right * (1 + 2.0 ** -(kind.mantissa // 2 + 1))])
 
 
 def huge_by_tiny(rng: np.random.Generator, a: Any, b: Any, kind: Any) -> tuple[Any, Any]:
-    """Factors of any size within each sum, of products that are of one size."""
+    """Draw factors of all magnitudes within each sum, whose products have similar magnitudes."""
     unit = np.exp2(rng.integers(-8, 9, len(b)) * (1 if kind == tw.f16 else 4))
     return a * unit, b / unit[:, None]
 
@@ -121,7 +121,7 @@ DATA: dict[str, Callable[..., tuple[Any, Any]]] = {
 
 
 def drawn(data: str, shapes: Any, grade: Grade, is_complex: bool) -> tuple[Any, Any]:
-    """Operands: arrays, complex arrays, or pairs of planes; their parts are of the same ranges."""
+    """Draw operands: arrays, complex arrays, or pairs of planes; all parts have the same ranges."""
     kind, rng, parts = tw.dtype(grade.element), np.random.default_rng(1), []
     for _ in range(1 + is_complex):
         base = (rng.standard_normal(shape) for shape in shapes)
@@ -136,7 +136,7 @@ def drawn(data: str, shapes: Any, grade: Grade, is_complex: bool) -> tuple[Any, 
 
 
 def errors(a: Any, b: Any, made: Any, grade: Grade, is_complex: bool) -> tuple[float, float]:
-    """The largest relative to the sum of sizes, in units; that of the whole, by Frobenius norms."""
+    """Return the largest error over the sum of magnitudes, in units; and the error in Frobenius norm."""
     rows = ROWS[grade.bits]
     left, right, parts = (planes(x) if is_complex else (x,) for x in (a, b, made))
     left, right = ([x.astype(np.float64) for x in one] for one in ([x[:rows] for x in left], right))
@@ -151,7 +151,7 @@ def errors(a: Any, b: Any, made: Any, grade: Grade, is_complex: bool) -> tuple[f
 
 
 def ours(a: Any, b: Any, grade: Grade, target: str, is_complex: bool) -> Any:
-    """The product of a grade."""
+    """Return the product of a grade."""
     schedule = grade.on_reference if target == "reference" else None
     words = {"precision": grade.precision, "schedule": schedule, "target": target}
     call = tw.complex_matmul if is_complex else tw.matmul
@@ -167,14 +167,14 @@ def _moved(given: Any, change: Callable[..., Any], *words: Any) -> Any:
 
 
 def _blank(a: Any, b: Any) -> Any:
-    """A result of no numbers."""
+    """Return a result filled with NaN."""
     if isinstance(a, tuple):
         return tuple(_blank(x, y) for x, y in zip(a, b, strict=True))
     return np.full((a.shape[0], b.shape[1]), np.nan, a.dtype)
 
 
 def rival(a: Any, b: Any, grade: Grade, target: str) -> Any:
-    """What another library makes of it; None if it has no such product."""
+    """Return the result of another library; None if it has no such product."""
     if target == "cuda":
         return cublas(a, b, grade.rival) if grade.rival and not isinstance(a, tuple) else None
     is_known = target == "cpu" and not isinstance(a, tuple) and grade.element in ("f64", "f32", "f16")
@@ -194,7 +194,7 @@ def cublas(a: Any, b: Any, kind: str) -> Any:
 
 
 def _tensor(array: Any) -> Any:
-    """On the GPU; NumPy's bf16 is unknown to PyTorch."""
+    """Return a tensor on the GPU; PyTorch does not know NumPy's bf16."""
     import torch
 
     known = array.dtype.kind in "fc"
@@ -202,7 +202,7 @@ def _tensor(array: Any) -> Any:
 
 
 def is_computed(grade: Grade, target: str) -> bool:
-    """Whether a target has a grade of its own, and does not compute it as another one."""
+    """Whether a target really computes a grade, rather than another one in its place."""
     has_one = target == "cuda" or (target == "reference" and grade.on_reference is not None)
     return has_one or grade.element != "f32" or grade.precision == "exact"
 

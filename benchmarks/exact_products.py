@@ -1,9 +1,9 @@
-"""Products of matrices of f64 as if they were computed with twice as many bits, by NumPy or PyTorch.
+"""Products of f64 matrices as accurate as with twice as many bits, by NumPy or PyTorch.
 
-Each product is split into its rounding and what that lost, and so is each sum; what was lost is added up
-beside (Dot2 of Ogita, Rump and Oishi, "Accurate sum and dot product", 2005, algorithm 5.3, with the splitting
-of Dekker and Veltkamp). The result is off by one rounding in twice the bits and by ``K**2 * 2**-106`` of the
-sum of sizes, where a plain product in f64 is off by up to ``K * 2**-53`` of it.
+Each product and each sum is split into its rounded value and its rounding error; the errors are added up
+separately (Dot2 of Ogita, Rump and Oishi, "Accurate sum and dot product", 2005, algorithm 5.3, with the
+splitting of Dekker and Veltkamp). The error is one rounding in twice the bits, plus ``K**2 * 2**-106`` of the
+sum of magnitudes. A plain product in f64 has an error of up to ``K * 2**-53`` of it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from __future__ import annotations
 from typing import Any
 
 SPLITTER = 2.0**27 + 1
-"""Numbers of f64 are split into a high half of 26 bits, and a low one."""
+"""Factor that splits f64 numbers into a high half of 26 bits and a low one."""
 
 
 def halves(x: Any) -> tuple[Any, Any]:
-    """Numbers as sums of two, the products of which are exact; their sizes are below 2**996."""
+    """Split numbers below 2**996 into two halves, whose products are exact."""
     scaled = x * SPLITTER
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def exact_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """The high and the low part of ``a @ b``.
+    """Return the high and the low part of ``a @ b``.
 
     Args:
-        a: (M, K) of f64, an array or a tensor.
-        b: (K, N), likewise.
+        a: f64 array or tensor (M, K).
+        b: f64 array or tensor (K, N).
     """
     (a_high, a_low), (b_high, b_low) = halves(a), halves(b)
     high = a[:, :1] * b[:1] * 0
@@ -45,24 +45,24 @@ def exact_product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def off_by(made: Any, a: Any, b: Any, *, is_wide: bool) -> tuple[Any, Any]:
-    """By how much a product is off, element by element, and the product.
+    """Return the error of each element of a product, and the exact product.
 
     Args:
-        made: (M, N) in f64: the product as it was computed.
-        a: (M, K) of f64.
-        b: (K, N) of f64.
-        is_wide: whether these were given in f64, so that twice the bits are needed.
+        made: the computed product (M, N), in f64.
+        a: operand (M, K), in f64.
+        b: operand (K, N), in f64.
+        is_wide: whether the original operands were f64, so that twice the bits are needed.
     """
     high, low = exact_product(a, b) if is_wide else (a @ b, 0.0)
     return (made - high) - low, high
 
 
 def parts_of_product(a: tuple[Any, Any], b: tuple[Any, Any], join: Any) -> tuple[tuple[Any, Any], ...]:
-    """The real products, twice as deep, that are the real and the imaginary parts of a complex one.
+    """Return the operands of two real products of twice the depth: the parts of a complex product.
 
     Args:
-        a: real and imaginary parts.
-        b: likewise.
+        a: real and imaginary parts of A.
+        b: real and imaginary parts of B.
         join: ``numpy.concatenate`` or ``torch.cat``.
     """
     (a_re, a_im), (b_re, b_im) = a, b

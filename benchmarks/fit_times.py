@@ -1,12 +1,13 @@
-"""Constants of the model of waiting for memory (`BULK` in `estimate.py`), fitted to measured candidates.
+"""Fit the constants of the model of memory latency (`BULK` in `estimate.py`) to measured candidates.
 
     python benchmarks/fit_times.py [RESULTS ...] [--constants ticket_us,read_bytes_per_us] [--steps 400]
 
-Reads what `choices.py` reads; the problems are those of 16-bit floats with few rows or deep K.  From the
-constants as they are a random walk goes where the loss is less: the squares of the logarithms of estimate
-over time, those near the fastest most, and how much slower than the fastest is what the least estimate names.
-Prints the constants, to be rounded and written by hand, and what they would choose.  Without ``--constants``
-they are those of `meeting_us`, what adding up the parts of K takes.
+Reads the same files as `choices.py`, and takes the problems of 16-bit floats with few rows or deep K.  A
+random walk starts at the present constants and accepts steps that reduce the loss.  The loss has two parts:
+the squared logarithms of estimate over time, which count most near the fastest schedule; and the ratio of the
+time of the schedule with the least estimate to the fastest time.  Prints the constants, which you round and
+enter by hand, and the schedules that they would choose.  Without ``--constants`` it fits those of
+`meeting_us`, the time to add up the parts of K.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from tilewright.schedule.text import read_schedule
 
 MEETING = "ticket_us,read_bytes_per_us,cluster_us,doubled_us"
 FEW, DEEP = 64, 12288
-"""Rows up to which, and K from which on, a problem is one of those that wait."""
+"""Most rows, and least K, of the problems that are taken."""
 
 NEAR, REGRET = 1.3, 3.0
-"""Up to which multiple of the fastest a time counts in full; the weight of a wrong first choice."""
+"""Times up to this multiple of the fastest count in full; weight of a wrong first choice."""
 
 Measured = tuple[Question, list[tuple[Schedule, float]]]
 
 
 def measured(rows: Sequence[Row]) -> Iterator[tuple[str, Measured]]:
-    """The problems, and of each the schedules with bulk copies that belong to the model, with their times."""
+    """Return the problems, each with the times of its schedules that the model covers."""
     for row in rows:
         m, _, k = row.problem.shape
         if (
@@ -54,18 +55,18 @@ def measured(rows: Sequence[Row]) -> Iterator[tuple[str, Measured]]:
 
 
 def belongs(schedule: Schedule) -> bool:
-    """Whether the model speaks of it where a choice is made: no streams, no whole K in clusters."""
+    """Whether the model covers a schedule: no streams, and no clusters with unsplit K."""
     is_alone = schedule.cluster == (1, 1) or schedule.split_k != 1
     return schedule.staging == "tma" and schedule.split_k != "stream" and is_alone
 
 
 def estimates(model: BulkEstimate, one: Measured) -> list[float]:
-    """What a model says of each schedule."""
+    """Return a model's estimate of each schedule."""
     return [model.time_us(Load(one[0], schedule)) for schedule, _ in one[1]]
 
 
 def loss(model: BulkEstimate, problems: Sequence[Measured]) -> float:
-    """How wrong a model is."""
+    """Return the loss of a model."""
     total = weights = regret = 0.0
     for one in problems:
         said, times = estimates(model, one), [us for _, us in one[1]]
@@ -77,7 +78,7 @@ def loss(model: BulkEstimate, problems: Sequence[Measured]) -> float:
 
 
 def walk(problems: Sequence[Measured], names: Sequence[str], steps: int, seed: int) -> BulkEstimate:
-    """The model with the constants changed as long as that makes the loss less."""
+    """Change the constants of a model while that reduces the loss."""
     draw, best = random.Random(seed), BULK
     least = loss(best, problems)
     for _ in range(steps):
@@ -90,7 +91,7 @@ def walk(problems: Sequence[Measured], names: Sequence[str], steps: int, seed: i
 
 
 def lines(model: BulkEstimate, problems: Sequence[tuple[str, Measured]]) -> Iterator[list[str]]:
-    """What the least estimate names, problem by problem."""
+    """Yield the schedule with the least estimate of each problem."""
     for name, one in problems:
         said, times = estimates(model, one), [us for _, us in one[1]]
         at = said.index(min(said))

@@ -1,8 +1,8 @@
-"""GEMM on the CPU beside NumPy, in turns; each result is verified before it is timed.
+"""GEMM on the CPU compared with NumPy, in turns; each result is verified before it is timed.
 
     python benchmarks/gemm_cpu.py [--quick] [--busy] [--dtypes f64 ...] [--json results/gemm_cpu.json]
 
-Our kernel is timed twice, under two names: what the two differ by is noise.
+Our kernel is timed twice, under two names: the difference between the two is noise.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def batched(count: int, side: int, asked: Any) -> dict[str, Any]:
-    """Many small products, each compared with a float64 reference first."""
+    """Measure many small products, each compared with a float64 reference first."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, count, side, side), np.float32)
     c = np.full((count, side, side), np.nan, np.float32)
@@ -95,7 +95,7 @@ HEAD = ("problem", "layout", "GFlops", "spread", "rival", "GFlops", "speed", "95
 
 
 def row(trial: Trial, taken: Measurement, layout: str, of_bound: float) -> dict[str, Any]:
-    """What is kept of one problem."""
+    """Return the record of a problem."""
     return {
         "name": trial.name,
         "dtype": trial.dtype.name,
@@ -108,7 +108,7 @@ def row(trial: Trial, taken: Measurement, layout: str, of_bound: float) -> dict[
 
 
 def rates(taken: Measurement, flops: int) -> dict[str, Any]:
-    """GFlops of each, and our speed beside the others'."""
+    """Return the GFlops of each, and our speed relative to the others."""
     names = [timing.name for timing in taken.timings if timing.name not in (OURS, AGAIN)]
     return {
         "gflops": {timing.name: flops / timing.us.median / 1e3 for timing in taken.timings},
@@ -118,13 +118,13 @@ def rates(taken: Measurement, flops: int) -> dict[str, Any]:
 
 
 def speed(taken: Measurement, name: str, beside: str) -> list[float]:
-    """Median, lower and upper end of the speed of one beside another."""
+    """Return median, lower and upper end of the speed of one relative to another."""
     found = taken.speed(name, beside)
     return [found.median, found.low, found.high]
 
 
 def columns(found: dict[str, Any]) -> list[object]:
-    """The row of the printed table."""
+    """Return the row of the printed table."""
     rival = next((name for name in found["speed"] if name != AGAIN), None)
     ours = [f"{found['gflops'][OURS]:.1f}", f"{found['timings'][OURS]['spread']:.1%}"]
     theirs = ["-"] * 4
@@ -136,7 +136,7 @@ def columns(found: dict[str, Any]) -> list[object]:
 
 
 def line(found: dict[str, Any]) -> str:
-    """One problem, as soon as it is done."""
+    """Print a problem as soon as it is done."""
     return " ".join(str(cell) for cell in columns(found))
 
 

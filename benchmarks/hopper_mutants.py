@@ -1,11 +1,12 @@
-"""Mutants of the Hopper GEMM on a GPU: what the checker found without one is wrong there too, or hangs.
+"""Mutants of the Hopper GEMM on a GPU: those that the checker reports give wrong results or hang.
 
     python benchmarks/hopper_mutants.py [--json results/hopper_mutants.json] [--only NAME ...] [--compile]
 
-A race shows itself where one side is late.  So a mutant runs as it is, and once more with some warps of every
-block held up at one place of the generated text.  The unchanged kernel runs first, with the same delay, and
-must be right: a delay alone makes nothing wrong.  Each row has a process of its own with a time limit, since
-a kernel that hangs or fails takes its process with it.  ``--compile`` compiles every text and launches none.
+A race is visible only if one side is late.  Each mutant therefore runs twice: unchanged, and with some warps
+of every block delayed at one place of the generated text.  The correct kernel runs first with the same delay,
+and must give the right result, since a delay alone changes nothing.  Each row has its own process with a time
+limit, because a kernel that hangs or fails ends its process.  ``--compile`` compiles every text and launches
+none.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from tilewright.targets import atoms, cuda
 
 ARCH = "sm_90a"
 LIMIT_S = 6.0
-"""Seconds that one launch may take, with the comparison of its result: far more than a right one needs."""
+"""Seconds for a launch and the comparison of its result: far more than a correct launch needs."""
 START_S = 60.0
-"""Seconds to import, trace and compile before the first launch; several processes do so at once."""
+"""Seconds to import, trace and compile before the first launch, by several processes at once."""
 AT_ONCE = 4
 LAUNCHES, DELAYED_LAUNCHES = 100, 10
 SECONDS = 12.0
-"""After which a variant is launched no more, if it has been 10 times."""
+"""Seconds after which a variant is not launched again, if it ran at least 10 times."""
 CORRECT, PLAIN, LATE = "correct, with the delay", "as it is", "with the delay"
 WELL = ("right", "compiles")
 FOUND = ROOT / "tests" / "hazards" / "golden" / "hopper_mutants.txt"
@@ -82,7 +83,7 @@ def line(row: dict[str, Any]) -> list[str]:
 
 
 def found(name: str) -> str:
-    """What the checker found without a GPU, from the table that the tests keep."""
+    """Return the checker's findings, from the table that the tests keep."""
     for text in FOUND.read_text(encoding="utf-8").splitlines():
         if text.startswith(f"{name}  "):
             return text.removeprefix(name).strip()
@@ -93,12 +94,12 @@ def found(name: str) -> str:
 
 
 def outcomes(name: str) -> dict[str, str]:
-    """What each variant of a row does, from a process of its own."""
+    """Run the variants of a row in a separate process, and return their outcomes."""
     return watched((sys.executable, __file__, "--one", name), LIMIT_S)
 
 
 def watched(command: Sequence[str], limit_s: float) -> dict[str, str]:
-    """What a process says of each variant, when it begins and ends one; too long a one ends it."""
+    """Read a process's report of each variant; end the process if a variant takes too long."""
     told: dict[str, str] = {}
     begun, patience_s = "start", START_S
     said: queue.Queue[dict[str, str]] = queue.Queue()
@@ -134,7 +135,7 @@ def _listen(process: subprocess.Popen[str], said: queue.Queue[dict[str, str]]) -
 
 
 def variants(name: str, inputs: Sequence[Any]) -> Iterator[tuple[str, Kernel, str]]:
-    """Name, kernel and text of what a row runs: the correct kernel first."""
+    """Return name, kernel and text of each variant of a row, the correct kernel first."""
     sys.path.insert(0, str(ROOT))
     from tests.hazards.mutate import mutants
 
@@ -157,7 +158,7 @@ def bound(case: Case) -> Any:
 
 
 def compiled(name: str) -> dict[str, str]:
-    """What the compiler says of each variant."""
+    """Compile each variant, and return the compiler's messages."""
     m, n, k = rows()[name].shape
     inputs = [np.zeros(shape, ml_dtypes.bfloat16) for shape in ((m, k), (n, k), (m, n))]
     return {variant: _compile(text)[1] for variant, _, text in variants(name, inputs)}
@@ -175,7 +176,7 @@ def _compile(text: str) -> tuple[bytes, str]:
 
 
 class Loaded:
-    """Machine code in the form in which launches ask for it."""
+    """Machine code in the form that launches need."""
 
     def __init__(self, cubin: bytes, entry: str, shared_bytes: int) -> None:
         self._function = CUDA_DRIVER.load(cubin, entry, 0, shared_bytes)

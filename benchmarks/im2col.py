@@ -1,10 +1,10 @@
-"""im2col of examples/05 beside plain copies: which part of the copy bandwidth it reaches; correctness first.
+"""im2col of examples/05 compared with plain copies: its share of the copy bandwidth; correctness first.
 
     python benchmarks/im2col.py [--target cuda|cpu] [--quick] [--json results/im2col.json]
 
-All in turns in one run. A copy moves as many bytes as the im2col: those of the image once and those of the
-matrix once, half of them read and half written. On the GPU the rivals are a copy kernel of ours and PyTorch's
-`copy_`, with a cold second-level cache; on the CPU NumPy's windows and NumPy's copy.
+All are timed in turns in one run. A copy moves as many bytes as the im2col, which is the image once and the
+matrix once; it reads half of them and writes half. On the GPU the rivals are our own copy kernel and
+PyTorch's `copy_`, with a cold second-level cache. On the CPU they are NumPy's windows and NumPy's copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.tune.trial import OURS
 EXAMPLE = runpy.run_path(str(ROOT / "examples" / "05_im2col.py"))
 COPY, TORCH, NUMPY, NUMPY_COPY = "our copy", "torch copy_", "NumPy windows", "NumPy copy"
 GOAL = 0.7
-"""Of the faster copy's bandwidth, on a GPU."""
+"""Wanted share of the faster copy's bandwidth, on a GPU."""
 
 
 @tw.kernel(X="N", Y="N")
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def problem(shape: tuple[int, ...], asked: Any) -> dict[str, Any]:
-    """Verify and time one image."""
+    """Verify and time an image."""
     target, bound = asked.target, EXAMPLE["LARGE"]
     image = np.random.default_rng(0).standard_normal(shape, np.float32)
     windows = EXAMPLE["windows"](image, bound.constants["taps"])
@@ -89,7 +89,7 @@ def problem(shape: tuple[int, ...], asked: Any) -> dict[str, Any]:
 
 
 def rivals(target: str, windows: Any, half: Any) -> dict[str, Callable[[], object]]:
-    """What others offer: on the CPU for im2col and for a copy, on the GPU for a copy."""
+    """Return the rivals: on the CPU an im2col and a copy, on the GPU a copy."""
     if target == "cpu":
         matrix, out = np.empty(windows.shape, np.float32), np.empty_like(half)
         return {

@@ -1,11 +1,11 @@
-"""fp16 by weights of 4 bits in groups along K on a GPU, for few rows: beside cuBLAS on fp16 weights alone.
+"""fp16 by 4-bit weights in groups along K on a GPU, for few rows, compared with cuBLAS on fp16 weights.
 
     python benchmarks/int4.py [--quick] [--forms] [--only TEXT] [--json results/int4.json]
 
-Every element is compared first: with f64, of the weights as they are rounded to fp16.  "cuBLAS fp16 alone"
-multiplies weights that were fp16 all along.  With ``--forms`` the schedules next in order stand beside the
-one that is chosen, those with K in parts also with their sums in a cluster.  Device time, in turns, with a
-cold second-level cache; beside it the rate at which the bytes of weights, scales and zero points are read.
+First every element is compared with f64, on the weights rounded to fp16.  "cuBLAS fp16 alone" multiplies
+weights that are stored in fp16.  With ``--forms`` the next proposed schedules are measured as well, and
+schedules with split K also with their reduction in a cluster.  The table has device time, in turns, with a
+cold second-level cache, and the rate at which the bytes of weights, scales and zero points are read.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SIZES = ((4096, 4096), (8192, 8192), (11008, 4096), (4096, 11008), (28672, 8192)
 ROWS = (1, 4, 8, 16)
 MORE = tuple((m, 8192, 8192) for m in (32, 64, 128, 256, 512, 1024, 4096))
 MOST_FORMS, SPLITS, LOOKED_AT = 8, 2, 100
-"""Of forms, and of each with its K in so many numbers of parts; of how many proposals."""
+"""Numbers of forms, of numbers of parts for each, and of proposals to look at."""
 
 MANY = 128
-"""Rows from which both ways are measured: weights widened in memory first, and on the way."""
+"""Rows from which weights are also measured with a prepass that widens them in memory."""
 
 CLUSTER = 8
 """Blocks of the largest cluster."""
@@ -46,8 +46,8 @@ class Given:
 
     Args:
         shape: M, N and K.
-        group: neighbours along K that have a scale in common.
-        zeros: whether they have a zero point, too.
+        group: number of neighbours along K that share a scale.
+        zeros: whether each group also has a zero point.
         kind: dtype of the rows.
     """
 
@@ -68,22 +68,22 @@ class Given:
 
     @property
     def weights(self) -> Any:
-        """As `tw.scaled_mm` takes them."""
+        """Return the weights as `tw.scaled_mm` takes them."""
         return tw.packed(self.held.T, tw.i4)
 
     @property
     def bytes(self) -> int:
-        """Of weights, scales and zero points."""
+        """Bytes of weights, scales and zero points."""
         arrays = (self.held, self.scales, self.zeros)
         return sum(one.numel() * one.element_size() for one in arrays if one is not None)
 
     def call(self, schedule: Schedule | None = None, *, prepass: bool | None = None) -> Callable[[], Any]:
-        """What multiplies them."""
+        """Return the call that multiplies them."""
         asked = {"scale_b": self.scales, "zero_b": self.zeros, "group": self.group, "prepass": prepass}
         return functools.partial(tw.scaled_mm, self.a, self.weights, self.out, **asked, schedule=schedule)
 
     def check(self, name: str) -> None:
-        """Every element that was just stored, against f64."""
+        """Compare every stored element with f64."""
         torch.cuda.synchronize()
         a, b = self.a.double(), self.wide.double()
         exact, size = a @ b, a.abs() @ b.abs()
@@ -94,7 +94,7 @@ class Given:
         self.out.fill_(float("nan"))
 
     def forms(self) -> dict[str, Schedule]:
-        """Schedules that are proposed, by what proposes them."""
+        """Return proposed schedules, by the rule that proposes them."""
         m, (k, n) = self.a.shape[0], self.wide.shape
         terms = frozenset({"scale_b"} | ({"zero_b"} if self.zeros is not None else set()))
         kind = {torch.float16: tw.f16, torch.bfloat16: tw.bf16}[self.a.dtype]
@@ -120,7 +120,7 @@ class Given:
 
 
 def calls_of(given: Given, *, forms: bool) -> dict[str, Callable[[], Any]]:
-    """The calls of a problem, each compared."""
+    """Return the verified calls of a problem."""
     calls = {OURS: given.call()}
     if given.a.shape[0] >= MANY:
         calls |= {f"{OURS}, prepass={way}": given.call(prepass=way) for way in (False, True)}

@@ -1,9 +1,9 @@
-"""Products of i8 into i32 on the CPU beside our own of f32 and NumPy's, by each instruction set here.
+"""Products of i8 into i32 on the CPU, with each instruction set, compared with our f32 and with NumPy.
 
     python benchmarks/integers_cpu.py [--quick] [--busy] [--json results/cpu_integers.json]
 
-Each instruction set has a process of its own, which compiles for it alone, also where the processor has a
-wider one. Every element is compared with exact sums before anything is timed; all are timed in turns.
+Each instruction set has its own process, which compiles only for this set, even if the CPU has a wider one.
+Every element is compared with exact sums first. All calls are timed in turns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETS = {
     "AVX-VNNI": ("x86-64-v3", ("-march=x86-64-v3", "-mavxvnni"), {"avx_vnni"}),
     "AVX2": ("x86-64-v3", ("-march=x86-64-v3",), {"avx2"}),
 }
-"""Of each the architecture that is compiled for, the compiler's flags, and what the processor needs."""
+"""Instruction set -> architecture, the compiler's flags, and the CPU features that it needs."""
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def compiling_for(isa: str) -> Iterator[None]:
-    """Compile for one instruction set, whatever the processor has."""
+    """Compile only for one instruction set."""
     arch, given, _ = SETS[isa]
     whole = native.flags()
     wide = (native.WIDE_VECTORS,) if arch == "x86-64-v4" else ()
@@ -78,7 +78,7 @@ def compiling_for(isa: str) -> Iterator[None]:
 
 
 def measured(asked: Any) -> list[dict[str, Any]]:
-    """The rows of one instruction set."""
+    """Return the rows of one instruction set."""
     rows = []
     with compiling_for(asked.isa):
         for side in (96,) if asked.quick else SIDES:
@@ -116,7 +116,7 @@ HEAD = ("instructions", "problem", "i8 GFlops", "f32 GFlops", "over our f32", "o
 
 
 def columns(row: dict[str, Any]) -> list[str]:
-    """The row of the printed table."""
+    """Return the row of the printed table."""
     problem = f"i8 {'x'.join(map(str, row['shape']))} {row['layout']}"
     rate = [f"{row['gflops'][name]:.0f}" for name in (OURS, F32)]
     speeds = [

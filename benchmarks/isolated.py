@@ -1,7 +1,7 @@
-"""Tasks that are measured one after the other by a process of their own.
+"""Measure tasks one after the other in a separate process.
 
-What is found is written after every task. A task that hangs or breaks the device ends the process, and costs
-only itself: another process goes on after it.
+The record is written after every task. If a task hangs or breaks the device, its process ends; another
+process continues with the next task, so that only this task is lost.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tilewright.tune.machine import machine
 
 MOST_PROCESSES = 8
 LOST = 3
-"""The status of a process that has lost its device."""
+"""Exit status of a process that has lost its device."""
 
 
 class DeviceLostError(RuntimeError):
-    """A kernel broke the context: nothing can be launched in this process any more."""
+    """A kernel broke the context; this process cannot launch any more."""
 
 
 class Progress:
-    """What a task says of itself, and the clocks meanwhile.
+    """The progress of a task, and the clocks during it.
 
     Args:
-        record: of the run.
+        record: the record of the run.
         at: the number of the task.
     """
 
@@ -45,32 +45,32 @@ class Progress:
         self.clocks = Readings(record.clocks)
 
     def begin(self, what: str, seconds: float) -> None:
-        """Say what is done now; the process ends if nothing else has begun after so many seconds."""
+        """Report the present step; the process ends if the next step does not begin within ``seconds``."""
         self.record.doing.write_text(json.dumps([self.at, what]))
         faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 class Task(Protocol):
-    """Something that is measured as one row."""
+    """A measurement that gives one row."""
 
     @property
     def group(self) -> str:
-        """To which it belongs."""
+        """The group of the row."""
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """The row.
+        """Measure, and return the row.
 
         Args:
-            seconds: of the task's own time, as a factor.
+            seconds: factor for the task's own time.
             progress: is told what begins.
 
         Raises:
-            DeviceLostError: nothing can be launched any more.
+            DeviceLostError: the process cannot launch any more.
         """
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments of a benchmark whose tasks are isolated."""
+    """Return the argument parser of a benchmark with isolated tasks."""
     made = arguments(description)
     made.add_argument("--seconds", type=float, default=170, help="after which no task is begun")
     made.add_argument("--each", type=float, default=1.0, help="how long a task is timed, as a factor")
@@ -81,11 +81,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 class Record:
-    """What a run has found, in a file that both processes write in turns.
+    """The results of a run, in a file that both processes write alternately.
 
     Args:
         path: the file.
-        name: of the benchmark.
+        name: name of the benchmark.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -103,7 +103,7 @@ class Record:
         part.replace(self.path)
 
     def add(self, at: int, task: Task, row: dict[str, Any]) -> None:
-        """A row, of the task with this number."""
+        """Add the row of the task with this number."""
         self.found["rows"].append({"at": at, "group": task.group, "problem": str(task)} | row)
         self.keep()
 
@@ -111,14 +111,14 @@ class Record:
 def run(
     tasks: Sequence[Task], asked: argparse.Namespace, begun: float, record: Record, target: str = "cuda"
 ) -> None:
-    """Measure all tasks for which there is time.
+    """Measure tasks until time is up.
 
     Args:
-        tasks: in the order in which they are measured.
-        asked: the arguments, of `parser`.
-        begun: when the program was started.
-        record: where it is kept; the process that measures goes on with what stands there.
-        target: where it is measured.
+        tasks: the tasks in their order.
+        asked: the arguments, from `parser`.
+        begun: time at which the program started.
+        record: the record; a new process continues where it ends.
+        target: the target to measure.
     """
     if asked.until is not None:
         _go_through(tasks, record.read(), asked.until, asked.each)
@@ -142,7 +142,7 @@ def run(
 
 
 def _go_through(tasks: Sequence[Task], record: Record, until: float, factor: float) -> None:
-    """Measure the tasks that have no row yet; ends the process if the device is lost."""
+    """Measure the tasks that have no row yet; end the process if the device is lost."""
     done = {row["at"] for row in record.found["rows"]}
     for at, task in enumerate(tasks):
         if at in done:

@@ -1,9 +1,10 @@
-"""How many kernels 1,000 random shapes need, and how long the first call of an unseen shape takes.
+"""Number of kernels that 1,000 random shapes need, and time of the first call of a new shape.
 
     python benchmarks/kernel_counts.py [--quick] [--target cpu] [--json results/cpu_kernel_counts.json]
 
-The shapes are drawn evenly, M, N and K from 1 to 4096, row-major A and B; the seed is in the record.  Two
-shapes share a kernel if the same text serves them.  Nothing is launched: a kernel is compiled or found.
+M, N and K are drawn uniformly from 1 to 4096; A and B are row-major; the seed is in the record.  Two shapes
+share a kernel if they need the same text.  Nothing is launched: kernels are only compiled, or found in the
+cache.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ HEAD = ("dtype", "shapes", "kernels", "first call of a known kernel, ms")
 
 
 def count(name: str, target: str, arch: str | None, seed: int, shapes: int) -> dict[str, Any]:
-    """The kernels of one dtype."""
+    """Count the kernels of one dtype."""
     drawn = random.Random(seed)
     bound = product.bind()
     out = {"f8e4m3": "f16", "i8": "i32"}.get(name, name)
@@ -79,7 +80,7 @@ def count(name: str, target: str, arch: str | None, seed: int, shapes: int) -> d
 
 
 def columns(row: dict[str, Any]) -> list[object]:
-    """The row of the printed table."""
+    """Return the row of the printed table."""
     known = "-" if row["known_ms"] is None else f"{row['known_ms']:.1f}"
     return [row["dtype"], row["shapes"], row["kernels"], known]
 

@@ -1,9 +1,9 @@
-"""Host time per call of a bound kernel and of each operation on PyTorch's CUDA tensors, beside PyTorch's.
+"""Host time per call of a bound kernel and of each operation on CUDA tensors, compared with PyTorch's.
 
     python benchmarks/launch_overhead.py [--quick] [--json results/launch_overhead.json]
 
-The problem is so small that the device keeps up; what is timed is what the host does for each call. The last
-line is the driver's own call with everything in place, which no launch can undercut.
+The problem is so small that the device keeps up, so the time is that of the host. The last line is the
+driver's call alone, with prepared arguments, which is the minimum for any launch.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def members() -> dict[str, Any]:
-    """A call of each other operation, with `out=`; tests compare their results."""
+    """Return a call of each other operation, with `out=`; tests compare their results."""
     m, n, k = SHAPE
     rows, columns = (torch.randn(shape, dtype=torch.float16, device="cuda") for shape in ((m, k), (k, n)))
     out = torch.empty((m, n), dtype=torch.float16, device="cuda")
@@ -111,7 +111,7 @@ def members() -> dict[str, Any]:
 
 
 def driver_call(bound: Bound, *arrays: Any) -> Any:
-    """The driver's call for these arrays; ``bound`` launches nothing else, so its arguments stay."""
+    """Return the driver's call for these arrays; it stays valid while ``bound`` launches nothing else."""
     plan, pointers = bound.planned(arrays, None)
     launcher = plan.prepared
     assert isinstance(launcher, PreparedCuda)

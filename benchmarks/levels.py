@@ -1,11 +1,11 @@
-"""The GEMMs of examples/06 and 07, each level beside the one before and beside cuBLAS or NumPy, in turns.
+"""The GEMMs of examples/06 and 07: each level compared with the previous one, and with cuBLAS or NumPy.
 
     python benchmarks/levels.py [--target cuda|cpu] [--quick] [--json results/levels.json]
 
-On the CPU those of examples/02 and 04 come before them, and the two fused GEMMs of examples/08 after them.
+On the CPU the benchmark also measures examples/02 and 04, and the two fused GEMMs of examples/08.
 
-Every result is verified before it is timed. One of the kernels is timed again, under another name: what
-the two differ by is noise.
+Every result is verified before it is timed. One of the kernels is timed again, under another name: the
+difference between the two is noise.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ QUICK_FUSED = [(130, 72, 56, 136)]
 
 
 def example(name: str) -> dict[str, Any]:
-    """The names that an example defines."""
+    """Return the names that an example defines."""
     return runpy.run_path(str(ROOT / "examples" / name))
 
 
 def kernels(target: str) -> dict[str, Bound]:
-    """The levels, slowest first by what they keep in flight."""
+    """Return the levels; those with fewer copies in flight come first."""
     levels = example("07_three_levels_gemm.py")
     bind = levels["bind"]
     before = {
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def problem(shape: tuple[int, int, int], asked: Any) -> dict[str, Any]:
-    """Verify and time all levels on one problem."""
+    """Verify and time all levels on a problem."""
     made = operands("random", dtypes.f16, shape, layout="nt")
     trials = {
         name: Trial(bound, made, asked.target, bound.constants["mma"].atom, name)
@@ -99,7 +99,7 @@ def problem(shape: tuple[int, int, int], asked: Any) -> dict[str, Any]:
 
 
 def two_products(shape: tuple[int, int, int, int], asked: Any) -> dict[str, Any]:
-    """Verify and time the fused GEMMs of one problem beside NumPy, which multiplies twice in f32."""
+    """Verify and time the fused GEMMs of a problem, and two products of NumPy in f32."""
     m, n, k, p = shape
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(extents).astype(np.float16) for extents in ((m, k), (n, k), (p, n)))
@@ -123,7 +123,7 @@ def two_products(shape: tuple[int, int, int, int], asked: Any) -> dict[str, Any]
 
 
 def error_of_fused(a: Any, b: Any, c: Any, d: Any) -> float:
-    """The largest error of ``d = f16(a bᵀ) cᵀ``, as a part of its bound: sums in f32, one rounding to f16."""
+    """Return the largest error of ``d = f16(a bᵀ) cᵀ`` over its bound: sums in f32, one rounding to f16."""
     a, b, c = (x.astype(np.float64) for x in (a, b, c))
     inner, small = a @ b.T, dtypes.f32.unit_roundoff
     off = (a.shape[1] + 1) * small * (np.abs(a) @ np.abs(b).T)
@@ -137,7 +137,7 @@ def error_of_fused(a: Any, b: Any, c: Any, d: Any) -> float:
 def row(
     shape: tuple[int, ...], taken: Measurement, flops: int, names: list[str], rival: str
 ) -> dict[str, Any]:
-    """What is kept of one problem; ``names`` are those of our kernels."""
+    """Return the record of a problem; ``names`` are those of our kernels."""
     return {
         "shape": list(shape),
         "gflops": {timing.name: flops / timing.us.median / 1e3 for timing in taken.timings},
@@ -151,7 +151,7 @@ HEAD = ("level", "GFlops", "over the one before", "over the rival", "registers")
 
 
 def columns(row: dict[str, Any]) -> list[list[str]]:
-    """A line for each level of one problem."""
+    """Return a line for each level of a problem."""
     about = "x".join(map(str, row["shape"]))
     return [
         [

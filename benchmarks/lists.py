@@ -1,9 +1,9 @@
-"""Products of lists of arrays on a GPU: one launch beside a launch for each, by device time and by host time.
+"""Products of lists of arrays on a GPU: one launch compared with a launch each, in device and host time.
 
     python benchmarks/lists.py [--quick] [--forms] [--json results/lists.json]
 
-Every product of every list is compared with f64 first. Device time counts what the GPU does for all products
-of a list, with a cold second-level cache; host time what a call costs before any work.
+Every product of every list is compared with f64 first. Device time is that of all products of a list, with a
+cold second-level cache. Host time is the time of a call on the host alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.tune.measure import measure, measure_calls
 
 ONE, EACH, RIVAL = "one launch", "tw.matmul for each", "torch.mm for each"
 CALLS = 8
-"""Per sample of host time, so that the launches of each stay below the depth of the queue."""
+"""Calls per sample of host time; few enough that their launches fit into the driver's queue."""
 
 FORMS = {
     "one launch, wgmma by cp.async": tw.Schedule(
@@ -50,18 +50,18 @@ FORMS = {
         )
     },
 }
-"""By hand, for --forms; the default is chosen from such."""
+"""Schedules by hand, for --forms; the default is chosen from similar ones."""
 
 
 def uneven(count: int, average: int, n: int, k: int) -> list[tuple[int, int, int]]:
-    """Extents of products of which some have no rows, and others many."""
+    """Return extents of products; some have no rows, others many."""
     draw = np.random.default_rng(count)
     rows = draw.multinomial(count * average, draw.dirichlet([0.5] * count))
     return [(int(m), n, k) for m in rows]
 
 
 def lists() -> dict[str, list[tuple[int, int, int]]]:
-    """The extents of each list."""
+    """Return the extents of each list."""
     draw = np.random.default_rng(0)
     mixed = [(int(m), 64 * int(n), 64 * int(k)) for m, n, k in draw.integers(1, 64, (48, 3)) * (8, 1, 1)]
     return {
@@ -75,7 +75,7 @@ def lists() -> dict[str, list[tuple[int, int, int]]]:
 
 
 def for_each(call: Callable[..., Any], *given: Sequence[Any]) -> None:
-    """A launch for each product that has elements."""
+    """Return a call that launches each product that has elements."""
     for a, b, out in zip(*given, strict=True):
         if out.numel():
             call(a, b, out=out)

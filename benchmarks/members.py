@@ -1,9 +1,9 @@
-"""The members of the family beside their peers: what is asked of each, and what was measured.
+"""The members of the family and their peers: the minimum and goal of each, and the measured speeds.
 
     python benchmarks/members.py [--out MEMBERS.md] [--picture results/members.svg]
 
-Each row names its peer, the least speed that is wanted of it and the goal.  Figures come from the results of
-the benchmarks in results/, which say what was measured, where and at which commit; nothing is measured here.
+Each row has its peer, the minimum speed and the goal.  Figures come from the records of the benchmarks in
+results/, which say what was measured, where and at which commit.  This program measures nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESULTS = HERE / "results"
 
 OURS, DEEPGEMM = "tw.scaled_mm", "DeepGEMM"
 PUBLISHED_TFLOPS = 1550.0
-"""The most that DeepGEMM's README tells, of an H800 and no named extents; both GPUs' peak of fp8 is 1979."""
+"""Highest TFlops in DeepGEMM's README, on an H800, without extents; both GPUs have a peak of 1979 in fp8."""
 PUBLISHED = f"DeepGEMM's README: {PUBLISHED_TFLOPS:.0f} TFlops on an H800"
 
 
@@ -42,14 +42,14 @@ class Speed(NamedTuple):
 
 
 def of_problems(found: dict[str, Any]) -> Iterator[Speed]:
-    """Rows of a call each, whose speed is told as a text: 1.43 [1.42, 1.44]."""
+    """Read rows of one call each, whose speed is a text: 1.43 [1.42, 1.44]."""
     for row in found["rows"]:
         if row["speed"]:
             yield Speed(row["problem"], row["call"], float(row["speed"].split()[0]))
 
 
 def of_published(found: dict[str, Any]) -> Iterator[Speed]:
-    """Our rate over the rate that DeepGEMM publishes; both GPUs have the same peak."""
+    """Return our rate over the rate that DeepGEMM publishes; both GPUs have the same peak."""
     for row in found["rows"]:
         if row["call"] == OURS and (sides := re.search(r"by block \((\d+), (\d+), (\d+)\)", row["problem"])):
             operations = 2 * math.prod(map(int, sides.groups()))
@@ -57,7 +57,7 @@ def of_published(found: dict[str, Any]) -> Iterator[Speed]:
 
 
 def of_complex(found: dict[str, Any]) -> Iterator[Speed]:
-    """Rows of a product each, with the speeds over all that stands beside it."""
+    """Read rows of one product each, with the speeds relative to all of its peers."""
     for row in found["rows"]:
         planes = "planes" if row["planar"] else "interleaved"
         name = f"{row['dtype']} {planes} {row['method']} {row['precision']} {row['shape'][0]}³"
@@ -66,27 +66,27 @@ def of_complex(found: dict[str, Any]) -> Iterator[Speed]:
 
 
 def of_grades(found: dict[str, Any]) -> Iterator[Speed]:
-    """Products of f32 at each grade."""
+    """Read products of f32 at each grade."""
     for row in found["rows"]:
         yield Speed(f"{row['call']} {row['n']}³", "cuBLAS", row["speed"])
 
 
 def of_attention(found: dict[str, Any]) -> Iterator[Speed]:
-    """Attention beside the better of the others."""
+    """Read attention, relative to the faster of its peers."""
     for row in found["rows"]:
         shape = "x".join(map(str, row["shape"]))
         yield Speed(f"{row['dtype']} {shape} {row['layout']}", "the better", row["of_best"])
 
 
 def of_dense(found: dict[str, Any]) -> Iterator[Speed]:
-    """Dense products under the schedules that are chosen for them."""
+    """Read dense products with the schedules that are chosen for them."""
     for row in found["rows"]:
         for peer, value in row.get("speed", {}).get("tilewright", {}).items():
             yield Speed(row["problem"], peer, value[0])
 
 
 def of_processors(found: dict[str, Any]) -> Iterator[Speed]:
-    """Products on a processor."""
+    """Read products on a CPU."""
     for row in found["rows"]:
         for peer, value in row.get("speed", {}).items():
             shape = "x".join(map(str, row["shape"]))
@@ -111,17 +111,17 @@ READERS: dict[str, tuple[Reader, ...]] = {
 
 @dataclass(frozen=True)
 class Work:
-    """A row of what is asked.
+    """A row of the table.
 
     Args:
-        name: what is computed.
-        peer: what it stands beside.
-        least: our speed over the peer's that is asked at least.
-        goal: what is wanted.
-        file: where it was measured.
+        name: the computation.
+        peer: the peer.
+        least: the minimum of our speed over the peer's.
+        goal: the goal for it.
+        file: the file with the measurements.
         problems: a pattern that the names of its problems match.
-        call: what the peer is called there.
-        optional: a peer that need not be installed; without a measurement there is no row.
+        call: the peer's name in that file.
+        optional: whether the row may be missing, because the peer is not installed everywhere.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Work:
     optional: bool = False
 
     def speeds(self) -> list[Speed]:
-        """What was measured of it; empty if nothing was."""
+        """The measured speeds; empty if there are none."""
         path = RESULTS / self.file
         if not path.exists():
             return []
@@ -211,7 +211,7 @@ ASKED = (
 
 
 def rows() -> dict[Work, list[Speed]]:
-    """The rows of the table, with what was measured of each."""
+    """Return the rows of the table with their measurements."""
     found = {work: work.speeds() for work in ASKED}
     return {work: speeds for work, speeds in found.items() if speeds or not work.optional}
 
@@ -220,7 +220,7 @@ HEAD = ("work", "peer", "at least", "goal", "mean", "the least", "of", "the most
 
 
 def line(work: Work, speeds: Sequence[Speed]) -> tuple[object, ...]:
-    """A row of the table."""
+    """Return a row of the table."""
     asked = (work.name, work.peer, f"{work.least:g}", f"{work.goal:g}")
     if not speeds:
         return *asked, *("not measured",) * 5
@@ -232,7 +232,7 @@ def line(work: Work, speeds: Sequence[Speed]) -> tuple[object, ...]:
 
 
 def page(measured: dict[Work, list[Speed]], picture: str) -> str:
-    """The table, and below it every problem."""
+    """Return the table, followed by every problem."""
     intro = (
         "# The members beside their peers\n\n"
         "Written by `python benchmarks/members.py` from [results/](results).\n"
@@ -255,13 +255,13 @@ def page(measured: dict[Work, list[Speed]], picture: str) -> str:
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     rows = [head, ["---"] * len(head), *lines]
     return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
 def draw(measured: dict[Work, list[Speed]], path: Path) -> None:
-    """Each problem as a point in the line of its row, between what is asked at least and the goal."""
+    """Draw each problem as a point in the line of its row, which shows minimum and goal."""
     shown = {work: speeds for work, speeds in measured.items() if speeds}
     figure = new_figure((9, 0.42 * len(shown) + 1.2))
     axes = figure.subplots()

@@ -1,14 +1,13 @@
-"""Every benchmark of the members of the GEMM family, in one run on a machine with a GPU.
+"""Run every benchmark of the members of the GEMM family on a machine with a GPU.
 
     python benchmarks/members_run.py --out DIRECTORY [--only TEXT ...] [--commit HASH] [--seconds 540]
     python benchmarks/members_run.py --out DIRECTORY --phase verify|time --cache FOLDER
     python benchmarks/members_run.py --take DIRECTORY/results.json [--only TEXT ...]
 
-First all of them run side by side with ``--verify``: kernels are compiled by many processors at once, and
-compared, and nothing is timed.  Then one after the other is timed, the most telling first; ``--phase`` does
-one of both alone, which leaves time for something else in between.  ``results.json``
-and ``table.txt`` in the directory say what came of each, ``log.txt`` what it printed.  With ``--take`` what
-was measured is put where `members.py` and `render.py` look for it, in results/.
+First all benchmarks run in parallel with ``--verify``: they compile and compare kernels, but time nothing.
+Then they run one after the other and time, the most important first.  ``--phase`` runs only one of these
+phases.  ``results.json`` and ``table.txt`` in the directory have the outcome of each, ``log.txt`` its output.
+``--take`` copies the measurements into results/, where `members.py` and `render.py` read them.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Measured(NamedTuple):
     """A benchmark, or some rows of one.
 
     Args:
-        name: of the part.
-        kept: the file in results/ to which its rows belong.
+        name: name of the part.
+        kept: the file in results/ for its rows.
         script: the benchmark.
         words: its other arguments.
     """
@@ -46,13 +45,13 @@ class Measured(NamedTuple):
     words: tuple[str, ...] = ()
 
     def part(self, *more: str) -> Part:
-        """The process that measures it."""
+        """Return the process that measures it."""
         script = (PYTHON, str(HERE / f"{self.script}.py"), "--json", "{json}", "--commit", "{commit}")
         return Part(self.name, (*script, *self.words, *more), TIMED_S, result=True)
 
 
 def of_complex(name: str, dtype: str, *rows: str) -> Measured:
-    """Rows of complex products whose parts are of one dtype."""
+    """Return the part for complex products with one dtype of parts."""
     return Measured(name, "h200_complex", "complex", ("--dtype", dtype, "--rows", *rows))
 
 
@@ -75,11 +74,11 @@ MEASURED = (
     of_complex("complex f32, other grades", "f32", "4m exact", "4m f16"),
 )
 ALREADY_BUILT = ("dense",)
-"""Benchmarks that compile by several processes themselves."""
+"""Benchmarks that start several compiling processes themselves."""
 
 
 def verify(parts: list[Part], asked: argparse.Namespace, scratch: Path) -> list[Outcome]:
-    """All of them side by side, without timing."""
+    """Run all benchmarks in parallel, without timing."""
     deadline = time.monotonic() + VERIFIED_S
 
     def one(part: Part) -> Outcome:
@@ -96,7 +95,7 @@ def verify(parts: list[Part], asked: argparse.Namespace, scratch: Path) -> list[
 
 
 def take(found: dict[str, Any], results: Path = RESULTS) -> list[Path]:
-    """Put what was measured into the files of results/, rows of one file together."""
+    """Copy the measurements into the files of results/, and join rows of the same file."""
     kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
     by_name = {one.name: one for one in MEASURED}
     for part in found["parts"]:
@@ -142,7 +141,7 @@ def main() -> int:
 
 
 def measure(wanted: list[Measured], asked: argparse.Namespace) -> int:
-    """Verify all, then time all."""
+    """Verify all benchmarks, then time all."""
     deadline = time.monotonic() + asked.seconds
     asked.out.mkdir(parents=True, exist_ok=True)
     more = ("--quick",) if asked.quick else ()

@@ -1,4 +1,4 @@
-"""A problem on the GPU: its arrays, each kernel compared with f64 element by element, PyTorch's calls."""
+"""A problem on the GPU: its arrays, its kernels, their comparison with f64, and PyTorch's calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.runtime.kernel import Bound
 from tilewright.tune.contest import ContestSubject, sets_for
 
 RIVAL = "cuBLAS"
-"""What each of our kernels is timed beside: PyTorch's call."""
+"""PyTorch's call, with which each of our kernels is compared."""
 
 BY_HAND = "examples/03"
 AGAIN = f"{OURS} again"
@@ -25,7 +25,7 @@ NORMS = {"bf16": 3e-3, "f16": 1e-3, "f32": 1e-5, "tf32": 2e-3, "f8e4m3": 3e-3, "
 NOT_PROMOTED = 3e-2
 ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-23, "i32": 0.0, "f64": 2.0**-52}
 SLOPE = 1.13
-"""GELU's, at most."""
+"""Largest slope of GELU."""
 
 TORCH = {
     "f16": torch.float16,
@@ -39,19 +39,19 @@ TORCH = {
 
 
 def hand_written(problem: Problem) -> Bound:
-    """The kernel of examples/03 with tiles of 128 x 256."""
+    """Return the kernel of examples/03 with tiles of 128 x 256."""
     path = Path(__file__).parents[1] / "examples" / "03_hopper_gemm.py"
     bound: Bound = runpy.run_path(str(path))["bind"](tw.dtype(problem.dtype), columns=256)
     return bound
 
 
 def bounds(problem: Problem, atom: Any, depth: int | None) -> tuple[float, float]:
-    """How far an element may be off: of itself, and of the sum of its products' sizes.
+    """Return the error bound of an element, relative to itself and to the sum of its products' magnitudes.
 
     Args:
-        problem: which.
-        atom: that multiplies, and adds its products with as many bits as `sum_bits` says.
-        depth: products after which sums are added to others in f32; None: never.
+        problem: the problem.
+        atom: the multiplying instruction, which adds with as many bits as `sum_bits` measured.
+        depth: products after which sums are added to f32 accumulators; None: never.
     """
     k = problem.shape[2]
     if not atom.c_dtype.is_float:
@@ -65,10 +65,10 @@ def bounds(problem: Problem, atom: Any, depth: int | None) -> tuple[float, float
 
 
 def drift(problem: Problem, atom: Any, depth: int | None) -> float:
-    """How far off in norm what is added up of very many products may be, relative to the sums.
+    """Return the error bound in norm of sums of very many products, relative to the sums.
 
-    Where a step cuts bits off, always towards zero, its errors add up; where it rounds they do as the square
-    root of their number.  Steps that keep few bits have limits of their own.
+    If a step truncates, always towards zero, errors add up.  If it rounds, they grow with the square root of
+    their number.  Steps that keep few bits have separate limits.
     """
     if not atom.c_dtype.is_float or (atom.sum_bits or 24) < 24 or atom.c_dtype.bits == 64:
         return 0.0
@@ -77,10 +77,10 @@ def drift(problem: Problem, atom: Any, depth: int | None) -> float:
 
 
 class OnGpu:
-    """One problem's arrays and results.
+    """A problem's arrays and results.
 
     Args:
-        problem: which.
+        problem: the problem.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -124,16 +124,16 @@ class OnGpu:
 
     @property
     def subject(self) -> ContestSubject:
-        """What all calls do."""
+        """Return the record of a kernel's calls."""
         problem, (m, n, k) = self.problem, self.problem.shape
         flops = 2 * m * n * k * max(problem.items, 1)
         return ContestSubject(str(problem), "cuda", flops, self.set_bytes, problem.distribution)
 
     def check(self, bound: Bound, call: Callable[[], Any], arrays: Sequence[Any]) -> dict[str, Any]:
-        """Run a kernel and compare all that it wrote: how far it is off, and its schedule.
+        """Run a kernel and compare its whole result; return its errors and its schedule.
 
         Raises:
-            AssertionError: it is wrong.
+            AssertionError: the result is wrong.
         """
         out = arrays[-1]
         out.fill_(float("nan") if out.is_floating_point() else 77)
@@ -158,7 +158,7 @@ class OnGpu:
         return found | {"schedule": repr(schedule)}
 
     def rivals(self, arrays: Sequence[Any]) -> dict[str, Callable[[], object]]:
-        """What a user of PyTorch would call; the first one is what we are measured by."""
+        """Return what a user of PyTorch would call; our speed is relative to the first."""
         problem, (a, b, *extra, out) = self.problem, arrays
         b = b.mT
         torch.set_float32_matmul_precision("high" if problem.kernel == "tf32_product" else "highest")

@@ -1,10 +1,10 @@
-"""GEMM + bias with a permuted result, `tw.einsum` in one kernel, beside PyTorch's two steps, in turns.
+"""GEMM + bias with a permuted result, by one kernel of `tw.einsum`, compared with PyTorch's two steps.
 
     python benchmarks/permuted.py [--target cuda|cpu] [--quick] [--json results/NAME.json]
 
 Results (B x S, H x D) are stored as (B, H, S, D), and in other orders.  PyTorch's steps are `F.linear` (or
-`torch.addmm` and `torch.bmm`), and `permute().contiguous()`; its product alone is shown too, and ours without
-a permutation.  Every result is compared with the two steps in float64.
+`torch.addmm` and `torch.bmm`), and `permute().contiguous()`.  The table also has PyTorch's product alone, and
+ours without a permutation.  Every result is compared with the two steps in float64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCT = "the product alone"
 IN_ORDER = "ours, not permuted"
 
 Case = tuple[str, tuple[int, int, int, int, int], tuple[int, ...]]
-"""Where W lies along K (n: last, t: first), extents (B, S, H, D, K), and the order of (B, S, H, D)."""
+"""Position of K in W (n: last, t: first), extents (B, S, H, D, K), and the order of (B, S, H, D)."""
 
 HEADS = (0, 2, 1, 3)
 
@@ -49,7 +49,7 @@ def subscripts(layout: str, order: tuple[int, ...]) -> str:
 
 
 def on_gpu(case: Case, kind: str) -> dict[str, Callable[[], Any]]:
-    """The calls of a case, compared."""
+    """Return the verified calls of a case."""
     import torch
 
     layout, (b, s, h, d, k), order = case
@@ -90,7 +90,7 @@ def on_gpu(case: Case, kind: str) -> dict[str, Callable[[], Any]]:
 
 
 def on_cpu(case: Case, kind: str) -> dict[str, Callable[[], Any]]:
-    """The same with NumPy in f32, whose product is copied in another order."""
+    """Do the same with NumPy in f32, whose product is copied into another order."""
     layout, (b, s, h, d, k), order = case
     rng = np.random.default_rng(0)
     x, w, bias = (rng.standard_normal(shape, np.float32) for shape in ((b, s, k), (h * d, k), (1, h * d)))

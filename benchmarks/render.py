@@ -1,6 +1,6 @@
 """Kept results as Markdown: `python benchmarks/render.py` writes RESULTS.md from results/*.json.
 
-Takes what single benchmarks keep, and the `results.json` of a device run.
+It reads the records of single benchmarks, and the `results.json` of a device run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def page(files: Sequence[Path]) -> str:
-    """The whole page."""
+    """Return the page."""
     intro = (
         "# Measured results\n\n"
         "Written by `python benchmarks/render.py` from [results/](results); how it is measured is in "
@@ -52,7 +52,7 @@ def page(files: Sequence[Path]) -> str:
 
 
 def benchmarks(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The benchmarks in a file; a device run holds several, and first of all how its parts ended."""
+    """Return the benchmarks in a file; a device run has several, after the outcomes of its parts."""
     if "parts" not in found:
         yield found
         return
@@ -63,7 +63,7 @@ def benchmarks(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def section(found: dict[str, Any], file: str) -> str:
-    """One benchmark: where it ran, and its table."""
+    """Return the section of a benchmark: its machine and its table."""
     head = f"\n## {found['benchmark']}\n\n{where(found)}\n\nFile: `{file}`\n\n"
     if found["rows"] and (how := found["rows"][0].get("how", "")).startswith("processor time"):
         head += f"Counted: {how}.\n\n"
@@ -71,7 +71,7 @@ def section(found: dict[str, Any], file: str) -> str:
 
 
 def where(found: dict[str, Any]) -> str:
-    """The machine in a sentence."""
+    """Describe the machine in a sentence."""
     record = found.get("machine")
     if record is None:
         return f"Source {found['commit'] or 'unknown'}."
@@ -91,18 +91,18 @@ def where(found: dict[str, Any]) -> str:
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """A table."""
+    """Return a table."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, rule, *lines])
 
 
 def interval(values: Sequence[float]) -> str:
-    """A median and its interval."""
+    """Return a median and its interval."""
     return f"{values[0]:.3f} [{values[1]:.3f}, {values[2]:.3f}]"
 
 
 def gemm(rows: Sequence[dict[str, Any]]) -> str:
-    """Speed beside the other library."""
+    """Speed relative to the other library."""
     # Kernels written by hand, in columns of their own: their speed over the other library.
     by_hand = sorted({name for row in rows for name in row.get("by_hand") or ()})
     lines = []
@@ -157,7 +157,7 @@ def startup(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def device_run(rows: Sequence[dict[str, Any]]) -> str:
-    """How each part ended."""
+    """Outcome of each part."""
     lines = [
         [
             row["name"],
@@ -171,7 +171,7 @@ def device_run(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def hopper_mutants(rows: Sequence[dict[str, Any]]) -> str:
-    """What each mutant did."""
+    """Outcome of each mutant."""
     variants = ("as it is", "with the delay", "correct, with the delay")
     return markdown(
         ["mutant of examples/03", "the checker finds", *variants],
@@ -183,7 +183,7 @@ def hopper_mutants(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def im2col(rows: Sequence[dict[str, Any]]) -> str:
-    """Bandwidths, and the part of the faster copy's."""
+    """Bandwidths, and the share of the faster copy's."""
     lines = [
         [
             "×".join(map(str, row["shape"])),
@@ -199,7 +199,7 @@ def im2col(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def kernel_counts(rows: Sequence[dict[str, Any]]) -> str:
-    """How many kernels random shapes need."""
+    """Number of kernels for random shapes."""
     lines = [
         [row["dtype"], row["shapes"], row["kernels"], max(row["shapes_of_each"]), f"{row['known_ms']:.1f}"]
         for row in rows
@@ -208,7 +208,7 @@ def kernel_counts(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def levels(rows: Sequence[dict[str, Any]]) -> str:
-    """The levels of examples/06 and 07: each beside the one before, and beside the other library."""
+    """Levels of examples/06 and 07, relative to the previous level and to the other library."""
     lines = [
         [
             f"{'×'.join(map(str, row['shape']))} {name}",
@@ -227,7 +227,7 @@ def levels(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def tutorial(rows: Sequence[dict[str, Any]]) -> str:
-    """The kernels of the tutorial's steps beside the other library."""
+    """Kernels of the tutorial's steps, relative to the other library."""
     lines = [
         [
             f"{'×'.join(map(str, row['shape']))} {row['step']}",
@@ -241,7 +241,7 @@ def tutorial(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def conflicts(rows: Sequence[dict[str, Any]]) -> str:
-    """Wavefronts of shared memory by kind, bank conflicts, and what the hardware counts as such."""
+    """Wavefronts of shared memory by kind, bank conflicts, and the hardware's count of conflicts."""
     kinds = ("loads", "ldmatrix", "stores", "stmatrix", "cp.async")
     names = (*(f"wavefronts of {kind}" for kind in kinds), "all wavefronts", "bank conflicts")
     waits = "conflicts and waits for other warps"
@@ -256,12 +256,12 @@ def conflicts(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def missing(row: dict[str, Any]) -> str:
-    """Why something is not measured or not predicted, in a line; empty if all is."""
+    """Return a line that says why figures are missing; empty if none is."""
     return (row["failed"] or row["unknown"]).partition("\n")[0]
 
 
 def beside(row: dict[str, Any], name: str) -> str:
-    """A predicted figure; and the measured one, if that is another."""
+    """Return a predicted figure, and the measured one if it differs."""
     predicted, measured = row["predicted"].get(name), row["measured"].get(name)
     if measured is None or predicted is None:
         known = predicted if measured is None else measured
@@ -275,7 +275,7 @@ def beside_before(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def hopper_dtypes(rows: Sequence[dict[str, Any]]) -> str:
-    """Variants of one kernel beside cuBLAS, and how exact each is."""
+    """Variants of a kernel relative to cuBLAS, and their errors."""
     head = ["problem", "variant", "TFlops", "speed", "error of its bound", "error in norm"]
     lines = []
     for row in rows:
@@ -289,22 +289,22 @@ def hopper_dtypes(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def dense(rows: Sequence[dict[str, Any]]) -> str:
-    """Eight-line kernels beside cuBLAS, with what is asked for."""
+    """Eight-line kernels relative to cuBLAS, with minimum and goal."""
     return markdown(dense_table.HEAD, [*dense_table.lines(rows)])
 
 
 def tuned(rows: Sequence[dict[str, Any]]) -> str:
-    """How long tuning took, and what is chosen beside the best."""
+    """Time of tuning, and the choice relative to the best."""
     return markdown(tuning.HEAD, tuning.lines(list(rows)))
 
 
 def swept(rows: Sequence[dict[str, Any]]) -> str:
-    """Into how many parts K is split best, and by the rules."""
+    """Best number of parts of K, and the rules' choice."""
     return markdown(split_k.HEAD, [*split_k.lines(rows)])
 
 
 def proposed(rows: Sequence[dict[str, Any]]) -> str:
-    """The fastest of each family of schedules, and its estimate; or the fastest of all that were kept."""
+    """The fastest schedule of each family and its estimate; or the fastest of all records."""
     if rows and "times" in rows[0]:
         return markdown(("problem", "of", "fastest us", "library us", "fastest"), [*map(_fastest, rows)])
     return markdown(candidates.HEAD, [*candidates.lines(rows)])
@@ -319,7 +319,7 @@ def _fastest(row: dict[str, Any]) -> list[object]:
 
 
 def timed(rows: Sequence[dict[str, Any]]) -> str:
-    """Calls with their times, problem by problem."""
+    """Calls with their times, by problem."""
     problem = next(name for name in ("list", "problem") if name in rows[0])
     head = (problem, "call", "µs", *(["host µs"] if "host_us" in rows[0] else []))
     lines = []
@@ -330,7 +330,7 @@ def timed(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def accurate(rows: Sequence[dict[str, Any]]) -> str:
-    """Time and errors: the largest over the sum of sizes, in 2**-24."""
+    """Time and errors: the largest error over the sum of magnitudes, in 2**-24."""
     kinds = list(rows[0]["errors"])
     lines = []
     for row in rows:
@@ -343,7 +343,7 @@ def accurate(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def errors(rows: Sequence[dict[str, Any]]) -> str:
-    """The largest over the sum of sizes, in 2**-24 (f64 2**-53), and by norms; beside another library's."""
+    """Largest errors over the sum of magnitudes, in 2**-24 (f64: 2**-53), and in norm; and the rival's."""
     kinds, lines = list(rows[0]["ours"]), []
     for row in rows:
         for who, name in (("ours", row["grade"]), ("rival", row["beside"])):
@@ -355,17 +355,17 @@ def errors(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def complexes(rows: Sequence[dict[str, Any]]) -> str:
-    """Complex products beside six launches and other libraries, flow by flow."""
+    """Complex products relative to six launches and other libraries, by method."""
     return markdown(complex_products.HEAD, [cells for row in rows for cells in complex_products.columns(row)])
 
 
 def integers(rows: Sequence[dict[str, Any]]) -> str:
-    """Products of i8 beside those of f32, by instruction set."""
+    """Products of i8 relative to f32, by instruction set."""
     return markdown(integers_cpu.HEAD, [integers_cpu.columns(row) for row in rows])
 
 
 def sum_bits(rows: Sequence[dict[str, Any]]) -> str:
-    """The model of each atom's sums, and whether it agrees with the hardware bit by bit."""
+    """Model of each atom's sums, and whether it agrees with the hardware bit by bit."""
     head = ["atom", "bits kept", "products in a sum", "rounding", "agrees"]
     models = [(row, row["model"]) for row in rows]
     return markdown(

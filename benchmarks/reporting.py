@@ -1,4 +1,4 @@
-"""What the benchmarks share: their arguments, the JSON they keep, the tables they print."""
+"""Common parts of the benchmarks: arguments, JSON records, printed tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The arguments of every benchmark."""
+    """Return the argument parser of every benchmark."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, help="keep the results in this file")
     parser.add_argument("--commit", default=commit(), help="of the source tree, for the record")
@@ -29,7 +29,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def on_host(description: str | None) -> argparse.ArgumentParser:
-    """The arguments of benchmarks on processors, where others may compute too."""
+    """Return the argument parser of benchmarks on CPUs, which may be busy with other work."""
     parser = arguments(description)
     said = "count processor time, for one thread (TILEWRIGHT_THREADS=1, OPENBLAS_NUM_THREADS=1)"
     parser.add_argument("--busy", action="store_true", help=said)
@@ -37,13 +37,13 @@ def on_host(description: str | None) -> argparse.ArgumentParser:
 
 
 def timed(calls: Mapping[str, Callable[[], object]], asked: argparse.Namespace) -> Measurement:
-    """The calls of a benchmark on processors, in turns."""
+    """Time the calls of a benchmark on CPUs, in turns."""
     clock = BusyClock() if asked.busy else None
     return measure(calls, "cpu", effort=effort(asked), clock=clock)
 
 
 def commit() -> str:
-    """The source tree's commit, with a plus sign for changes that are not in it; empty without git."""
+    """Return the source tree's commit, with a plus sign if it has changes; empty without git."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
@@ -58,7 +58,7 @@ def commit() -> str:
 
 
 def effort(asked: argparse.Namespace) -> Effort:
-    """How long to measure each problem."""
+    """Return how long to measure each problem."""
     if asked.verify:
         return Effort(seconds=0.0, warm_up_seconds=0.0, least=1, most=1)
     if asked.quick:
@@ -67,7 +67,7 @@ def effort(asked: argparse.Namespace) -> Effort:
 
 
 def keep(asked: argparse.Namespace, name: str, target: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the results with the record of the machine, if a file was asked for."""
+    """Write the results with the record of the machine, if a file was requested."""
     if asked.json is None:
         return
     found = {"benchmark": name, "machine": machine(target, asked.commit).record(), "rows": list(rows)}
@@ -77,7 +77,7 @@ def keep(asked: argparse.Namespace, name: str, target: str, rows: Sequence[dict[
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Columns of equal width, the first aligned left."""
+    """Format columns of equal width, the first aligned left."""
     cells = [list(head), *([str(cell) for cell in line] for line in lines)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
     return "\n".join(

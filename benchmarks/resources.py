@@ -1,13 +1,13 @@
-"""What the examples' CUDA kernels cost to compile and to hold, in this source tree and in an older one.
+"""Compile time and resources of the examples' CUDA kernels, in this source tree and in an older one.
 
     git worktree add --detach ../before d7a2864
     python benchmarks/resources.py --before ../before [--turns 3] [--texts DIRECTORY] [--only 03]
 
-Registers, spilled bytes, shared bytes, characters of text, and processor seconds of a cold compilation:
-those of tracing, lowering and emitting, and those of NVRTC. No GPU is needed. Each tree runs its own
-examples in a process of its own, the two trees in turns; seconds are the least of all turns. "same code"
-means that the bytes of machine code are equal. The exit status is 1 if a kernel of this tree takes more
-registers or spills, or fails to compile.
+The table has registers, spilled bytes, shared bytes, characters of text, and CPU seconds of a cold
+compilation: those of tracing, lowering and emitting, and those of NVRTC. No GPU is needed. Each tree runs its
+own examples in its own process, in turns; seconds are the least of all turns. "same code" means that the
+machine code is byte-equal. The exit status is 1 if a kernel of this tree takes more registers, spills more,
+or fails to compile.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FIGURES = {
     "spill_store_bytes": r"(\d+) bytes spill stores",
     "spill_load_bytes": r"(\d+) bytes spill loads",
 }
-"""What the assembler reports, and how."""
+"""Patterns of the assembler's figures."""
 
 
 def zeros(dtype: Any, *shape: int, ragged: bool = False) -> np.ndarray:
-    """An array of aligned rows; ragged: of an odd number of elements, the next row right behind it."""
+    """Return an array with aligned rows; ragged: rows have an odd number of elements and no gaps."""
     row = shape[-1] - 1 if ragged else shape[-1]
     elems = int(np.prod(shape[:-1])) * row
     kind = np.dtype(dtype)
@@ -53,17 +53,17 @@ def zeros(dtype: Any, *shape: int, ragged: bool = False) -> np.ndarray:
 
 
 def matrices(dtype: Any, ragged: bool = False, out: Any = None) -> list[np.ndarray]:
-    """A, B and C of a GEMM."""
+    """Return A, B and C of a GEMM."""
     return [zeros(kind, 512, 512, ragged=ragged) for kind in (dtype, dtype, out or dtype)]
 
 
 def heads(dtype: Any, depth: int) -> list[Any]:
-    """Q, K, V and O of an attention, its scale and its shift."""
+    """Return Q, K, V and O of an attention, its scale and its shift."""
     return [*(zeros(dtype, 2, 4, 512, depth) for _ in range(4)), 0.125, 0]
 
 
 def kernels(examples: Path) -> Iterable[tuple[str, Callable[[], tuple[Any, list[Any]]]]]:
-    """Each kernel's name, and a function that gives it with arguments; made anew by each call."""
+    """Return each kernel's name, and a function that makes it with its arguments."""
 
     def example(number: str) -> dict[str, Any]:
         [path] = examples.glob(f"{number}_*.py")
@@ -76,7 +76,7 @@ def kernels(examples: Path) -> Iterable[tuple[str, Callable[[], tuple[Any, list[
     padded = {str(dtype): dtype for dtype in basic["ATOMS"]}
 
     def bare(found: dict[str, Any], name: str) -> Any:
-        """Also of a tree in which the example takes the dtype too."""
+        """Bind the example, also in a tree where it takes the dtype."""
         given = basic["ATOMS"][padded[name]]
         of_dtype = signature(found["padded"]).parameters.get("dtype")
         return found["padded"](padded[name], given) if of_dtype else found["padded"](given)
@@ -138,7 +138,7 @@ def kernels(examples: Path) -> Iterable[tuple[str, Callable[[], tuple[Any, list[
 
 
 class Compiler:
-    """Looks over NVRTC's shoulder: the text that it gets, its log, its code, its seconds."""
+    """Records NVRTC's text, log, code and seconds."""
 
     def __init__(self) -> None:
         from cuda.bindings import nvrtc
@@ -174,12 +174,12 @@ class Compiler:
         nvrtc.nvrtcGetProgramLog, nvrtc.nvrtcGetCUBIN = logged, coded
 
     def figures(self) -> dict[str, int]:
-        """What the assembler reported."""
+        """Return the assembler's figures."""
         return {name: sum(map(int, re.findall(found, self.log))) for name, found in FIGURES.items()}
 
 
 def one_tree(examples: Path, only: str) -> None:
-    """Compile this process's kernels and print what they take, as a line of JSON each."""
+    """Compile this process's kernels and print the figures of each as a line of JSON."""
     compiler = Compiler()
     chosen = [(name, make) for name, make in kernels(examples) if name.startswith(only)]
     warm = next(iter(kernels(examples)))[1]()
@@ -209,7 +209,7 @@ def one_tree(examples: Path, only: str) -> None:
 
 
 def run(tree: Path, only: str) -> dict[str, dict[str, Any]]:
-    """What the kernels of a source tree take, by name; nothing is found in a cache."""
+    """Return the figures of a source tree's kernels by name, without caches."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {
             **os.environ,
@@ -226,7 +226,7 @@ def run(tree: Path, only: str) -> dict[str, dict[str, Any]]:
 
 
 def least(turns: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """The last turn's figures with the least seconds of all."""
+    """Return the last turn's figures with the least seconds of all turns."""
     found = turns[-1]
     for name, row in found.items():
         for key in ("emit_seconds", "nvrtc_seconds"):
@@ -242,7 +242,7 @@ def _change(before: dict[str, Any] | None, after: dict[str, Any], key: str, form
 
 
 def compared(before: dict[str, Any] | None, after: dict[str, Any]) -> tuple[list[str], bool]:
-    """A row of the table, and whether this tree is worse."""
+    """Return a row of the table, and whether this tree is worse."""
     if "error" in after:
         return [after["kernel"], after["error"]], True
     known = before if before and "error" not in before else None
@@ -260,7 +260,7 @@ def compared(before: dict[str, Any] | None, after: dict[str, Any]) -> tuple[list
 
 
 def write(directory: Path, tree: str, rows: dict[str, dict[str, Any]]) -> None:
-    """Keep the texts, to be compared by `diff -r`."""
+    """Write the texts, for comparison by `diff -r`."""
     place = directory / tree
     place.mkdir(parents=True, exist_ok=True)
     for name, row in rows.items():
@@ -269,7 +269,7 @@ def write(directory: Path, tree: str, rows: dict[str, dict[str, Any]]) -> None:
 
 
 def report(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> bool:
-    """Print the table; whether a kernel is worse."""
+    """Print the table; return whether a kernel is worse."""
     rows = [compared(before.get(name), row) for name, row in after.items()]
     head = ["kernel", "registers", "spilled", "shared", "characters", "emit s", "NVRTC s", "", ""]
     lines = [head, *(cells for cells, _ in rows)]

@@ -1,11 +1,11 @@
-"""The hash of the schedules that the rules propose, to which tables of measured schedules are bound.
+"""Hash of the schedules that the rules propose; a table of measured schedules is valid for one hash.
 
     python benchmarks/rules.py [--write]
 
 The corpus is a fixed set of questions for NVIDIA GPUs, the only machines with tables.  The hash changes if
 the rules propose other schedules for any of them, or in another order.  Prints the hash; exits with 1 if
-`tilewright.schedule.tables.RULES` is another.  With ``--write`` it is written there, and all earlier tables
-are refused from then on: ``choices.py --table`` makes the table that comes with the package anew.
+`tilewright.schedule.tables.RULES` differs.  ``--write`` writes it there.  All earlier tables are then
+refused; ``choices.py --table`` writes the package's table again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPERANDS = (
 
 
 def corpus() -> Iterator[Problem]:
-    """The problems: products of every dtype, and all other kernels."""
+    """Yield the problems: products of every dtype, and all other kernels."""
     for dtype, layout in OPERANDS:
         for shape in SHAPES:
             yield Problem("", shape, dtype, layout)
@@ -51,7 +51,7 @@ def corpus() -> Iterator[Problem]:
 
 
 def proposed(arch: str, problem: Problem) -> Iterator[str]:
-    """All schedules that the rules propose for a problem, in their order."""
+    """Return all schedules that the rules propose for a problem, in order."""
     asked = KERNELS[problem.kernel].bind().question(*problem.specimens, target="cuda", arch=arch)
     assert asked is not None
     yield f"{arch}, {problem}"
@@ -59,7 +59,7 @@ def proposed(arch: str, problem: Problem) -> Iterator[str]:
 
 
 def rules_hash() -> str:
-    """The hash of the proposals for the corpus."""
+    """Return the hash of the proposals for the corpus."""
     digest = hashlib.sha256()
     for arch in ARCHS:
         for problem in corpus():

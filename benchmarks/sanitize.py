@@ -1,17 +1,17 @@
-"""Kernels of every kind on the GPU, small, for `compute-sanitizer python benchmarks/sanitize.py [KERNELS]`.
+"""Small kernels of every kind on the GPU, for `compute-sanitizer python benchmarks/sanitize.py [KERNELS]`.
 
     gemms      the library's GEMM: every dtype, layout and number of stages
     movers     the first random movers: every memory, width and layout
     clusters   the Hopper GEMM in every shape of cluster, and blocks that exchange data
     blocks     blocks that signal, reach each other's memory, gather, scatter and reduce
-    schedules  a dataflow kernel under every form of schedule
-    splits     products whose K is split, in each way in which the sums come together
-    members    a random problem of each set of each member of the family; they are compiled as they run
+    schedules  a dataflow kernel with every form of schedule
+    splits     products with split K, by each reduction
+    members    a random problem of each set of each member of the family, compiled when it runs
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
-Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
-compiles every text and launches none; ``--target`` runs them where there is no GPU; ``--part 1 3`` takes
-every third kernel, from the second on.
+Every result is compared. No framework is loaded, so the tool sees only our kernels. ``--compile`` compiles
+every text and launches none. ``--target`` runs the kernels without a GPU. ``--part 1 3`` takes every third
+kernel, beginning with the second.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ CASES = (
     ("i8", "exact"),
 )
 MOVERS = 60
-"""How many of the random movers."""
+"""Number of random movers."""
 CLUSTER_SHAPE = (300, 392, 200)
-"""More than a tile along M and N, ragged along all three."""
+"""Extents: more than a tile along M and N, ragged along all three."""
 EXCHANGE_SHAPE = (64 * 3 - 5, 100)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel on one problem: ``run`` says whether every element is right, if anybody compared."""
+    """A kernel on a problem; ``run`` returns whether every element is right, if it compared them."""
 
     name: str
     trace: Callable[[], Kernel] | None
@@ -114,7 +114,7 @@ def gemms(target: str) -> Iterator[Case]:
 
 
 def chosen(made: Operands, precision: str) -> tw.Schedule | None:
-    """What a GPU's kernel would be, which the reference runs too."""
+    """Return the kernel that would be chosen on a GPU; the reference can run it, too."""
     m, n, _ = made.shape
     result = np.empty((m, n), output_dtype(tw.dtype(made.a.dtype)).numpy)
     bound = plain(0).bind(precision=precision)
@@ -206,7 +206,7 @@ def formed(form: Any, shape: tuple[int, int, int], target: str) -> Case:
 
 
 def members(target: str) -> Iterator[Case]:
-    """Random problems, which tests share: pytest comes with them, and with no other kernels."""
+    """Yield the tests' random problems, which import pytest; the other kernels do not."""
     found = importlib.import_module("tests.problems.members").MEMBERS
     for number in range(min(SETS[target], SETS[CUDA.name])):
         for name, carried_out in found.items():

@@ -1,12 +1,12 @@
-"""fp16 by 8-bit weights with scales and bias on a GPU: one kernel, three passes, cuBLAS on fp16 alone.
+"""fp16 by 8-bit weights with scales and bias on a GPU: one kernel, three passes, and cuBLAS on fp16.
 
     python benchmarks/scaled.py [--quick] [--forms] [--json results/scaled.json]
 
-Each call is compared with f64 first. "three passes" is the flow without such a kernel: weights are converted
-to fp16, multiplied by cuBLAS, and the product is scaled and biased. "cuBLAS fp16 alone" multiplies weights
-that were fp16 all along, and does nothing else. fp8 by fp8 stands beside `torch._scaled_mm`, by tensor, by
-row, and by blocks of (1, 128) of A and (128, 128) of B where that takes them, there beside DeepGEMM too if it
-is installed (`import deep_gemm`). Device time, in turns, with a cold second-level cache.
+Each call is compared with f64 first. "three passes" does without such a kernel: it converts weights to fp16,
+multiplies by cuBLAS, and then scales the product and adds the bias. "cuBLAS fp16 alone" only multiplies, by
+weights stored in fp16. fp8 by fp8 is compared with `torch._scaled_mm`: by tensor, by row, and by blocks of
+(1, 128) of A and (128, 128) of B if PyTorch supports them. Blocks are also compared with DeepGEMM if it is
+installed (`import deep_gemm`). Device time, in turns, with a cold second-level cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_FORMS = 8
 
 
 def drawn(kind: str, *shape: int) -> torch.Tensor:
-    """Random numbers of a dtype of 8 bits."""
+    """Draw random numbers of an 8-bit dtype."""
     if kind == "i8":
         return torch.randint(-128, 128, shape, dtype=torch.int8, device="cuda")
     return torch.randn(shape, device="cuda").to(WEIGHTS[kind])
@@ -51,9 +51,9 @@ def check(
     name: str,
     roundings: int = 1,
 ) -> None:
-    """Every element, against f64: sums in f32 of exact products, and roundings to the result's dtype.
+    """Compare every element with f64: exact products, sums in f32, and roundings to the result's dtype.
 
-    fp8 by fp8 keeps 13 bits of partial sums, of up to 512 products.
+    fp8 by fp8 keeps 13 bits of partial sums of up to 512 products.
     """
     wide_a, wide_b = (x.float().double() for x in (a, b))
     exact = wide_a @ wide_b * scale.double() + bias.double()
@@ -65,7 +65,7 @@ def check(
 
 
 def forms(given: dict[str, Any], kinds: tuple[str, str]) -> dict[str, Any]:
-    """Schedules that are proposed, by what proposes them."""
+    """Return proposed schedules, by the rule that proposes them."""
     multiplied = multiplied_as(*(tw.dtype(kind) for kind in kinds))
     terms = frozenset({"scale_a", "scale_b", "bias"} & given.keys())
     kernel = scaled(0).bind(multiplied=multiplied, terms=terms, activation=None)
@@ -80,7 +80,7 @@ def forms(given: dict[str, Any], kinds: tuple[str, str]) -> dict[str, Any]:
 
 
 def mixed(m: int, n: int, k: int, kind: str, along: str, asked: Any) -> dict[str, Callable[[], Any]]:
-    """The calls that multiply fp16 by weights of 8 bits, each compared."""
+    """Return the verified calls that multiply fp16 by 8-bit weights."""
     a = torch.randn((m, k), dtype=torch.float16, device="cuda")
     b = drawn(kind, n, k).T if along == "k" else drawn(kind, k, n)
     # Numbers that fp16 holds, for the passes that compute in it.
@@ -110,13 +110,13 @@ def mixed(m: int, n: int, k: int, kind: str, along: str, asked: Any) -> dict[str
 
 
 def three_passes(given: dict[str, Any]) -> Callable[[], torch.Tensor]:
-    """Convert the weights, multiply, scale and add the bias; the last in one kernel, of fp16 throughout."""
+    """Convert weights, multiply, then scale and add the bias in one kernel; all in fp16."""
     scale, bias = given["scale_b"].half(), given["bias"].half()
     return lambda: torch.addcmul(bias, torch.mm(given["a"], given["b"].half()), scale)
 
 
 def narrow(m: int, n: int, k: int, by: str) -> dict[str, Callable[[], Any]]:
-    """The calls that multiply fp8 by fp8, each compared."""
+    """Return the verified calls that multiply fp8 by fp8."""
     a, b = drawn("f8e4m3", m, k), drawn("f8e4m3", n, k).T
     rows = (m, 1) if by == "row" else (1, 1)
     columns = (1, n) if by == "row" else (1, 1)
@@ -135,9 +135,9 @@ def narrow(m: int, n: int, k: int, by: str) -> dict[str, Callable[[], Any]]:
 
 
 def by_blocks(m: int, n: int, k: int, asked: Any) -> dict[str, Callable[[], Any]]:
-    """The calls that multiply fp8 by fp8 with scales of blocks, each compared.
+    """Return the verified calls that multiply fp8 by fp8 with block scales.
 
-    Those of A lie column by column, those of B for one block of columns after the other.
+    Scales of A are column-major; those of B are stored for one block of columns after the other.
     """
     a, b = drawn("f8e4m3", m, k), drawn("f8e4m3", n, k).T
     scale_a = (torch.rand((k // BLOCK, m), device="cuda") + 0.5).T
@@ -179,12 +179,12 @@ def by_blocks(m: int, n: int, k: int, asked: Any) -> dict[str, Callable[[], Any]
 def by_deepgemm(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, out: torch.Tensor
 ) -> Callable[[], torch.Tensor]:
-    """DeepGEMM's product of the same arrays; what it wants of A's scales is made before, not in each call.
+    """Return DeepGEMM's product of the same arrays; its form of A's scales is made before, not in each call.
 
-    Those lie column by column, each column in whole units of 16 bytes; B and its scales it takes transposed.
+    This form is column-major, with columns padded to 16 bytes.  DeepGEMM takes B and its scales transposed.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: DeepGEMM is not installed.
     """
     import deep_gemm
 

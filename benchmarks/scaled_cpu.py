@@ -1,12 +1,13 @@
-"""fp16 by 8-bit and 4-bit weights on the CPU, beside NumPy in f32 on weights converted before.
+"""fp16 by 8-bit and 4-bit weights on the CPU, compared with NumPy in f32 on weights converted beforehand.
 
     python benchmarks/scaled_cpu.py [--quick] [--busy] [--rows-of M ...] [--side N]
         [--groups | --columns] [--json results/cpu_scaled.json]
 
-Each result is verified before it is timed. NumPy has A and the weights in f32, converted before and in their
-order in memory, and multiplies, scales and adds the bias in place: three calls, or two where weights have
-scales of groups, which were applied before. Ours reads f16 and 8 or 4 bits and rounds to f16. It is timed
-twice, under two names: what the two differ by is noise; with groups also by a pass that widens weights first.
+Each result is verified before it is timed. NumPy has A and the weights in f32, converted beforehand in their
+memory order. It multiplies, scales and adds the bias in place, in three calls; with group scales, which were
+applied beforehand, in two. Our call reads f16 and 8 or 4 bits and rounds to f16. It is timed twice, under two
+names: the difference between the two is noise. With groups it is also timed with a prepass that widens
+weights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NUMPY = "NumPy, in f32"
 ROWS, SIDE = (1, 4, 16, 64, 256), 4096
 KINDS = (("f8e4m3", "k"), ("f8e4m3", "n"), ("f8e5m2", "k"), ("i8", "k"))
 GROUPED = (("i4", "k", True), ("i4", "k", False), ("f4e2m1", "k", False), ("i4", "n", False))
-"""Kinds of weights in groups, along what they are contiguous, and whether they have zero points."""
+"""Kinds of weights in groups, their contiguous dimension, and whether they have zero points."""
 
 GROUP, PASS = 128, "with a pass"
 
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def of_columns(kind: str, along: str, m: int, side: int, asked: Any) -> dict[str, Any]:
-    """One problem with a scale for each column: verified, then timed."""
+    """Verify and time a problem with a scale for each column."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(-128, 128, (side, side)) if kind == "i8" else rng.standard_normal((side, side))
     stored = drawn.astype(tw.dtype(kind).numpy)
@@ -75,7 +76,7 @@ def of_columns(kind: str, along: str, m: int, side: int, asked: Any) -> dict[str
 
 
 def in_groups(kind: str, along: str, zeros: bool, m: int, side: int, asked: Any) -> dict[str, Any]:
-    """One problem with a scale for each column and group, and perhaps a zero point: verified, then timed."""
+    """Verify and time a problem with a scale, and perhaps a zero point, for each column and group."""
     rng, group = np.random.default_rng(0), min(GROUP, side)
     codes = rng.integers(-8, 8, (side, side)) if kind == "i4" else rng.standard_normal((side, side)) * 2
     stored = tw.pack(codes, kind)
@@ -114,7 +115,7 @@ def in_groups(kind: str, along: str, zeros: bool, m: int, side: int, asked: Any)
 def record(
     size: tuple[int, int], kind: str, layout: str, checked: float, held: tuple[int, int], taken: Any
 ) -> dict[str, Any]:
-    """What is kept of a problem."""
+    """Return the record of a problem."""
     m, side = size
     return {
         "name": "scaled_mm",
@@ -129,7 +130,7 @@ def record(
 
 
 def error_of_bound(out: Any, a: Any, b: Any, scale: Any, bias: Any) -> float:
-    """The largest error over its bound, which sums in f32 and a rounding to f16 have; at most 1."""
+    """Return the largest error over the bound for sums in f32 and a rounding to f16; at most 1."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     exact = a @ b * scale + bias
     sizes = np.abs(a) @ np.abs(b) * scale + np.abs(bias)

@@ -1,9 +1,9 @@
-"""Schedules of one problem beside PyTorch on a GPU: each verified, then all timed in random order.
+"""Schedules of one problem on a GPU compared with PyTorch: each is verified, then all are timed.
 
     python benchmarks/schedules.py FILE [--shape 4096x4096x4096] [--dtype bf16] [--layout nt] [--build]
 
-FILE has one ``tw.Schedule(...)`` a line, as schedules print themselves; ``None`` stands for the one that is
-chosen, and ``name: `` may stand before each. A schedule that is refused is said with the reasons.
+FILE has one ``tw.Schedule(...)`` per line, as schedules print themselves. ``None`` means the chosen schedule.
+``name: `` may precede each. Refused schedules are printed with the reasons.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import tilewright as tw
 
 
 def read(text: str) -> dict[str, tw.Schedule | None]:
-    """Schedules by name; those without are numbered.
+    """Read schedules by name; those without a name are numbered.
 
     Raises:
-        ValueError: a line is no schedule.
+        ValueError: a line is not a schedule.
     """
     found: dict[str, tw.Schedule | None] = {OURS: None}
     for number, line in enumerate(text.splitlines(), 1):

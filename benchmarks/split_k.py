@@ -1,11 +1,11 @@
-"""Into how many parts K is best split: S = 1 to 64 and beyond beside what ``"auto"`` chooses, on a GPU.
+"""The best number of parts of K: 1 to 64 and more, compared with the choice of ``"auto"``, on a GPU.
 
     python benchmarks/split_k.py [--rows "64x64x65536 …"] [--seconds 100] [--plot FILE] [--build]
     python benchmarks/split_k.py --kept FILE [--plot FILE]
 
-A row is a shape and a limit of shared memory: the tile that is estimated best of those whose ring fits, with
-K in each number of parts. Each is compared with f64 element by element, then all are timed in turns beside
-PyTorch's call. ``--kept`` makes table and picture of what was measured before.
+A row is a shape and a limit of shared memory. It takes the tile with the best estimate among those whose ring
+fits, and each number of parts of K. Every element is compared with f64; then all kernels and PyTorch's call
+are timed in turns. ``--kept`` makes table and picture from an earlier record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tilewright.tune.figures import new_figure, save
 SHAPES = ((64, 64, 65536), (16, 16, 262144), (512, 512, 32768))
 LEAST_STAGES = 3
 LIMITS = (0, 100, 48)
-"""KiB of shared memory of a block; 0: as many as the machine has."""
+"""Limits of a block's shared memory in KiB; 0: the machine's limit."""
 
 PARTS = (*range(1, 17), 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 52, 56, 60, 64, 96, 132)
 WAYS = ("auto", "stream")
@@ -45,7 +45,7 @@ SECONDS = 0.6
 
 
 def limited(asked: Question, kib: int) -> Question:
-    """The question, on a machine whose blocks have less shared memory."""
+    """Return the question for a machine whose blocks have less shared memory."""
     return replace(asked, arch=replace(asked.arch, shared_bytes=kib << 10)) if kib else asked
 
 
@@ -56,12 +56,12 @@ def legal(asked: Question, schedule: Schedule) -> bool:
 
 
 def fitting(asked: Question, kib: int) -> tuple[Candidate, Schedule]:
-    """What splits K for as many blocks as the machine runs, by the least estimate of those that fit.
+    """Find the schedule with split K that fits, fills the machine, and has the least estimate.
 
-    Bulk copies come first, and such with room for less than three stages last.
+    Bulk copies come first; schedules with room for fewer than three stages come last.
 
     Returns:
-        The candidate that does not split K, and the schedule that does, with as many stages as fit.
+        The candidate without split K, and the schedule with split K and as many stages as fit.
     """
     small = limited(asked, kib)
     found = [
@@ -82,7 +82,7 @@ def fitting(asked: Question, kib: int) -> tuple[Candidate, Schedule]:
 
 
 def shortened(small: Question, plain: Schedule) -> Schedule:
-    """The schedule, with as many stages as fit when K is split."""
+    """Return the schedule with as many stages as fit when K is split."""
     for stages in range(plain.stages, 1, -1):
         made = replace(plain, stages=stages)
         split = split_schedule(made, "auto", small.processors)
@@ -92,7 +92,7 @@ def shortened(small: Question, plain: Schedule) -> Schedule:
 
 
 def swept(asked: Question, kib: int, parts: Sequence[int]) -> dict[str, Schedule]:
-    """The schedule that fits, with K in each number of parts, and as is chosen."""
+    """Return the schedule that fits with each number of parts of K, and the chosen schedule."""
     (_, auto), small = fitting(asked, kib), limited(asked, kib)
     found = {str(count): replace(auto, split_k=count, blocks=0) for count in parts}
     found |= {way: replace(auto, split_k=way) for way in WAYS}
@@ -101,10 +101,10 @@ def swept(asked: Question, kib: int, parts: Sequence[int]) -> dict[str, Schedule
 
 @dataclass(frozen=True)
 class SweepTask(DenseTask):
-    """A problem, with K in each number of parts.
+    """A problem with each number of parts of K.
 
     Args:
-        kib: of shared memory; 0: as many as the machine has.
+        kib: limit of shared memory in KiB; 0: the machine's limit.
     """
 
     kib: int = 0
@@ -113,7 +113,7 @@ class SweepTask(DenseTask):
         return f"{self.problem}, {f'{self.kib} KiB' if self.kib else 'all'} of shared memory"
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """Time all that are right; see `isolated.Task`."""
+        """Time all correct schedules; see `isolated.Task`."""
         row = super().measure(seconds, progress)
         asked = question(self.problem)
         plain, auto = fitting(asked, self.kib)
@@ -134,7 +134,7 @@ class SweepTask(DenseTask):
 
 
 def tasks_of(asked: argparse.Namespace) -> list[SweepTask]:
-    """A row for each shape and limit."""
+    """Return a task for each shape and limit."""
     shapes = [tuple(map(int, word.split("x"))) for word in asked.rows.split()]
     limits, parts = (LIMITS, PARTS) if not asked.quick else ((48,), (1, 13))
     made = []
@@ -153,7 +153,7 @@ HEAD = (
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """A line for each row."""
+    """Yield a line for each row."""
     for row in rows:
         if "failed" in row or row["best"] is None:
             why = row.get("failed") or "; ".join(row["wrong"].values())
@@ -178,7 +178,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """A picture for each shape: time over the number of parts, a line for each limit; the choice ringed."""
+    """Draw a picture for each shape: time over number of parts, a line for each limit; choices are ringed."""
     shapes = list(dict.fromkeys(tuple(row["shape"]) for row in rows if "us" in row))
     figure = new_figure((4.6 * len(shapes), 4.2))
     for at, shape in enumerate(shapes, 1):
@@ -199,7 +199,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def kept_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an earlier run, or of those in a device run."""
+    """Return the rows of an earlier run or device run."""
     found = json.loads(path.read_text())
     kept = [part["result"] for part in found["parts"]] if "parts" in found else [found]
     return [row for one in kept if one and one["benchmark"] == "split_k" for row in one["rows"]]
@@ -234,7 +234,7 @@ def main() -> None:
 
 
 def finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
-    """Print the table, draw the picture, and end: with a status that says whether all rows are right."""
+    """Print the table, draw the picture, and exit with 1 if a row is wrong."""
     print(table(HEAD, lines(rows)))
     if plot is not None:
         draw(rows, plot)

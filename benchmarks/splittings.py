@@ -1,13 +1,13 @@
-"""Ways to multiply f32 by narrower numbers on a GPU, from which `precision="f32"` was chosen: time and error.
+"""Ways to multiply f32 as sums of narrower numbers on a GPU: time and error. One became `precision="f32"`.
 
     python benchmarks/splittings.py [--quick] [--json results/splittings.json]
 
-Each number is a sum of narrower ones, and the products of those that matter are added up: one matrix product
-that is as many times as deep, for which the narrower numbers lie one behind the other.  Three products of
-tf32 leave out low by low, as three of f16 do; nine of bf16 are all of three parts by three, and six those of
-at least 2**-16 of the first; i8 are digits of 7 bits of a row's or column's largest number, whose sums of
-one place are exact in i32.  Timed are the products alone, which are ours in any case, without the pass that
-splits; beside them stands `precision="f32"` with its pass.  Errors are those of `accurate.py`.
+Each number is a sum of narrower parts, and the significant products of parts are added up.  This is one
+matrix product of several times the depth, in which the parts follow each other along K.  Three products of
+tf32, or of f16, leave out low by low.  Nine of bf16 are all products of three parts; six are those of at
+least 2**-16 of the first.  Parts of i8 are 7-bit digits relative to the largest number of a row or column;
+sums of equal place value are exact in i32.  The times are those of our products without the split pass;
+`precision="f32"` is timed with its pass.  Errors are those of `accurate.py`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Parts = list[torch.Tensor]
 
 
 def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row over a power of two, so that its largest number lies from 1/2 to 1; and the powers."""
+    """Divide each row by a power of two, so that its maximum is between 1/2 and 1; also return the powers."""
     power = torch.exp2(torch.floor(torch.log2(x.abs().amax(1, keepdim=True))) + 1)
     return x / power, power
 
 
 def rounded(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    """To a number format; for f32 to the 11 bits of tf32."""
+    """Round to a format; for f32 to the 11 bits of tf32."""
     if dtype != torch.float32:
         return x.to(dtype)
     return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def floats(dtype: torch.dtype, parts: int, x: torch.Tensor) -> Parts:
-    """Numbers whose sum is nearly ``x``, the largest first."""
+    """Split ``x`` into numbers whose sum is nearly ``x``, the largest first."""
     made = []
     for _ in range(parts):
         made.append(rounded(dtype, x))
@@ -55,7 +55,7 @@ def floats(dtype: torch.dtype, parts: int, x: torch.Tensor) -> Parts:
 
 
 def digits(parts: int, x: torch.Tensor) -> Parts:
-    """Digits of numbers between -1 and 1, the most telling first."""
+    """Split numbers between -1 and 1 into digits, the most significant first."""
     made = []
     for _ in range(parts):
         x = x * 2.0**DIGIT
@@ -65,12 +65,12 @@ def digits(parts: int, x: torch.Tensor) -> Parts:
 
 
 def deep(parts: Parts, order: Iterable[int]) -> torch.Tensor:
-    """Parts one behind the other along K."""
+    """Concatenate parts along K."""
     return torch.cat([parts[at] for at in order], 1).contiguous()
 
 
 class Way:
-    """A way to multiply: what is launched is :meth:`products`, and :meth:`result` takes scales off again."""
+    """A way to multiply: :meth:`products` is launched, and :meth:`result` removes the scales."""
 
     def __init__(self, a: torch.Tensor, b: torch.Tensor, of: torch.dtype, parts: int, pairs: Any) -> None:
         (a, self.rows), (b, self.columns) = scaled(a), scaled(b.T.contiguous())
@@ -89,12 +89,12 @@ class Way:
             self.calls.append((functools.partial(tw.matmul, factors[0], factors[1].T, out=out, **words), out))
 
     def products(self) -> None:
-        """All launches."""
+        """Launch all products."""
         for call, _ in self.calls:
             call()
 
     def result(self) -> torch.Tensor:
-        """What the products add up to."""
+        """Return the sum of the products."""
         sums = sum(out.double() * weight for (_, out), weight in zip(self.calls, self.weights, strict=True))
         return sums * self.rows * self.columns.T
 
@@ -113,7 +113,7 @@ WAYS = {
 
 
 def of_size(n: int, again: Any) -> list[dict[str, Any]]:
-    """All ways at n³, compared on every kind of data and timed on the last one."""
+    """Compare all ways at n³ on every kind of data, and time them on the last one."""
     found: dict[str, dict[str, Any]] = {}
     for kind in KINDS:
         a, b = drawn(kind, n)

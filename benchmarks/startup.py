@@ -1,8 +1,8 @@
-"""How long a person waits: import, trace, first compile with an empty cache, second process from the cache.
+"""Start-up times: import, trace, first compile with an empty cache, second process from the cache.
 
     python benchmarks/startup.py [--quick] [--targets cpu cuda] [--json results/startup.json]
 
-Every sample is a new process. For cuda, compiling needs no GPU; where there is none, nothing is launched.
+Every sample is a new process. Compiling for cuda needs no GPU; without one, nothing is launched.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
 IMPORT = "import time; b = time.perf_counter(); {}; print(time.perf_counter() - b)"
 
 IMPORTED = ("import numpy", "import numpy, tilewright", "import numpy, tilewright; tilewright.kernel")
-"""NumPy alone, tilewright besides, and the first of its names, which loads all but the targets."""
+"""Imports: NumPy alone; tilewright; and its first name, which loads all rooms but the targets."""
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def imports(count: int) -> dict[str, Any]:
-    """Import alone, in new processes, in turns with NumPy and an empty program."""
+    """Time imports in new processes, in turns with NumPy and an empty program."""
     samples: dict[str, list[float]] = {statement: [] for statement in IMPORTED}
     for _ in range(count):
         for statement, taken in samples.items():
@@ -103,13 +103,13 @@ def imports(count: int) -> dict[str, Any]:
 
 
 def kernel_row(what: str, target: str, kernel: str, count: int) -> dict[str, Any]:
-    """First process with an empty cache, then a second one with what the first left.
+    """Time a first process with an empty cache, then a second one with the first one's cache.
 
     Args:
-        what: how the row is called.
+        what: name of the row.
         target: the target.
         kernel: ``"matmul"``, or the path of an example with a function ``bind``.
-        count: how many times.
+        count: number of samples.
     """
     samples: dict[str, list[float]] = {}
     device = False

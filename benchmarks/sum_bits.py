@@ -1,12 +1,12 @@
-"""How tensor cores add up: bits that a step keeps, products that it adds at once, and how it rounds.
+"""How tensor cores add: the bits that a step keeps, the products that it adds together, and its rounding.
 
     python benchmarks/sum_bits.py --json results/h100_sum_bits.json
-    python benchmarks/sum_bits.py --target model     # what the probes find of sums that are known
+    python benchmarks/sum_bits.py --target model     # what the probes find for known sums
 
-A kernel of one step for each atom adds few addends, chosen for a question: large ones that cancel, and a
-small one that is left or lost. The large ones are products, or one of them is the accumulator. Then models of
-a step (`tilewright.functions.conversions`) are compared with the instruction on random numbers, bit by bit.
-The table names the model that agrees, or else the nearest one; `--raw` keeps the results for other models.
+For each atom, a kernel of one step adds few addends, chosen for a question: large ones that cancel, and a
+small one that survives or is lost. The large ones are products, or one of them is the accumulator. Then
+models of a step (`tilewright.functions.conversions`) are compared with the instruction on random numbers, bit
+by bit. The table names the model that agrees, or the nearest one. `--raw` keeps the results for other models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.targets.atoms import MMA_SYNC, WGMMA, wgmma
 
 COLUMNS = 64
-"""Of each atom of ``wgmma``."""
+"""Columns of each atom of ``wgmma``."""
 
 PROBES = 128
 """Rows of one launch."""
@@ -55,7 +55,7 @@ def one_step(A, B, C, D, *, mma):
 
 
 def on_target(atom: MmaAtom, target: str) -> Instruction:
-    """The instruction on a device, or the library's reference of it."""
+    """Run the instruction on a device, or on the reference."""
     bound = one_step.bind(mma=tw.TiledMma(atom))
 
     def step(a: Any, b: Any, c: Any) -> Any:
@@ -71,7 +71,7 @@ def on_target(atom: MmaAtom, target: str) -> Instruction:
 
 
 def modelled(atom: MmaAtom, model: AlignedSum) -> Instruction:
-    """A step as a model has it."""
+    """Compute a step by a model."""
 
     def step(a: Any, b: Any, c: Any) -> Any:
         if atom.precision is not None:
@@ -85,7 +85,7 @@ def modelled(atom: MmaAtom, model: AlignedSum) -> Instruction:
 
 @dataclass
 class Questions:
-    """Sums of a few addends each, which one launch answers.
+    """Sums of a few addends each, which one launch computes.
 
     Args:
         atom: the instruction.
@@ -98,7 +98,7 @@ class Questions:
 
     @classmethod
     def of(cls, atom: MmaAtom) -> Questions:
-        """No questions yet."""
+        """Start without questions."""
         return cls(atom, 4 if atom.c_dtype.bits == 16 else 8)
 
     @property
@@ -111,17 +111,17 @@ class Questions:
         return sign * mantissa * 2.0**self.scale, 2.0**self.scale
 
     def below(self, places: int, size: float = 1.0) -> tuple[float, float]:
-        """Factors of a product so many places below the largest ones."""
+        """Factors of a product a number of places below the largest ones."""
         exponent = self.top - places
         return size * 2.0 ** (exponent // 2), 2.0 ** (exponent - exponent // 2)
 
     def ask(self, products: dict[int, tuple[float, float]], c: float = 0.0) -> int:
-        """Add a sum, of products by their k, to a number; returns which answer it has."""
+        """Add a question: a number plus products by their k; return the index of its answer."""
         self.made.append((products, c))
         return len(self.made) - 1
 
     def answers(self, step: Instruction) -> Any:
-        """What the instruction makes of all, as f64."""
+        """Return the instruction's results of all questions, as f64."""
         kinds = (self.atom.a_dtype, self.atom.b_dtype, self.atom.c_dtype)
         found = []
         for start in range(0, len(self.made), PROBES):
@@ -138,11 +138,11 @@ class Questions:
 
 
 PLACES = range(6, 33)
-"""Below the largest addend, of small ones that are looked for."""
+"""Places below the largest addend at which small ones are tried."""
 
 
 def kept(step: Instruction, atom: MmaAtom) -> dict[str, Any]:
-    """The last place that is kept of small addends, by where the large ones and the small one are."""
+    """Find the last kept place of small addends, by the positions of the large ones and the small one."""
     asked, last = Questions.of(atom), atom.shape[2] - 1
     one, most = 2.0**asked.top, 1.75
     cases: dict[str, Callable[[int], int]] = {
@@ -190,7 +190,7 @@ def kept(step: Instruction, atom: MmaAtom) -> dict[str, Any]:
 
 
 def roundings(step: Instruction, atom: MmaAtom, bits: int) -> dict[str, float]:
-    """What is left of addends below the last place kept, and of sums of more bits than the result."""
+    """Find the remainder of addends below the last kept place, and of sums with more bits than the result."""
     asked, depth = Questions.of(atom), atom.shape[2]
     one, fraction = 2.0**asked.top, atom.c_dtype.mantissa
     unit = one * 2.0**-bits
@@ -226,9 +226,9 @@ def roundings(step: Instruction, atom: MmaAtom, bits: int) -> dict[str, float]:
 
 
 def grouping(step: Instruction, atom: MmaAtom) -> dict[str, list[int]]:
-    """The k at which a small product is left, by the k of two large ones that cancel.
+    """Find the k at which a small product survives, by the k of two large ones that cancel.
 
-    A small product is lost if it is added together with the large ones or before them, and left after them.
+    A small product is lost if it is added with the large ones or before them; after them it survives.
     """
     asked, depth, place = Questions.of(atom), atom.shape[2], 30
     numbers = {
@@ -259,7 +259,7 @@ def grouping(step: Instruction, atom: MmaAtom) -> dict[str, list[int]]:
 
 
 def edges(step: Instruction, atom: MmaAtom) -> dict[str, float]:
-    """Denormal numbers and the largest ones."""
+    """Probe denormal numbers and the largest ones."""
     asked = Questions.of(atom)
     wide = atom.a_dtype.bits >= 16 and atom.a_dtype.name != "f16"
     cases = {
@@ -293,19 +293,19 @@ def edges(step: Instruction, atom: MmaAtom) -> dict[str, float]:
 
 
 def powers(kind: tw.DType) -> tuple[float, float]:
-    """A small power of two, whose square f32 holds with 32 places below it, and the largest one."""
+    """Return a small power of two, whose square has 32 places below it in f32, and the largest power."""
     ends = ml_dtypes.finfo(kind.numpy)
     return 2.0 ** max(ends.minexp, -40), 2.0 ** (ends.maxexp - 1)
 
 
 def least(kind: tw.DType) -> float:
-    """The least number of a dtype."""
+    """Return the smallest number of a dtype."""
     bits = np.ones(1, np.dtype(f"u{kind.bytes}"))
     return float(bits.view(kind.numpy)[0])
 
 
 def drawn(rng: np.random.Generator, atom: MmaAtom, data: str, rows: int) -> tuple[Any, Any, Any]:
-    """Random A, B and C: of a class of data."""
+    """Draw random A, B and C of a class of data."""
     depth, kinds = atom.shape[2], (atom.a_dtype, atom.b_dtype, atom.c_dtype)
     shapes = ((rows, depth), (rows, depth), (rows, rows))
     a, b, c = (rng.standard_normal(shape) for shape in shapes)
@@ -344,7 +344,7 @@ DATA = ("normal", "wide", "cancelling", "large accumulator", "tiny", "bits")
 
 
 def models(atom: MmaAtom, bits: Sequence[int]) -> Iterator[AlignedSum]:
-    """Models that are tried."""
+    """Return the models to try."""
     groups = [group for group in (32, 16, 8, 4, 2) if group <= atom.shape[2]]
     for at, zeros, group in itertools.product(bits, (True, False), groups):
         yield AlignedSum(at, group, zeros=zeros)
@@ -354,7 +354,7 @@ def models(atom: MmaAtom, bits: Sequence[int]) -> Iterator[AlignedSum]:
 
 
 def differing(atom: MmaAtom, model: AlignedSum, cases: dict[str, Any]) -> dict[str, float]:
-    """The share of elements whose bits differ, by class of data."""
+    """Return the share of elements whose bits differ, by class of data."""
     found = {}
     for name, (given, made) in cases.items():
         expected = modelled(atom, model)(*given)
@@ -364,7 +364,7 @@ def differing(atom: MmaAtom, model: AlignedSum, cases: dict[str, Any]) -> dict[s
 
 
 def fitted(step: Instruction, atom: MmaAtom, bits: int, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The model that agrees with the instruction, or the nearest one."""
+    """Return the model that agrees with the instruction, or the nearest one."""
     rng = np.random.default_rng(0)
     cases = {}
     for data in DATA:
@@ -383,13 +383,13 @@ def fitted(step: Instruction, atom: MmaAtom, bits: int, rows: int) -> tuple[dict
 
 
 def atoms() -> list[MmaAtom]:
-    """Those whose sums lose bits."""
+    """Return the atoms whose sums lose bits."""
     found = [*MMA_SYNC, *(wgmma(row.a, COLUMNS, row.b, row.c) for row in WGMMA)]
     return [atom for atom in found if atom.sum_bits is not None]
 
 
 def measured(atom: MmaAtom, step: Instruction, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All that is found of an atom, and what it made of random numbers."""
+    """Return all findings for an atom, and its results for random numbers."""
     places = kept(step, atom)
     bits = places["large products, small product"]
     model, made = fitted(step, atom, bits, rows)

@@ -1,11 +1,11 @@
-"""Tuning: how long it takes, and how good the choice is for shapes that nobody tuned.
+"""Tuning: its time, and the quality of the choice for shapes that nobody tuned.
 
     python benchmarks/tuning.py [--target cuda] [--rows tuned,unseen] [--table FILE] [--plot FILE]
 
-First some shapes are tuned, each with kernels that are compiled anew, into a table; what one takes is a row.
-Then for each of 16 other shapes three kernels are timed in turns, beside the library that a user would call:
-what the rules choose, what the table has chosen, and the best of all candidates, which is found by tuning the
-shape aside from the table. With ``--table`` the table stays, and what its journal has is not measured again.
+First some shapes are tuned into a table, each with an empty kernel cache; the time of each is a row. Then,
+for each of 16 other shapes, three kernels are timed in turns with the library that a user would call: the
+choice of the rules, the choice of the table, and the best of all candidates, which is found by tuning the
+shape separately. With ``--table`` the table is kept, and shapes in its journal are not measured again.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ QUICK: dict[str, tuple[Extents, ...]] = {"tuned": ((40, 50, 60),), "unseen": ((4
 
 @dataclass(frozen=True)
 class Ways:
-    """How shapes are tuned, and where what is measured is kept.
+    """Settings of tuning, and the files for its measurements.
 
     Args:
-        table: the table of the shapes that are tuned.
-        aside: a folder for the journals of the others.
-        processes: that compile.
-        most: candidates of each shape; None: all.
+        table: the table of the tuned shapes.
+        aside: a folder for the journals of other shapes.
+        processes: number of compiling processes.
+        most: number of candidates for each shape; None: all.
     """
 
     table: Path
@@ -76,14 +76,14 @@ class Ways:
     most: int | None
 
     def tuner(self, gemm: Gemm, journal: Journal, seconds: float) -> Tuner:
-        """What tunes a shape."""
+        """Return the tuner of a shape."""
         effort = Effort(seconds=0.2 * seconds, warm_up_seconds=0.04 * seconds, least=5)
         return Tuner(gemm, journal, effort, self.processes, self.most)
 
 
 @dataclass(frozen=True)
 class TunedTask:
-    """A shape that is tuned."""
+    """Tunes a shape."""
 
     gemm: Gemm
     ways: Ways
@@ -93,7 +93,7 @@ class TunedTask:
         return str(self.gemm)
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """How long it takes, and what is found; see `isolated.Task`."""
+        """Measure the time, and return the result; see `isolated.Task`."""
         progress.begin("tuning", 600)
         kept = Kept(self.ways.table, version(self.gemm), renew=False, say=print)
         begin = time.perf_counter()
@@ -112,7 +112,7 @@ class TunedTask:
 
 @dataclass(frozen=True)
 class UnseenTask:
-    """A shape that is not in the table."""
+    """Measures a shape that is not in the table."""
 
     gemm: Gemm
     ways: Ways
@@ -122,7 +122,7 @@ class UnseenTask:
         return str(self.gemm)
 
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
-        """What is chosen for it beside the best; see `isolated.Task`."""
+        """Compare the choices with the best candidate; see `isolated.Task`."""
         gemm, question = self.gemm, self.gemm.question()
         progress.begin("tuning", 600)
         name = "x".join(map(str, gemm.shape))
@@ -150,7 +150,7 @@ class UnseenTask:
 
 
 def version(gemm: Gemm) -> Version:
-    """The version of this machine's table."""
+    """Return the version of this machine's table."""
     question = gemm.question()
     found = tables.version_of(question.arch, question.processors)
     if found is None:
@@ -159,7 +159,7 @@ def version(gemm: Gemm) -> Version:
 
 
 def loaded(path: Path, wanted: Version) -> ScheduleTable | None:
-    """The table of the shapes that were tuned, if any were."""
+    """Return the table of the tuned shapes, if there is one."""
     return tables.load(path, wanted) if path.exists() else None
 
 
@@ -167,7 +167,7 @@ HEAD = ("problem", "s", "measured", "TFlops", "rules / best", "table / best", "b
 
 
 def line(row: dict[str, Any]) -> list[str]:
-    """The cells of a row."""
+    """Return the cells of a row."""
     if "failed" in row:
         return [row["problem"], *[""] * (len(HEAD) - 2), row["failed"].partition("\n")[0]]
     if row["group"] == "tuned":
@@ -179,7 +179,7 @@ def line(row: dict[str, Any]) -> list[str]:
 
 
 def lines(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """All rows, and the geometric means of those that nobody tuned."""
+    """Yield all rows, and the geometric means of the shapes that nobody tuned."""
     found = [line(row) for row in rows]
     unseen = [row for row in rows if row["group"] == "unseen" and "failed" not in row]
     if unseen:
@@ -191,7 +191,7 @@ def lines(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """A picture of how good the table's choice is."""
+    """Draw the quality of the table's choice."""
     speeds = {
         row["problem"]: Interval(*row["speed"][NEAREST][BEST])
         for row in rows

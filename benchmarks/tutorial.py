@@ -1,9 +1,9 @@
-"""The kernels of the tutorial beside cuBLAS, in turns, on one GPU; or beside NumPy, those that a CPU runs.
+"""The tutorial's kernels compared with cuBLAS on a GPU, or with NumPy on a CPU, in turns.
 
     python benchmarks/tutorial.py [--target cuda|cpu] [--quick] [--json results/h200_tutorial.json]
 
-Each step names the kernel that it is about, `MEASURED`: C = A Bᵀ in bf16.  Every result is verified before it
-is timed.  `python scripts/measured.py` writes what was kept into the steps.
+Each step names its kernel `MEASURED`: C = A Bᵀ in bf16.  Every result is verified before it is timed.
+`python scripts/measured.py` writes the recorded speeds into the steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD = ("step", "us", "TFlops", "speed")
 
 
 def steps(target: str) -> dict[str, Bound]:
-    """The kernel of each step; for a CPU without those that multiply in the background."""
+    """Return the kernel of each step; for a CPU without those that multiply asynchronously."""
     files = sorted((ROOT / "docs" / "tutorial").glob("step*.py"))
     found = {path.stem: runpy.run_path(str(path))["MEASURED"] for path in files}
     return {
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def problem(shape: tuple[int, int, int], asked: Any) -> list[dict[str, Any]]:
-    """Verify and time all steps on one problem."""
+    """Verify and time all steps on a problem."""
     made = operands("random", dtypes.bf16, shape, layout="nt")
     trials = {
         step: Trial(bound, made, asked.target, atom_of(bound), step, dtypes.bf16)
@@ -77,7 +77,7 @@ def problem(shape: tuple[int, int, int], asked: Any) -> list[dict[str, Any]]:
 
 
 def atom_of(bound: Bound) -> MmaAtom:
-    """How a kernel adds up: its own atom, or one of the same accuracy where a schedule is chosen."""
+    """Return the atom of a kernel, or one of the same accuracy if its schedule is chosen."""
     if bound.schedule is not None:
         return bound.schedule.atom
     mma = bound.constants.get("mma")
@@ -85,7 +85,7 @@ def atom_of(bound: Bound) -> MmaAtom:
 
 
 def line(row: dict[str, Any]) -> list[str]:
-    """A row of the printed table."""
+    """Return a row of the printed table."""
     about = "x".join(map(str, row["shape"]))
     return [f"{row['step']} {about}", f"{row['us']:.1f}", f"{row['tflops']:.1f}", f"{row['speed'][0]:.3f}"]
 
