@@ -10,7 +10,7 @@ from dense_problems import GROUPS, OURS
 from reporting import table
 
 HEAD = (
-    *("problem", "kernel", "TFlops", "beside", "TFlops", "speed [95 %]", "at least", "goal", "again"),
+    *("problem", "kernel", "TFlops", "compared with", "TFlops", "speed [95 %]", "at least", "goal", "again"),
     *("MHz", "W", "ran"),
 )
 """``again``: speed of the same kernel timed under a second name; the difference from 1 is noise."""
@@ -69,7 +69,7 @@ def _row(row: dict[str, Any]) -> Iterator[list[str]]:
     for name, speeds in row.get("speed", {}).items():
         ran = {"kernel": name, "ran": row["schedules"].get(name, "")}
         for rival, (middle, low, high) in speeds.items():
-            beside = {"beside": rival, "speed [95 %]": f"{middle:.3f} [{low:.3f}, {high:.3f}]"}
+            beside = {"compared with": rival, "speed [95 %]": f"{middle:.3f} [{low:.3f}, {high:.3f}]"}
             if "tflops" in row:
                 beside["TFlops"] = "|".join(f"{row['tflops'][one]:.4g}" for one in (name, rival))
             judged = name == OURS and rival in row["judged"]

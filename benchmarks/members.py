@@ -216,7 +216,7 @@ def rows() -> dict[Work, list[Speed]]:
     return {work: speeds for work, speeds in found.items() if speeds or not work.optional}
 
 
-HEAD = ("work", "peer", "at least", "goal", "mean", "the least", "of", "the most", "least reached by")
+HEAD = ("work", "peer", "minimum", "goal", "mean", "slowest", "problem", "fastest", "minimum reached by")
 
 
 def line(work: Work, speeds: Sequence[Speed]) -> tuple[object, ...]:
@@ -234,17 +234,18 @@ def line(work: Work, speeds: Sequence[Speed]) -> tuple[object, ...]:
 def page(measured: dict[Work, list[Speed]], picture: str) -> str:
     """Return the table, followed by every problem."""
     intro = (
-        "# The members beside their peers\n\n"
-        "Written by `python benchmarks/members.py` from [results/](results).\n"
-        "Speed is ours over the peer's, both measured in turns; above 1 we are faster. Means are geometric.\n"
-        f"One row was not measured so: its speeds are our TFlops over {PUBLISHED_TFLOPS:.0f}, the most that\n"
-        "DeepGEMM's README tells, of an H800 and no named extents. That GPU and ours have the same peak of\n"
-        "fp8, but neither the same clocks under load nor the same memory.\n"
-        "What is asked at least, and the goal, are the project's own. NOTES.md has the files' commits.\n"
+        "# The members and their peers\n\n"
+        "`python benchmarks/members.py` writes this page from [results/](results).\n"
+        "A speed is ours relative to the peer's, measured in turns; above 1 we are faster.\n"
+        "Means are geometric.\n"
+        f"One row is an exception: its speeds are our TFlops over {PUBLISHED_TFLOPS:.0f}, the highest number\n"
+        "in DeepGEMM's README, which was measured on an H800, without extents. That GPU and ours have the\n"
+        "same peak in fp8, but different clocks under load and different memory.\n"
+        "Minimum and goal are those of this project. NOTES.md has the commits of the files.\n"
     )
     parts = [
         intro,
-        f"![each problem of each row, with what is asked at least and the goal]({picture})\n",
+        f"![each problem of each row, with minimum and goal]({picture})\n",
         markdown(HEAD, [line(work, speeds) for work, speeds in measured.items()]),
     ]
     for work, speeds in measured.items():

@@ -41,9 +41,9 @@ def page(files: Sequence[Path]) -> str:
     """Return the page."""
     intro = (
         "# Measured results\n\n"
-        "Written by `python benchmarks/render.py` from [results/](results); how it is measured is in "
-        "[NOTES.md](NOTES.md).\nSpeed is our speed over the other's, median and 95 % interval of the ratios "
-        "within each round; above 1 we are faster.\n"
+        "`python benchmarks/render.py` writes this page from [results/](results). [NOTES.md](NOTES.md)\n"
+        "describes the measurements. A speed is ours relative to the other library's: the median and the\n"
+        "95 % interval of the ratios within each round. Above 1 we are faster.\n"
     )
     parts = [intro]
     for file in files:
@@ -126,7 +126,7 @@ def gemm(rows: Sequence[dict[str, Any]]) -> str:
                 *(interval(hand[name]) if name in hand else "–" for name in by_hand),
             ]
         )
-    head = ["problem", "us", "TFlops", "beside", "TFlops", "speed", "ours again", *by_hand]
+    head = ["problem", "us", "TFlops", "compared with", "TFlops", "speed", "ours again", *by_hand]
     return markdown(head, lines)
 
 
@@ -249,7 +249,7 @@ def conflicts(rows: Sequence[dict[str, Any]]) -> str:
         [f"{row['example']} {row['shape']}", *(beside(row, name) for name in names), beside(row, waits)]
         for row in rows
     ]
-    said = "Wavefronts of shared memory, predicted; what was measured beside it in bold where it differs.\n\n"
+    said = "Wavefronts of shared memory, as predicted; measured numbers that differ follow in bold.\n\n"
     failed = [f"\n{row['example']}: {missing(row)}." for row in rows if missing(row)]
     head = ["example", *kinds, "all", "conflicts", "conflicts and waits"]
     return said + "\n".join([markdown(head, lines), *failed])
