@@ -239,8 +239,8 @@ def page(measured: dict[Work, list[Speed]], picture: str) -> str:
         "A speed is ours relative to the peer's, measured in turns; above 1 we are faster.\n"
         "Means are geometric.\n"
         f"One row is an exception: its speeds are our TFlops over {PUBLISHED_TFLOPS:.0f}, the highest\n"
-        "number in DeepGEMM's README, which was measured on an H800, without extents. That GPU and ours have the\n"
-        "same peak in fp8, but different clocks under load and different memory.\n"
+        "number in DeepGEMM's README, which was measured on an H800, without extents. That GPU and ours\n"
+        "have the same peak in fp8, but different clocks under load and different memory.\n"
         "Minimum and goal are those of this project. NOTES.md has the commits of the files.\n"
     )
     parts = [
