@@ -32,8 +32,14 @@ from tilewright.schedule.fallback import with_fallback
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.tables import MeasuredSchedule, ScheduleTable, Version, class_of, extents_of
-from tilewright.schedule.text import read_schedule
+from tilewright.schedule.tables import (
+    MeasuredSchedule,
+    ScheduleTable,
+    Version,
+    class_of,
+    extents_of,
+    read_schedule,
+)
 
 KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
 FACTOR = 1.5

@@ -26,7 +26,7 @@ from tilewright.schedule.estimate import BULK, BulkEstimate
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.text import read_schedule
+from tilewright.schedule.tables import read_schedule
 
 MEETING = "ticket_us,read_bytes_per_us,cluster_us,doubled_us"
 FEW, DEEP = 64, 12288

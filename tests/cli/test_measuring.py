@@ -22,7 +22,7 @@ from tilewright.runtime import tables
 from tilewright.schedule.choice import split_candidates
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import Splitting
-from tilewright.schedule.text import read_schedule
+from tilewright.schedule.tables import read_schedule
 from tilewright.tune import clocks
 from tilewright.tune.figures import Roofs
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays

@@ -16,7 +16,7 @@ from tilewright.schedule.estimate import BULK
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load, memory_us
-from tilewright.schedule.proposals_streams import STREAMS, RowStream
+from tilewright.schedule.proposals_wgmma import STREAMS, RowStream
 from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.splitting import sharing
@@ -119,7 +119,7 @@ def test_elements_and_kernels(stream: RowStream) -> None:
     problem = Problem(np.random.default_rng(2), (11, 168, 1096))
     a, b, out = problem.operand("M K"), problem.operand("N K"), problem.output("M N")
     asked = question("f16", (11, 168, 1096))
-    schedule = stream.schedule(asked, 16, promoted_every=0)
+    schedule = stream.schedule(asked, 16, promoted=0)
     bound = plain(0).bind(precision="exact", schedule=schedule)
     ran = bound(a, b.T, out, target="reference")
     assert (ran.target, ran.schedule) == ("reference", schedule)
@@ -132,7 +132,7 @@ def test_elements_and_kernels(stream: RowStream) -> None:
 
 def test_two_groups_compile_without_spills() -> None:
     given = (tw.like("bf16", 64, 512), tw.like("bf16", 512, 512, order="F"), tw.like("bf16", 64, 512))
-    wide = STREAMS[1].schedule(question("bf16", (64, 512, 512)), 64, promoted_every=0)
+    wide = STREAMS[1].schedule(question("bf16", (64, 512, 512)), 64, promoted=0)
     made = plain(0).bind(precision="exact", schedule=wide).compile(*given, target="cuda", arch="sm_90a")
     assert "wgmma.mma_async.sync.aligned.m64n64k16" in made.source
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0

@@ -18,7 +18,7 @@ from tilewright.schedule.load import Load
 from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
 from tilewright.schedule.splitting import estimated, with_more_blocks
-from tilewright.schedule.text import read_schedule
+from tilewright.schedule.tables import read_schedule
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_shapes.json"
 RING = Schedule(tw.atoms.MMA_F16, (64, 64, 64), (2, 2), stages=3, staging="cp_async", group_m=8)

@@ -15,7 +15,7 @@ from tilewright.ops.products import plain
 from tilewright.schedule.choice import candidates, choose, schedule_of_lists, split_candidates
 from tilewright.schedule.estimate import FMA
 from tilewright.schedule.load import Load, memory_us
-from tilewright.schedule.proposals_fma import FORMS, FmaForm
+from tilewright.schedule.proposals_mma import FORMS, FmaForm
 from tilewright.schedule.question import Question, Splitting, coarse
 from tilewright.schedule.resources import ScheduleOnMachine
 from tilewright.schedule.schedule import SPLITS

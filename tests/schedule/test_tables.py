@@ -26,8 +26,8 @@ from tilewright.schedule.tables import (
     chosen,
     class_of,
     extents_of,
+    read_schedule,
 )
-from tilewright.schedule.text import read_schedule
 
 VERSION = Version.now("sm_90a", "some GPU", 132)
 CUBE = (4096, 4096, 4096)

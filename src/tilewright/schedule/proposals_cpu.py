@@ -1,4 +1,4 @@
-"""Schedules for processors: of a few tiles the one that is estimated to take least time."""
+"""Schedules for processors: the tile with the least estimated time, among a few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import lru_cache
 
 from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import DType
-from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.panels_ring import decoded_depth
 from tilewright.schedule.partition import share
 from tilewright.schedule.proposals_reference import tensor_core
@@ -19,51 +18,50 @@ from tilewright.targets.atoms import fma
 from tilewright.targets.cpu.arch import micro_tile
 
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
-"""All tiles that there are: the micro-tiles of all vector widths divide them.
+"""Rows, columns and depth of all tiles; the micro-tiles of all vector widths divide them.
 
-A panel of B fits the first-level cache, the rows of A the second-level cache; of several products those of
-all operands, and those of f64, in tiles that are half as deep.  A block that reaches past an
-edge packs and multiplies only what lies before it, so that few tiles are enough for all shapes.
+A panel of B fits the first-level cache, and the rows of A fit the second-level cache.  Tiles of f64, and of
+several products, are half as deep, so that the operands of all products fit.  A block that reaches past an
+edge packs and multiplies only the part before it, so that few tiles are enough for all shapes.
 """
 
 TOLERANCE = 1.01
-"""How much longer a tile may be estimated to take than the best one, to be chosen for its size."""
+"""Estimated time of a tile, relative to the fastest, up to which a larger tile is preferred."""
 
 PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
-"""In multiply-adds of the micro-kernel: packing an element of A, one of B; having a second thread begin."""
+"""Costs in multiply-adds of the micro-kernel: to pack an element of A or B, and to wake a second thread."""
 
 WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
 """Rows and columns of the part of a tile that is multiplied at once."""
 
 DECODED, DECODED_DEPTH = (48, 128), 8
-"""Rows and columns of the tile where operands are computed from what lies in memory, and how deep it is, if
-that is not done as panels are packed."""
+"""Rows and columns, and depth, of the tile if operands are decoded from a ring, not as panels are packed."""
 
 LOW, WIDEST = 16, 512
-"""Of tiles of operands that are computed as panels are packed: rows where there are no more, and columns at
-most, whose lines are asked for one tile along K ahead."""
+"""Tiles of operands that are decoded as panels are packed: rows if the product has no more, and columns at
+most, whose cache lines are prefetched one tile along K ahead."""
 
 SMALL, SMALL_DEPTH = (32, 64), 64
-"""Sides of the tiles for small products, and how deep they are where that is all of K."""
+"""Sides of the tiles for small products, and their depth if that is all of K."""
 
 SEVERAL, TASKS = (16, 4), 4
-"""Batch items that a block takes, and how many blocks there should be for each thread."""
+"""Batch items of a block, and blocks for each thread, at least."""
 
 START = 40_000
-"""In multiply-adds of the micro-kernel: what a block takes besides its tile, 0.4 us at AVX-512."""
+"""Cost of a block besides its tile in multiply-adds of the micro-kernel: 0.4 us with AVX-512."""
 
 FEW_ROWS, FEW_DEPTH = {"k": 6, "mn": 48}, 64
-"""Up to how many rows of A it takes longer to widen weights of 8 bits than to multiply them, by along what
-these are contiguous; and how deep tiles are then: what is widened at once stays in the first-level cache."""
+"""Rows of A, by the contiguous dimension of B, up to which it takes longer to widen weights of 8 bits than to
+multiply them; and the depth of tiles then, whose widened weights stay in the first-level cache."""
 
 FEW_BLOCKS = 64
-"""Up to how many blocks for each thread it is looked at which thread takes which."""
+"""Blocks for each thread up to which the estimate simulates which thread takes which block."""
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """The tile that is estimated to take least time, then all others in the order of their estimates.
+    """The tile with the least estimated time, then all others in the order of their estimates.
 
-    Before them all, small products of many batch items are dealt out several at a time.
+    Before them come tiles for small products of many batch items, and for few rows.
     """
     yield from _small(question)
     yield from _few_rows(question)
@@ -73,26 +71,26 @@ def candidates(question: Question) -> Iterator[Candidate]:
     shape, threads = question.shape, question.processors
     chosen = tile_for(shape, threads, question.covered, balanced=balanced)
     start = START if question.items > 1 else 0
-    least = tile_time(chosen, shape, threads, balanced=balanced) + start
-    rule = "the largest of the tiles that are estimated to be about as fast as the fastest"
-    yield Candidate(_schedule(question, chosen, balanced=balanced), least, rule)
     times = {
         tile: tile_time(tile, shape, threads, balanced=balanced) + start
-        for tile in tiles_for(question.covered)
-        if tile != chosen
+        for tile in (chosen, *tiles_for(question.covered))
     }
+    rule = "the largest of the tiles that are estimated to be about as fast as the fastest"
+    yield Candidate(_schedule(question, chosen, balanced=balanced), times.pop(chosen), rule)
     for tile, time in sorted(times.items(), key=lambda pair: (pair[1], pair[0])):
-        against = _larger_than_needed(tile, shape)
-        yield Candidate(
-            _schedule(question, tile, balanced=balanced), time, "another tile", (against,) if against else ()
-        )
+        against = []
+        for extent, side, sides, name in zip(shape, tile, (ROWS, COLUMNS), ("rows", "columns"), strict=False):
+            smaller = max((other for other in sides if other < side), default=0)
+            if 0 < extent <= smaller:
+                against.append(f"a tile of {smaller} {name} holds all {extent} already")
+        made = _schedule(question, tile, balanced=balanced)
+        yield Candidate(made, time, "another tile", tuple(against[:1]))
 
 
 def _small(question: Question) -> Iterator[Candidate]:
-    """One tile that holds a whole small product, of which a block computes several.
+    """One tile that holds a whole small product; a block computes several of them.
 
-    A large tile does the same with more work for each item: to find which one it is, and loops over parts of
-    which there is one.
+    A large tile would do more work for each item: it has to find the item, and loops over a single part.
     """
     m, n, k = question.shape
     side = next((side for side in SMALL if side >= max(m, n)), None)
@@ -107,10 +105,10 @@ def _small(question: Question) -> Iterator[Candidate]:
 
 
 def _few_rows(question: Question) -> Iterator[Candidate]:
-    """Shallow tiles where few rows are multiplied by weights of 8 bits.
+    """Shallow tiles for few rows by weights of 8 bits.
 
-    Those that are contiguous along their columns are read in long runs by a tile of many columns; of others
-    few columns are read at once, in as many streams.
+    A tile of many columns reads long runs of weights that are contiguous along their columns.  Of other
+    weights a tile reads few columns at once, each as a stream.
     """
     (m, n, _), form = question.shape, question.form
     if not form.is_single or form.precision == "tf32" or not (form.a.is_plain and form.b.is_converted):
@@ -127,55 +125,42 @@ def _few_rows(question: Question) -> Iterator[Candidate]:
 
 
 def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> Schedule:
-    rows, columns = tile
-    atom = tensor_core(question) if question.form.precision == "tf32" else None
-    if any(not (one.is_plain or one.is_converted) for one in question.form.factors):
-        return widened(_decoding(question, tile, atom, balanced=balanced), question)
-    if atom is not None:
-        return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
-    sums = fma(question.dtype).c_dtype
-    form, size = question.form, sums.computed.bytes
-    together = {"factors": len(form.rows_n), "sums": len(form.totals), "products": len(form.products)}
-    micro = micro_tile(question.arch, rows, columns, size, **together)
-    is_wide = size > 4 or not form.is_single
-    depth = DEPTH // 2 if is_wide else DEPTH
-    return _panels(question.dtype, (micro.rows, micro.columns), (rows, columns, depth), balanced)
+    """The schedule with a tile, or for decoded operands with the nearest tile that suits them."""
+    (rows, columns), form, dtype = tile, question.form, question.dtype
+    atom = tensor_core(question) if form.precision == "tf32" else None
+    if all(one.is_plain or one.is_converted for one in form.factors):
+        if atom is not None:
+            return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
+        size = fma(dtype).c_dtype.computed.bytes
+        together = {"factors": len(form.rows_n), "sums": len(form.totals), "products": len(form.products)}
+        micro = micro_tile(question.arch, rows, columns, size, **together)
+        depth = DEPTH // 2 if size > 4 or not form.is_single else DEPTH
+        return _panels(dtype, (micro.rows, micro.columns), (rows, columns, depth), balanced)
+    depth = decoded_depth(form) if atom is None else 0  # 0: decoded from a ring, not as panels are packed
+    if depth:
+        rows, columns = LOW if question.shape[0] <= LOW else rows, min(columns, WIDEST)
+    else:
+        rows, columns = DECODED
+    if atom is None:
+        micro = micro_tile(question.arch, rows, columns, fma(dtype).c_dtype.computed.bytes)
+        atom = fma(dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
+    if depth:
+        made = Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
+    else:
+        depth = max(DECODED_DEPTH, 2 * atom.shape[2])
+        made = Schedule(atom, (rows, columns, depth), stages=3, staging="fragments")
+    return widened(made, question)
 
 
 @lru_cache(maxsize=1024)
 def _panels(dtype: DType, micro: tuple[int, int], tile: tuple[int, int, int], balanced: bool) -> Schedule:
-    """The schedule that multiplies panels in micro-tiles, checked once and shared by all problems."""
+    """The schedule that multiplies panels in micro-tiles, made once and shared by all problems."""
     atom = fma(dtype, lanes=(1, 1), each=micro)
     return Schedule(atom, tile, staging="panels", balanced=balanced)
 
 
-def _decoding(question: Question, tile: tuple[int, int], atom: MmaAtom | None, *, balanced: bool) -> Schedule:
-    """What computes operands from what lies in memory: as panels are packed, or from a ring."""
-    depth = decoded_depth(question.form) if atom is None else 0
-    rows, columns = DECODED
-    if depth:
-        rows, columns = LOW if question.shape[0] <= LOW else tile[0], min(tile[1], WIDEST)
-    if atom is None:
-        micro = micro_tile(question.arch, rows, columns, fma(question.dtype).c_dtype.computed.bytes)
-        atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
-    if depth:
-        return Schedule(atom, (rows, columns, depth), staging="panels", balanced=balanced)
-    return Schedule(
-        atom, (rows, columns, max(DECODED_DEPTH, 2 * atom.shape[2])), stages=3, staging="fragments"
-    )
-
-
-def _larger_than_needed(tile: tuple[int, int], shape: tuple[int, int, int]) -> str:
-    """Why a tile is not worth trying: the next smaller one holds all of the problem's rows or columns."""
-    for extent, side, sides, name in zip(shape, tile, (ROWS, COLUMNS), ("rows", "columns"), strict=False):
-        smaller = max((other for other in sides if other < side), default=0)
-        if 0 < extent <= smaller:
-            return f"a tile of {smaller} {name} holds all {extent} already"
-    return ""
-
-
 def tiles_for(least: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
-    """All tiles, as rows and columns, that hold so many where there are such tiles.
+    """The tiles, as rows and columns, that hold at least this number of them, or the largest.
 
     Example:
         >>> len(tiles_for()), tiles_for((700, 1025))
@@ -191,12 +176,12 @@ def tile_for(
 ) -> tuple[int, int]:
     """Rows and columns of a good tile for a problem.
 
-    Of tiles that are about as fast it is the largest: so more shapes share a kernel.
+    Among tiles that are about as fast it is the largest, so that more shapes share a kernel.
 
     Args:
         shape: extents (M, N, K).
-        threads: how many threads draw blocks.
-        least: rows and columns that it holds, where there is such a tile.
+        threads: number of threads that draw blocks.
+        least: rows and columns that the tile should hold.
         balanced: whether rows and columns are dealt out in equal shares.
 
     Example:
@@ -216,7 +201,7 @@ def tile_time(
     Args:
         tile: rows and columns of a block's tile.
         shape: extents (M, N, K).
-        threads: how many threads draw blocks.
+        threads: number of threads that draw blocks.
         balanced: whether rows and columns are dealt out in equal shares.
 
     Example:
@@ -231,7 +216,7 @@ def tile_time(
     if blocks == 0:
         return 0
     busy = min(threads, blocks)
-    if blocks > FEW_BLOCKS * threads:  # so many that all threads end at about the same time
+    if blocks > FEW_BLOCKS * threads:  # all threads end at about the same time
         total = sum(_block(row, column) for row in rows for column in columns)
         return (total / busy + _block(rows[0], columns[0]) / 2) * k + WAKE
     until = [0.0] * busy
@@ -249,11 +234,11 @@ def _share(extent: int, tile: int, unit: int) -> int:
 
 
 def _block(rows: int, columns: int) -> int:
-    """Multiplying one column of A by one row of B, and packing those."""
+    """Cost of one step along K of a block: one column of A times one row of B, and packing both."""
     return rows * columns + PACK_ROW * rows + PACK_COLUMN * columns
 
 
 def _parts(extent: int, tile: int, unit: int) -> list[int]:
-    """The extents of the tiles along one dimension, the last as far as it is multiplied."""
+    """The extents of the tiles along one dimension; the last is rounded up to whole units."""
     whole, rest = divmod(extent, tile)
     return [tile] * whole + ([-(-rest // unit) * unit] if rest else [])

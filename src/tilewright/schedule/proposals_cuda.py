@@ -14,18 +14,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from tilewright.schedule.estimate_forms import COLUMN_US
+from tilewright.schedule.estimate import COLUMN_US
 from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.plans import takes_turns
-from tilewright.schedule.proposals_fma import small_tiles
 from tilewright.schedule.proposals_mma import (
     EACH_PROCESSOR,
     background_copies,
     f64_tiles,
     is_f64,
     small_products,
+    small_tiles,
 )
 from tilewright.schedule.proposals_packed import packed_weights
 from tilewright.schedule.proposals_reference import tensor_core
@@ -34,6 +34,7 @@ from tilewright.schedule.proposals_wgmma import (
     cached_row_us,
     decoded_forms,
     promoted_every,
+    refused_forms,
     takes_wgmma,
     whole_forms,
 )
@@ -47,7 +48,7 @@ from tilewright.targets.atoms import fma, wgmma
 LEAST_STAGES, MOST_STAGES = 3, 8
 
 MOST_SUMS, MOST_SUMS_ALONE = 192, 96
-"""Registers of a thread for sums: where those who copy give registers away, and where none are given."""
+"""Registers of a thread for sums, at most: if the warps that copy give registers away, and if they do not."""
 
 ALONE = WgmmaForm(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)
 """A block for each tile."""
@@ -62,13 +63,13 @@ FORMS = (
 )
 
 SHARED_BYTES_PER_US = 128 / (COLUMN_US / 4)
-"""To and from the shared memory of a multiprocessor: 128 bytes in each clock, of which a column takes two."""
+"""Rate of the shared memory of a multiprocessor: 128 bytes in each clock.  A column takes two clocks."""
 
 PROMOTED_US = 0.1
 """Wait of a group for sums that it adds to others, if no other group multiplies meanwhile."""
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
-"""Bytes along K of tiles that threads copy."""
+"""Bytes along K of a stage, the deeper first."""
 
 
 def several_products(question: Question) -> Iterator[Candidate]:
@@ -78,38 +79,35 @@ def several_products(question: Question) -> Iterator[Candidate]:
         question: a problem of several products.
     """
     if takes_wgmma(question):
-        found = [made for shape in FORMS if (made := _fitting(question, shape)) is not None]
+        # Rows of 128 bytes of an operand that is not contiguous along K are a whole step, so that stages may
+        # have half of the depth.  If sums are promoted, several totals take turns at that depth.
+        depths: tuple[int, ...] = (ROW_BYTES,)
+        if all(question.major(factor) == "mn" for factor in question.form.factors):
+            if not promoted_every(question):
+                depths = DEPTHS
+            elif len(question.form.totals) > 1:
+                depths = DEPTHS[1:]
+        found = []
+        for shape in FORMS:
+            tried = (_of_shape(question, shape, depth) for depth in depths)
+            if (made := next(filter(None, tried), None)) is not None:
+                found.append(made)
         found.sort(key=lambda one: one.estimate)
         yield from (one for one in found if is_carried(question, one.schedule))
     copied = [*_copied(question)]
     legal = (one for one in copied if is_carried(question, one.schedule))
-    first = next(legal, copied[0])  # which says what is wrong with it, where nothing is legal
+    first = next(legal, copied[0])  # if none is legal, its reasons go into the error
     yield first
     yield from legal
 
 
-def _fitting(question: Question, shape: WgmmaForm) -> Candidate | None:
-    """The schedule of a form with stages as deep as its ring has room for; None where it has for none.
-
-    Stages of half a row of 128 bytes along K are for operands that are not contiguous along K, of which rows
-    of 128 bytes are a whole step.  Where sums are promoted, which otherwise lie in registers twice, several
-    totals are so one after the other, of half a row each.
-    """
-    whole, half = ROW_BYTES, ROW_BYTES // 2
-    depths: tuple[int, ...] = (whole,)
-    if all(question.major(factor) == "mn" for factor in question.form.factors):
-        promoted = promoted_every(question) > 0
-        depths = (whole, half) if not promoted else (half,) if len(question.form.totals) > 1 else depths
-    return next((made for depth in depths if (made := _of_shape(question, shape, depth)) is not None), None)
-
-
 def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | None:
-    """The schedule of a form; None where its sums, or two of its stages, do not fit.
+    """The schedule of a form; None if its sums, or `LEAST_STAGES` of its stages, do not fit.
 
     Args:
         question: the problem.
         shape: the form.
-        depth: bytes along K of a stage; of half a row of 128 bytes totals that are promoted take turns.
+        depth: bytes along K of a stage; with half a row of 128 bytes, promoted totals take turns.
     """
     form, dtype, (rows, columns) = question.form, question.dtype, shape.tile
     every = promoted_every(question)
@@ -128,22 +126,11 @@ def _of_shape(question: Question, shape: WgmmaForm, depth: int) -> Candidate | N
     if stages < LEAST_STAGES:
         return None
     apart = shape.persistent and question.reads_result_sized and shape.roles == "cooperative"
-    made = Schedule(
-        atom,
-        (rows, columns, depth // dtype.bytes),
-        stages=stages,
-        staging="tma",
-        roles=shape.roles,
-        groups=shape.groups,
-        blocks=question.processors if shape.persistent else 0,
-        group_m=BAND,
-        promote=promote,
-        epilogue="overlapped" if apart else "staged",
-        buffers=shape.buffers,
-        registers=232 if shape.persistent else 0,
-    )
+    epilogue = "overlapped" if apart else "staged"
+    block_k = depth // dtype.bytes
+    made = shape.schedule(question, atom, block_k, stages=stages, promote=promote, epilogue=epilogue)
     asked = [sum(cached_row_us(question, one) for one in side) for side in (form.rows_m, form.rows_n)]
-    # What is loaded is written to shared memory, and read by each product of each group.
+    # A stage is written to shared memory once, and read by each product of each group.
     read = len(form.products) * shape.groups * (shape.rows + columns) * ROW_BYTES
     busy_us = (stage * ROW_BYTES // depth + read) / SHARED_BYTES_PER_US if in_turns else shape.busy_us
     waits = -(-question.shape[2] // (depth * promote // dtype.bytes)) if promote else 0
@@ -195,7 +182,6 @@ def candidates(question: Question) -> Iterator[Candidate]:
         yield from small_tiles(question)
         yield from background_copies(question)
         return
-    forms, refused = whole_forms(question)
-    yield from forms
+    yield from whole_forms(question)
     yield next(background_copies(question))
-    yield from refused
+    yield from refused_forms(question)

@@ -1,8 +1,8 @@
-"""Schedules for AMD GPUs: matrix cores where they multiply the operands, the next tile in registers.
+"""Schedules for AMD GPUs: matrix cores if they multiply the operands, with the next tile in registers.
 
-Nothing was measured: the rules follow the machine's limits and rates.  Tiles of A and B lie in shared memory
-so that 16 bytes along K stay together, which a lane reads at once; what lies along its rows in memory is
-turned around in registers on its way.
+Nothing was measured: the rules follow the machine's limits and rates.  Shared memory keeps 16 bytes along K
+together, which a lane reads at once.  An operand that is contiguous along its rows is turned around in
+registers on its way there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.estimate_forms import AMD
+from tilewright.schedule.estimate import AMD
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.question import BAND, Candidate, Question, widened
@@ -31,20 +31,20 @@ BESIDE = 2
 """Resident blocks that a multiprocessor should have room for."""
 
 LEAST_WARPS = 4
-"""Warps of a block: as many as a multiprocessor has SIMDs, or twice as many."""
+"""Warps of a block, at least: one for each SIMD of a multiprocessor."""
 
 MOST_SUMS = 64
 """Sums of 32 bits in a lane, at most; larger tiles have more warps."""
 
 STAGED = ((False, 2), (True, 2), (True, 1))
-"""Whether a tile leaves in slices, and through how many buffers: what has fewer barriers first."""
+"""Whether a tile is stored in slices, and the number of buffers; fewer barriers come first."""
 
 SIDES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32))
 """Rows and columns of tiles, the first of equals first."""
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """Tiles of several sizes, in the order of their estimates; those that are legal first."""
+    """Tiles of several sizes in the order of their estimates, the legal ones first."""
     asked = question.form, question.classes, question.arch
     found: dict[Schedule, Candidate] = {}
     for rows, columns in SIDES:
@@ -63,24 +63,26 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 
 def _schedule(question: Question, rows: int, columns: int) -> Schedule:
-    """A tile of about so many rows and columns."""
-    dtype = question.dtype
-    atom = nearest(dtype, question.form.sum.dtype, question.arch.features)
-    if atom is None or question.form.b.view.dtype != dtype:
-        return _multiply_adds(question, rows, columns)
+    """A tile with about this number of rows and columns."""
+    dtype, sums = question.dtype, question.form.sum.dtype
+    atom = nearest(dtype, sums, question.arch.features)
+    if atom is None or question.form.b.view.dtype != dtype:  # no matrix cores: a lane multiplies 4 x 4
+        each = (4, 4) if dtype.bytes <= 4 else (2, 2)
+        atom = fma(dtype, sums, lanes=(question.arch.lanes // 8, 8), each=each)
+        tile = max(rows, 2 * atom.shape[0]), max(columns, 2 * atom.shape[1]), 16
+        made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
+        return replace(made, staging="fragments", stages=3) if question.decodes else made
     m, n, k = atom.shape
     tile = (max(rows, m), max(columns, n), max(DEPTH_BYTES // dtype.bytes, k))
     made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
     if any(factor.dtype.is_packed for factor in question.form.factors):
         return replace(made, staging="fragments", stages=3)
-    sides = [_placed(question, made, side) for side in (0, 1)]
-    together, dealt, turned = zip(*sides, strict=True)
-    (a, b), (of_a, of_b) = together, dealt
-    return replace(made, k1=(a, b), dealt=(of_a, of_b), turned="".join(turned))
+    (a, dealt_a, turned_a), (b, dealt_b, turned_b) = (_placed(question, made, side) for side in (0, 1))
+    return replace(made, k1=(a, b), dealt=(dealt_a, dealt_b), turned=turned_a + turned_b)
 
 
 def _warps(atom: MmaAtom, tile: tuple[int, int, int]) -> tuple[int, int]:
-    """Warps along rows and columns: four, one for each SIMD, or more, so that sums leave registers free."""
+    """Warps along rows and columns: one for each SIMD, or more, so that sums leave registers free."""
     along, most = [1, 1], MOST_SUMS * 4 // max(atom.c_dtype.bytes, 4)
     while prod(along) < LEAST_WARPS or tile[0] * tile[1] > most * atom.lanes * prod(along):
         rows, columns = (tile[at] // (along[at] * atom.shape[at]) for at in (0, 1))
@@ -91,7 +93,7 @@ def _warps(atom: MmaAtom, tile: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def _placed(question: Question, schedule: Schedule, side: int) -> tuple[int, tuple[int, int], str]:
-    """K1 of an operand, the threads that it is dealt to, and its letter if it is turned around."""
+    """K1 of an operand, its `dealt`, and its letter if it is turned around in registers."""
     word = max(WORD_BYTES // question.dtype.bytes, 1)
     rows, depth, threads = schedule.tile[side], schedule.tile[2], schedule.mma.threads
     major, each = question.majors[side], rows * depth // threads
@@ -100,16 +102,5 @@ def _placed(question: Question, schedule: Schedule, side: int) -> tuple[int, tup
     if major == "" or each < 2 or word == 1:
         return 0, (0, 0), ""
     read = WORD_BYTES // (question.form.a, question.form.b)[side].dtype.bytes
-    along_rows = min(read, each // 2)  # two neighbours along K at least are written at once
+    along_rows = min(read, each // 2)  # a write has at least two neighbours along K
     return word, (rows // along_rows, depth * along_rows // each), "ab"[side]
-
-
-def _multiply_adds(question: Question, rows: int, columns: int) -> Schedule:
-    """The same without matrix cores: a lane multiplies 4 x 4."""
-    dtype, lanes = question.dtype, question.arch.lanes
-    each = (4, 4) if dtype.bytes <= 4 else (2, 2)
-    atom = fma(dtype, question.form.sum.dtype, lanes=(lanes // 8, 8), each=each)
-    m, n, _ = atom.shape
-    tile = max(rows, 2 * m), max(columns, 2 * n), 16
-    made = Schedule(atom, tile, _warps(atom, tile), group_m=BAND, staging="registers")
-    return replace(made, staging="fragments", stages=3) if question.decodes else made

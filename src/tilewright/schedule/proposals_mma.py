@@ -1,42 +1,48 @@
 """Proposals for GPUs by ``mma.sync`` or multiply-adds, with copies in the background.
 
-Three families: products of f64 on tensor cores, small products of many batch items, and tiles for anything
-else.
+Four families: products of f64 on tensor cores, small products of many batch items, tiles for anything else,
+and small tiles for exact products of f32.
 
 Tensor cores multiply f64 at a sixteenth of the rate of f16, so that shared memory and the second-level cache
-keep up with warps of 64 x 32 sums.  What counts is that nobody waits: for a part of a tile, for the end of a
-block, for the last round of tiles.
+keep up with warps of 64 x 32 sums.  Waiting costs most: for a part of a tile, for the end of a block, for
+the last round of tiles.
 
 A block for each item of a large tile has a multiprocessor to itself, which then waits for one item after the
 other.  For small products up to 32 blocks share a multiprocessor, each with an item on its way, and a block
-takes several items one after the other, so that all blocks run at once.
+takes several items in turn, so that all blocks run at once.
+
+Exact products of f32 have small tiles if large ones would be few or half empty.  A tile is not much larger
+than the result, and several blocks share a multiprocessor: while one waits for its operands, or its warps for
+each other, the others multiply.  If tiles are few, all blocks share K.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from tilewright.schedule.estimate import RATES
-from tilewright.schedule.estimate_forms import F64, SMALL
+from tilewright.schedule.estimate import F64, FMA, RATES, SMALL
 from tilewright.schedule.fallback import is_carried
+from tilewright.schedule.fixup import is_split
+from tilewright.schedule.legality import reasons
 from tilewright.schedule.load import Load
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.proposals_reference import tensor_core
 from tilewright.schedule.proposals_wgmma import promoted_every
 from tilewright.schedule.question import BAND, Candidate, Question, widened
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.splitting import rule_of, split_schedule, with_more_blocks
 from tilewright.targets.atoms import fma
 
 EACH_PROCESSOR = 4
-"""Blocks of ``mma.sync`` for each multiprocessor if a grid cannot have one for each tile."""
+"""Blocks of ``mma.sync`` for each multiprocessor if a grid cannot have a block for each tile."""
 
 # ---------------------------------------------------------------- f64 on tensor cores
 
 SUMS_OF_A_WARP = 64 * 32
-"""Sums of all totals together: 128 registers of a thread."""
+"""Sums of a warp for all totals together: 128 registers of a thread."""
 
 TILES = (
     ((128, 128), (2, 4)),
@@ -52,8 +58,8 @@ TILES = (
 """Rows and columns of tiles, and the warps that share one."""
 
 RINGS, RINGS_OF_SEVERAL = ((16, 4), (16, 3)), ((16, 3), (8, 4), (8, 3))
-"""Depth along K and stages: of a tile of one product, and of several, which have more operands.  For
-complex128 on an H200 tiles that are 16 deep are 5 per cent faster than those that are 8 deep."""
+"""Depth along K and stages, for one product and for several, which have more operands.  For complex128 on an
+H200, depth 16 is 5 per cent faster than depth 8."""
 
 
 def is_f64(question: Question) -> bool:
@@ -63,10 +69,10 @@ def is_f64(question: Question) -> bool:
 
 
 def f64_tiles(question: Question) -> Iterator[Candidate]:
-    """Legal tiles in the order of their estimates; then the same with whole tiles ahead.
+    """Legal tiles in the order of their estimates: first those that load one part ahead, then whole tiles.
 
-    Tiles that are loaded one part ahead come first: between two tiles no warp waits for shared memory then.
-    Products of complex numbers have two totals or three, and a warp holds fewer sums of each.
+    With a part loaded ahead, no warp waits for shared memory between two tiles.  Products of complex numbers
+    have two totals or three, and a warp holds fewer sums of each.
 
     Args:
         question: a product of f64, or several.
@@ -168,3 +174,142 @@ def _larger_if_full(question: Question) -> Schedule:
         columns = 64 if question.decodes and staged.promote else 128
         return replace(staged, tile=(128, columns, depth), warps=warps)
     return replace(staged, stages=4)
+
+
+# ---------------------------------------------------------------- small tiles for exact products of f32
+
+LEAST = 16
+"""Rows, or columns, of the smallest tile."""
+
+LEAST_ELEMENTS = 1024
+"""Elements of a tile, at least, if there are several: smaller tiles read their operands too often."""
+
+FEW = 64
+"""Rows, or columns, that leave half of a large tile empty."""
+
+LARGE = 128
+"""Rows and columns of a large tile."""
+
+IDLE = 4
+"""Large tiles are few if there are this number of multiprocessors, or more, for each of them."""
+
+HALF = 0.55
+"""Large tiles are replaced if they keep less than this share of the multiprocessors busy, over all rounds."""
+
+
+@dataclass(frozen=True)
+class FmaForm:
+    """A tile, and how it is dealt out to the threads.
+
+    Args:
+        each: rows and columns of a thread.
+        warps: of a block, along the rows and the columns.
+        tile: its extents.
+        stages: of the ring.
+        lanes: of a warp, likewise.
+    """
+
+    each: tuple[int, int]
+    warps: tuple[int, int]
+    tile: tuple[int, int, int]
+    stages: int = 3
+    lanes: tuple[int, int] = (4, 8)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that computes every tile as a whole."""
+        atom = fma("f32", lanes=self.lanes, each=self.each, paired=True)
+        return Schedule(atom, self.tile, self.warps, self.stages, "cp_async", group_m=BAND)
+
+    @property
+    def transposed(self) -> FmaForm:
+        """The form for as few columns as this one has rows."""
+        rows, columns, depth = self.tile
+        if rows == columns:
+            return self
+        tile = (columns, rows, depth)
+        return FmaForm(self.each[::-1], self.warps[::-1], tile, self.stages, self.lanes[::-1])
+
+
+FORMS = (
+    FmaForm((4, 2), (1, 1), (16, 16, 64)),
+    FmaForm((4, 2), (1, 1), (16, 16, 128)),
+    FmaForm((4, 2), (1, 4), (16, 64, 32), 4),
+    FmaForm((4, 4), (1, 4), (16, 128, 32), 4),
+    FmaForm((4, 4), (1, 4), (16, 128, 64), 4),
+    FmaForm((4, 4), (2, 1), (32, 32, 64)),
+    FmaForm((4, 4), (2, 2), (32, 64, 64)),
+    FmaForm((8, 4), (1, 4), (32, 128, 32)),
+    FmaForm((8, 8), (1, 4), (32, 256, 32), 2),
+    FmaForm((4, 4), (4, 2), (64, 64, 32)),
+    FmaForm((8, 4), (2, 2), (64, 64, 32)),
+    FmaForm((8, 8), (2, 1), (64, 64, 32)),
+    FmaForm((8, 8), (2, 2), (64, 128, 32)),
+    FmaForm((8, 8), (4, 2), (128, 128, 32), 4),
+)
+"""Few, so that few kernels are compiled."""
+
+
+MOST_PARTED = 16
+"""Schedules with K in parts that are proposed, at most."""
+
+SPLITS = ("auto", "stream")
+"""Splits that are tried unasked; blocks that wait for each other took longer."""
+
+
+def is_few_tiles(question: Question) -> bool:
+    """Whether it is an exact product of f32 for which large tiles would be few or half empty."""
+    form, (m, n, _) = question.form, question.shape
+    kinds = {question.dtype.name, form.b.view.dtype.name, form.sum.dtype.name}
+    if kinds != {"f32"} or form.precision == "tf32" or question.decodes or question.covered != (0, 0):
+        return False
+    if form.flow.grouped is not None or question.arch.rates is None:
+        return False
+    tiles = -(-m // LARGE) * -(-n // LARGE) * question.items
+    rounds = -(-tiles // question.processors)
+    is_uneven = rounds > 1 and tiles <= HALF * rounds * question.processors
+    return min(m, n) <= FEW or tiles * IDLE <= question.processors or is_uneven
+
+
+def small_tiles(question: Question) -> Iterator[Candidate]:
+    """Small tiles, each with its whole K or with K in parts, in the order of their estimates.
+
+    None if large tiles are good enough.  Each is checked for legality when it is its turn.
+
+    Args:
+        question: the problem.
+    """
+    if not is_few_tiles(question):
+        return
+    m, n, _ = question.shape
+    fitting = []
+    for form in FORMS if m <= n else [form.transposed for form in FORMS]:
+        rows, columns, _ = form.tile
+        # Less than half of a tile is empty, and a small tile is the only one.
+        is_filled = rows < 2 * max(m, LEAST) and columns < 2 * max(n, LEAST)
+        if is_filled and ((rows >= m and columns >= n) or rows * columns >= LEAST_ELEMENTS):
+            fitting.append(form.schedule)
+    split = [made for whole in fitting for made in _parted(question, whole)]
+    found = sorted([*fitting, *split], key=lambda one: FMA.time_us(Load(question, one)))
+    left = MOST_PARTED
+    for schedule in found:
+        load = Load(question, schedule)
+        asked = question.form, question.classes, question.arch
+        if (is_split(schedule) and not left) or reasons(schedule, *asked):
+            continue
+        rows, columns, depth = schedule.tile
+        rule = f"multiply-adds, few tiles: one of {rows} x {columns}, {depth} deep"
+        if is_split(schedule):
+            left -= 1
+            rule += f", {rule_of(load)}"
+        yield Candidate(schedule, FMA.time_us(load), rule)
+
+
+def _parted(question: Question, whole: Schedule) -> Iterator[Schedule]:
+    """The schedule with K in parts; a stream also if the tiles are not a multiple of the blocks."""
+    tiles = Load(question, whole).tiles
+    for split_k in SPLITS:
+        made = split_schedule(whole, split_k, question.processors)
+        for one in with_more_blocks(question, made) if made is not None else ():
+            if Load(question, one).parts > 1 or (split_k == "stream" and tiles > one.blocks):
+                yield one

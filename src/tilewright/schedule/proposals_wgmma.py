@@ -1,26 +1,35 @@
-"""Proposals for ``wgmma`` on Hopper with any number of rows: a few forms of one kernel.
+"""Proposals for ``wgmma`` on Hopper: forms of one kernel, and forms for few rows or with K in parts.
 
-Operands are multiplied as they lie in memory, or one of them is decoded in registers, from which it is
-multiplied.  A decoded operand lies along the rows of ``wgmma``; if that is B, the transposed product is
-computed.  The forms for it have deeper stages along K, and fewer of them.
+Operands are multiplied as they lie in memory, or one operand is decoded in registers and multiplied from
+there.  A decoded operand lies along the rows of ``wgmma``; if that is B, the transposed product is computed.
+
+A form's rate of multiplication says little if blocks are few or wait for memory.  Then forms for few rows
+join the others, and each form that leaves multiprocessors idle also comes with its K in parts.  The estimate
+`BULK` ranks all of them.
+
+Up to 64 rows of A cost no time in addition to B, which is read once.  What counts is how many bytes are on
+their way: deep steps, of several times 128 bytes of K, in a ring that fills the shared memory of a
+multiprocessor.  The columns of B lie along the rows of ``wgmma``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
 from tilewright.dataflow.nodes import SUMMED
+from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.bulk import SETS, part_depth
-from tilewright.schedule.estimate import BULK
-from tilewright.schedule.estimate_forms import FormEstimate
+from tilewright.schedule.estimate import BULK, FormEstimate
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.fallback import is_carried
 from tilewright.schedule.load import BARRIERS_BYTES, Load
 from tilewright.schedule.needs import ROW_BYTES
-from tilewright.schedule.proposals_streams import has_few_rows, without_waiting
 from tilewright.schedule.question import BAND, Candidate, Question
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.splitting import CLUSTERS, rule_of, sharing, split_schedule
 from tilewright.targets.atoms import wgmma
 
 FP8 = ("f8e4m3", "f8e5m2")
@@ -107,8 +116,24 @@ class WgmmaForm:
         """Rows and columns that are computed at once."""
         return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
 
+    def schedule(self, question: Question, atom: MmaAtom, block_k: int, **changed: Any) -> Schedule:
+        """The schedule of the form with an atom and a depth, and with changes to the form's own fields."""
+        fields: dict[str, Any] = {
+            "stages": self.stages,
+            "staging": "tma",
+            "roles": self.roles,
+            "groups": self.groups,
+            "blocks": question.processors if self.persistent else 0,
+            "cluster": self.cluster,
+            "group_m": BAND,
+            "epilogue": "staged",
+            "buffers": self.buffers,
+            "registers": 232 if self.persistent else 0,
+        }
+        return Schedule(atom, (*self.tile, block_k), **fields | changed)
+
     def against(self, question: Question) -> str:
-        """Reason why it cannot compute the problem; empty if it can."""
+        """Return the reason why the form cannot compute the problem, or ""."""
         rows, columns = question.covered
         if self.depth > 1 and not self.promotes_slices(question):
             return "its tiles are deep for sums of 8-bit floats, which it promotes and stores slice by slice"
@@ -126,10 +151,10 @@ class WgmmaForm:
         return ""
 
     def promotes_slices(self, question: Question) -> bool:
-        """Whether each tile along K promotes one slice of its columns after the other, in the same registers.
+        """Whether each tile along K promotes the slices of its columns in turn, through the same registers.
 
-        It does if not all sums fit there twice and blocks take one tile after the other: if 128 bytes along K
-        have their own scales, and for other sums of 8-bit floats if tiles are deep.
+        It does so if the registers do not hold all sums twice and the grid is persistent.  In addition, each
+        128 bytes along K must have their own scales, or tiles must be deep and operands 8-bit floats.
         """
         is_wide = self.rows * self.columns > PROMOTED_ELEMENTS
         if not (is_wide and self.persistent and self.roles == "cooperative"):
@@ -245,13 +270,30 @@ def takes_wgmma(question: Question) -> bool:
     return known and question.majors == ("k", "k")
 
 
-def whole_forms(question: Question) -> tuple[Iterator[Candidate], Iterator[Candidate]]:
-    """The forms that can compute a problem, the fastest first, and those that cannot, with the reason."""
-    reasons = {shape: _against(question, shape) for shape in SHAPES}
-    refused = (
-        replace(_of_form(question, shape), against=(reason,)) for shape, reason in reasons.items() if reason
-    )
-    return _ranked(question, [shape for shape in SHAPES if not reasons[shape]]), refused
+def whole_forms(question: Question) -> Iterator[Candidate]:
+    """The forms that can compute a problem, the fastest first; then, for many rows, their neighbours."""
+    able = (shape for shape in SHAPES if not _against(question, shape))
+    ranked = sorted(able, key=lambda shape: _time_us(question, shape))
+    whole = [_of_form(question, shape) for shape in ranked]
+    yield from without_waiting(question, whole, promoted_every(question))
+    for shape in () if has_few_rows(question) else ranked[:NEIGHBOURS]:
+        clusters = (cluster for cluster in ((1, 1), (2, 1), (1, 2)) if cluster != shape.cluster)
+        near = [(replace(shape, cluster=cluster), f"in clusters of {cluster}") for cluster in clusters]
+        stages = (shape.stages - 1, shape.stages + 1)
+        near += [(replace(shape, stages=count), f"with {count} stages") for count in stages]
+        for other, difference in near:
+            yield replace(_of_form(question, other), rule=f"{_name(shape)} {difference}")
+        found = _of_form(question, shape)
+        for rows in GROUPS_M:
+            bands = f"{found.rule} in bands of {rows} rows of tiles"
+            yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
+
+
+def refused_forms(question: Question) -> Iterator[Candidate]:
+    """The forms that cannot compute a problem, each with the reason."""
+    for shape in SHAPES:
+        if reason := _against(question, shape):
+            yield replace(_of_form(question, shape), against=(reason,))
 
 
 def _against(question: Question, shape: WgmmaForm) -> str:
@@ -260,20 +302,6 @@ def _against(question: Question, shape: WgmmaForm) -> str:
     if not reason and shape.depth > 1 and not is_carried(question, hopper_schedule(question, shape)):
         return "bulk copies do not carry all arrays, or sums are not stored slice by slice"
     return reason
-
-
-def _ranked(question: Question, shapes: Sequence[WgmmaForm]) -> Iterator[Candidate]:
-    """Forms that can compute the problem, the fastest first; then, for many rows, their neighbours."""
-    ranked = sorted(shapes, key=lambda shape: _time_us(question, shape))
-    whole = [_of_form(question, shape) for shape in ranked]
-    yield from without_waiting(question, whole, promoted_every(question))
-    for shape in () if has_few_rows(question) else ranked[:NEIGHBOURS]:
-        for near, difference in _neighbours(shape):
-            yield replace(_of_form(question, near), rule=f"{_name(shape)} {difference}")
-        found = _of_form(question, shape)
-        for rows in GROUPS_M:
-            bands = f"{found.rule} in bands of {rows} rows of tiles"
-            yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
 
 
 def _of_form(question: Question, shape: WgmmaForm) -> Candidate:
@@ -293,42 +321,25 @@ def _time_us(question: Question, shape: WgmmaForm) -> float:
     return shape.time_us(question, hopper_schedule(question, shape), (a, b))
 
 
-def _neighbours(shape: WgmmaForm) -> Iterator[tuple[WgmmaForm, str]]:
-    """Forms that differ from one in a single respect, and the difference in words."""
-    for cluster in ((1, 1), (2, 1), (1, 2)):
-        if cluster != shape.cluster:
-            yield replace(shape, cluster=cluster), f"in clusters of {cluster}"
-    for stages in (shape.stages - 1, shape.stages + 1):
-        yield replace(shape, stages=stages), f"with {stages} stages"
-
-
 def hopper_schedule(question: Question, shape: WgmmaForm) -> Schedule:
     """The schedule of a form."""
-    dtype, rows, columns = question.dtype, shape.tile[0], shape.columns
+    dtype, in_slices = question.dtype, shape.promotes_slices(question)
+    block_k = shape.depth * ROW_BYTES // dtype.bytes
     # If a residual is read, warps that load it and store are worth their registers: if groups load it
     # themselves, they hold its registers and all sums at once, and spill.
     apart = shape.persistent and question.reads_result_sized
-    made = Schedule(
+    made = shape.schedule(
+        question,
         wgmma(dtype, shape.promoted_columns(question), question.b_dtype),
-        (rows, columns, shape.depth * ROW_BYTES // dtype.bytes),
-        stages=shape.stages,
-        staging="tma",
-        roles=shape.roles,
-        groups=shape.groups,
-        blocks=question.processors if shape.persistent else 0,
-        cluster=shape.cluster,
+        block_k,
         group_m=GROUPED_BAND if shape.persistent and question.form.flow.grouped is not None else BAND,
+        promote=1 if in_slices else promoted_every(question) // block_k,
         epilogue="overlapped" if apart else "staged",
-        buffers=shape.buffers,
-        registers=232 if shape.persistent else 0,
     )
-    if not shape.promotes_slices(question):
-        return replace(made, promote=promoted_every(question) // made.block_k)
-    if not is_scaled_by_tile(question):
-        return replace(made, promote=1)
-    return replace(
-        made, promote=1, stages=min(made.stages, SCALED_STAGES), buffers=SCALED_BUFFERS, unroll=SCALED_COPIES
-    )
+    if in_slices and is_scaled_by_tile(question):
+        stages = min(made.stages, SCALED_STAGES)
+        return replace(made, stages=stages, buffers=SCALED_BUFFERS, unroll=SCALED_COPIES)
+    return made
 
 
 # ---------------------------------------------------------------- an operand decoded in registers
@@ -379,18 +390,195 @@ def _decoding_schedule(asked: Question, shape: WgmmaForm, *, swap: bool) -> Sche
         unit is not None and store.at[unit] == asked.form.m and store.operand.dtype.bytes == kind.bytes
         for store, unit in results
     )
-    return Schedule(
+    return shape.schedule(
+        asked,
         wgmma(kind, columns),
-        (rows, columns, block_k),
+        block_k,
         stages=max(stages, 1),
-        staging="tma",
-        roles=shape.roles,
-        groups=shape.groups,
-        blocks=asked.processors if shape.persistent else 0,
-        group_m=BAND,
-        epilogue="staged",
         buffers=shape.buffers * (2 if shape.persistent and lie_along_rows else 1),
-        registers=232 if shape.persistent else 0,
         swap_ab=swap,
         unroll=DECODED_COPIES if shape.persistent else 1,
     )
+
+
+# ---------------------------------------------------------------- few rows, and K in parts
+
+ROWS = (8, 16, 32, 64)
+"""Rows of A that a tile takes: the smallest that hold all of them."""
+
+NARROW_COLUMNS = 32
+"""Columns of B in a tile that holds up to 64 rows of A along the rows of the atom."""
+
+MOST_STREAM_STAGES = 16
+
+PARTS_PAY = 0.8
+"""Time with K in parts, relative to the best form by its own model, that is worth proposing."""
+
+SPLITS: tuple[tuple[int | str, str], ...] = (
+    ("auto", "workspace"),
+    ("auto", "reduce-scatter"),
+    *((parts, "cluster") for parts in CLUSTERS),
+)
+"""Splits and reductions that are tried unasked; streams were never the fastest."""
+
+DOUBT = 1.02
+"""Factor on the estimates with K in parts: smaller gains are not believed."""
+
+SHORTEST_BYTES = 8192
+"""Bytes along K that are split unasked, at least; with less, parts cost more than they saved."""
+
+
+@dataclass(frozen=True)
+class RowStream:
+    """A form of the Hopper kernel for few rows of A.
+
+    Args:
+        groups: that multiply.
+        depth: of a step, in units of 128 bytes of K.
+        beside: blocks that share a multiprocessor, and its shared memory.
+        each: columns of B that a group multiplies.
+        most: stages.
+        copies: of the main loop's body in each turn; with several, results leave from registers.
+    """
+
+    groups: int
+    depth: int
+    beside: int = 1
+    each: int = 64
+    most: int = MOST_STREAM_STAGES
+    copies: int = 1
+
+    @property
+    def columns(self) -> int:
+        """Columns of B in a tile."""
+        return self.each * self.groups
+
+    def stages(self, question: Question, rows: int) -> int:
+        """Stages for which shared memory has room in addition to the results."""
+        room = question.arch.shared_bytes // self.beside - BARRIERS_BYTES
+        room -= sum(store.operand.dtype.bytes for store in question.form.stores) * rows * self.columns
+        a, b = question.form.a.dtype.bytes, question.form.b.dtype.bytes
+        return min(room // (self.block_k(question) * (self.columns * b + rows * a)), self.most)
+
+    def block_k(self, question: Question) -> int:
+        """Elements along K of a step."""
+        return self.depth * ROW_BYTES // question.form.b.dtype.bytes
+
+    def schedule(self, question: Question, rows: int, promoted: int) -> Schedule:
+        """The schedule of the form.
+
+        Args:
+            question: the problem.
+            rows: of A, in a tile.
+            promoted: elements along K after which sums are promoted; 0: never.
+        """
+        block_k = self.block_k(question)
+        return Schedule(
+            wgmma(question.b_dtype, rows, question.dtype),
+            (self.columns, rows, block_k),
+            stages=self.stages(question, rows),
+            staging="tma",
+            roles="cooperative",
+            groups=self.groups,
+            promote=max(promoted // block_k, 1) if promoted else 0,
+            epilogue="staged" if self.copies == 1 else "direct",
+            buffers=1,
+            registers=0,
+            swap_ab=True,
+            unroll=self.copies,
+        )
+
+
+STREAMS = (RowStream(1, 4), RowStream(2, 2), RowStream(1, 2, beside=2))
+"""Few, so that few kernels are compiled; 16 to 32 KiB of B in each step, and about 200 KiB in all rings."""
+
+DECODED = (RowStream(1, 2, most=6, copies=4), *STREAMS)
+"""Forms for a decoded B that is contiguous along K: few short stages were faster than more of them."""
+
+ALONG_COLUMNS = (RowStream(1, 2, each=128), RowStream(1, 4, each=128))
+"""Forms for a decoded B that is contiguous along N: a group decodes its rows of 128 bytes."""
+
+
+def has_few_rows(question: Question) -> bool:
+    """Whether a tile of `STREAMS` holds all rows, and the grid all batch items."""
+    return question.shape[0] <= ROWS[-1] and question.covered == (0, 0) and not question.exceeds_grid
+
+
+def without_waiting(question: Question, whole: Sequence[Candidate], promoted: int) -> Iterator[Candidate]:
+    """Forms in the order in which they are tried: as given, or ranked by how long they wait for memory.
+
+    Args:
+        question: the problem, whose operands ``wgmma`` takes.
+        whole: forms for any number of rows, the fastest by their own estimates first.
+        promoted: elements along K after which sums are promoted; 0: never.
+    """
+    rated = [replace(one, estimate=_bulk_us(question, one.schedule)) for one in whole]
+    if has_few_rows(question):
+        yield from _parted(question, rated, [*_few_rows(question, promoted)], inf)
+        return
+    least = min((one.estimate for one in rated), default=0.0)
+    yield from (one for one in _parted(question, rated, [], PARTS_PAY * least) if one.schedule.split_k != 1)
+    yield from whole
+
+
+def _few_rows(question: Question, promoted: int) -> Iterator[Candidate]:
+    """Forms for few rows."""
+    rows = next(count for count in ROWS if count >= question.shape[0])
+    if question.shape[0] > NARROW_COLUMNS and not question.decodes:
+        # Tiles of 64 rows and few columns: as many as multiprocessors.
+        block_k = 2 * ROW_BYTES // question.dtype.bytes
+        narrow = Schedule(
+            wgmma(question.dtype, NARROW_COLUMNS),
+            (ROWS[-1], NARROW_COLUMNS, block_k),
+            stages=8,
+            staging="tma",
+            roles="cooperative",
+            group_m=8,
+            promote=max(promoted // block_k, 1) if promoted else 0,
+            epilogue="staged",
+            buffers=1,
+            registers=0,
+        )
+        rule = f"narrow tiles: {NARROW_COLUMNS} columns of B, steps of {2 * ROW_BYTES} bytes of K"
+        yield Candidate(narrow, _bulk_us(question, narrow), rule)
+    decoded = ALONG_COLUMNS if question.majors[1] == "mn" else DECODED
+    for stream in decoded if question.decodes else STREAMS:
+        if stream.stages(question, rows) > 1:
+            schedule = stream.schedule(question, rows, promoted)
+            deep = f"steps of {stream.depth * ROW_BYTES} bytes of K"
+            rule = f"few rows: {stream.columns} columns of B along the rows of the atom, {deep}"
+            yield Candidate(schedule, _bulk_us(question, schedule), rule)
+
+
+def _parted(
+    question: Question, whole: Sequence[Candidate], few: Sequence[Candidate], most: float
+) -> Iterator[Candidate]:
+    """The schedules, and those with K in parts that should take less than `most`, ranked by estimate.
+
+    Schedules with K in parts, and forms for few rows, are checked for legality when it is their turn.
+    """
+    parted = (made for one in (*whole, *few) for made in _parts(question, one) if made.estimate < most)
+    found = [*whole, *few, *parted]
+    for one in sorted(found, key=lambda one: one.estimate * (1 if one.schedule.split_k == 1 else DOUBT)):
+        if one in whole or is_carried(question, one.schedule):
+            yield one
+
+
+def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
+    """A schedule with K in parts, legal or not, if at least half of the multiprocessors would be idle."""
+    if whole.schedule.blocks or question.form.flow.grouped is not None:
+        return
+    if question.shape[2] * question.dtype.bytes < SHORTEST_BYTES:
+        return
+    if Load(question, whole.schedule).tiles * 2 > question.processors:
+        return
+    for split_k, reduction in SPLITS:
+        made = split_schedule(whole.schedule, split_k, question.processors, reduction)
+        for one in () if made is None else (made, *sharing(Load(question, made))):
+            load = Load(question, one)
+            if load.parts > 1:
+                yield Candidate(one, BULK.time_us(load), f"{whole.rule}, {rule_of(load)}")
+
+
+def _bulk_us(question: Question, schedule: Schedule) -> float:
+    return BULK.time_us(Load(question, schedule))

@@ -6,20 +6,24 @@ wrote schedules as this one does; one for which either is different is refused.
 
 from __future__ import annotations
 
+import ast
+import functools
+import hashlib
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from math import prod
 from typing import Any
 
 from tilewright.argument_checks import MOST
 from tilewright.errors import ParseError, TilewrightError, shown
+from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choice import choose, split_candidates
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.question import Question
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.text import read_schedule, schedule_format
+from tilewright.targets import atoms
 
 NEAR = 1.0
 """How far a measured shape may be from an unseen one: the length of the vector of log2 of their ratios.
@@ -32,6 +36,64 @@ RULES = "ef77617fbb1a"
 
 A test computes it anew.  If the rules propose other schedules, it changes, and earlier tables are refused.
 """
+
+# ---------------------------------------------------------------- schedules as text
+
+MAKERS: dict[str, Callable[..., MmaAtom]] = {"wgmma": atoms.wgmma, "fma": atoms.fma}
+"""The functions that make atoms."""
+
+
+@functools.cache
+def schedule_format() -> str:
+    """Return a hash of the fields of a schedule and of their defaults, which the text of a schedule omits."""
+    defaults = {field.name: field.default for field in fields(Schedule)}
+    meaning = " ".join(name if value is MISSING else f"{name}={value!r}" for name, value in defaults.items())
+    return hashlib.sha256(meaning.encode()).hexdigest()[:12]
+
+
+def read_schedule(text: str) -> Schedule:
+    """Read a schedule from its `repr`.
+
+    The text is not executed, so that files from anywhere can be read: only `tw.Schedule`, the atoms of
+    `tw.atoms` and literals have a meaning.
+
+    Raises:
+        ParseError: the text is not a schedule, or a field has a value that no schedule has.
+
+    Example:
+        >>> written = 'tw.Schedule(tw.atoms.wgmma("bf16", 256), (128, 256, 64), stages=4, staging="tma")'
+        >>> repr(read_schedule(written)) == written
+        True
+    """
+    try:
+        call = ast.parse(text, mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "tw.Schedule":
+            raise ValueError("no call of tw.Schedule")
+        given = [_value(argument) for argument in call.args]
+        named = {keyword.arg or "**": _value(keyword.value) for keyword in call.keywords}
+        return Schedule(*given, **named)
+    except (TilewrightError, SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        start = text if len(text) <= 200 else f"{text[:200]}…"
+        raise ParseError(f"{start!r} is no schedule: {error}") from None
+
+
+def _value(node: ast.expr) -> Any:
+    """The value of an argument: an atom, or a literal."""
+    if not isinstance(node, ast.Attribute | ast.Call):
+        return ast.literal_eval(node)
+    name = ast.unparse(node.func if isinstance(node, ast.Call) else node).removeprefix("tw.atoms.")
+    if isinstance(node, ast.Call):
+        if name not in MAKERS:
+            raise ValueError(f"unknown atom {name}; known: {', '.join(MAKERS)} and the constants of tw.atoms")
+        named = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in node.keywords}
+        return MAKERS[name](*map(ast.literal_eval, node.args), **named)
+    found = getattr(atoms, name, None)
+    if not isinstance(found, MmaAtom):
+        raise ValueError(f"unknown atom {name}")
+    return found
+
+
+# ---------------------------------------------------------------- tables
 
 Extents = tuple[int, int, int, int]
 
