@@ -1,7 +1,7 @@
-"""The choice of a schedule: what the rules of a target propose, in order, with the reasons against each.
+"""The choice of a schedule: the proposals of a target's rules in order, with the reasons against each.
 
-The proposals of a target are fitted to grouped rows, to scales, to reductions, to lists of arrays, and to a
-request to split K.  The first legal one is the choice.
+This module adapts the proposals of a target to grouped rows, scales, reductions, lists of arrays, and to a
+request to split K.  The first legal proposal is the choice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from functools import partial
+from heapq import heappop, heappush
 from math import gcd
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ from tilewright.targets.atoms import wgmma
 from tilewright.targets.target import CPU, CUDA, HIP, REFERENCE, TargetParts, owner
 
 Chooser = Callable[[Question], Iterator[Candidate]]
-"""Proposes schedules for a dataflow kernel on one target; the first is the choice."""
+"""A function that proposes schedules for a dataflow kernel on one target; the first is the choice."""
 
 
 def _reference() -> Chooser:
@@ -95,86 +96,84 @@ def candidates(question: Question) -> tuple[Candidate, ...]:
 def proposals(question: Question) -> Iterator[Candidate]:
     """The proposals of the rules of the question's target; the first is the choice.
 
-    They are made when they are asked for, and their legality is not checked yet.
+    Each is made when it is asked for, and its legality is not checked yet.
     """
     found = CHOOSERS[owner(question.arch.name).name](question)
-    if question.across:
-        found = _once(_across(found))
+    changes: list[Callable[[Schedule], Schedule | None]] = []
+    if question.across:  # each tile reduces its part of the rows or columns
+        changes.append(lambda made: replace(made, across=True, cluster=(1, 1)))
     if question.form.scaled_every:
-        found = _once(_scaled(question, found))
-    return found if question.form.flow.grouped is None else _once(_grouped(question, found))
+        changes.append(partial(_scaled, question))
+    if question.form.flow.grouped is not None:
+        changes.append(partial(_grouped, question))
+    return _changed(found, changes) if changes else found
 
 
-def _once(found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """The candidates with different schedules."""
+def _changed(
+    found: Iterator[Candidate], changes: Sequence[Callable[[Schedule], Schedule | None]]
+) -> Iterator[Candidate]:
+    """The candidates with changed schedules, each schedule once; a change may leave a candidate out."""
     seen: set[Schedule] = set()
     for one in found:
-        if one.schedule not in seen:
-            seen.add(one.schedule)
-            yield one
-
-
-def _across(found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """Candidate schedules whose tiles reduce a part of the rows or columns each."""
-    return (replace(one, schedule=replace(one.schedule, across=True, cluster=(1, 1))) for one in found)
-
-
-def _grouped(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """Candidate schedules for grouped rows. Group sizes are known only on the device."""
-    begins_anywhere = question.majors[0] == "mn"
-    for one in found:
-        made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
-        if begins_anywhere and made.staging in ("cp_async", "fragments"):
-            made = replace(made, staging="registers", stages=1)
-        if made.roles != "ping-pong":
+        made: Schedule | None = one.schedule
+        for change in changes:
+            made = change(made) if made is not None else None
+        if made is not None and made not in seen:
+            seen.add(made)
             yield replace(one, schedule=made)
 
 
-def _scaled(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """Candidate schedules for sums that are multiplied by scales: as deep as the scales allow."""
+def _grouped(question: Question, schedule: Schedule) -> Schedule | None:
+    """A schedule for grouped rows, or None. Group sizes are known only on the device."""
+    made = replace(schedule, balanced=False, cluster=(1, 1), batches=1)
+    if question.majors[0] == "mn" and made.copies_in_background:  # rows of a group begin anywhere
+        made = replace(made, staging="registers", stages=1)
+    return None if made.roles == "ping-pong" else made
+
+
+def _scaled(question: Question, made: Schedule) -> Schedule | None:
+    """A legal schedule for sums that are multiplied by scales, as deep as the scales allow; else None."""
     every, asked = question.form.scaled_every, (question.form, question.specs, question.arch)
-    for one in found:
-        made = one.schedule
-        depth = gcd(made.block_k, every)
-        if depth < made.block_k:  # a ring of as many bytes
-            stages = made.stages if made.stages == 1 else made.stages * made.block_k // depth
-            made = replace(made, tile=(*made.tile[:2], depth), stages=min(stages, MOST_STAGES))
-        if not made.promote or every // depth % made.promote:
-            made = replace(made, promote=every // depth)
-        if made.group_m:
-            made = replace(made, group_m=SCALED_BAND)
-        # Scales that come with their operand may leave room for one stage less.
-        fewer = replace(made, stages=max(made.stages - 1, 1)) if made.staging == "tma" else made
-        legal = (tried for tried in (made, fewer) if not reasons(with_fallback(tried, *asked)[0], *asked))
-        if (fitting := next(legal, None)) is not None:
-            yield replace(one, schedule=fitting)
+    depth = gcd(made.block_k, every)
+    if depth < made.block_k:  # a ring of as many bytes
+        stages = made.stages if made.stages == 1 else made.stages * made.block_k // depth
+        made = replace(made, tile=(*made.tile[:2], depth), stages=min(stages, MOST_STAGES))
+    if not made.promote or every // depth % made.promote:
+        made = replace(made, promote=every // depth)
+    if made.group_m:
+        made = replace(made, group_m=SCALED_BAND)
+    # Scales that come with their operand may leave room for one stage less.
+    fewer = replace(made, stages=max(made.stages - 1, 1)) if made.staging == "tma" else made
+    legal = (tried for tried in (made, fewer) if not reasons(with_fallback(tried, *asked)[0], *asked))
+    return next(legal, None)
 
 
 # ---------------------------------------------------------------- lists of arrays
 
 LISTED_BLOCKS = 2
-"""Blocks for each processor that go through the tiles of lists of arrays, at most."""
+"""Blocks for each processor of a grid for lists of arrays, at most."""
 
 LISTED_ROWS, LISTED_COLUMNS, LISTED_STAGES = 64, 128, 4
-"""Rows of a group of four warps, columns and stages of tiles that threads copy; measured on an H200."""
+"""Rows of a group of four warps, columns, and stages if threads copy; measured on an H200."""
 
 
 def schedule_of_lists(question: Question) -> Schedule:
-    """The first legal schedule for products of lists; if there is none, a schedule that is refused."""
-    found = list_proposals(question)
-    first = next(found)
-    for one in (first, *found):
+    """The first legal schedule for products of lists; if all are refused, the first proposal."""
+    first: Schedule | None = None
+    for one in list_proposals(question):
         if not one.against and not reasons(one.schedule, question.form, question.specs, question.arch):
             return one.schedule
-    return first.schedule
+        first = first or one.schedule
+    assert first is not None, "every target has proposals"
+    return first
 
 
 def list_proposals(question: Question) -> Iterator[Candidate]:
-    """The proposals for products of lists, whose tiles a grid of a known size goes through.
+    """The proposals for products of lists, computed by a persistent grid.
 
-    The proposals for the items of a batch are changed to that.  If tensor maps can be made of all arrays,
-    bulk copies load them.  If not, threads copy for the same asynchronous multiply, if rows begin at
-    multiples of 4 bytes, and else for the multiplies of a warp.
+    They are changed from the proposals for the items of a batch.  Bulk copies load the arrays if all of them
+    can have tensor maps.  If not, threads copy: for the same asynchronous multiply if rows begin at multiples
+    of 4 bytes, else for ``mma.sync`` or multiply-adds.
 
     Args:
         question: the problem, of a form of lists; its extents are those of a typical product.
@@ -193,7 +192,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
             found = replace(one, schedule=replace(made, blocks=question.processors * each))
             if made.blocks or question.shape[0] <= LISTED_ROWS:
                 yield found
-            else:  # a form for a block for each tile can take one tile after the other all the same
+            else:  # not persistent by itself: later
                 later.append(found)
             continue
         if by_bulk is not None:
@@ -204,7 +203,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
 
 
 def _copied_by_threads(question: Question, by_bulk: Candidate) -> Iterator[Candidate]:
-    """The asynchronous multiply of a schedule, with operands that threads copy in the background."""
+    """The asynchronous multiply of a schedule, with threads that copy the operands in the background."""
     case = ScheduleOnMachine(by_bulk.schedule, question.form, question.specs, question.arch)
     if min(width(side.spec) for side in case.sides) < min(question.arch.async_bytes, default=0):
         return
@@ -224,17 +223,20 @@ def _copied_by_threads(question: Question, by_bulk: Candidate) -> Iterator[Candi
 
 # ---------------------------------------------------------------- a request to split K
 
-Doubts: TypeAlias = tuple[bool, bool, bool]
+Turn: TypeAlias = tuple[tuple[bool, bool, bool], float, int, Candidate, Candidate]
+"""Doubts about an estimate, the estimate, a number, a candidate, and a way to split K under it."""
 
 INSTRUCTIONS = ("wgmma", "mma", "mfma", "wmma", "fma")
-"""Kinds of instructions that multiply, the fastest first."""
+"""Instructions that multiply, the fastest first."""
 
 SHARED = ("reduce-scatter", "cluster")
-"""Reductions in which all blocks of a tile add up a share of it."""
+"""Reductions in which each block of a tile adds up a share of it."""
 
 
 def split_candidates(question: Question) -> Iterator[Candidate]:
-    """The candidates for a problem whose K is to be split, in the order of the estimates.
+    """The legal candidates that split K as requested, in the order of the estimates.
+
+    A candidate is checked when it is its turn.  If its ring gets shorter then, its turn comes again.
 
     Args:
         question: the problem, with the request to split K.
@@ -244,9 +246,33 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     """
     wanted = question.splitting
     assert wanted is not None
+    waiting: list[Turn] = []
+
+    def wait(plain: Candidate, way: Candidate, number: int) -> None:
+        """Queue a candidate; one whose estimate deserves less trust comes later."""
+        schedule = way.schedule
+        # The model was not fitted to copies by threads, with or without blocks that share a tile's sums.
+        is_copied = schedule.staging != "tma"
+        is_guessed = schedule.reduction in SHARED and (is_copied or question.arch.rates is None)
+        doubts = Load(question, schedule).spills, is_copied, is_guessed
+        heappush(waiting, (doubts, way.estimate, number, plain, way))
+
+    def legal() -> Iterator[Candidate]:
+        judged: set[int] = set()
+        while waiting:
+            *_, number, plain, way = heappop(waiting)
+            made = way if number in judged else legal_way(question, plain, way)
+            if made is way:
+                yield way
+            elif made is not None:
+                judged.add(number)
+                wait(plain, made, number)
+
     plain = (one for one in candidates(replace(question, splitting=None)) if one.schedule.split_k == 1)
-    ways = [(one, way) for one in plain for way in split_ways(question, one, wanted)]
-    found = _legal(question, ways)
+    ways = ((one, way) for one in plain for way in split_ways(question, one, wanted))
+    for number, (one, way) in enumerate(ways):
+        wait(one, way, number)
+    found = legal()
     first = next(found, None)
     if first is None:
         raise _refusal(question, wanted)
@@ -255,39 +281,6 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     else:
         yield first
         yield from found
-
-
-def _legal(question: Question, ways: Sequence[tuple[Candidate, Candidate]]) -> Iterator[Candidate]:
-    """The legal ones of pairs of a schedule and a way to split K under it, in the order of their estimates.
-
-    Each is checked when it is its turn; if its ring is shorter then, its turn comes again.
-    """
-
-    def turn(way: Candidate, number: int) -> tuple[Doubts, float, int]:
-        return _doubts(question, way.schedule), way.estimate, number
-
-    waiting = [(turn(way, number), plain, way) for number, (plain, way) in enumerate(ways)]
-    judged: set[int] = set()
-    heapify(waiting)
-    while waiting:
-        (_, _, number), plain, way = heappop(waiting)
-        made = way if number in judged else legal_way(question, plain, way)
-        if made is way:
-            yield way
-        elif made is not None:
-            judged.add(number)
-            heappush(waiting, (turn(made, number), plain, made))
-
-
-def _doubts(question: Question, schedule: Schedule) -> Doubts:
-    """Reasons to trust an estimate less: the schedule spills, or the model was not fitted to it.
-
-    Not fitted are schedules without bulk copies, and among them blocks that meet otherwise than in a
-    workspace.
-    """
-    is_copied = schedule.staging != "tma"
-    is_guessed = schedule.reduction in SHARED and (is_copied or question.arch.rates is None)
-    return Load(question, schedule).spills, is_copied, is_guessed
 
 
 def _in_one_order(question: Question, found: list[Candidate]) -> list[Candidate]:
@@ -309,33 +302,49 @@ def _in_one_order(question: Question, found: list[Candidate]) -> list[Candidate]
 # ---------------------------------------------------------------- the error if K cannot be split
 
 OF_PARTS = ("reduction", "split_k")
-"""Fields that a request to split K names: a rule that they break speaks of the request."""
+"""Fields that a request to split K names: a broken rule of one of them is about the request."""
 
 WORKSPACE = 'reduction="workspace"'
 """Nearest choice that every machine has, for any number of parts."""
 
-NO_SPLIT = "split_k=1"
-"""Nearest choice if no way to split K will do."""
+WAYS_OUT = ("split_k=1", WORKSPACE)
+"""Nearest choices of broken rules that answer the request, the best first."""
 
 ANOTHER = "split_k=None, or a schedule of your own"
 """Nearest choice if nothing better is known."""
 
 
 def _refusal(question: Question, wanted: Splitting) -> LaunchError:
-    """The error that says why no proposal of the rules splits K as requested."""
+    """The error with the reason why no proposal of the rules splits K as requested."""
     named = {"split_k": wanted.split_k, "reduction": wanted.reduction}
     given = [f"{name}={value!r}" for name, value in named.items() if value is not None]
     given.append(f"batch_invariant={wanted.batch_invariant}")
     said = f"kernel {question.form.flow.name}: no schedule that is known splits K with {', '.join(given)}"
     asked = question.form, question.classes, question.arch
+    known = candidates(replace(question, splitting=None))
     tried = [
         (one, reasons(one, *asked))
-        for plain in candidates(replace(question, splitting=None))
+        for plain in known
         if not plain.against and plain.schedule.split_k == 1
         for one in schedules_of(question, plain.schedule, wanted)
     ]
     waiting = [load for one, broken in tried if not broken and not runs_at_once(load := Load(question, one))]
-    why, nearest = _of_waiting(waiting) if waiting else _of_rules(question, tried)
+    found = [reason for _, broken in tried for reason in broken]
+    if waiting:  # the only fault is that not all blocks run at once
+        why, nearest = _of_waiting(waiting)
+    elif found:
+        counts = Counter(reason.rule for reason in found)
+
+        def rank(one: Violation) -> tuple[bool, int, int]:
+            """A rule about the request first, then one with a way out, then the one broken most often."""
+            way_out = WAYS_OUT.index(one.nearest) if one.nearest in WAYS_OUT else len(WAYS_OUT)
+            return one.rule not in OF_PARTS, way_out, -counts[one.rule]
+
+        first = min(found, key=rank)
+        why, nearest = first.message, first.nearest or ANOTHER
+    else:
+        why = next((why for one in known for why in one.against), "")
+        why, nearest = why or "its blocks take turns, or share operands in clusters", ANOTHER
     return LaunchError(f"{said}: {why}; nearest legal choice: {nearest}")
 
 
@@ -350,23 +359,3 @@ def _of_waiting(waiting: Sequence[Load]) -> tuple[str, str]:
     )
     most = max(at_once // one.tiles for one in waiting)
     return why, f"split_k={most}, or {WORKSPACE}" if most > 1 else WORKSPACE
-
-
-def _of_rules(question: Question, tried: Sequence[tuple[Schedule, list[Violation]]]) -> tuple[str, str]:
-    """Reason and nearest choice of a broken rule, best of one that no split or a workspace keeps."""
-    found = [reason for _, broken in tried for reason in broken]
-    if not found:
-        plain = candidates(replace(question, splitting=None))
-        why = next((why for one in plain for why in one.against), "")
-        return why or "its blocks take turns, or share operands in clusters", ANOTHER
-    counts = Counter(reason.rule for reason in found)
-    ways_out = (NO_SPLIT, WORKSPACE)
-    first = min(
-        found,
-        key=lambda one: (
-            one.rule not in OF_PARTS,
-            ways_out.index(one.nearest) if one.nearest in ways_out else len(ways_out),
-            -counts[one.rule],
-        ),
-    )
-    return first.message, first.nearest or ANOTHER

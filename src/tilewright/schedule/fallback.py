@@ -19,11 +19,11 @@ from tilewright.schedule.schedule import Schedule
 def with_fallback(
     schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec], arch: Arch
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """The schedule with the fallback engine for bulk copies, if these cannot carry an operand.
+    """Replace bulk copies by the fallback engine if they cannot carry an operand.
 
-    The instruction stays, and so do the depth and width of its tile.  The groups of warps that multiplied
-    become one group that also copies: by ``cp.async`` if rows begin at multiples of 4 bytes at least, else
-    through registers.  The ring keeps the stages that shared memory holds besides the epilogue's buffers.
+    The instruction and the tile stay.  The groups of warps that multiplied become one group that also copies:
+    by ``cp.async`` if rows begin at multiples of 4 bytes, else through registers.  The ring keeps the stages
+    for which shared memory has room in addition to the epilogue's buffers.
 
     Args:
         schedule: the schedule.
@@ -32,8 +32,8 @@ def with_fallback(
         arch: the machine.
 
     Returns:
-        The schedule, and a note for each array that bulk copies do not move.  If no other engine is legal, or
-        the machine has no bulk copies at all, the schedule as it is, to be refused.
+        The schedule, and a note for each array that bulk copies do not move.  The schedule is unchanged, and
+        will be refused, if no other engine is legal or the machine has no bulk copies.
     """
     case = ScheduleOnMachine(schedule, form, specs, arch)
     if not case.is_bulk or arch.bulk is None:
@@ -41,9 +41,12 @@ def with_fallback(
     obstacles = {side.factor.name: next(case.against_load(side), None) for side in case.sides}
     kept = [reason for reason, _ in filter(None, obstacles.values())]
     kept += filter(None, (against_groups(case, side) for side in case.sides))
-    if not kept:
-        return schedule, tuple(_stored_otherwise(case))
-    found = next((one for one in _others(case) if not reasons(one, form, specs, arch)), None)
+    if not kept:  # results that threads store have notes alone
+        stores = () if schedule.epilogue == "direct" else case.leaving.blocks
+        against = ((store.operand.name, next(case.leaving.against_bulk(store), None)) for store in stores)
+        by = "is stored by threads in whole rows, not by tma"
+        return schedule, tuple(f"{name} {by}: {reason}" for name, reason in against if reason is not None)
+    found = next((one for one in _without_bulk(case) if not reasons(one, form, specs, arch)), None)
     if found is None:
         return schedule, ()
     by = "through registers" if found.staging == "registers" else f"by {found.staging}"
@@ -51,21 +54,11 @@ def with_fallback(
     return found, tuple(f"{way}: {reason}" for reason in kept)
 
 
-def _stored_otherwise(case: ScheduleOnMachine) -> Iterator[str]:
-    """The reason for each result that threads store instead of bulk copies."""
-    if case.schedule.epilogue == "direct":
-        return
-    for store in case.leaving.blocks:
-        reason = next(case.leaving.against_bulk(store), None)
-        if reason is not None:
-            yield f"{store.operand.name} is stored by threads in whole rows, not by tma: {reason}"
-
-
-def _others(case: ScheduleOnMachine) -> Iterator[Schedule]:
+def _without_bulk(case: ScheduleOnMachine) -> Iterator[Schedule]:
     """Schedules without bulk copies, the best first."""
     schedule = case.schedule
-    side_by_side = (schedule.warps[0] * case.schedule.cooperating, schedule.warps[1])
-    alone = replace(schedule, roles="none", groups=1, warps=side_by_side, cluster=(1, 1))
+    warps = (schedule.warps[0] * schedule.cooperating, schedule.warps[1])
+    alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
     widest = min(width(side.spec) for side in case.sides)
     least = min(case.arch.async_bytes, default=math.inf)
     for stages in range(schedule.stages, 1, -1) if widest >= least else ():
@@ -76,11 +69,7 @@ def _others(case: ScheduleOnMachine) -> Iterator[Schedule]:
 
 
 def width(spec: TensorSpec) -> int:
-    """Bytes of the widest access that every row of an array begins at a multiple of.
-
-    Args:
-        spec: the array's class.
-    """
+    """Bytes of the widest access to which the beginning of every row of an array is aligned."""
     size = spec.dtype.bytes
     if spec.unit_dim is None:
         return size

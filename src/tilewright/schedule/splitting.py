@@ -1,4 +1,4 @@
-"""Splitting K: the schedules that split it like a schedule that does not, and their estimated times."""
+"""Splitting K: the schedules that split K, made of one that does not, and their estimated times."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tilewright.schedule.question import Candidate, Question, Splitting
 from tilewright.schedule.schedule import SPLITS, Schedule
 
 CLUSTERS = (2, 4, 8)
-"""Parts of K that are tried if the blocks that compute them are a cluster."""
+"""Parts of K that are tried if their blocks are a cluster."""
 
 MORE_PAYS = 0.9
-"""Time with more blocks for each multiprocessor, relative to one block, that is worth proposing."""
+"""More blocks for each multiprocessor are proposed if their time, relative to one block, is below this."""
 
 MOST_SPLIT_SUMS = 64 * 128
-"""Sums of a group of warps whose blocks compute a part each, if registers are not dealt out to roles."""
+"""Sums of a group of warps, at most, if blocks compute parts of K and roles set no registers."""
 
 CLUSTERS_THAT_SHARE = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-"""Blocks along M and N of clusters that are tried if all of them have the same part of K."""
+"""Blocks along M and N of the clusters that are tried if all blocks of a cluster have the same part of K."""
 
 PARTITIONS = 8
 """Partitions (GPCs) of the multiprocessors of a Hopper GPU, at most."""
@@ -43,10 +43,10 @@ SHORTEST_PERIOD = 512
 def split_schedule(
     plain: Schedule, split_k: int | str, processors: int, reduction: str = "workspace"
 ) -> Schedule | None:
-    """A schedule that splits K, and is otherwise like one that does not; None if it cannot.
+    """Return a schedule with K split; None if the schedule cannot split K.
 
     Args:
-        plain: the schedule that does not.
+        plain: the schedule that does not split K.
         split_k: as in a schedule.
         processors: blocks that run at once.
         reduction: as in a schedule.
@@ -74,9 +74,9 @@ def split_schedule(
 
 
 def period_of(depth: int) -> int:
-    """Elements along K after which sums are promoted, if that must not depend on other extents.
+    """Elements along K after which sums are promoted, if that may depend on K alone.
 
-    A power of 2, of which K has at most `PERIODS`.
+    A power of 2; K has at most `PERIODS` of them.
 
     Example:
         >>> period_of(4096), period_of(4097), period_of(100), period_of(28672)
@@ -102,10 +102,10 @@ def rule_of(load: Load) -> str:
 
 
 def sharing(load: Load) -> Iterator[Schedule]:
-    """A schedule whose blocks have parts of K, with clusters that its tiles fill, which share operands.
+    """A schedule that splits K, with clusters of blocks that share operands; tiles must fill the clusters.
 
-    None if an operand is decoded: threads that have read a stage release it to the other blocks of a cluster
-    with the memory's order, which took twice the time of the product.
+    There is no such schedule if an operand is decoded: threads that have read a stage release it to the other
+    blocks of a cluster in memory order, which took twice the time of the product.
     """
     question, schedule = load.question, load.schedule
     if question.decodes or not schedule.blocks:
@@ -119,8 +119,8 @@ def sharing(load: Load) -> Iterator[Schedule]:
 def in_clusters(processors: int, size: int) -> int:
     """Blocks that certainly run at once, each alone on a multiprocessor, in clusters of 2 or more.
 
-    A cluster lies in one of the at most `PARTITIONS` partitions of a GPU, each an even number of
-    multiprocessors, so that each may leave ``size - 2`` of them idle.
+    A cluster lies in one partition of the GPU.  There are at most `PARTITIONS` of them, each with an even
+    number of multiprocessors, so that each may leave ``size - 2`` multiprocessors idle.
 
     Example:
         >>> in_clusters(132, 2), in_clusters(132, 4), in_clusters(132, 8)
@@ -130,14 +130,14 @@ def in_clusters(processors: int, size: int) -> int:
 
 
 def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
-    """A schedule that deals K out to blocks: to one for each multiprocessor, and to more of them.
+    """A schedule that splits K, and the same with more blocks for each multiprocessor.
 
-    There are no more blocks than run at once, about, and no additional ones if all must certainly run at
-    once.
+    There are at most as many blocks as run at once, about.  A schedule whose blocks wait for each other gets
+    no more of them.
 
     Args:
         question: the problem.
-        schedule: with a block for each multiprocessor, or for each tile and part.
+        schedule: has a block for each multiprocessor, or for each tile and part.
     """
     yield schedule
     load = Load(question, schedule)
@@ -158,7 +158,7 @@ def split_ways(question: Question, plain: Candidate, wanted: Splitting) -> Itera
 
     Args:
         question: the problem.
-        plain: the schedule that does not, with its estimate.
+        plain: a candidate that does not split K.
         wanted: the request.
     """
     for asked in () if plain.against else schedules_of(question, plain.schedule, wanted):
@@ -168,7 +168,7 @@ def split_ways(question: Question, plain: Candidate, wanted: Splitting) -> Itera
 
 
 def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate | None:
-    """A candidate that splits K in its legal form, perhaps with a shorter ring; None if it has none.
+    """Return a candidate that splits K if it is legal, perhaps with a shorter ring; else None.
 
     Args:
         question: the problem.
@@ -186,53 +186,46 @@ def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate
 
 
 def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
-    """The schedules that split K like one that does not; their legality is not checked yet.
+    """The schedules that split K, made of one that does not; their legality is not checked yet.
 
     Args:
         question: the problem.
-        plain: the schedule that does not.
+        plain: the schedule that does not split K.
         wanted: the request.
     """
     for reduction in wanted.reductions:
-        for made in _added_up(question, plain, replace(wanted, reduction=reduction)):
+        for made in _reduced_by(question, plain, wanted, reduction):
             yield from with_more_blocks(question, made)
             if wanted.reduction is None and made.staging == "tma" and not wanted.batch_invariant:
                 yield from sharing(Load(question, made))
 
 
-def _added_up(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
-    """The schedules that split K with the requested reduction."""
-    reduction, is_fixed = wanted.reductions[0], isinstance(wanted.split_k, int)
+def _reduced_by(question: Question, plain: Schedule, wanted: Splitting, reduction: str) -> Iterator[Schedule]:
+    """The schedules that split K with one reduction."""
+    split_k, is_fixed = wanted.split_k, isinstance(wanted.split_k, int)
     if wanted.batch_invariant:
         depth = question.shape[2]
         # The instruction must not depend on how rows of A are aligned.
         plain, _ = with_fallback(plain, question.form, question.classes, question.arch)
         if not plain.promote:  # sums of few bits are promoted more often, and always as often
             plain = replace(plain, promote=period_of(depth) // plain.block_k)
-        if wanted.split_k is None:
+        if split_k is None:
             yield plain
-        wanted = replace(wanted, split_k=_parts_of_periods(plain, depth, wanted))
-    tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
-    if reduction == "cluster" and wanted.split_k in (None, "auto"):
+        if not is_fixed:  # a part for each period, so that sums are added in the order of a single block
+            periods = -(-depth // (plain.promote * plain.block_k))
+            split_k = MOST_SPLITS if periods <= FAN else 1
+            split_k = CLUSTERS[-1] if reduction == "cluster" else split_k
+    tried: tuple[int | str, ...] = SPLITS if split_k is None else (split_k,)
+    if reduction == "cluster" and split_k in (None, "auto"):
         tried = CLUSTERS
-    if reduction == "reduce-scatter" and wanted.split_k is None:
+    if reduction == "reduce-scatter" and split_k is None:
         tried = ("auto",)  # whose blocks run at once
-    for split_k in tried:
-        made = split_schedule(plain, split_k, question.processors, reduction)
+    for parts in tried:
+        made = split_schedule(plain, parts, question.processors, reduction)
         if made is not None and not is_fixed and not runs_at_once(Load(question, made)):
             made = replace(plain, reduction=reduction)  # periods are added in the same order in one part
         if made is not None:
             yield made
-
-
-def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | str:
-    """A part for each period, so that sums are added in the order in which one block adds them."""
-    if isinstance(wanted.split_k, int):
-        return wanted.split_k
-    if wanted.reduction == "cluster":
-        return CLUSTERS[-1]
-    periods = -(-depth // (plain.promote * plain.block_k))
-    return MOST_SPLITS if periods <= FAN else 1
 
 
 def runs_at_once(load: Load) -> bool:
@@ -244,11 +237,11 @@ def runs_at_once(load: Load) -> bool:
 
 
 def estimated(load: Load, plain: Candidate) -> float:
-    """Estimated time of a schedule that splits K, or does not.
+    """Estimated time of a schedule that may split K.
 
     Args:
         load: the schedule for the problem.
-        plain: the schedule that it is made of, with its estimate.
+        plain: the candidate from which it is made.
     """
     schedule, blocks = load.schedule, load.question.processors
     model = estimate_of(load) if load.question.form.is_single else None  # made for single products

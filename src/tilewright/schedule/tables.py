@@ -1,7 +1,7 @@
-"""Tables of measured schedules: which was fastest for which problem on one device, and what is near.
+"""Tables of measured schedules: the fastest schedule for each measured problem on one device, as text.
 
-A table is data.  It was measured among the schedules that the rules proposed then, by a library that read and
-wrote schedules as this one does; one for which either is different is refused.
+A table is data.  It was measured among the schedules that the rules proposed then, by a library with the same
+text of schedules.  A table is refused if either differs now.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from math import prod
-from typing import Any
+from typing import Any, get_type_hints
 
 from tilewright.argument_checks import MOST
 from tilewright.errors import ParseError, TilewrightError, shown
@@ -26,9 +25,9 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.targets import atoms
 
 NEAR = 1.0
-"""How far a measured shape may be from an unseen one: the length of the vector of log2 of their ratios.
+"""Largest distance of a measured shape from a new one: the norm of the log2 of the ratios of their extents.
 
-One extent twice as large is as far as that; beyond, the model of the rules knows more than the table.
+One extent twice as large is at this distance.  Further away the model of the rules is better than the table.
 """
 
 RULES = "ef77617fbb1a"
@@ -99,23 +98,23 @@ Extents = tuple[int, int, int, int]
 
 
 class TableError(TilewrightError, ValueError):
-    """A table that cannot be used: damaged, of another version, or of another device; says which."""
+    """A table that cannot be used: it is damaged, of another version, or of another device."""
 
 
 class OtherVersionError(TableError):
-    """A table that is whole, but was made by another version or for another device."""
+    """An undamaged table of another version or another device."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """The versions and the machine that a table is bound to.
+    """The versions and the machine to which a table is bound.
 
     Args:
         format: of the text of a schedule, from `schedule_format`.
         rules: hash of the rules that proposed the measured schedules, from `RULES`.
         arch: the architecture.
-        device: what the machine is called.
-        processors: how many of its processors were used.
+        device: name of the machine.
+        processors: number of its processors that were used.
     """
 
     format: str
@@ -126,20 +125,20 @@ class Version:
 
     @staticmethod
     def now(arch: str, device: str, processors: int) -> Version:
-        """That of tables which this library makes on a machine."""
+        """The version of tables that this library makes on a machine."""
         return Version(schedule_format(), RULES, arch, device, processors)
 
     @staticmethod
     def of(record: Any, where: str) -> Version:
-        """A version from its record.
+        """Read a version from its record.
 
         Raises:
-            TableError: it is none.
+            TableError: the record is not a version.
         """
-        return Version(**checked(record, VERSION, where))
+        return Version(**checked(record, get_type_hints(Version), where))
 
     def against(self, other: Version) -> str:
-        """The difference from another version, in words; empty if they are equal."""
+        """Return the difference from another version in words, or ""."""
         names = {"format": "schedule format", "rules": "hash of the candidate rules"}
         pairs = ((name, value, asdict(other)[name]) for name, value in asdict(self).items())
         return "; ".join(
@@ -147,31 +146,16 @@ class Version:
         )
 
 
-VERSION = {"format": str, "rules": str, "arch": str, "device": str, "processors": int}
-"""The fields of a version in JSON."""
-
-ENTRY = {
-    "kind": str,
-    "extents": list,
-    "schedule": str,
-    "us": float,
-    "speed": float,
-    "measured": int,
-    "by_rules": bool,
-}
-"""The fields of an entry in JSON."""
-
-
 def checked(record: Any, fields: Mapping[str, type], where: str) -> dict[str, Any]:
-    """The fields of a record that was read as JSON.
+    """Check and return the fields of a record that was read as JSON.
 
     Args:
-        record: what JSON holds at that place.
-        fields: the type of each; a float may be written as an integer that a float holds, and is finite.
+        record: the JSON value.
+        fields: the type of each field; a float is finite, and may be written as an integer.
         where: the record's place, as errors name it.
 
     Raises:
-        TableError: it is no object with these fields and no other; names the first that is wrong.
+        TableError: the record is not an object with exactly these fields; names the first wrong one.
 
     Example:
         >>> checked({"us": 1}, {"us": float}, "table t.json, entry 0")
@@ -198,13 +182,13 @@ class MeasuredSchedule:
     """The fastest schedule that was measured for one problem.
 
     Args:
-        kind: what the problem is besides its extents, from `class_of`.
+        kind: class of the problem, from `class_of`.
         extents: batches, M, N and K.
-        schedule: the fastest.
+        schedule: the fastest schedule.
         us: its median time.
-        speed: how many times as fast as the untuned choice it was.
-        measured: among how many schedules.
-        by_rules: whether it is what the rules choose, so that the measurement speaks for them.
+        speed: time of the untuned choice, relative to this time.
+        measured: number of schedules that were measured.
+        by_rules: whether the rules choose this schedule themselves.
     """
 
     kind: str
@@ -216,7 +200,7 @@ class MeasuredSchedule:
     by_rules: bool = False
 
     def distance(self, extents: Extents) -> float:
-        """How far the problem is from one of other extents.
+        """Distance of the problem from one with other extents; see `NEAR`.
 
         Example:
             >>> from tilewright.targets.atoms import fma
@@ -229,21 +213,22 @@ class MeasuredSchedule:
         return math.hypot(*(math.log2(max(mine, 1) / max(other, 1)) for mine, other in pairs))
 
     def record(self) -> dict[str, Any]:
-        """The entry in JSON's types."""
-        return asdict(replace(self)) | {"schedule": repr(self.schedule), "extents": list(self.extents)}
+        """The entry as a JSON object."""
+        return asdict(self) | {"schedule": repr(self.schedule), "extents": list(self.extents)}
 
     @staticmethod
     def of(record: Any, where: str) -> MeasuredSchedule:
-        """An entry from its record.
+        """Read an entry from its record.
 
         Args:
-            record: what `record` gave, after a way through JSON.
+            record: a JSON object, as `record` makes it.
             where: the record's place, as errors name it.
 
         Raises:
-            TableError: it is none.
+            TableError: the record is not an entry.
         """
-        found = checked(record, ENTRY, where)
+        kinds = get_type_hints(MeasuredSchedule) | {"extents": list, "schedule": str}
+        found = checked(record, kinds, where)
         extents = found["extents"]
         if len(extents) != 4 or not all(type(one) is int and 0 <= one < MOST for one in extents):
             raise TableError(f"{where}: damaged: extents={shown(extents)} are no four extents of 63 bits")
@@ -259,15 +244,15 @@ class ScheduleTable:
     """Measured schedules of one device.
 
     Args:
-        version: what they depend on.
-        entries: one for each problem, in no order that counts.
+        version: the versions and the machine to which they are bound.
+        entries: one for each problem, in any order.
     """
 
     version: Version
     entries: tuple[MeasuredSchedule, ...] = ()
 
     def joined(self, entries: Iterable[MeasuredSchedule]) -> ScheduleTable:
-        """The table with entries in the place of those for the same problems."""
+        """The table with more entries, which replace those for the same problems."""
         found = {(entry.kind, entry.extents): entry for entry in (*self.entries, *entries)}
         return replace(self, entries=tuple(found[key] for key in sorted(found)))
 
@@ -282,9 +267,9 @@ class ScheduleTable:
         return (self.entries[at] for distance, _, at in ranked if distance <= NEAR)
 
     def find(self, question: Question) -> MeasuredSchedule | None:
-        """The nearest entry whose schedule is legal for a problem; None if the rules are to choose.
+        """Return the nearest entry whose schedule is legal for a problem; None if the rules choose.
 
-        They are where nothing is near, and where what is nearest is their own choice.
+        The rules choose if no entry is near, or if the nearest entry is their own choice.
         """
         asked = question.form, question.classes, question.arch
         found = self.nearest(question)
@@ -293,7 +278,7 @@ class ScheduleTable:
         return None if nearest is None or nearest.by_rules else nearest
 
     def record(self) -> dict[str, Any]:
-        """The table in JSON's types."""
+        """The table as a JSON object."""
         return {
             "version": asdict(self.version),
             "entries": [entry.record() for entry in self.entries],
@@ -301,15 +286,15 @@ class ScheduleTable:
 
     @staticmethod
     def of(record: Any, wanted: Version) -> ScheduleTable:
-        """A table from its record.
+        """Read a table from its record.
 
         Args:
-            record: what `record` gave, after a way through JSON.
-            wanted: the version that is of use.
+            record: a JSON object, as `record` makes it.
+            wanted: the version that the table must have.
 
         Raises:
-            OtherVersionError: it is of another version.
-            TableError: it is no table.
+            OtherVersionError: the table has another version.
+            TableError: the record is not a table.
         """
         fields = checked(record, {"version": dict, "entries": list}, "no table")
         version = Version.of(fields["version"], "its version")
@@ -320,18 +305,25 @@ class ScheduleTable:
 
 
 def class_of(question: Question) -> str:
-    """The class of a problem: everything but its extents; empty if no table may answer for it.
+    """The class of a problem: everything but its extents; "" if no table may answer for it.
 
-    Dtypes, along what the arrays are contiguous, the precision, and whether rows are in groups.  What is done
-    with each sum by itself takes about the same time under all schedules; problems that read or reduce more
-    than that have no class.
+    It names dtypes, contiguous dimensions, precision, and whether rows are grouped.  It leaves out elementwise
+    epilogues, because they take about the same time under all schedules.  Problems that read arrays of the
+    size of the result, or reduce it, have no class.
     """
     form = question.form
-    aside = question.reads_result_sized or question.stores_lines or question.covered != (0, 0)
-    parts = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
-    aside = aside or any(operand.transforms for operand in parts) or len(form.stores) != 1
-    aside = aside or bool(form.lists)
-    if aside or not form.is_single or question.decodes or form.scaled_every:
+    operands = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
+    if (
+        not form.is_single
+        or len(form.stores) != 1
+        or form.lists
+        or any(operand.transforms for operand in operands)
+        or question.decodes
+        or form.scaled_every
+        or question.reads_result_sized
+        or question.stores_lines
+        or question.covered != (0, 0)
+    ):
         return ""
     (store,) = form.stores
     spec = question.specs[store.operand.name]
@@ -345,15 +337,15 @@ def class_of(question: Question) -> str:
 
 
 def extents_of(question: Question) -> Extents:
-    """Batches all together, M, N and K."""
-    return (prod(question.extents[:-3]), *question.shape)
+    """Number of batch items, M, N and K."""
+    return (question.items, *question.shape)
 
 
 def chosen(question: Question, table: ScheduleTable | None) -> Schedule:
     """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice.
 
     Raises:
-        LaunchError: K is to be split in a way in which nothing that the rules propose splits it.
+        LaunchError: no proposal of the rules can split K as requested.
     """
     if question.splitting is not None:
         return next(split_candidates(question)).schedule
