@@ -1,8 +1,7 @@
-"""Addition of the sums of parts of K, in their order, and the layout of those sums in global memory."""
+"""Addition of the sums of the parts of K, in their order, and the layout of these sums in global memory."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,24 +14,24 @@ from tilewright.lang.tensors import Tensor
 from tilewright.threads.distribution import Distribution, Mode
 
 IN_FLIGHT = 64
-"""Registers of each thread that hold values of other parts before the first of them is added."""
+"""Registers of each thread for values of other parts that are read before the first of them is added."""
 
 STACKED = 128
-"""The same where the sums that a block has multiplied are not in registers any more."""
+"""The same if the sums of the block's own part are not in registers any more."""
 
 REGISTER_BYTES = 4
 
 
 def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], Tensor]) -> None:
-    """Add up so many parts, in their order; several are read before the first of them is added.
+    """Add up ``count`` parts, in their order; several are read before the first of them is added.
 
-    A branch stands around what is read, so that a compiler that saves registers does not add in between.
+    The reads stand in a branch, so that a compiler that saves registers does not add in between.
 
     Args:
-        total: what they are added up in.
-        count: of parts.
-        most: how many there are at most.
-        part: number -> where it lies.
+        total: the result.
+        count: number of parts.
+        most: largest possible number of parts.
+        part: number of a part -> its memory.
     """
     at_once = parts_at_once(count, min(IN_FLIGHT // _registers(total), most))
     is_whole = isinstance(count, int) and at_once == count
@@ -52,35 +51,14 @@ def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], 
             total.assign(total + held[i])
 
 
-def add_slices(
-    total: Fragment, count: Index, most: int, number: Index, tile: Callable[[Index], Tensor]
-) -> None:
-    """Add up so many parts of a tile, of some of its columns, in their order.
-
-    Args:
-        total: what they are added up in, of so many columns.
-        count: of parts.
-        most: how many there are at most.
-        number: which of the tile's equal slices it is.
-        tile: part -> where all of it lies, (rows, columns).
-    """
-    columns = total.shape[1]
-
-    def slice_of(part: Index) -> Tensor:
-        whole = tile(part)
-        return whole.unmerge(1, (int(whole.shape[1]) // columns, columns))[:, number]
-
-    add_parts(total, count, most, slice_of)
-
-
 def add_stack(total: Fragment, count: Index, most: int, stack: Callable[[Index, Index], Tensor]) -> None:
-    """Add up so many parts, in their order, that lie beside each other; several come by one copy.
+    """Add up ``count`` parts that are neighbours in memory, in their order; one copy reads several.
 
     Args:
-        total: what they are added up in.
-        count: of parts.
-        most: how many there are at most.
-        stack: (first, how many) -> (rows, columns of each of so many parts).
+        total: the result.
+        count: number of parts.
+        most: largest possible number of parts.
+        stack: (first part, number of parts) -> their memory, (rows, columns of one part after the other).
     """
     spread, columns = total.distribution, total.shape[1]
     at_once = parts_at_once(count, min(STACKED // _registers(total), most))
@@ -104,7 +82,7 @@ def _registers(total: Fragment) -> int:
 
 
 def parts_at_once(count: Index, limit: int) -> int:
-    """How many parts are read at once: all of a known number, or a power of 2.
+    """Number of parts that are read at once: all if their number is known and small, or a power of 2.
 
     Example:
         >>> parts_at_once(7, 16), parts_at_once(7, 4), parts_at_once(7, 0)
@@ -120,12 +98,12 @@ def parts_at_once(count: Index, limit: int) -> int:
 
 @dataclass(frozen=True)
 class ThreadOrder:
-    """How a tile lies in memory: what neighbouring threads hold is beside each other.
+    """Layout of a tile in memory in which the elements of neighbouring threads are neighbours.
 
     Args:
-        extents: of the memory, the last of them fastest.
-        rows: which of its dimensions make up the rows of the tile, the slowest first.
-        columns: which of them make up the columns.
+        extents: extents of the memory, the fastest last.
+        rows: dimensions of the memory that make up the rows of the tile, the slowest first.
+        columns: dimensions that make up the columns.
     """
 
     extents: tuple[int, ...]
@@ -133,7 +111,7 @@ class ThreadOrder:
     columns: tuple[int, ...]
 
     def tile(self, memory: Tensor) -> Tensor:
-        """(rows, columns) of memory of these extents."""
+        """The memory of a tile, as (rows, columns)."""
         if len(self.extents) == 2:
             return memory
         ordered = memory.permute(*self.rows, *self.columns)
@@ -142,7 +120,7 @@ class ThreadOrder:
         return ordered.merge(1, len(self.columns)) if len(self.columns) > 1 else ordered
 
     def stack(self, memory: Tensor) -> Tensor:
-        """(rows, several, columns) of memory of several such tiles, one behind the other."""
+        """The memory of several tiles, one after the other, as (rows, tile, columns)."""
         if len(self.extents) == 2:
             return memory.permute(1, 0, 2)
         rows, columns = ([1 + dim for dim in dims] for dims in (self.rows, self.columns))
@@ -153,14 +131,14 @@ class ThreadOrder:
 
 
 def in_order_of_threads(spread: Distribution) -> ThreadOrder:
-    """The order for a tile that is held so; row by row where threads hold copies, or there is one of them.
+    """The order for a tile that threads hold; row by row if threads hold copies, or there is only one.
 
     Args:
-        spread: which threads hold which elements.
+        spread: threads that hold the elements.
 
     Example:
-        Of a 16 x 8 accumulator each of 32 threads holds two neighbours of a row and of the eighth row below.
-        Memory has the two halves of the rows behind each other, each thread by thread:
+        Each of 32 threads holds two neighbours of a row of a 16 x 8 accumulator, and two eight rows below.
+        Memory has first the upper half of the rows, thread by thread, then the lower half:
 
         >>> from tilewright.public import atoms
         >>> in_order_of_threads(atoms.MMA_F16.c)
@@ -172,19 +150,17 @@ def in_order_of_threads(spread: Distribution) -> ThreadOrder:
         return plain
     first = [values.pop(0)] if values and values[0].dim == 1 and values[0].step == 1 else []
     modes = [mode for mode in (*reversed(values), *reversed(threads), *first) if mode.extent > 1]
-    rows, columns = (_digits(modes, dim) for dim in (0, 1))
-    if not _whole(modes, rows, spread.shape[0]) or not _whole(modes, columns, spread.shape[1]):
-        return plain
-    return ThreadOrder(tuple(mode.extent for mode in modes), rows, columns)
-
-
-def _digits(modes: list[Mode], dim: int) -> tuple[int, ...]:
-    """The modes along a dimension, those of the longest steps first."""
-    return tuple(sorted((i for i, mode in enumerate(modes) if mode.dim == dim), key=lambda i: -modes[i].step))
-
-
-def _whole(modes: list[Mode], digits: tuple[int, ...], extent: int) -> bool:
-    """Whether modes are the digits of a number that goes once through a dimension."""
-    steps = [math.prod(modes[i].extent for i in digits[at + 1 :]) for at in range(len(digits))]
-    count = math.prod(modes[i].extent for i in digits)
-    return bool(digits) and count == extent and steps == [modes[i].step for i in digits]
+    found = []
+    for dim in (0, 1):
+        digits = [at for at, mode in enumerate(modes) if mode.dim == dim]
+        digits.sort(key=lambda at: -modes[at].step)
+        # The modes must be the digits of a number that goes through the dimension once.
+        count = 1
+        for at in reversed(digits):
+            if modes[at].step != count:
+                return plain
+            count *= modes[at].extent
+        if not digits or count != spread.shape[dim]:
+            return plain
+        found.append(tuple(digits))
+    return ThreadOrder(tuple(mode.extent for mode in modes), *found)

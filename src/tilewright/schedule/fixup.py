@@ -1,12 +1,12 @@
-"""Reductions: how the sums of the parts of K come together, and who goes on with all of them.
+"""Reductions: how the sums of the parts of K are added up, and who stores the result.
 
-Parts are those of blocks, which meet in global memory or in a cluster, or of groups of warps of one block.
+A part belongs to a block, and its sums meet the others in global memory or in a cluster; or it belongs to a
+group of warps of one block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.transaction_barriers import cluster_barrier, peer
-from tilewright.schedule.adding import add_parts, add_slices, add_stack, in_order_of_threads
+from tilewright.schedule.adding import add_parts, add_stack, in_order_of_threads
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import SUMS, Buffer, Needs, spare, tickets
 from tilewright.schedule.partition import Work
@@ -36,21 +36,21 @@ FAN = 12
 """Parts whose sums one block adds up."""
 
 LEAST_SHARE = 8
-"""Columns of a tile that a block goes on with, at least."""
+"""Columns of a block's share of a tile, at least."""
 
 
 class SplitReduction:
-    """The way in which the sums of a tile's parts come together; here there is one part.
+    """How the sums of a tile's parts are added up.  In this base class a tile has one part.
 
-    A subclass declares its needs, what is against it, and its verbs: what is done with the sums of a part at
-    the end of its steps, and after the last tile.
+    A subclass declares its needs, the reasons against it, and two steps: one at the end of a part, and one
+    after the last tile of a block.
     """
 
     stores_at_once = True
-    """Whether the epilogue stores a tile at the end of its steps, not after the last tile of the block."""
+    """Whether the epilogue stores a tile at the end of its K loop, not after the last tile of the block."""
 
     prefetches = True
-    """Whether each block stores its tile, so that it may fetch what the epilogue adds under its last step."""
+    """Whether each block stores its tile, so that it may fetch a residual during its last step."""
 
     @classmethod
     def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
@@ -70,58 +70,61 @@ class SplitReduction:
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Reasons to refuse a schedule that only this reduction has."""
+        """Reasons of this reduction to refuse a schedule."""
         return iter(())
 
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Go on with the sums of a part.
+        """Add up or store the sums of a part, at the end of its steps.
 
         Args:
             work: the part of a tile.
             totals: its sums.
-            values: of the tile and of its slices, for the epilogue.
-            epilogue: which stores results.
+            values: values of the tile and of its slices, for the epilogue.
+            epilogue: stores results.
             store: the result to which operations belong.
         """
         with made_by("epilogue", store):
             epilogue.store(*values, totals)
 
     def end_block(self, roles: Roles, epilogue: Any) -> None:
-        """Go on after the last tile of a block.
+        """Finish after the last tile of a block.
 
         Args:
-            roles: those who multiply.
-            epilogue: which stores results.
+            roles: the agents that multiply.
+            epilogue: stores results.
         """
 
 
 class Fixup(SplitReduction):
     """A reduction through global memory.
 
-    Groups of warps that share a tile have sums of their own, and so has each total.
+    Each group of warps that shares a tile has its own sums there, and so has each total.
 
     Args:
         schedule: how the product is computed.
         tiles: tiles whose K is split.
         parts: parts of all of them.
-        totals: how many sums each element has, which lie one after the other.
+        totals: sums of each element, one after the other in memory.
     """
 
     prefetches = False
+    keeps_parts = False
+    """Whether the memory holds the sums of each part, not only of each tile."""
+
     takes_tickets = False
-    """Whether blocks take tickets, which tell who comes last."""
+    """Whether blocks take tickets; the last ticket belongs to the last block that arrives."""
 
     zeroed = False
-    """Whether the memory of a tile holds zeros when its first part comes, and again after its last."""
+    """Whether the memory of a tile holds zeros before its first part arrives, and again after its last."""
 
     def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
-        self.has_roles, self.most = schedule.roles != "none", most_parts(schedule)
-        self.totals = totals
+        self.has_roles, self.totals = schedule.roles != "none", totals
+        self.most = schedule.split_k if isinstance(schedule.split_k, int) else schedule.blocks
         self.has_copies = schedule.copies_in_background
         groups = schedule.groups if self.has_roles else 1
-        kept = maximum(self.kept(tiles, parts), 1) * totals
+        kept = maximum(parts if self.keeps_parts else tiles, 1) * totals
         self.order = in_order_of_threads(schedule.mma.c())
         shape = (kept, groups, *self.order.extents)
         partial_sums = launcher_memory(shape, schedule.atom.c_dtype, resets=self.zeroed)
@@ -149,37 +152,27 @@ class Fixup(SplitReduction):
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Store the sums of all parts, in the block that has them."""
-        with self.completed(work, *totals), made_by("epilogue", store):
-            epilogue.store(*values, totals)
-
-    def kept(self, tiles: Index, parts: Index) -> Index:
-        """The number of tile sums that the memory holds."""
-        raise NotImplementedError
-
-    def quiet(self) -> None:
-        """Without roles: the ring is still, for what comes now may lie where it lay."""
-        if not self.has_roles:
-            if self.has_copies:
-                tw.async_wait(0)
-            tw.barrier()
-
-    @contextmanager
-    def completed(self, work: Work, *totals: Fragment) -> Iterator[None]:
-        """The with block is executed by those who have the sums of all parts, in ``totals``."""
+        """Bring the sums of all parts together, and store them in the block that has them."""
         last = var(1)
         with made_by("reduction"):
             self.quiet()
             with when(work.segment.parts > 1):
                 last.set(self.meet(work, totals))
-        with when(last.get() > 0):
-            yield
+        with when(last.get() > 0), made_by("epilogue", store):
+            epilogue.store(*values, totals)
+
+    def quiet(self) -> None:
+        """Without roles, wait until the ring is idle: its memory may be used for something else now."""
+        if not self.has_roles:
+            if self.has_copies:
+                tw.async_wait(0)
+            tw.barrier()
 
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
         """Bring the sums of a part to the others.
 
         Returns:
-            1 for those who then have all of them in ``totals``, else 0.
+            1 in the block that then has the sums of all parts in ``totals``, else 0.
         """
         raise NotImplementedError
 
@@ -188,31 +181,32 @@ class Fixup(SplitReduction):
         return self.order.tile(self.sums[slot * self.totals + number, group])
 
     def barrier(self, work: Work) -> Index | None:
-        """The number of the barrier at which a group meets."""
+        """The number of the barrier of a group; None for the whole block."""
         return 1 + work.group if self.has_roles else None
 
     def counter(self, work: Work) -> Tensor:
-        """How many parts of a tile have come."""
+        """The number of parts of a tile that have arrived."""
         return self.arrived[work.segment.tile, work.group]
 
     def take_ticket(self, work: Work, counter: Tensor, parts: Index) -> Index:
-        """1 for the part that comes last of so many, else 0."""
+        """1 for the last of ``parts`` parts that arrive, else 0."""
         number = ticket(counter, of=parts, barrier=self.barrier(work))
         return maximum(number - (parts - 2), 0)
 
 
 class WorkspaceSums(Fixup):
-    """Every part is written; who comes last of `FAN` neighbours adds them up, in their order.
+    """Every part is written; the last block of `FAN` neighbours to arrive adds them up, in their order.
 
-    Of many parts, what those have added up is written in turn, and added up by who comes last of them, so
-    that nobody reads more than some of them.  The order of additions follows from the number of parts.
+    If there are more parts, these sums are written too, and the last block to arrive adds them up, so that no
+    block reads many parts.  The order of additions follows from the number of parts.
     """
 
+    keeps_parts = True
     takes_tickets = True
 
     @classmethod
     def rounds(cls, schedule: Schedule) -> int:
-        """One, if there are never too many parts for it."""
+        """One round if there are never more than `FAN` parts."""
         return 1 if is_flat(schedule) else 2
 
     def __init__(self, schedule: Schedule, tiles: Index, parts: Index, totals: int = 1) -> None:
@@ -222,12 +216,8 @@ class WorkspaceSums(Fixup):
             arrived_near = launcher_memory((maximum(parts, 1), self.groups), u32, resets=True)
             self.arrived_near = arrived_near
 
-    def kept(self, tiles: Index, parts: Index) -> Index:
-        """One sum for each part."""
-        return parts
-
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
-        """Write, and see who is last: of the neighbours, and of all."""
+        """Write; the last of the neighbours, and the last of all, add up."""
         segment = work.segment
         self._write(work, totals, segment.part)
         if self.is_flat:
@@ -256,7 +246,7 @@ class WorkspaceSums(Fixup):
             tw.copy(total, self.held(work.segment.slot(part), work.group, number))
 
     def _add(self, work: Work, totals: Sequence[Fragment], first: Index, count: Index, step: int) -> None:
-        """Add up so many parts, every so many-th."""
+        """Add up ``count`` parts from ``first`` on, every ``step``-th."""
         most = min(self.most if step == 1 else -(-self.most // step), FAN)
         segment = work.segment
         for number, total in enumerate(totals):
@@ -268,11 +258,13 @@ class WorkspaceSums(Fixup):
 
 
 class ReduceScatter(Fixup):
-    """Every part is written; then each block of the tile goes on with the sums of all parts of a share of it.
+    """Every part is written; then each block of the tile adds up all parts of its share of the tile.
 
-    A block waits for all others of its tile, so that all of them must run at once.  Who has no share of the
-    tile, which has fewer slices than parts, does not wait.
+    A block waits for all others of its tile, so that all of them must run at once.  A block without a share
+    does not wait; there are some if a tile has fewer slices than parts.
     """
+
+    keeps_parts = True
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
@@ -289,50 +281,32 @@ class ReduceScatter(Fixup):
     def end_tile(
         self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
     ) -> None:
-        """Go on with a share of the tile, or, if there is one part, with all of it."""
+        """Store the block's share of the tile, or all of it if K has one part."""
         [total] = totals
-        shares = epilogue.shares
-        with (
-            when(work.segment.parts > 1),
-            self.shared(work, total, shares),
-            made_by("epilogue", store),
-        ):
-            epilogue.store_share(work, work.segment.parts, partial(self.total, work))
+        segment, shares = work.segment, epilogue.shares
+        with when(segment.parts > 1):
+            barrier, counter = self.barrier(work), self.counter(work)
+            with made_by("reduction"):
+                self.quiet()
+                tw.copy(total, self.held(segment.slot(segment.part), work.group))
+                signal(counter, barrier=barrier)
+            with when(segment.part < shares):  # the first blocks have the shares
+                with made_by("reduction"):
+                    await_(counter, segment.parts, barrier=barrier)
+                    # Blocks that have waited count too, and the last of them resets the counter.
+                    signal(counter, of=segment.parts + minimum(segment.parts, shares), barrier=barrier)
+                with made_by("epilogue", store):
+                    epilogue.store_share(work, segment.parts, partial(self.total, work))
         with otherwise(), made_by("epilogue", store):
             epilogue.store(*epilogue.slices(work), (total,))
 
-    def kept(self, tiles: Index, parts: Index) -> Index:
-        """One sum for each part."""
-        return parts
-
-    @contextmanager
-    def shared(self, work: Work, total: Fragment, shares: int) -> Iterator[None]:
-        """The with block is executed by the blocks that have a share of a tile, when all parts are written.
-
-        Args:
-            work: a part of the tile.
-            total: the sums of the part.
-            shares: into how many shares the tile falls; the first blocks have them.
-        """
-        segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
-        with made_by("reduction"):
-            self.quiet()
-            tw.copy(total, self.held(segment.slot(segment.part), work.group))
-            signal(counter, barrier=barrier)
-        with when(segment.part < shares):
-            with made_by("reduction"):
-                await_(counter, segment.parts, barrier=barrier)
-                # Who has waited counts too, and the last of them resets the counter.
-                signal(counter, of=segment.parts + minimum(segment.parts, shares), barrier=barrier)
-            yield
-
     def total(self, work: Work, spread: Distribution, number: Index = 0) -> Fragment:
-        """The sums of all parts, added up in their order, of some columns of a group's tile.
+        """The sums of all parts, added up in their order, for some columns of a group's tile.
 
         Args:
             work: the tile.
-            spread: which threads hold which elements of so many columns.
-            number: which of the tile's equal slices they are.
+            spread: threads that hold the elements of these columns.
+            number: index of the slice among the tile's equal slices.
         """
         with made_by("reduction"):
             total, segment = tw.fragment(spread, self.sums.dtype), work.segment
@@ -347,12 +321,6 @@ class ReduceScatter(Fixup):
         return total
 
 
-def most_parts(schedule: Schedule) -> int:
-    """Parts of a tile, at most."""
-    split = schedule.split_k
-    return split if isinstance(split, int) else schedule.blocks
-
-
 class TurnstileSums(Fixup):
     """Every part waits for the one before it, adds its own, and hands the sums on."""
 
@@ -363,12 +331,8 @@ class TurnstileSums(Fixup):
             text = "a share of the steps begins with the part that others wait for longest"
             yield "reduction", f'reduction="turnstile"; {text}', 'reduction="workspace"', facts.form.sum
 
-    def kept(self, tiles: Index, parts: Index) -> Index:
-        """One sum for each tile."""
-        return tiles
-
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
-        """The last part has all."""
+        """The block of the last part has all sums."""
         segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
         held = [(total, self.held(segment.tile, work.group, at)) for at, total in enumerate(totals)]
         await_(counter, segment.part, barrier=barrier)
@@ -383,17 +347,13 @@ class TurnstileSums(Fixup):
 
 
 class AtomicSums(Fixup):
-    """Every part adds its own to memory that holds zeros; who comes last takes the sums, and leaves zeros."""
+    """Every part is added to zeros in memory; the last block to arrive takes the sums and leaves zeros."""
 
     takes_tickets = True
     zeroed = True
 
-    def kept(self, tiles: Index, parts: Index) -> Index:
-        """One sum for each tile."""
-        return tiles
-
     def meet(self, work: Work, totals: Sequence[Fragment]) -> Index:
-        """Add, and see who is last."""
+        """Add; the last block takes the sums."""
         held = [(total, self.held(work.segment.tile, work.group, at)) for at, total in enumerate(totals)]
         for total, sums in held:
             tw.copy(total, sums, reduction="add")
@@ -405,17 +365,60 @@ class AtomicSums(Fixup):
         return last
 
 
-class ClusterSums(SplitReduction):
-    """The sums of a block's part, in its shared memory, where all blocks of the cluster read them.
-
-    The blocks meet twice, with all their warps: when all sums are written, and when nobody reads them any
-    more.  Groups of warps that share a tile have sums of their own.
+class SharedSums(SplitReduction):
+    """A reduction through shared memory, after the last tile of a block.
 
     Args:
         schedule: how the product is computed.
     """
 
     stores_at_once, prefetches = False, False
+
+    @classmethod
+    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
+        """Shared memory for the sums."""
+        return cls(schedule)
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        groups = schedule.groups if schedule.roles != "none" else schedule.along_k
+        self.sums = sums_of(schedule.mma, groups).allocate()
+
+    def end_tile(
+        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
+    ) -> None:
+        """Write the sums of a part to where all others read them."""
+        [total] = totals
+        with made_by("reduction"):
+            tw.copy(total, self.sums[work.group])
+
+    def end_block(self, roles: Roles, epilogue: Any) -> None:
+        """Wait for all parts, and store."""
+        self.meet()
+        store = epilogue.form.stores[0]
+        for agent, items in roles:
+            with made_by("roles"), agent.role(again=True) as group:
+                for work in each_made_by("blocks", items(group), store):
+                    with made_by("epilogue", store):
+                        self.store(work, epilogue)
+                with made_by("epilogue", store):
+                    epilogue.drain()
+
+    def meet(self) -> None:
+        """Wait for all parts."""
+        raise NotImplementedError
+
+    def store(self, work: Work, epilogue: Any) -> None:
+        """Add up the sums of a tile, and store them."""
+        raise NotImplementedError
+
+
+class ClusterSums(SharedSums):
+    """The sums of a block's part, in its shared memory, from which all blocks of the cluster read them.
+
+    The blocks meet twice, with all their warps: when all sums are written, and when all are read.  Groups of
+    warps that share a tile have their own sums.
+    """
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
@@ -426,7 +429,7 @@ class ClusterSums(SplitReduction):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Parts are as many as the cluster has blocks, which meet outside of roles."""
+        """The cluster has a block for each part, and its blocks meet outside of roles."""
         schedule, product = facts.schedule, facts.form.sum
         yield from _one_total(facts)
         if isinstance(schedule.split_k, str):
@@ -445,126 +448,67 @@ class ClusterSums(SplitReduction):
             )
             yield "registers", text, "registers=0", product
 
-    @classmethod
-    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
-        """Shared memory for the sums."""
-        return cls(schedule)
-
-    def __init__(self, schedule: Schedule) -> None:
-        assert isinstance(schedule.split_k, int), "a number of blocks, by the rules"
-        self.blocks = schedule.split_k
-        groups = schedule.groups if schedule.roles != "none" else 1
-        self.sums = sums_of(schedule.mma, groups).allocate()
-
-    def end_tile(
-        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
-    ) -> None:
-        """Keep the sums for the other blocks."""
-        self.keep(work, *totals)
-
     def end_block(self, roles: Roles, epilogue: Any) -> None:
-        """Each block goes on with a share of the sums of all."""
+        """Each block stores its share; no block ends while another one reads its sums."""
+        super().end_block(roles, epilogue)
         self.meet()
-        store = epilogue.form.stores[0]
-        for agent, items in roles:
-            with made_by("roles"), agent.role(again=True) as group:
-                for work in each_made_by("blocks", items(group), store):
-                    with made_by("epilogue", store):
-                        epilogue.store_share(work, self.blocks, partial(self.total, work))
-                with made_by("epilogue", store):
-                    epilogue.drain()
-        self.meet()
-
-    def keep(self, work: Work, total: Fragment) -> None:
-        """Write the sums of this block's part to where all read them."""
-        with made_by("reduction"):
-            tw.copy(total, self.sums[work.group])
 
     def meet(self) -> None:
         """Wait for all blocks of the cluster."""
         with made_by("reduction"):
             cluster_barrier()
 
-    def total(self, work: Work, spread: Distribution, number: Index = 0) -> Fragment:
-        """The sums of all parts, added up in their order, of some columns of a group's tile.
+    def store(self, work: Work, epilogue: Any) -> None:
+        """Add up the block's share of a tile, and store it."""
+        blocks = self.schedule.split_k
+        assert isinstance(blocks, int), "the rules demand a number of blocks"
 
-        Args:
-            work: the tile.
-            spread: which threads hold which elements of so many columns.
-            number: which of the tile's equal slices they are.
-        """
-        with made_by("reduction"):
-            total = tw.fragment(spread, self.sums.dtype)
-            add_slices(total, self.blocks, self.blocks, number, lambda i: peer(self.sums, i)[work.group])
-        return total
+        def total(spread: Distribution, number: Index) -> Fragment:
+            """The sums of one of the tile's equal slices of columns."""
+            with made_by("reduction"):
+                total, columns = tw.fragment(spread, self.sums.dtype), spread.shape[1]
+
+                def part(i: Index) -> Tensor:
+                    whole: Tensor = peer(self.sums, i)[work.group]
+                    return whole.unmerge(1, (int(whole.shape[1]) // columns, columns))[:, number]
+
+                add_parts(total, blocks, blocks, part)
+            return total
+
+        epilogue.store_share(work, blocks, total)
 
 
-class GroupSums(SplitReduction):
-    """The sums of each group's part of K, in shared memory.
-
-    Args:
-        schedule: how the product is computed.
-    """
-
-    stores_at_once, prefetches = False, False
+class GroupSums(SharedSums):
+    """The sums of each group's part of K; the first group stores."""
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
         """The sums of each group."""
         return Needs((sums_of(facts.mma, facts.schedule.along_k),))
 
-    @classmethod
-    def of(cls, schedule: Schedule, split: tuple[Index, Index] | None, totals: int) -> SplitReduction:
-        """Shared memory for the sums."""
-        return cls(schedule)
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.groups = schedule, schedule.groups
-        self.sums = sums_of(schedule.mma, schedule.groups).allocate()
-
-    def end_tile(
-        self, work: Work, totals: Sequence[Fragment], values: Any, epilogue: Any, store: Store
-    ) -> None:
-        """Keep the sums for the first group."""
-        self.keep(work, *totals)
-
-    def end_block(self, roles: Roles, epilogue: Any) -> None:
-        """The first group goes on with the sums of all."""
-        self.meet()
-        store = epilogue.form.stores[0]
-        for agent, items in roles:
-            with made_by("roles"), agent.role(again=True) as group:
-                for work in each_made_by("blocks", items(group), store):
-                    with made_by("epilogue", store):
-                        epilogue.store(*epilogue.slices(work), (self.total(self.schedule.mma.c()),))
-
-    def keep(self, work: Work, total: Fragment) -> None:
-        """Write the sums of a group's part to where the first one reads them."""
-        with made_by("reduction"):
-            tw.copy(total, self.sums[work.group])
-
     def meet(self) -> None:
         """Wait for all groups."""
         with made_by("reduction"):
             tw.barrier()
 
-    def total(self, spread: Distribution) -> Fragment:
-        """The sums of all parts, added up in their order."""
+    def store(self, work: Work, epilogue: Any) -> None:
+        """Add up the sums of all groups, and store them."""
+        slices = epilogue.slices(work)
         with made_by("reduction"):
-            total = tw.fragment(spread, self.sums.dtype)
-            add_parts(total, self.groups, self.groups, lambda i: self.sums[i])
-        return total
+            total, groups = tw.fragment(self.schedule.mma.c(), self.sums.dtype), self.schedule.groups
+            add_parts(total, groups, groups, lambda i: self.sums[i])
+        epilogue.store(*slices, (total,))
 
 
 def sums_of(mma: TiledMma, groups: int) -> Buffer:
-    """Shared memory for the sums of groups of warps, with padded rows."""
+    """The tensor in shared memory for the sums of groups of warps, with padded rows."""
     (rows, columns, _), kind = mma.tile, mma.atom.c_dtype
     stride = columns + spare(kind, along_rows=False)
     return Buffer("partial_sums", SUMS, (groups, rows, columns), kind, (rows * stride, stride, 1))
 
 
 def _one_total(facts: ScheduleFacts) -> Reasons:
-    """Shares of a tile are of one sum for each element."""
+    """Shares of a tile need one sum for each element."""
     if len(facts.form.totals) > 1:
         several = f"{len(facts.form.totals)} sums for each element, as of complex numbers"
         text = f'reduction="{facts.schedule.reduction}" of {several}'
@@ -581,7 +525,7 @@ REDUCTIONS: Mapping[str, type[SplitReduction]] = {
     "atomic": AtomicSums,
     "cluster": ClusterSums,
 }
-"""The reductions of split K, by the names that a schedule has for them."""
+"""The reductions of split K, by their name in a schedule."""
 
 
 def reduction_of(schedule: Schedule) -> type[SplitReduction]:
@@ -592,11 +536,11 @@ def reduction_of(schedule: Schedule) -> type[SplitReduction]:
 
 
 WAITING = ("reduce-scatter",)
-"""Reductions in which all blocks of a tile wait for each other: a GPU must run all of them at once."""
+"""Reductions whose blocks of a tile wait for each other, so that a GPU must run all of them at once."""
 
 
 def is_flat(schedule: Schedule) -> bool:
-    """Whether there are never so many parts that they are added up in two steps."""
+    """Whether there are never more than `FAN` parts, so that one round adds them up."""
     return isinstance(schedule.split_k, int) and schedule.split_k <= FAN
 
 
@@ -606,7 +550,7 @@ def is_clustered(schedule: Schedule) -> bool:
 
 
 def has_shares(schedule: Schedule) -> bool:
-    """Whether all blocks of a tile's parts go on, each with the sums of all parts of a share of the tile."""
+    """Whether each block of a tile's parts stores a share of the tile, with the sums of all parts."""
     return is_split(schedule) and schedule.reduction in ("cluster", "reduce-scatter")
 
 

@@ -307,8 +307,8 @@ class ScheduleTable:
 def class_of(question: Question) -> str:
     """The class of a problem: everything but its extents; "" if no table may answer for it.
 
-    It names dtypes, contiguous dimensions, precision, and whether rows are grouped.  It leaves out elementwise
-    epilogues, because they take about the same time under all schedules.  Problems that read arrays of the
+    It names dtypes, contiguous dimensions, precision, and whether rows are grouped.  Elementwise epilogues do
+    not matter, because they take about the same time under all schedules.  Problems that read arrays of the
     size of the result, or reduce it, have no class.
     """
     form = question.form
