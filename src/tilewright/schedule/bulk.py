@@ -226,7 +226,9 @@ class Consumer:
         self.ring = ring
         schedule = ring.schedule
         self.each = schedule.groups if ring.pingpong else 1
-        self.accumulation = accumulation(schedule, ring.sources, ring.products, 1)
+        self.accumulation = accumulation(
+            schedule, [source.scales for source in ring.sources], ring.products, 1
+        )
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:

@@ -1,10 +1,10 @@
-"""Accumulation plans: which instructions add up the products of a step, and when their sums are complete."""
+"""Accumulation plans: how the products of a step are added up, and when their sums are complete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tilewright.errors import TraceError
 from tilewright.ir.mma import MmaAtom, TiledMma
@@ -18,11 +18,11 @@ from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.scaled_sums import HeldScales, Scales, ScaleSource, scaled_tile
+from tilewright.schedule.scaled_sums import HeldScales, Scales, ScaleSource
 from tilewright.schedule.schedule import Schedule
 
 Held = Sequence[Tensor | Fragment]
-"""Tiles of operands, where they are multiplied from."""
+"""Tiles of operands, in the memory or registers from which they are multiplied."""
 
 Operands = Callable[[LoopStep], tuple[Held, Held]]
 """The operands along M and those along N of a step, when they are multiplied."""
@@ -36,9 +36,9 @@ class Sums:
     """The sums of one tile, for each total.
 
     Args:
-        acc: what products are added to.
-        total: what keeps all bits; ``acc`` itself where nothing is promoted.
-        scales: by what ``acc`` is multiplied when it is promoted.
+        acc: accumulators of the instruction.
+        total: sums with all bits, to which ``acc`` is promoted; ``acc`` itself without promotion.
+        scales: factors of ``acc`` when it is promoted.
     """
 
     acc: tuple[Fragment, ...]
@@ -52,11 +52,11 @@ class TileAccumulation:
 
     Args:
         mma: the tiled MMA.
-        products: what is multiplied.
-        overlap: parts that may be begun before an asynchronous product must be complete.
+        products: the products of a step.
+        overlap: parts that may begin before an asynchronous product must be complete.
         promote: tiles along K after which sums are added to others that keep all bits; 0: never.
-        scales: by what sums are multiplied then.
-        parts: in which a tile is multiplied.
+        scales: factors of the sums when they are promoted.
+        parts: number of parts along K in which a tile is multiplied.
     """
 
     mma: TiledMma
@@ -68,31 +68,31 @@ class TileAccumulation:
 
     @property
     def totals(self) -> int:
-        """How many sums a tile has."""
+        """Sums of each element of a tile."""
         return len({one.total for one in self.products})
 
     @property
     def slices(self) -> int:
-        """Slices of a tile's columns that are multiplied and promoted one after the other."""
+        """Slices of a tile's columns that are multiplied and promoted in turn."""
         return slices(self.mma, self.promote)
 
     @property
     def takes_turns(self) -> bool:
-        """Whether all totals, and all slices of one, are promoted from the same sums, one after the other."""
+        """Whether all totals, or all slices, are promoted in turn from the same accumulators."""
         return takes_turns(self.mma.atom, self.totals * self.slices, self.promote)
 
     @property
     def behind(self) -> int:
-        """Parts after which an asynchronous product is known to be complete."""
+        """Number of parts after which an asynchronous product is complete."""
         return 0 if self.takes_turns else self.overlap
 
     @property
     def refreshes(self) -> bool:
-        """Whether the first product after a promotion overwrites the sums, which need no zeros then."""
+        """Whether the first product after a promotion overwrites the sums, so that they are not cleared."""
         return bool(self.promote) and self.mma.atom.asynchronous
 
     def begin(self) -> Sums:
-        """Clear the sums; those that are promoted begin afresh with a product where the atom can do so."""
+        """Allocate the sums of a tile, and clear those that no product overwrites."""
         count, fill = range(self.totals * self.slices), None if self.refreshes else 0
         mma = slice_of(self.mma, self.slices)
         if self.takes_turns:
@@ -109,13 +109,13 @@ class TileAccumulation:
         work: Work,
         column: Column | None = None,
     ) -> list[Verb]:
-        """Multiply a step; wait for the one that is known to be complete then.
+        """The verbs that multiply a step, and wait until an earlier one is complete.
 
         Args:
-            sums: of the tile.
-            operands: where they are.
+            sums: the sums of the tile.
+            operands: the operands of a step.
             work: the tile.
-            column: where scales of rows are that come with the operands.
+            column: the scales of rows of a step, if bulk copies bring them.
         """
 
         def multiply(step: LoopStep) -> None:
@@ -138,19 +138,19 @@ class TileAccumulation:
         return found
 
     def _read_scales(self, step: LoopStep, sums: Sums, column: Column | None) -> None:
-        """Read the scales of rows that came with a step, while its products are added up."""
+        """Read the scales of rows of a step while its products are added up."""
         if self.scales.come_with_tiles:
-            assert column is not None, "they are where the operands are"
+            assert column is not None, "the ring of the operands has them"
             with made_by("promote"):
                 self.scales.read(sums.scales, column(step))
 
     def _in_turns(
         self, step: LoopStep, sums: Sums, of_m: Held, of_n: Held, work: Work, column: Column | None
     ) -> None:
-        """One turn after the other its products of a step, of which the sums are promoted.
+        """Multiply a step for each total or slice in turn, and promote the sums of all turns but the last.
 
-        While one group of warps waits and adds, the matrix unit works for another one.  The last sums are
-        promoted by a verb of their own, when the stage has been released.
+        While one group of warps waits and adds, the matrix unit works for another one.  Another verb promotes
+        the last sums, after the stage has been released.
         """
         count = len(sums.total)
         for number in range(count):
@@ -173,7 +173,7 @@ class TileAccumulation:
     def _begin(
         self, products: Sequence[FactorProduct], step: LoopStep, sums: Sums, of_m: Held, of_n: Held
     ) -> None:
-        """Products of a step, in the background; the first one of a total may begin it afresh."""
+        """Begin products of a step in the background; the first one of a total may overwrite it."""
         begun: set[int] = set()
         for one in products:
             b = of_n[one.b]
@@ -186,9 +186,9 @@ class TileAccumulation:
             begun.add(one.total)
 
     def promoting(self, sums: Sums, work: Work) -> Sequence[Verb]:
-        """Every so often add the sums to those that keep all bits; behind all that waits for products.
+        """The verbs that promote the sums every ``promote`` tiles, after all verbs that wait for products.
 
-        By what the next ones are multiplied is asked for when these have been, and not before.
+        The scales of the next sums are loaded after these have been promoted.
         """
 
         def promote(step: LoopStep) -> None:
@@ -213,7 +213,7 @@ class TileAccumulation:
         return [*found, Verb("scale", 1, scale, self.parts, outside=True)] if self.scales else found
 
     def _promote(self, sums: Sums, *, again: bool) -> None:
-        """Add the sums to those that keep all bits, and clear them if they are added to again."""
+        """Add all sums to those that keep all bits; clear them if more products follow."""
         for number, acc in enumerate(sums.acc):
             self._promote_one(sums, number)
             if again and not self.refreshes:
@@ -221,22 +221,21 @@ class TileAccumulation:
 
     @property
     def _asks_early(self) -> bool:
-        """Whether the next scales are asked for while products are added up, and not when they have been."""
+        """Whether the next scales are loaded while products are added up, not afterwards."""
         return self.takes_turns and self.parts == 1 and self.scales.have_factors
 
     def _promote_one(self, sums: Sums, number: int, step: LoopStep | None = None) -> None:
-        """Add the sums of one total, or of a slice of it, to those that keep all bits."""
+        """Add the sums of one total, or of one slice, to those that keep all bits."""
         total, acc = sums.total[number], sums.acc[number]
         if self.scales:
             factors = None if step is None else step.shared.get("factors")
             part = number % self.slices, self.slices
-            made = self.scales.scaled(acc, total, sums.scales, part, factors)
+            total.assign(self.scales.scaled(acc, total, sums.scales, part, factors))
         else:
-            made = total + acc
-        total.assign(made)
+            total.assign(total + acc)
 
     def end(self, sums: Sums, steps: Index) -> tuple[Fragment, ...]:
-        """The sums, when all steps are done."""
+        """The sums after all steps."""
         if self.promote > 1:
             with when(steps % self.promote != 0):
                 self._promote(sums, again=False)
@@ -247,10 +246,10 @@ class TileAccumulation:
 
 
 class Slices(Fragment):
-    """The sums of a tile whose columns were added up slice by slice, which are never in one fragment.
+    """The sums of a tile, with a fragment for each slice of its columns.
 
     Args:
-        parts: the sums of one slice of the columns after the other.
+        parts: the fragments, in the order of the columns.
     """
 
     def __init__(self, parts: Sequence[Fragment]) -> None:
@@ -263,14 +262,14 @@ class Slices(Fragment):
         return rows, columns * len(self.parts)
 
     def __getitem__(self, index: Any) -> Fragment:
-        """All rows of some columns, which lie in one slice."""
+        """All rows of some columns of one slice."""
         _, columns = index
         at, first = divmod(int(columns.start), self.parts[0].shape[1])
         return self.parts[at][:, first : first + columns.stop - columns.start]
 
 
 def _columns(b: Tensor | Fragment, at: int, slices: int) -> Tensor | Fragment:
-    """The rows of B that are columns of a slice of a tile."""
+    """The rows of B that belong to one slice of a tile's columns."""
     if slices == 1 or not isinstance(b, Tensor):
         return b
     rows, depth = b.shape
@@ -279,11 +278,11 @@ def _columns(b: Tensor | Fragment, at: int, slices: int) -> Tensor | Fragment:
 
 
 def slices(mma: TiledMma, promote: int) -> int:
-    """Slices of a group's columns that are promoted one after the other from the same registers.
+    """Slices of a group's columns that are promoted in turn from the same registers.
 
     Args:
         mma: the tiled MMA of the group.
-        promote: as `TileAccumulation` has it.
+        promote: tiles along K after which sums are promoted; 0: never.
     """
     alone = mma.warps[1] == 1 and promote == 1 and mma.atom.asynchronous
     return mma.repeats[1] if alone else 1
@@ -296,49 +295,43 @@ def slice_of(mma: TiledMma, count: int) -> TiledMma:
 
 
 def takes_turns(atom: MmaAtom, totals: int, promote: int) -> bool:
-    """Whether all totals are promoted from the same sums, which saves the registers of all but one.
+    """Whether all totals are promoted in turn from the same accumulators, which saves registers.
 
-    So it is where each tile along K is promoted, and an asynchronous product can begin sums afresh.
+    They are if each tile along K is promoted, and the atom is asynchronous, so that a product can overwrite.
 
     Args:
         atom: the instruction.
-        totals: how many are added up.
-        promote: as `TileAccumulation` has it.
+        totals: sums of each element.
+        promote: tiles along K after which sums are promoted; 0: never.
     """
     return promote == 1 and atom.asynchronous and totals > 1
 
 
 def values_of_sums(mma: TiledMma, totals: int, promote: int) -> int:
-    """How many values a thread holds of its sums, and of those that are promoted to them.
+    """Values that a thread holds for its sums, and for the accumulators that are promoted to them.
 
     Args:
         mma: the tiled MMA of the group.
-        totals: how many are added up.
-        promote: as `TileAccumulation` has it.
+        totals: sums of each element.
+        promote: tiles along K after which sums are promoted; 0: never.
     """
     count, each = slices(mma, promote), mma.c().size_values
     in_turns = takes_turns(mma.atom, totals * count, promote)
     return each * totals + (each // count if in_turns else each * totals * bool(promote))
 
 
-class Scaled(Protocol):
-    """An operand, which may have scales."""
-
-    @property
-    def scales(self) -> ScaleSource | None:
-        """The scales of the operand; None if it has none."""
-
-
 def accumulation(
-    schedule: Schedule, operands: Sequence[Scaled], products: tuple[FactorProduct, ...], behind: int
+    schedule: Schedule,
+    scales: Sequence[ScaleSource | None],
+    products: tuple[FactorProduct, ...],
+    overlap: int,
 ) -> TileAccumulation:
-    """How products are added up under a schedule.
+    """The accumulation plan of a schedule.
 
     Args:
-        schedule: how all of it is computed.
-        operands: what is multiplied, along M first.
-        products: of them.
-        behind: parts after which an asynchronous product is known to be complete.
+        schedule: the schedule.
+        scales: the scales of each operand, or None; operands along M first.
+        products: the products of a step.
+        overlap: parts that may begin before an asynchronous product must be complete.
     """
-    scaled = Scales([operand.scales for operand in operands], scaled_tile(schedule))
-    return TileAccumulation(schedule.mma, products, behind, schedule.promote, scaled)
+    return TileAccumulation(schedule.mma, products, overlap, schedule.promote, Scales(scales, schedule))

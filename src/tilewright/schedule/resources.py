@@ -21,7 +21,7 @@ from tilewright.schedule.panels_ring import PanelStaging
 from tilewright.schedule.plans import values_of_sums
 from tilewright.schedule.registers_ring import Registers
 from tilewright.schedule.rings import CpAsync, DirectStaging, Staging
-from tilewright.schedule.scaled_sums import ScaledTile
+from tilewright.schedule.scaled_sums import scale_maps
 from tilewright.schedule.schedule import Schedule
 
 RINGS: Mapping[str, type[Staging]] = {
@@ -100,10 +100,10 @@ class ScheduleOnMachine(ScheduleFacts):
     @property
     def _of_scales(self) -> int:
         """Registers of a thread that hold the scales of a sum."""
-        schedule = self.schedule
-        tile = ScaledTile(self.mma, self.tile[2], self.schedule.cooperating, not schedule.balanced)
         scaled = [(side.at, side.factor.scale) for side in self.sides if side.factor.scale is not None]
-        return sum(one.size_values for at, scale in scaled for one in tile.maps(at, scale))
+        aligned = not self.schedule.balanced
+        maps = (scale_maps(self.mma, at, scale, aligned=aligned) for at, scale in scaled)
+        return sum(spread.size_values for held in maps for spread in held)
 
     @cached_property
     def shared(self) -> Sequence[Buffer]:

@@ -297,8 +297,8 @@ class WholeBlock(Staging):
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
         self.asynchronous = schedule.mma.atom.asynchronous
-        behind = self.behind if self.asynchronous else 0
-        self.accumulation = accumulation(schedule, sources, products, behind)
+        overlap, scales = self.behind if self.asynchronous else 0, [source.scales for source in sources]
+        self.accumulation = accumulation(schedule, scales, products, overlap)
         self.parts = 1
         self.rings: tuple[Any, ...] = tuple(self._rings())
 

@@ -1,9 +1,9 @@
 """Scales of sums: numbers by which a sum of products is multiplied when it is added to others.
 
-All products of a run of places along K have their scales in common.  They are added up first, and the sum is
-multiplied once, by the scale of its row times that of its column.  Threads load the scales of the next sum
-behind the one that is added, into registers, so that they come under its multiplications; those of rows come
-to shared memory with the operand where bulk copies bring both, and are read while a tile is multiplied.
+All products of a run of neighbours along K share their scales.  They are added up first, and the sum is
+multiplied once, by the scale of its row times the scale of its column.  After a sum is added, threads load
+the scales of the next one into registers, so that the loads overlap its multiplications.  Bulk copies may
+bring scales of rows to shared memory together with the operand; these are read while a tile is multiplied.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tilewright.schedule.stages import MOST_ROWS, PlainStages, Share, plain_tile
 from tilewright.threads.distribution import Distribution
 
 HeldScales: TypeAlias = tuple[tuple[Fragment, ...], ...]
-"""For each operand that has them the fragments in which its scales are."""
+"""Fragments with the scales of each operand that has scales."""
 
 FEW = 4
-"""Columns that have a number in common are told apart by comparisons if they are so many parts of a tile."""
+"""Parts of a tile's columns with different scales, at most, among which comparisons choose."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Columns:
     """Scales of rows in global memory, a column for each tile along K.
 
     Args:
-        matrix: (rows, tiles), for a tile of the result.
-        sample: the same, of any tile.
+        matrix: (rows, tiles along K), for a tile of the result.
+        sample: the same matrix for any tile.
     """
 
     matrix: Callable[[Work], Tensor]
@@ -56,12 +56,12 @@ class Columns:
 
 @dataclass(frozen=True)
 class ScaleSource:
-    """The scales of an operand, with their place.
+    """The scales of an operand in global memory.
 
     Args:
-        matrix: (rows, K) in global memory, for a tile of the result.
-        scale: what the graph says of them.
-        columns: the same, if bulk copies bring them with the operand.
+        matrix: (rows, K), for a tile of the result.
+        scale: their node of the graph.
+        columns: the same scales, if bulk copies bring them with the operand.
     """
 
     matrix: Callable[[Work], Tensor]
@@ -70,16 +70,16 @@ class ScaleSource:
 
     @property
     def part(self) -> ArrayPart:
-        """The value of the graph."""
+        """The part of an array that holds them."""
         return self.scale.part
 
 
 def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> ArrayPart | None:
-    """Scales of rows of which bulk copies may bring a column with each tile of the operand; None of others.
+    """Scales of rows, if bulk copies may bring a column of them with each tile of the operand; else None.
 
     Args:
-        schedule: how all of it is computed.
-        form: what is computed, as the schedule multiplies it.
+        schedule: the schedule.
+        form: the form, as the schedule multiplies it.
         factor: the operand.
 
     Returns:
@@ -97,11 +97,11 @@ def beside_tiles(schedule: Schedule, form: Form, factor: Factor) -> ArrayPart | 
 
 
 def scale_tiles(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec]) -> Iterator[Buffer]:
-    """The rings of the scales of rows that bulk copies load with their operand.
+    """The rings for scales of rows that bulk copies load with their operand.
 
     Args:
-        schedule: how all of it is computed.
-        form: what is computed, as the schedule multiplies it.
+        schedule: the schedule.
+        form: the form, as the schedule multiplies it.
         specs: the classes of the arrays.
     """
     for factor in form.rows_m:
@@ -114,12 +114,12 @@ def scale_tiles(schedule: Schedule, form: Form, specs: Mapping[str, TensorSpec])
 
 
 class ScaleRing:
-    """A ring in shared memory of scales of rows: in each stage those of one tile of the operand.
+    """A ring in shared memory; each stage has the scales of the rows of one tile of an operand.
 
     Args:
-        source: where they are.
-        columns: where they come from.
-        schedule: how all of it is computed.
+        source: the scales.
+        columns: their columns in global memory.
+        schedule: the schedule.
     """
 
     def __init__(self, source: ScaleSource, columns: Columns, schedule: Schedule) -> None:
@@ -131,7 +131,7 @@ class ScaleRing:
 
     @staticmethod
     def of(sources: Sequence[ScaleSource | None], schedule: Schedule) -> tuple[ScaleRing, ...]:
-        """A ring for each operand of which bulk copies bring the scales."""
+        """A ring for each operand whose scales bulk copies bring."""
         return tuple(ScaleRing(one, one.columns, schedule) for one in sources if one and one.columns)
 
     @property
@@ -140,64 +140,51 @@ class ScaleRing:
         return self.stages.shape[0] * f32.bytes
 
     def load(self, work: Work, step: Index, stage: Index, barrier: BarrierStage) -> None:
-        """Copy those of a step."""
+        """Copy the scales of a step."""
         at = work.segment.begin + step
         with made_by(node=self.part):
             for column, target in self.stages.pairs(self.columns.matrix(work), work.m, at, stage, Share()):
                 tma_load(column, target, barrier)
 
     def column(self, stage: Index, group: Index) -> Tensor:
-        """(rows, 1): those of one group."""
+        """(rows, 1): the scales of one group."""
         tile: Tensor = self.stages.shared[stage].tile((self.rows, 1), (group, 0))
         return tile
 
 
-@dataclass(frozen=True)
-class ScaledTile:
-    """The part of a tile that a group multiplies at once.
+def scale_parts(mma: TiledMma, scale: Scale, *, aligned: bool) -> int:
+    """Parts of a group's columns that have one scale each, if there are few; 0: each column has its own.
 
     Args:
-        mma: the tiled MMA of one group.
-        depth: of a tile along K.
-        groups: that share the rows of a tile.
-        is_aligned: whether tiles begin at multiples of their extents.
+        mma: the tiled MMA of the group.
+        scale: the scales of operand B.
+        aligned: whether tiles begin at multiples of their extents.
     """
-
-    mma: TiledMma
-    depth: int
-    groups: int
-    is_aligned: bool
-
-    def parts(self, scale: Scale) -> int:
-        """Numbers that scale the columns of a tile; 0: one for each column."""
-        columns, threads = self.mma.tile[1], self.mma.threads
-        unit = gcd(columns, scale.rows)
-        is_few = unit > 1 and columns // unit <= FEW
-        return columns // unit if is_few and self.is_aligned and threads > 1 else 0
-
-    def maps(self, side: int, scale: Scale) -> tuple[Distribution, ...]:
-        """The scales that each thread holds, for the sums that it holds."""
-        spread, (rows, columns, _) = self.mma.c(), self.mma.tile
-        if side == 0:
-            return (spread.projected((rows, 1)),)
-        return (spread.projected((1, 1)),) * self.parts(scale) or (spread.projected((1, columns)),)
+    columns = mma.tile[1]
+    unit = gcd(columns, scale.rows)
+    is_few = unit > 1 and columns // unit <= FEW
+    return columns // unit if is_few and aligned and mma.threads > 1 else 0
 
 
-def scaled_tile(schedule: Schedule) -> ScaledTile:
-    """The part of a tile that a group multiplies at once under a schedule."""
-    return ScaledTile(schedule.mma, schedule.block_k, schedule.cooperating, not schedule.balanced)
+def scale_maps(mma: TiledMma, side: int, scale: Scale, *, aligned: bool) -> tuple[Distribution, ...]:
+    """The scales that each thread holds for its sums; ``side`` is 0 for operand A, 1 for B."""
+    spread, (rows, columns, _) = mma.c(), mma.tile
+    if side == 0:
+        return (spread.projected((rows, 1)),)
+    parts = scale_parts(mma, scale, aligned=aligned)
+    return (spread.projected((1, 1)),) * parts or (spread.projected((1, columns)),)
 
 
 class Scales:
-    """The scales of both operands, in the registers of those who multiply.
+    """The scales of both operands, in registers of the threads that multiply.
 
     Args:
-        sources: where they are, of A and of B; None where there are none.
-        tile: what a group multiplies.
+        sources: the scales of A and of B; None for an operand without scales.
+        schedule: the schedule.
     """
 
-    def __init__(self, sources: Sequence[ScaleSource | None], tile: ScaledTile) -> None:
-        self.tile = tile
+    def __init__(self, sources: Sequence[ScaleSource | None], schedule: Schedule) -> None:
+        self.schedule, self.mma = schedule, schedule.mma
         self.sources = [(side, one) for side, one in enumerate(sources) if one is not None]
 
     def __bool__(self) -> bool:
@@ -208,37 +195,37 @@ class Scales:
         return tuple(
             tuple(
                 tw.fragment(spread, f32, name=f"r{one.part.operand.name}")
-                for spread in self.tile.maps(side, one.scale)
+                for spread in scale_maps(self.mma, side, one.scale, aligned=not self.schedule.balanced)
             )
             for side, one in self.sources
         )
 
     @property
     def come_with_tiles(self) -> bool:
-        """Whether those of rows come to shared memory with the operand."""
+        """Whether bulk copies bring scales of rows with the operand."""
         return any(one.columns is not None for _, one in self.sources)
 
     def read(self, held: HeldScales, column: Tensor) -> None:
-        """Read the scales of rows that came with a step.
+        """Read the scales of rows that bulk copies brought for a step.
 
         Args:
-            held: where the scales of a sum are.
+            held: registers for the scales of a sum.
             column: (rows, 1) in shared memory.
         """
         with made_by(node=self.sources[0][1].part):
             tw.copy(column, held[0][0])
 
     def load(self, held: HeldScales, work: Work, step: Index) -> None:
-        """Ask for the scales of the products of a step that do not come with it; past the edge they are 0."""
-        place = (work.segment.begin + step) * self.tile.depth
-        rows, columns, _ = self.tile.mma.tile
+        """Load the scales of a step that no bulk copy brings; past the edge they are 0."""
+        place = (work.segment.begin + step) * self.schedule.block_k
+        (rows, columns, _), groups = self.mma.tile, self.schedule.cooperating
         for (side, one), fragments in zip(self.sources, held, strict=True):
             if one.columns is not None:
                 continue
             with made_by(node=one.part):
                 whole = one.matrix(work)
                 if side == 0:
-                    row = work.m * self.tile.groups + (work.group if self.tile.groups > 1 else 0)
+                    row = work.m * groups + (work.group if groups > 1 else 0)
                     tw.copy(whole.tile((rows, 1), (row, place)), fragments[0])
                 elif fragments[0].shape[1] > 1:
                     tw.copy(whole.tile((columns, 1), (work.n, place)).permute(1, 0), fragments[0])
@@ -249,8 +236,9 @@ class Scales:
 
     @property
     def have_factors(self) -> bool:
-        """Whether a row has few products of its scale and those of columns: one for each part of a tile."""
-        return len(self.sources) > 1 and self.tile.parts(self.sources[1][1].scale) > 0
+        """Whether each row has a few products of both scales: one for each part of the tile's columns."""
+        aligned = not self.schedule.balanced
+        return len(self.sources) > 1 and scale_parts(self.mma, self.sources[1][1].scale, aligned=aligned) > 0
 
     def factors(self, held: HeldScales) -> tuple[Fragment, ...]:
         """The products of a row's scale and the scale of each part of the columns."""
@@ -272,10 +260,10 @@ class Scales:
 
         Args:
             acc: the sum.
-            total: what is added up.
+            total: the sum of all steps.
             held: the scales of a tile.
-            part: which slice of its columns these are, of how many.
-            factors: as `factors` made them.
+            part: index of the slice of the tile's columns, and the number of slices.
+            factors: the result of `factors`.
         """
         found = {side: fragments for (side, _), fragments in zip(self.sources, held, strict=True)}
         by_row = found[0][0] if 0 in found else None
@@ -283,34 +271,21 @@ class Scales:
             return elementwise("fma", acc, by_row, total)
         if factors is None and self.have_factors:
             factors = self.factors(held)
-        by_column = _of_slice(factors or found[1], *part)
+        by_column, (at, slices) = factors or found[1], part
+        width, count = by_column[0].shape[1], len(by_column)
+        if slices > 1 and width > 1:  # a scale for each column
+            by_column = (by_column[0][:, at * width // slices : (at + 1) * width // slices],)
+        elif slices > 1:  # a scale for each part of the columns
+            first = at * count // slices
+            by_column = by_column[first : max((at + 1) * count // slices, first + 1)]
         if len(by_column) == 1 and by_column[0].shape[1] > 1 and by_row is not None:
-            if self.tile.mma.atom.asynchronous:
+            if self.mma.atom.asynchronous:
                 # ptxas would compute products of scales while the sums are not there yet, and spill them.
                 return elementwise("fma", elementwise("mul", acc, by_row), by_column[0], total)
-            by_column = (elementwise("mul", _over_columns(by_row, acc), by_column[0]),)
-        return elementwise("fma", acc, self._of_columns(by_column, acc), total)
-
-    def _of_columns(self, factors: Sequence[Any], acc: Fragment) -> Any:
-        """For each column the factor of the part of the tile that it lies in."""
-        made, width = factors[-1], acc.shape[1] // len(factors)
-        for at in range(len(factors) - 2, -1, -1):
-            made = elementwise("select", coordinates(acc, 1) < (at + 1) * width, factors[at], made)
-        return made
-
-
-def _over_columns(by_row: Fragment, acc: Fragment) -> Any:
-    """The scale of its row for each element of a sum: a choice between equals, which compilers leave out."""
-    return elementwise("select", coordinates(acc, 1) < acc.shape[1], by_row, by_row)
-
-
-def _of_slice(by_column: tuple[Fragment, ...], at: int, slices: int) -> tuple[Fragment, ...]:
-    """The scales of a slice of a tile's columns: of each column, or of each part of them."""
-    if slices == 1:
-        return by_column
-    width = by_column[0].shape[1]
-    if width > 1:
-        return (by_column[0][:, at * width // slices : (at + 1) * width // slices],)
-    count = len(by_column)
-    first = at * count // slices
-    return by_column[first : max((at + 1) * count // slices, first + 1)]
+            # The scale of the row for each element: a choice between equals, which compilers remove.
+            of_each = elementwise("select", coordinates(acc, 1) < acc.shape[1], by_row, by_row)
+            by_column = (elementwise("mul", of_each, by_column[0]),)
+        made, width = by_column[-1], acc.shape[1] // len(by_column)
+        for at in range(len(by_column) - 2, -1, -1):
+            made = elementwise("select", coordinates(acc, 1) < (at + 1) * width, by_column[at], made)
+        return elementwise("fma", acc, made, total)
