@@ -1,8 +1,7 @@
 """The ring that bulk copies fill: one warp copies, groups of warps multiply, with transaction barriers.
 
-Groups may decode operand A on its way into the registers from which it is multiplied.  A group loads its
-part of it from shared memory, decodes it in registers, and multiplies these by the tile of B in shared
-memory, while it decodes the next part.
+Groups may decode operand A.  A group loads its part of A from shared memory and decodes it in registers.  It
+multiplies these registers by the tile of B in shared memory, while it decodes the next part.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import arrive, cluster_barrier, wait
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
@@ -36,20 +34,20 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
 
 COPYING_WARPS = 4
-"""Warps of the group whose first one copies: registers are given away by whole warpgroups."""
+"""Warps of the group whose first warp copies; only whole warpgroups can give registers away."""
 
 COPYING_REGISTERS = 40
-"""Registers of each of their threads."""
+"""Registers of each thread of that group."""
 
 
 class BulkStaging(Staging):
-    """The ring: stages of all operands, each with a barrier for its coming and one for its going."""
+    """A ring of stages of all operands; each stage has a barrier for full and one for empty."""
 
     least_stages, most_stages = 2, 0
     takes_layout, is_aligned = False, True
 
     is_read_by_threads = False
-    """Whether those who multiply by an asynchronous atom read a stage themselves."""
+    """Whether threads that multiply by an asynchronous atom also read a stage themselves."""
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
@@ -63,12 +61,12 @@ class BulkStaging(Staging):
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
-        """Threads decode operand A, if the instruction takes it from registers, or nobody decodes."""
+        """The class whose threads decode operand A, if the instruction takes it from registers."""
         return DecodingBulk if decodes and schedule.atom.asynchronous else cls
 
     @classmethod
     def needs(cls, facts: ScheduleFacts) -> Needs:
-        """Stages and scales, a barrier for the coming and the going of each stage, and a role that copies."""
+        """Stages, scales, two barriers for each stage, and the threads of the role that copies."""
         schedule, lanes, named = facts.schedule, facts.arch.lanes, cls.barriers_of(facts.schedule)
         copying = (COPYING_WARPS if schedule.registers else 1) * lanes
         threads = copying + schedule.groups * facts.mma.threads
@@ -88,7 +86,6 @@ class BulkStaging(Staging):
         return {name: barriers(name, count) for name, count in counts.items()}
 
     def _ring(self, source: OperandSource) -> SwizzledStages:
-        """Groups that do not play ping-pong share the rows of A, and take the same ones of B."""
         [buffer] = self.buffers_of(self.schedule, source.tile, 0)
         return ring_of(self.schedule, source, buffer)
 
@@ -112,21 +109,21 @@ class BulkStaging(Staging):
 
     @property
     def alone(self) -> bool:
-        """Whether a block shares nothing with others."""
+        """Whether a block shares no operands with others."""
         return self.schedule.cluster == (1, 1)
 
     def serve_beside(self, works: Sequence[Callable[[], None]]) -> None:
-        """The other warps of the role that copies store what others have computed."""
+        """Let the other warps of the role that copies store results."""
         self.beside = [*works]
 
     def end_block(self) -> None:
-        """No block ends while another one may still arrive at its barriers."""
+        """Wait until no other block can arrive at this block's barriers."""
         if not self.alone:
             with made_by("cluster"):
                 cluster_barrier()
 
     def release(self, stage: Index) -> None:
-        """Let every block that fills a stage fill it again."""
+        """Allow every block that fills a stage to fill it again."""
         if self.alone:
             arrive(self.empty[stage], each="warp")
             return
@@ -138,9 +135,9 @@ class BulkStaging(Staging):
             arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=relaxed)
 
     def agents(self) -> list[Producer | Consumer]:
-        """The copying agent and the multiplying agent; if no registers are given away, one warp copies alone.
+        """The agent that copies and the agent that multiplies.
 
-        Whole warpgroups multiply, so that it comes behind them.
+        If no registers are given away, one warp copies; it comes last, so that whole warpgroups multiply.
         """
         copying, multiplying = Producer(self), self.consumer()
         return [copying, multiplying] if self.schedule.registers else [multiplying, copying]
@@ -150,7 +147,7 @@ class BulkStaging(Staging):
         return Consumer(self)
 
     def number(self, work: Work, at: LoopStep) -> Index:
-        """The running number of a step, by which it finds its stage and that stage's phase."""
+        """The number of a step since the block began, from which the stage and its phase follow."""
         if "number" in at.shared:
             return at.shared["number"] + at.ahead  # type: ignore[no-any-return]
         if at.ahead or not at.inside:
@@ -161,7 +158,7 @@ class BulkStaging(Staging):
 
 
 class Producer:
-    """One warp of a group of its own that copies."""
+    """One warp that copies."""
 
     each, parts, accumulation = 1, 1, None
 
@@ -170,7 +167,7 @@ class Producer:
 
     @contextmanager
     def role(self) -> Iterator[Index]:
-        """One warp; one of four, which give most of their registers away."""
+        """One warp; or one of four warps that give most of their registers away."""
         budget = self.ring.schedule.registers
         outer = role(warps=COPYING_WARPS, registers=COPYING_REGISTERS) if budget else nullcontext()
         with outer:
@@ -180,7 +177,7 @@ class Producer:
                 work()
 
     def begin(self, work: Work) -> None:
-        """Before the steps of a tile: see the tensor maps of its arrays, where these lie in memory."""
+        """Acquire the tensor maps of the arrays of a tile, if these are in memory."""
         matrices = [source.matrix(work) for source in self.ring.sources if source.has_map]
         if not matrices:
             return
@@ -189,13 +186,13 @@ class Producer:
                 acquire_map(matrix)
 
     def issued(self, work: Work) -> None:
-        """When the last step is begun: nothing."""
+        """Do nothing after the last step has begun."""
 
     def end(self, work: Work) -> None:
-        """Behind the steps: nothing."""
+        """Do nothing after the last step."""
 
     def verbs(self, work: Work, sums: None) -> list[Verb]:
-        """Wait until a stage is empty, say what is coming, copy."""
+        """Wait until a stage is empty, announce its bytes, copy."""
         ring = self.ring
 
         def load(step: LoopStep) -> None:
@@ -232,7 +229,7 @@ class Consumer:
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """A role of several groups; where no registers are dealt out, the first warps may take it again."""
+        """A role of several groups; without a register budget the first warps may take it again."""
         schedule = self.ring.schedule
         warps, first = schedule.mma.threads // current().lanes, 0 if again else None
         registers = schedule.registers or None
@@ -240,25 +237,25 @@ class Consumer:
             yield g
 
     def begin(self, work: Work) -> Sums:
-        """Clear the sums; groups that play ping-pong wait for their turn to multiply."""
+        """Allocate the sums; ping-pong groups wait for their turn to multiply."""
         sums = self.accumulation.begin()
         ring, groups = self.ring, self.ring.schedule.groups
         if ring.turn is not None:
             before = (work.group + groups - 1) % groups
-            # Parity 1 of a fresh barrier passes at once: nobody multiplies before the first group.
+            # Parity 1 of a fresh barrier passes at once, for the first group.
             wait(ring.turn[before], (work.item + 1 - minimum(work.group, 1)) % 2)
         return sums
 
     def issued(self, work: Work) -> None:
-        """Groups that play ping-pong leave the multiplying to the next one."""
+        """Give the next ping-pong group its turn to multiply."""
         if self.ring.turn is not None:
             arrive(self.ring.turn[work.group], each="warp")
 
     def end(self, work: Work) -> None:
-        """Behind the steps of a tile: nothing."""
+        """Do nothing after the last step of a tile."""
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """Wait until a stage is full, multiply, let go of the stage before."""
+        """Wait until a stage is full, multiply, release the stage before."""
         ring = self.ring
 
         def acquire(step: LoopStep) -> None:
@@ -290,23 +287,23 @@ class Consumer:
 # ---------------------------------------------------------------- operand A decoded in registers
 
 SETS = 2
-"""Sets of registers that take turns: the multiplication reads one while the other is decoded into."""
+"""Sets of registers: the multiplication reads one while the next part is decoded into the other."""
 
 
 def part_depth(dtype: DType) -> int:
-    """How deep a part is: a row of 128 bytes of what is multiplied, so that parts of B are whole panels."""
+    """Depth of a part: a row of 128 bytes in the multiplied dtype, so that parts of B are whole panels."""
     return ROW_BYTES // dtype.bytes
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """The registers of an operand along M that is decoded.
+    """The registers of a decoded operand along M.
 
     Args:
         source: the operand.
-        ring: the stages that bulk copies bring it to.
-        raw: a part as it lies in memory.
-        made: the operand that is made of it, in as many sets as take turns.
+        ring: its stages, which bulk copies fill.
+        raw: the elements of a part before they are decoded.
+        made: the decoded parts, in `SETS` sets.
     """
 
     source: OperandSource
@@ -316,7 +313,7 @@ class Decoded:
 
 
 class DecodingConsumer(Consumer):
-    """A `Consumer` that works part by part: it decodes the next part while it multiplies this one."""
+    """A `Consumer` that decodes the next part of a tile while it multiplies this part."""
 
     def __init__(self, ring: BulkStaging) -> None:
         super().__init__(ring)
@@ -327,11 +324,11 @@ class DecodingConsumer(Consumer):
         self.spread = tw.operand_a(schedule.mma, self.depth)
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """Multiply a part; when the one before it is done, decode the next into its registers, fetch another.
+        """Multiply a part; when the part before is complete, decode the next one into its registers.
 
-        What is fetched is decoded one part later, so that nobody waits for shared memory.  It is decoded at
-        once where a part is half of a tile, and the next tile would be asked for too early; and where
-        neighbours along K are none in memory, and each number would take a register of its own until then.
+        A part is fetched one part before it is decoded, to hide the latency of shared memory.  It is decoded
+        at once in two cases.  If a part is half of a tile, the next tile would be needed too early.  If the
+        operand is not contiguous along K, each fetched element would take a register of its own.
         """
         pairs = [*zip(self.ring.sources, self.ring.rings, strict=True)]
         decoded = [self._registers(source, ring) for source, ring in pairs if not source.side]
@@ -364,8 +361,8 @@ class DecodingConsumer(Consumer):
 
     def _registers(self, source: OperandSource, ring: SwizzledStages) -> Decoded:
         with made_by("staging", source.part):
-            # What is decoded behind the last part is multiplied by nobody, but it must be something.
-            raw = tw.fragment(self.spread, source.held or source.sample.dtype, 0, name=f"r{source.name}")
+            # The part after the last one is decoded too, and not multiplied: it must have some value.
+            raw = tw.fragment(self.spread, source.factor.held, 0, name=f"r{source.name}")
             kind, name = self.ring.schedule.atom.a_dtype, f"d{source.name}"
             return Decoded(
                 source, ring, raw, tuple(tw.fragment(self.spread, kind, name=name) for _ in range(SETS))
@@ -377,34 +374,34 @@ class DecodingConsumer(Consumer):
         wait(ring.full[number % ring.stages], number // ring.stages % 2)
 
     def _fetch(self, decoded: Sequence[Decoded], work: Work, step: LoopStep) -> None:
-        """Load a part from shared memory as it lies there."""
+        """Load the elements of a part from shared memory."""
         stage = self._number(work, step) % self.ring.stages
         for one in decoded:
             tile = one.ring.operand(stage, work.group)
             tw.copy(tile.tiles(self.spread.shape)[0, step.part], one.raw)
 
     def _decode(self, decoded: Sequence[Decoded], work: Work, step: LoopStep) -> None:
-        """Make the operands of a part: into registers whose multiplication is known to be complete."""
+        """Decode a part into registers whose multiplication is complete."""
         for one in decoded:
             row = one.source.row(work)
-            if not self.ring.pingpong:  # whose groups take tiles of their own
+            if not self.ring.pingpong:  # groups share the rows of a tile
                 row = row * self.ring.schedule.groups + work.group
-            made = decoded_part(one.source, one.raw, work, step, self.ring.schedule.block_k, row)
+            made = one.source.decoded(one.raw, work, step, self.ring.schedule.block_k, row)
             one.made[step.part % SETS].assign(made)
 
     def _number(self, work: Work, step: LoopStep) -> Index:
-        """The running number of a step; before the loop no iteration has a name for it yet."""
+        """The number of a step; outside the loop it is computed again, because no iteration holds it."""
         return self.ring.number(work, step) if step.inside is True else work.first + step.index
 
 
 class DecodingBulk(BulkStaging):
-    """The ring from which operand A is decoded by those who multiply it."""
+    """The ring whose consumers decode operand A."""
 
     is_read_by_threads = True
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """A part of operand A as it comes, and the sets that it is decoded into."""
+        """A part of operand A before it is decoded, and the sets of decoded registers."""
         kind, rows_m = facts.schedule.atom.a_dtype, facts.form.rows_m
         values = facts.mma.a(part_depth(kind)).size_values
         raw = sum(-(-values * factor.dtype.bytes // 4) for factor in rows_m)
@@ -412,7 +409,7 @@ class DecodingBulk(BulkStaging):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Sets of registers take turns at the parts of a tile, whose sums are complete with its last part."""
+        """Sets of registers take turns at the parts of a tile, so that the parts fill all sets."""
         (m, n, k), depth = facts.tile, SETS * part_depth(facts.schedule.atom.a_dtype)
         if k % depth:
             text = f"a depth of {k} is no multiple of {depth}, for which {SETS} sets of registers take turns"

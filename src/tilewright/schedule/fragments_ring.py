@@ -1,4 +1,4 @@
-"""The ring whose tiles go from shared memory into two sets of registers, one of which is multiplied."""
+"""The ring whose tiles are copied from shared memory into two sets of registers in turn."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from tilewright.dataflow.nodes import Reduce
 from tilewright.dtypes import i4
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let
-from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.roles import meeting, role
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
-from tilewright.lang.tile_arithmetic import coordinates, redistribute
+from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.fixup import is_split
-from tilewright.schedule.needs import Buffer
-from tilewright.schedule.operand_metadata import Spot, groups_in
+from tilewright.schedule.needs import ACCESS_BYTES, Buffer
+from tilewright.schedule.operand_metadata import groups_in
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
-from tilewright.schedule.rings import CpAsync, Move, OperandSource, Sources, of_both
+from tilewright.schedule.rings import CpAsync, Move, Sources, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import (
-    ACCESS_BYTES,
     APART,
     OperandSide,
     OperandTile,
@@ -40,13 +38,12 @@ from tilewright.schedule.sides import (
     row_gap,
 )
 from tilewright.schedule.stages import plain_tiles
-from tilewright.threads.distribution import Distribution
 
 
 class Fragments(CpAsync):
-    """A `CpAsync` ring whose tiles go from shared memory into two sets of registers; one set is multiplied.
+    """A `CpAsync` ring with two sets of registers: one is multiplied while the next part is loaded into the other.
 
-    Operands that need decoding are decoded in registers, between the multiplications.
+    Decoded operands are decoded in registers, between the multiplications.
     """
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
@@ -66,11 +63,8 @@ class Fragments(CpAsync):
         self.maps = tuple(loaded[source.side] for source in sources)
         self.held = [
             []
-            if self._is_decoded_at_once(source)
-            else [
-                tw.fragment(part, source.held or source.sample.dtype, name=f"r{source.name}")
-                for _ in range(2)
-            ]
+            if self.run and source.sample.dtype.is_packed  # decoded as it is loaded from shared memory
+            else [tw.fragment(part, source.factor.held, name=f"r{source.name}") for _ in range(2)]
             for part, source in zip(self.maps, sources, strict=True)
         ]
         kinds = schedule.mma.atom.a_dtype, schedule.mma.atom.b_dtype
@@ -81,14 +75,13 @@ class Fragments(CpAsync):
             for part, source, held in zip(self.multiplied, sources, self.held, strict=True)
         ]
         for source in sources if self.run else ():
-            if source.beside is not None:
-                source.beside.stage(source.rows, schedule.block_k, self.stages)
+            source.beside.stage(source.rows, schedule.block_k, self.stages)
 
     def _apart(self) -> int:
-        """How far the two numbers of a register of packed operands lie from each other along K.
+        """Distance along K of the two numbers of a register of packed operands.
 
-        Integers of 4 bits are decoded by fewer instructions where that is `APART`; but pairs of the other
-        operand, which are neighbours in memory, have to be put together then.
+        With distance `APART` fewer instructions decode integers of 4 bits.  But then pairs of the other
+        operand, which are neighbours in memory, have to be put together.
         """
         mma, warps = self.schedule.mma, self.schedule.warps
         packed = {source.side for source in self.sources if source.sample.dtype == i4}
@@ -100,12 +93,12 @@ class Fragments(CpAsync):
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
-        """Several groups share a tile along K, or there is one."""
+        """The class for several groups that share a tile along K, or for one group."""
         return AlongK if schedule.along_k > 1 else cls
 
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
-        """Packed operands that lanes take in runs have gaps between their rows."""
+        """The ring of an operand; packed operands that lanes take in runs have gaps between their rows."""
         if not run or not tile.dtype.is_packed:
             return super().buffers_of(schedule, tile, run)
         gap, stages = row_gap(tile.dtype, schedule.block_k), schedule.stages * schedule.along_k
@@ -127,7 +120,7 @@ class Fragments(CpAsync):
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """Both sets of the operands' parts, as they come and, if they are decoded, as they go."""
+        """Two sets of registers for the parts of each operand, and two more if they are decoded."""
         atom, total = facts.schedule.atom, 0
         if atom.asynchronous:
             return 0
@@ -146,7 +139,7 @@ class Fragments(CpAsync):
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Two sets of registers take turns at the parts of a tile, which therefore are even in number."""
+        """Two sets of registers take turns at the parts of a tile, so that their number must be even."""
         (m, n, k), depth, product = facts.tile, facts.part_depth, facts.form.sum
         parts = k // depth
         if parts % 2:
@@ -157,42 +150,42 @@ class Fragments(CpAsync):
             text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
             yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", product
 
-    def _is_decoded_at_once(self, source: OperandSource) -> bool:
-        """Whether an operand is decoded as it is loaded from shared memory: packed it has no registers."""
-        return bool(self.run) and source.sample.dtype.is_packed
-
     def _part_of(self, matrix: Tensor, work: Work) -> Tensor:
-        """It ends with the part of K: what lies behind is another part, and would be loaded in vain."""
+        """The matrix up to the end of the part of K; another block loads the rest."""
         end = work.segment.end
         return matrix if end is None else matrix[:, :end]
 
-    def _with_end(self, work: Work) -> Work:
-        """A tile of the result, with the end of its part of K."""
-        if self.schedule.along_k == 1 and not is_split(self.schedule):
-            return work
-        end = (work.segment.begin + work.steps) * self.schedule.block_k
-        cut = let(minimum(end, self.sources[0].matrix(work).shape[1]))
-        return replace(work, segment=replace(work.segment, end=cut))
-
     @property
     def ahead(self) -> int:
-        """How many parts before its multiplication a tile must be there."""
+        """Parts before its multiplication at which a tile must have arrived."""
         return 2 if self.decodes and not self.run else 1
 
     @property
     def pending(self) -> int:
-        """Tiles that may be on their way; one less where a tile must be there a whole tile ahead."""
+        """Tiles that may be on their way; one less if a tile must arrive a whole tile ahead."""
         return super().pending - self.ahead // self.parts
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """The next part is loaded, and the one before it decoded, while this one is multiplied.
+        """While a part is multiplied, the next one is decoded and another one is loaded.
 
-        What is decoded is loaded one part earlier than what is multiplied as it is, for its set of registers
-        is free again when it is decoded, and not when it is multiplied.
+        Decoded operands are loaded one part earlier than others, because their set of registers is free
+        after decoding, not after the multiplication.
         """
-        work = self._with_end(work)
+        if self.schedule.along_k > 1 or is_split(self.schedule):  # the part of K has an end
+            end = (work.segment.begin + work.steps) * self.schedule.block_k
+            cut = let(minimum(end, self.sources[0].matrix(work).shape[1]))
+            work = replace(work, segment=replace(work.segment, end=cut))
+
+        def operands(step: LoopStep) -> tuple[Held, Held]:
+            parts = []
+            for source, decoded, part in zip(self.sources, self.decoded, self.multiplied, strict=True):
+                held = decoded[step.part % 2]
+                # With runs, the registers of the instruction are in another order than the loaded ones.
+                parts.append(redistribute(held, part) if self.run and source.decode is None else held)
+            return of_both(self.sources, parts)
+
         ready, load, *_ = super().verbs(work, sums)
-        multiplying = self.accumulation.verbs(sums, self._held_operands, work)
+        multiplying = self.accumulation.verbs(sums, operands, work)
         fetch = partial(self._fetch, work)
         filling = [
             Verb("ready", self.ahead, ready.do, self.parts, outside=True),
@@ -202,7 +195,7 @@ class Fragments(CpAsync):
         if self.run:
             filling.insert(2, Verb("decode", 1, partial(self._decode, work), outside=True))
         elif self.decodes:
-            # Its last part is read before all meet, after which its place in the ring is filled again.
+            # The last part of a stage is read before the barrier, after which the stage is filled again.
             plain = Verb("fetch", 1, partial(fetch, False), outside=True)
             filling = [
                 plain,
@@ -213,13 +206,14 @@ class Fragments(CpAsync):
         return [*filling, *multiplying, *self.accumulation.promoting(sums, work)]
 
     def _fetch(self, work: Work, decoded: bool, step: LoopStep) -> None:
-        """Load one part of the operands that are decoded, or of those that are not."""
+        """Load one part of the decoded operands, or of the others."""
         for source, ring, part, held in zip(self.sources, self.rings, self.maps, self.held, strict=True):
             if (source.decode is not None) == decoded and held:
                 stage = ring.shared[self._stage(work, step)]
                 tw.copy(stage.tiles(part.shape)[0, step.part], held[step.part % 2])
 
     def _decode(self, work: Work, step: LoopStep) -> None:
+        """Decode one part."""
         every = zip(
             self.sources, self.rings, self.maps, self.multiplied, self.held, self.decoded, strict=True
         )
@@ -231,47 +225,30 @@ class Fragments(CpAsync):
                 taken = held[step.part % 2]
             else:
                 tile = ring.shared[stage].tiles(part.shape)[0, step.part]
-                taken = tw.load(tile, multiplied, element=source.held, name=f"r{source.name}")
+                taken = tw.load(tile, multiplied, element=source.factor.held, name=f"r{source.name}")
             row, block_k = source.row(work), self.schedule.block_k
-            decoded[step.part % 2].assign(decoded_part(source, taken, work, step, block_k, row, stage))
-
-    def _renamed(self, made: Any, multiplied: Distribution) -> Any:
-        """A part in the registers of the instruction, which counts them otherwise where lanes have runs."""
-        return redistribute(made, multiplied) if self.run else made
+            decoded[step.part % 2].assign(source.decoded(taken, work, step, block_k, row, stage))
 
     def _beside(self, work: Work, step: LoopStep) -> list[Move]:
         """The copies of side arrays that lie in the ring."""
-        schedule = self.schedule
         stage, tile, found = self._stage(work, step), work.segment.begin + step.index, []
+        block_k, most = self.schedule.block_k, self.schedule.mma.threads
         for source in self.sources if self.run else ():
-            if source.beside is not None:
-                moved = source.beside.moves(work, source.row(work), tile, stage, schedule.block_k)
-                found += [
-                    Move(here, there, part, {"threads": self._copying(there)}) for part, here, there in moved
-                ]
+            for part, here, there in source.beside.moves(work, source.row(work), tile, stage, block_k):
+                rows, count = (int(extent) for extent in there.shape)
+                accesses = (
+                    rows * count * there.dtype.bytes // ACCESS_BYTES
+                )  # a thread for each, of the widest
+                found.append(Move(here, there, part, {"threads": max(min(accesses, most), 1)}))
         return found
-
-    def _copying(self, target: Tensor) -> int:
-        """How many threads copy a small tile, by the widest accesses."""
-        rows, count = (int(extent) for extent in target.shape)
-        return max(min(rows * count * target.dtype.bytes // ACCESS_BYTES, self.schedule.mma.threads), 1)
-
-    def _held_operands(self, step: LoopStep) -> tuple[Held, Held]:
-        parts = [
-            decoded[step.part % 2]
-            if source.decode is not None
-            else self._renamed(decoded[step.part % 2], part)
-            for source, decoded, part in zip(self.sources, self.decoded, self.multiplied, strict=True)
-        ]
-        return of_both(self.sources, parts)
 
 
 class AlongK(Fragments):
-    """`Fragments` by each group of warps for a part of K; a group waits only for its own warps."""
+    """`Fragments` for groups of warps that share K: each has a part of it, and waits only for its own warps."""
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Each group waits for itself alone, and the first one stores."""
+        """Each group waits only for its own warps, and the first group stores."""
         yield from super().against(facts)
         schedule, product, arch = facts.schedule, facts.form.sum, facts.arch
         text = f"{schedule.groups} groups without roles"
@@ -301,7 +278,7 @@ class AlongK(Fragments):
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
-        """All groups; behind their parts of K the first one alone."""
+        """All groups; after the K loop the first one only."""
         schedule = self.schedule
         warps = schedule.mma.threads // current().lanes
         with role(warps=warps, groups=1 if again else schedule.groups, first=0) as group:
@@ -313,33 +290,3 @@ class AlongK(Fragments):
     def _arrived(self, work: Work) -> None:
         warps = self.schedule.mma.threads // current().lanes
         meeting(None if warps == 1 else 1 + work.group, "groups that share a tile along K")()
-
-
-def decoded_part(
-    source: OperandSource,
-    held: Fragment,
-    work: Work,
-    step: LoopStep,
-    block_k: int,
-    row: Index,
-    stage: Index = 0,
-) -> Any:
-    """The decoded part of an operand, 0 past the edge of K.
-
-    Args:
-        source: the operand, which is decoded.
-        held: the part, as it lies in memory.
-        work: the tile of the result.
-        step: which part of which tile along K.
-        block_k: how deep a tile is.
-        row: which part of so many rows of the operand.
-        stage: the stage of the ring in which the tile is.
-    """
-    assert source.decode is not None, "there is nothing to decode"
-    depth, tile = held.shape[1], work.segment.begin + step.index
-    made = source.decode(held, Spot(work, row, tile * (block_k // depth) + step.part, stage, step.part))
-    if not source.is_cut:
-        return made
-    first = tile * block_k
-    left = source.matrix(work).shape[1] - first - step.part * depth
-    return elementwise("select", coordinates(made, 1) < left, made, 0)

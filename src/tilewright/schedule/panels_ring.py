@@ -1,7 +1,7 @@
-"""The ring of one thread: tiles are packed in the order in which it multiplies them.
+"""The ring of a single thread, which packs tiles in the order in which it multiplies them.
 
-Operands that are multiplied in another dtype are converted as they are packed.  Other decoded operands are
-decoded there too, from the elements of a tile and from side arrays.
+The thread converts operands to the dtype of the multiplication as it packs them.  It also decodes operands
+there, from the elements of a tile and from side arrays.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from tilewright.lang import operations as tw
 from tilewright.schedule.factors import Factor
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.form import Form
-from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.needs import RING, Buffer
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Move, OperandSource, WholeBlock, of_both
+from tilewright.schedule.rings import OperandSource, WholeBlock, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.sides import OperandSide, OperandTile
 from tilewright.schedule.stages import PackedTile, is_packed_first, packed, panel_rows
@@ -29,13 +28,13 @@ from tilewright.threads.distribution import Distribution, Mode
 
 
 class PanelStaging(WholeBlock):
-    """One thread packs the tiles; it waits for nobody."""
+    """One thread packs the tiles, and waits for no other thread."""
 
     takes_layout = False
 
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
-        """A tile as it is multiplied; first a narrow one, if it is packed before it is converted."""
+        """The tile for the multiplication; before it a narrow tile, if it is packed before it is converted."""
         atom, name = schedule.atom, f"s{tile.name}"
         unit = panel_rows(atom, tile.side == 0, tile.along_rows)
         kind = (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else tile.dtype
@@ -69,8 +68,22 @@ class PanelStaging(WholeBlock):
 
         def load(step: LoopStep) -> None:
             for move, ring in zip(self._pairs(work, step), self.rings, strict=True):
+                source = move.operand
+                assert source is not None, "every tile belongs to an operand"
                 with made_by(node=move.part):
-                    self._pack(move, ring, work, step)
+                    if source.tile.is_computed:
+                        # One thread holds the tile, first what is contiguous in memory.
+                        dims = (0, 1) if source.sample.unit_dim == 0 else (1, 0)
+                        modes = tuple(Mode(ring.shape[dim], dim, 1) for dim in dims)
+                        spread = Distribution(ring.shape, (), modes)
+                        name, block_k = f"r{source.name}", self.schedule.block_k
+                        held = tw.load(move.source, spread, element=source.factor.held, name=name)
+                        made = source.decoded(held, work, step, block_k, source.row(work))
+                        tw.copy(made, move.target)
+                        continue
+                    places = [move.source, *([] if ring.narrow is None else [ring.narrow]), move.target]
+                    for here, there in itertools.pairwise(places):
+                        tw.copy(here, there, threads=1)
 
         def operands(step: LoopStep) -> tuple[Held, Held]:
             return of_both(self.sources, [ring.shared for ring in self.rings])
@@ -81,56 +94,32 @@ class PanelStaging(WholeBlock):
             *self.accumulation.promoting(sums, work),
         ]
 
-    def _pack(self, move: Move, ring: PackedTile, work: Work, step: LoopStep) -> None:
-        """Pack one tile."""
-        source = move.operand
-        if source is not None and source.tile.is_computed:
-            held = tw.load(
-                move.source, _of_one(ring.shape, source), element=source.held, name=f"r{source.name}"
-            )
-            made = decoded_part(source, held, work, step, self.schedule.block_k, source.row(work))
-            tw.copy(made, move.target)
-            return
-        places = [move.source, *([] if ring.narrow is None else [ring.narrow]), move.target]
-        for here, there in itertools.pairwise(places):
-            tw.copy(here, there, threads=1)
-
-
-def _of_one(shape: tuple[int, int], source: OperandSource) -> Distribution:
-    """All elements of a tile in one thread, those that are neighbours in memory first."""
-    first = 0 if source.sample.unit_dim == 0 else 1
-    return Distribution(shape, (), tuple(Mode(shape[dim], dim, 1) for dim in (first, 1 - first)))
-
 
 # ---------------------------------------------------------------- depth of decoded tiles
 
 
 FUNCTIONS = {"convert", "add", "sub", "mul"}
-"""Functions of operands that are decoded as panels are packed."""
+"""Functions that decode operands as panels are packed."""
 
 RUN = 8
 """Neighbours along K that share the elements of side arrays are a multiple of this."""
 
 DEEPEST = 128
-"""A panel so deep, as f32, and what it is computed of leave room in the first-level cache."""
+"""Largest depth at which an f32 panel and the elements it is decoded from fit the first-level cache."""
 
 
 def decoded_depth(form: Form) -> int:
-    """How deep tiles are where operand B, and no other, is computed as its panels are packed; else 0.
-
-    Args:
-        form: what is computed.
-    """
+    """Depth of tiles if operand B, and no other, is decoded as its panels are packed; else 0."""
     if not form.is_single or not (form.a.is_plain or form.a.is_converted):
         return 0
     return depth_for(form.b.runs) if is_computed_in_panels(form.b) else 0
 
 
 def depth_for(runs: Sequence[int]) -> int:
-    """How deep tiles are that consist of whole runs along K, or lie in one; 0: runs are too short.
+    """Depth of tiles that consist of whole runs along K, or lie in one run; 0: runs are too short.
 
     Args:
-        runs: how many neighbours have an element in common, for each array beside the operand.
+        runs: neighbours along K that share an element, for each side array.
 
     Example:
         >>> [depth_for([run]) for run in (32, 128, 96, 256, 40, 20, 4096)]
@@ -145,11 +134,7 @@ def depth_for(runs: Sequence[int]) -> int:
 
 
 def is_computed_in_panels(factor: Factor) -> bool:
-    """Whether an operand is made of its elements, and of those beside it that runs along K share, so.
-
-    Args:
-        factor: the operand.
-    """
+    """Whether an operand is decoded by `FUNCTIONS` from its elements and from side arrays with runs along K."""
     if factor.is_plain or factor.is_converted or len(factor.runs) != len(factor.beside) or not factor.runs:
         return False
     for node in walk(factor.view):

@@ -1,6 +1,6 @@
 """The ring that holds the next tile in registers, for one group of warps or for two that take turns.
 
-Operands may go past shared memory.
+Operands may bypass shared memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.tracer import current
 from tilewright.schedule.factors import FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
-from tilewright.schedule.fragments_ring import decoded_part
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
 from tilewright.schedule.plans import Held, Sums
@@ -34,27 +33,26 @@ from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, Swizzl
 
 
 class Registers(WholeBlock):
-    """The next tile is on its way into registers while this one is multiplied.
+    """The next tile is loaded into registers while this one is multiplied.
 
-    Of an operand that goes past shared memory two tiles are in registers: the next one, and the one that is
-    multiplied.  One that is computed from what lies in memory is so on its way to shared memory, once for
-    all warps.
+    An operand that bypasses shared memory has two tiles in registers: this one and the next.  A decoded
+    operand is decoded on its way to shared memory, once for all warps.
     """
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
-        """Two groups take turns, or there is one."""
+        """The class for two groups that take turns, or for one group."""
         return Turns if schedule.alternates else cls
 
     @classmethod
     def kept(cls, schedule: Schedule, tile: OperandTile) -> DType:
-        """An operand that is decoded lies in shared memory in the dtype in which it is multiplied."""
+        """Dtype in shared memory; decoded operands have the dtype of the multiplication there."""
         atom = schedule.atom
         return (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else super().kept(schedule, tile)
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """The next tile of each operand, and this one if it goes past shared memory."""
+        """The next tile of each operand, and this one if it bypasses shared memory."""
         total = 0
         for side, tile in zip(facts.sides, facts.tiles, strict=True):
             if facts.goes_past(side):
@@ -74,8 +72,8 @@ class Registers(WholeBlock):
     def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
         """Operands are decoded in registers on their way to shared memory.
 
-        Bytes of packed ones are turned and written whole, and those of an asynchronous atom lie in several
-        boxes.
+        Packed operands are not, because whole bytes are turned and written, and neither are operands of an
+        asynchronous atom, whose tiles have several boxes.
         """
         is_whole = side.dtype.is_packed or facts.schedule.atom.asynchronous
         return not facts.goes_past(side) and not is_whole
@@ -139,7 +137,7 @@ class Registers(WholeBlock):
                     operand = move.operand
                     if operand is not None and operand.decode is not None:
                         block_k, row = self.schedule.block_k, operand.row(work)
-                        made = decoded_part(operand, made, work, step, block_k, row)
+                        made = operand.decoded(made, work, step, block_k, row)
                     tw.copy(made, move.target)
 
         return put, fetch
@@ -148,44 +146,44 @@ class Registers(WholeBlock):
 # ---------------------------------------------------------------- two groups that take turns
 
 GROUPS, STAGES = 2, 2
-"""One group loads while the other one multiplies; one tile is read while the next one is written."""
+"""One group loads while the other one multiplies; one stage is read while the other one is written."""
 
 MATRIX_CORES = "mfma"
-"""The feature of machines whose SIMDs multiply for one warp while they load for another."""
+"""The feature of machines whose SIMDs multiply for one warp while they load for another one."""
 
 SIMDS = 4
-"""SIMDs of a multiprocessor: each executes warps of both groups."""
+"""SIMDs of a multiprocessor; each executes warps of both groups."""
 
 TURNS_BARRIER = 1
-"""The number of the barrier at which all threads of the block meet, each group at lines of its own."""
+"""The number of the barrier for all threads of the block; each group reaches it at its own lines."""
 
 
 class Turns(Registers):
-    """Two groups share the rows of a tile, and do the same, one of them half a step behind the other.
+    """Two groups share the rows of a tile and do the same work, one of them half a step after the other.
 
-    In each step along K a group loads: it writes its half of the next tile, which waited in registers, to
-    shared memory, asks global memory for its half of the one after that, and reads into registers all that
-    it multiplies of this tile.  Then it multiplies, and touches no memory.  Behind either of both all threads
-    of the block meet; since the second group has met the first one once more before its first step, one loads
-    while the other one multiplies.
+    A step along K has two halves.  First a group loads: it writes its half of the next tile from registers to
+    shared memory, loads its half of the tile after that into registers, and reads the operands of this tile
+    into registers.  Then it multiplies without access to memory.  All threads of the block meet after each
+    half.  Since the second group passes one more barrier before its first step, one group loads while the
+    other one multiplies.
 
-    Two stages are enough.  Both groups have read a tile when the first one has multiplied it, and only behind
-    the next barrier is the tile after the next one written to the same place.
+    Two stages are enough.  When the first group has multiplied a tile, both have read it; the stage is written
+    again only after the next barrier.
     """
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
-        spreads = [(tw.operand_a, tw.operand_b)[s.side](schedule.mma, schedule.block_k) for s in sources]
-        self.spreads = tuple(spreads)
+        maps = tw.operand_a, tw.operand_b
+        self.spreads = [maps[source.side](schedule.mma, schedule.block_k) for source in sources]
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """Also the tile of each operand that is multiplied."""
+        """Also this tile of each operand."""
         return super().registers(facts) + sum(cls.multiplied(facts, tile) for tile in facts.tiles)
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Two groups and two stages, each group on all SIMDs; some threads alone never wait."""
+        """Two groups and two stages; each group runs on all SIMDs, and all threads pass every barrier."""
         schedule, form = facts.schedule, facts.form
         product, what = form.sum, 'roles="ping-pong" with staging="registers"'
         if facts.target.machine_code and MATRIX_CORES not in facts.arch.features:
@@ -234,7 +232,7 @@ class Turns(Registers):
             yield group
 
     def end(self, work: Work) -> None:
-        """The first group meets the second one once more, which is half a step behind."""
+        """The first group passes one more barrier, for the second one, which is half a step behind."""
         with when(work.group == 0):
             self._meet()
 
@@ -283,7 +281,7 @@ class Turns(Registers):
         return found
 
     def _pairs(self, work: Work, step: LoopStep) -> list[Move]:
-        """The same with where it goes."""
+        """The same copies with their targets."""
         found = []
         for move, ring in zip(self._loaded(work, step), self.rings, strict=True):
             with made_by(node=move.part):
@@ -292,7 +290,7 @@ class Turns(Registers):
         return found
 
     def _part(self, ring: PlainStages) -> tuple[int, int]:
-        """Rows and depth of what a group copies of a tile."""
+        """Rows and depth of the part of a tile that a group copies."""
         rows, depth = ring.shape
         return rows // self.schedule.groups, depth
 
@@ -301,5 +299,5 @@ class Turns(Registers):
 
 
 def meet_all(schedule: Schedule) -> None:
-    """All threads of the block meet, wherever they stand."""
+    """Wait for all threads of the block, which may call this at different lines."""
     role_barrier(TURNS_BARRIER, threads=schedule.mma.threads * schedule.groups)

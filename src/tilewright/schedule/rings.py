@@ -1,7 +1,7 @@
 """Rings: the interface of stagings and of their agents, and the stagings of a block without roles.
 
-An agent is a group of warps that runs the main loop over the partition's tiles with verbs of its own.
-Without roles the whole block is one agent; with roles one agent copies and others multiply.
+An agent is a group of warps that runs the main loop over the partition's tiles with its own verbs.  Without
+roles the whole block is one agent; with roles one agent copies and others multiply.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from tilewright.dataflow.nodes import ArrayPart
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async
+from tilewright.lang.fragments import elementwise
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.layout.layout import Layout
-from tilewright.schedule.factors import FactorProduct
+from tilewright.schedule.factors import Factor, FactorProduct
 from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
@@ -44,12 +46,12 @@ from tilewright.schedule.stages import (
 
 @dataclass(frozen=True)
 class Pairs:
-    """An array whose elements are pairs, each number of which is an operand.
+    """An array of pairs of numbers, of which each number belongs to one operand.
 
     Args:
         array: (rows, K, 2) or (K, rows, 2) in global memory, for a tile of the result.
-        along_rows: whether rows follow K.
-        which: number of a pair the operand is.
+        along_rows: whether the order is (K, rows, 2).
+        which: index of the operand's number in a pair.
     """
 
     array: Callable[[Any], Tensor]
@@ -59,70 +61,83 @@ class Pairs:
 
 @dataclass(frozen=True)
 class OperandSource:
-    """Operand A or B.
+    """Operand A or B in the kernel that is written.
 
     Args:
-        name: of its tensor in shared memory.
+        factor: the operand in the graph.
         matrix: (rows, K) in global memory, for a tile of the result.
-        sample: the same, of any tile: its dtype, and along what it is contiguous.
-        along: ``"m"`` or ``"n"``, which place of a tile chooses its rows.
-        rows: of the tile of one group.
-        decode: what makes the operand of a fragment of its elements, and of where they lie; None: they are
-            multiplied as they are.
-        part: what the graph says of it.
-        is_cut: whether what is decoded of elements past the edge of K is not 0, and so is replaced by 0.
-        readers: how many blocks, or clusters, load each of its elements; 0: it is not known.
-        held: dtype of its elements in registers, before they are decoded; None: that in memory.
-        scales: of its products.
-        beside: the arrays beside it, of which it is computed too.
-        pairs: of which array of pairs it is one number; None: of none that is copied as such.
+        sample: the same matrix for any tile: its dtype and contiguous dimension.
+        side: 0 for operand A, 1 for operand B.
+        rows: rows of the tile of one group.
+        decode: function of a fragment of elements and of their place that returns the operand; None: the
+            elements are multiplied as they are.
+        is_cut: whether decoded elements past the edge of K are not 0, and must be replaced by 0.
+        readers: number of blocks, or clusters, that load each element; 0: not known.
+        scales: the scales of its products.
+        beside: its side arrays.
+        pairs: the array of pairs to which it belongs; None: it is copied by itself.
     """
 
-    name: str
+    factor: Factor
     matrix: Any
     sample: Tensor
-    along: str
+    side: int
     rows: int
-    decode: Callable[[Fragment, Spot], Any] | None = None
-    part: ArrayPart | None = None
-    is_cut: bool = False
-    readers: Index = 0
-    held: DType | None = None
-    scales: ScaleSource | None = None
-    beside: OperandMetadata | None = None
-    pairs: Pairs | None = None
+    decode: Callable[[Fragment, Spot], Any] | None
+    is_cut: bool
+    readers: Index
+    scales: ScaleSource | None
+    beside: OperandMetadata
+    pairs: Pairs | None
+
+    @property
+    def name(self) -> str:
+        """The name of the operand."""
+        return self.factor.name
+
+    @property
+    def part(self) -> ArrayPart:
+        """The part of an array from which its tiles are loaded."""
+        return self.factor.part
 
     @property
     def has_map(self) -> bool:
-        """Whether the tensor maps of its arrays lie in memory."""
+        """Whether the tensor maps of its arrays are in memory."""
         return self.sample.value.tensor.map is not None
-
-    @property
-    def side(self) -> int:
-        """0 of operand A, 1 of B."""
-        return 0 if self.along == "m" else 1
 
     @property
     def tile(self) -> OperandTile:
         """The operand's tile, for its layout in shared memory."""
-        sample, factor = self.sample, None if self.beside is None else self.beside.factor
-        return OperandTile(
-            self.name,
-            self.side,
-            self.rows,
-            sample.dtype,
-            self.held or sample.dtype,
-            sample.unit_dim == 0,
-            sample.unit_dim == 1,
-            sample.value.tensor.view.run_dim(ROW_BYTES // sample.dtype.bytes) == 0,
-            self.decode is not None,
-            factor is not None and not (factor.is_plain or factor.is_converted),
-            () if self.beside is None else tuple(self.beside.runs),
-        )
+        unit, width = self.sample.unit_dim, ROW_BYTES // self.sample.dtype.bytes
+        boxes_along_rows = self.sample.value.tensor.view.run_dim(width) == 0
+        contiguous = {"along_rows": unit == 0, "along_k": unit == 1, "boxes_along_rows": boxes_along_rows}
+        return OperandTile.of(self.factor, self.side, self.rows, **contiguous)
 
     def row(self, work: Work) -> Index:
-        """The number of its tile that a tile of the result takes."""
-        return work.m if self.along == "m" else work.n
+        """The row of tiles of the operand that a tile of the result needs."""
+        return work.n if self.side else work.m
+
+    def decoded(
+        self, held: Fragment, work: Work, step: LoopStep, block_k: int, row: Index, stage: Index = 0
+    ) -> Any:
+        """A decoded part of the operand, with 0 past the edge of K.
+
+        Args:
+            held: the elements of the part.
+            work: the tile of the result.
+            step: the tile along K, and the part of it.
+            block_k: depth of a tile.
+            row: index of the part among parts with the same number of rows.
+            stage: the stage of the ring that holds the tile.
+        """
+        assert self.decode is not None, "this operand is multiplied as it is"
+        depth, tile = held.shape[1], work.segment.begin + step.index
+        made = self.decode(held, Spot(work, row, tile * (block_k // depth) + step.part, stage, step.part))
+        if not self.is_cut:
+            return made
+        first = tile * block_k
+        left = self.matrix(work).shape[1] - first - step.part * depth
+        return elementwise("select", coordinates(made, 1) < left, made, 0)
 
 
 Sources = tuple[OperandSource, ...]
@@ -143,15 +158,15 @@ def of_both(sources: Sources, held: Sequence[Tensor | Fragment]) -> tuple[Held, 
 
 @dataclass(frozen=True)
 class Move:
-    """A tile that is copied for one step.
+    """The copy of a tile for one step.
 
     Args:
-        source: in global memory.
-        target: in shared memory, or a fragment in the registers that multiply.
-        part: what the graph says of it.
-        dealing: which threads copy what, as `tw.copy` takes it.
+        source: the tile in global memory.
+        target: its place in shared memory, or a fragment for the multiplication.
+        part: the part of an array in the graph.
+        dealing: arguments of `tw.copy` that say which threads copy what.
         is_turned: whether each thread reads its part along the rows, and writes it along K.
-        operand: of which it is a tile, or a box of one; None: of an array beside one.
+        operand: the operand; None: the tile belongs to a side array.
     """
 
     source: Tensor
@@ -166,16 +181,16 @@ class Agent(Protocol):
     """A group of warps that runs the main loop over the tiles of a block."""
 
     each: int
-    """It takes every tile of the block, or one in this number of tiles."""
+    """The agent takes every tile of the block if 1, else one in this number of tiles."""
 
     parts: int
-    """Parts of a step along K that are multiplied one after the other."""
+    """Parts of a step along K that are multiplied in turn."""
 
     accumulation: Any
-    """Its plan to add up products; None if it only copies."""
+    """Its accumulation plan; None if it only copies."""
 
     def role(self) -> AbstractContextManager[Index]:
-        """Record operations of these warps alone; gives the number of their group."""
+        """Record operations of these warps only; yields the number of their group."""
 
     def begin(self, work: Work) -> Any:
         """Prepare a tile; returns its sums."""
@@ -191,26 +206,26 @@ class Agent(Protocol):
 
 
 class Staging:
-    """A way in which tiles of the operands come to where they are multiplied.
+    """A way to bring tiles of the operands to the instruction that multiplies them.
 
-    A subclass declares its needs, what is against it, and the verbs of its agents.
+    A subclass declares its needs, its reasons to refuse a schedule, and the verbs of its agents.
     """
 
     least_stages, most_stages = 1, 1
-    """Tiles that shared memory may hold; 0: any number."""
+    """Fewest and most stages in shared memory; 0: any number."""
 
     takes_layout = True
-    """Whether a schedule may choose the layout in shared memory (`k1`) and who copies what (`dealt`)."""
+    """Whether a schedule may choose the layout in shared memory (`k1`) and the threads that copy (`dealt`)."""
 
     is_aligned = False
-    """Whether copies begin at multiples of 4 or 16 bytes."""
+    """Whether copies must begin at multiples of 4 or 16 bytes."""
 
     run = 0
-    """Neighbours along K of packed operands that a lane multiplies; 0: as instructions have them."""
+    """Neighbours along K of packed operands that a lane multiplies; 0: the order of the instruction."""
 
     @classmethod
     def variant(cls, schedule: Schedule, *, decodes: bool) -> type[Any]:
-        """The class for a schedule: this one, or one that specialises it.
+        """The class for a schedule: this class or a subclass.
 
         Args:
             schedule: the schedule.
@@ -220,12 +235,12 @@ class Staging:
 
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
-        """The tensors in shared memory for an operand; it is multiplied from the last one.
+        """The tensors in shared memory for an operand; the instruction reads the last one.
 
         Args:
             schedule: the schedule.
             tile: the operand's tile.
-            run: neighbours along K that a lane multiplies of packed operands, or 0.
+            run: neighbours along K of packed operands that a lane multiplies, or 0.
         """
         name, sharing = f"s{tile.name}", 0 if tile.side else schedule.sharing
         depth, stages = schedule.block_k, schedule.stages * schedule.along_k
@@ -258,17 +273,17 @@ class Staging:
 
     @classmethod
     def registers(cls, facts: ScheduleFacts) -> int:
-        """Registers of a thread that hold operands, at least, besides the sums."""
+        """Registers of a thread for operands, at least, in addition to the sums."""
         return 0
 
     @classmethod
     def decodes_operand(cls, facts: ScheduleFacts, side: OperandSide) -> bool:
-        """Whether an operand can be decoded on its way."""
+        """Whether the staging can decode an operand."""
         return False
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:
-        """Reasons to refuse a schedule that only this staging has."""
+        """Reasons of this staging to refuse a schedule."""
         return iter(())
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
@@ -300,42 +315,38 @@ class WholeBlock(Staging):
         overlap, scales = self.behind if self.asynchronous else 0, [source.scales for source in sources]
         self.accumulation = accumulation(schedule, scales, products, overlap)
         self.parts = 1
-        self.rings: tuple[Any, ...] = tuple(self._rings())
+        rings: list[Any] = []
+        for source in sources:
+            if (pairs := source.pairs) is None:
+                rings.append(self._ring(source))
+                continue
+            if pairs.which == 0:  # both numbers of pairs are in one ring
+                size = source.rows, schedule.block_k, self.stages
+                dtype, name = source.sample.dtype, f"s{source.name}"
+                paired = PairedStages(dtype, *size, name, along_rows=pairs.along_rows)
+            rings.append(paired.one(pairs.which))
+        self.rings = tuple(rings)
 
     behind = 0
 
     @property
     def stages(self) -> int:
-        """Tiles that shared memory holds, of all groups that share the steps along K."""
+        """Stages of all groups that share the steps along K."""
         return self.schedule.stages * self.schedule.along_k
 
     def _stage(self, work: Work, step: LoopStep) -> Index:
         """The stage of a step's tile."""
         return step.index % self.schedule.stages if self.schedule.stages > 1 else 0
 
-    def _rings(self) -> Iterator[Any]:
-        """The ring of each operand; both numbers of pairs are in one."""
-        paired: PairedStages | None = None
-        for source in self.sources:
-            if source.pairs is None:
-                yield self._ring(source)
-                continue
-            if source.pairs.which == 0:
-                dtype, along_rows = source.sample.dtype, source.pairs.along_rows
-                size = source.rows, self.schedule.block_k, self.stages
-                paired = PairedStages(dtype, *size, f"s{source.name}", along_rows=along_rows)
-            assert paired is not None, "the first numbers come first"
-            yield paired.one(source.pairs.which)
-
     def _ring(self, source: OperandSource) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         [buffer] = self.buffers_of(self.schedule, source.tile, self.run)
         return ring_of(self.schedule, source, buffer) if self.asynchronous else PlainStages(buffer)
 
     def _dealing(self, source: OperandSource) -> dict[str, Any]:
-        """The threads that copy a tile: a number of them, or a grid over its rows and K.
+        """The threads that copy a tile: their number, or a grid of them over its rows and K.
 
-        Neighbours follow each other along what is contiguous in global memory.  A thread's own elements do
-        so too, unless neighbours along K stay together in shared memory.
+        Neighbouring threads copy neighbours in global memory.  The elements of a thread are neighbours there
+        too, unless neighbours along K stay together in shared memory.
         """
         along_rows, along_k = self.schedule.dealt[source.side]
         if not along_rows:
@@ -358,10 +369,10 @@ class WholeBlock(Staging):
         return self.accumulation.begin()
 
     def issued(self, work: Work) -> None:
-        """Continue after the last step of a tile has begun: nothing to do."""
+        """Do nothing after the last step of a tile has begun."""
 
     def end(self, work: Work) -> None:
-        """Continue after the last step of a tile: nothing to do."""
+        """Do nothing after the last step of a tile."""
 
     def _pairs(self, work: Work, step: LoopStep) -> list[Move]:
         """The copies of one step."""
@@ -406,7 +417,7 @@ class DirectStaging(WholeBlock):
     """Copy a tile, multiply it."""
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """One stage: all wait before it is read, and before it is written again."""
+        """One stage: all threads wait before it is read, and before it is written again."""
 
         def load(step: LoopStep) -> None:
             for move in self._pairs(work, step):
@@ -430,17 +441,17 @@ class CpAsync(WholeBlock):
 
     @property
     def behind(self) -> int:  # type: ignore[override]
-        """An asynchronous product may go on under the next one where there is a stage to spare."""
+        """An asynchronous product may overlap the next one if there is a stage to spare."""
         return int(self.schedule.stages > 2)
 
     @property
     def distance(self) -> int:
-        """Tiles that are loaded ahead; a stage is filled again after all threads have read it."""
+        """Tiles that are loaded ahead.  A stage is filled again after all threads have read it."""
         return self.schedule.stages - 1 - self.accumulation.behind
 
     @property
     def pending(self) -> int:
-        """Tiles that may still be on their way when the next one must have arrived."""
+        """Tiles that may still be on their way when the next tile must have arrived."""
         return self.distance - 1
 
     def _arrived(self, work: Work) -> None:

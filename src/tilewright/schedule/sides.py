@@ -1,14 +1,15 @@
 """The operands of a product under a schedule: their tiles, and the order of K in which a lane takes them.
 
-The order of K does not matter to a sum.  A lane of ``mma.sync`` holds pairs along K that lie apart, so that
-packed numbers would be loaded byte by byte.  If both operands are taken along K in another order, each lane
-has as many neighbours as one access brings.
+A lane of ``mma.sync`` holds pairs along K that lie apart, so that packed elements would be loaded byte by byte.
+The order of K does not matter to a sum.  If both operands are taken in another order along K, one access of a
+lane brings all of its neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
@@ -21,19 +22,19 @@ from tilewright.threads.distribution import Distribution, Mode
 
 @dataclass(frozen=True)
 class OperandTile:
-    """An operand, as far as the layout of its tiles in shared memory depends on it.
+    """Facts of an operand on which the layout of its tiles in shared memory depends.
 
     Args:
-        name: of the operand.
-        side: 0 of operand A, 1 of operand B.
-        rows: of the tile of one group.
-        dtype: of its elements in memory.
-        held: of its elements in registers, before they are decoded.
-        along_rows: whether neighbours along its rows are neighbours in memory.
-        along_k: whether neighbours along K are neighbours in memory.
+        name: name of the operand.
+        side: 0 for operand A, 1 for operand B.
+        rows: rows of the tile of one group.
+        dtype: dtype of the elements in memory.
+        held: dtype of the elements in registers, before they are decoded.
+        along_rows: whether the operand is contiguous along its rows.
+        along_k: whether the operand is contiguous along K.
         boxes_along_rows: whether rows of 128 bytes in memory lie along its rows.
-        is_decoded: whether it is decoded inside the main loop.
-        is_computed: whether more is done with its elements than to convert them.
+        is_decoded: whether the operand is decoded inside the main loop.
+        is_computed: whether decoding is more than a conversion of the dtype.
         runs: for each side array the neighbours along K that share an element.
     """
 
@@ -49,8 +50,27 @@ class OperandTile:
     is_computed: bool
     runs: tuple[int, ...] = ()
 
+    @staticmethod
+    def of(
+        factor: Factor, side: int, rows: int, *, along_rows: bool, along_k: bool, boxes_along_rows: bool
+    ) -> OperandTile:
+        """The tile of an operand of the graph."""
+        return OperandTile(
+            factor.name,
+            side,
+            rows,
+            factor.dtype,
+            factor.held,
+            along_rows,
+            along_k,
+            boxes_along_rows,
+            is_decoded=not factor.is_plain,
+            is_computed=not (factor.is_plain or factor.is_converted),
+            runs=tuple(factor.runs),
+        )
+
     def kept(self, atom: MmaAtom) -> DType:
-        """Dtype in shared memory, if it is not decoded on the way there."""
+        """Dtype in shared memory, if the operand is not decoded on the way there."""
         return self.held if is_widened(atom, self.side, self.dtype, along_k=self.along_k) else self.dtype
 
 
@@ -62,8 +82,8 @@ class OperandSide:
         label: ``"A"`` or ``"B"``.
         factor: the operand in the graph.
         spec: the class of its array.
-        rows: of the tile of one group.
-        sharing: groups whose tiles lie in one stage side by side; 0: all groups take the same tile.
+        rows: rows of the tile of one group.
+        sharing: groups whose tiles are neighbours in one stage; 0: all groups take the same tile.
     """
 
     label: str
@@ -74,7 +94,7 @@ class OperandSide:
 
     @property
     def at(self) -> int:
-        """0 of operand A, 1 of operand B."""
+        """0 for operand A, 1 for operand B."""
         return "AB".index(self.label)
 
     @property
@@ -84,12 +104,12 @@ class OperandSide:
 
     @property
     def along_k(self) -> bool:
-        """Whether neighbours along K are neighbours in memory."""
+        """Whether the operand is contiguous along K."""
         return not self.along_rows and self.spec.unit_dim is not None
 
     @property
     def along_rows(self) -> bool:
-        """Whether neighbours along M or N, not along K, are neighbours in memory."""
+        """Whether the operand is contiguous along M or N, not along K."""
         unit = self.spec.unit_dim
         return unit is not None and self.factor.part.at[unit] == self.factor.row
 
@@ -101,44 +121,29 @@ class OperandSide:
     @property
     def tile(self) -> OperandTile:
         """The operand's tile."""
-        factor = self.factor
-        return OperandTile(
-            factor.name,
-            self.at,
-            self.rows,
-            self.dtype,
-            factor.held,
-            self.along_rows,
-            self.along_k,
-            self.along_rows,
-            not factor.is_plain,
-            not (factor.is_plain or factor.is_converted),
-            tuple(factor.runs),
-        )
+        contiguous = {"along_rows": self.along_rows, "along_k": self.along_k}
+        return OperandTile.of(self.factor, self.at, self.rows, **contiguous, boxes_along_rows=self.along_rows)
 
 
 # ---------------------------------------------------------------- runs along K
 
 
 RUNS = (16, 8)
-"""How many neighbours a lane has, the best first; it holds them in registers of both operands at once."""
+"""Neighbours along K that a lane may have, the best first; it holds them in registers for both operands."""
 
 APART = 4
-"""How far numbers of 4 bits lie from each other of which a logical operation makes two halves of a word."""
-
-ACCESS_BYTES = 16
-"""The widest access of a thread."""
+"""Distance between two 4-bit numbers that one logical operation turns into the two halves of a word."""
 
 GAP_BYTES = 32
-"""Behind a row of whole lines of the banks, so that four rows of four lanes read different banks."""
+"""Gap after a row that fills whole lines of banks, so that four rows of four lanes read different banks."""
 
 
 def row_gap(dtype: DType, depth: int) -> int:
-    """Elements behind a row of packed elements in shared memory in which nothing lies.
+    """Unused elements after a row of packed elements in shared memory.
 
     Args:
-        dtype: of the elements.
-        depth: of a tile.
+        dtype: dtype of the elements.
+        depth: depth of a tile.
 
     Example:
         >>> from tilewright.dtypes import i4
@@ -149,15 +154,15 @@ def row_gap(dtype: DType, depth: int) -> int:
 
 
 def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
-    """How many neighbours along K a lane multiplies; 0: as the instruction has them.
+    """Neighbours along K that a lane multiplies; 0: the order of the instruction.
 
-    Two sets of registers take turns at the parts of a tile, whose number is even, and a part lies within one
-    group of neighbours that have a scale in common.
+    Two sets of registers take turns at the parts of a tile, so that their number must be even.  A part must
+    lie within one group of neighbours that share a scale.
 
     Args:
         atom: the instruction.
-        block_k: how deep a tile is.
-        groups: how many neighbours along K have elements of other arrays in common.
+        block_k: depth of a tile.
+        groups: neighbours along K that share an element of a side array, for each of them.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -166,54 +171,45 @@ def lane_run(atom: MmaAtom, block_k: int, groups: Iterable[int]) -> int:
     """
     if atom.instruction != "mma.sync":
         return 0
-    lanes = lanes_along_k(atom.a)
-    known = tuple(groups)
-
-    def fits(run: int) -> bool:
+    lanes, known = lanes_along_k(atom.a), tuple(groups)
+    for run in RUNS:
         depth = lanes * run
         whole = depth % atom.shape[2] == 0 and block_k % (2 * depth) == 0
-        return whole and all(group % depth == 0 for group in known)
-
-    return next((run for run in RUNS if fits(run)), 0)
+        if whole and all(group % depth == 0 for group in known):
+            return run
+    return 0
 
 
 def common_run(atom: MmaAtom, block_k: int, operands: Sequence[OperandTile]) -> int:
-    """How many neighbours along K a lane multiplies of operands of which some are packed; else 0.
+    """Neighbours along K that a lane multiplies if some operands are packed; else 0.
 
     Args:
         atom: the instruction.
-        block_k: how deep a tile is.
-        operands: all of them.
+        block_k: depth of a tile.
+        operands: all operands.
     """
     packed = [one for one in operands if one.dtype.is_packed]
     if not packed or not all(one.along_k for one in operands):
         return 0
     if any(one.is_decoded and not one.dtype.is_packed for one in operands):
-        return 0  # which waits in registers, as it lies in memory
+        return 0  # it waits in registers in the order of memory
     if any(is_widened(atom, one.side, one.dtype, along_k=True) for one in packed):
         return 0
     return lane_run(atom, block_k, [group for one in operands for group in one.runs])
 
 
 def lanes_along_k(spread: Distribution) -> int:
-    """Lanes that share the k of an operand.
-
-    Args:
-        spread: the map of an operand.
-    """
-    count = 1
-    for mode in spread.threads:
-        count *= mode.extent if mode.dim == 1 else 1
-    return count
+    """Lanes among which the k of an operand are distributed."""
+    return prod(mode.extent for mode in spread.threads if mode.dim == 1)
 
 
 def in_runs(spread: Distribution, run: int, apart: int = 1) -> Distribution:
-    """The map of an operand whose lanes have so many neighbours along K, in the registers of the instruction.
+    """The map of an operand whose lanes have ``run`` neighbours along K, in the registers of the instruction.
 
     Args:
-        spread: the map of the operand as the instruction has it.
-        run: how many, a power of 2.
-        apart: how far the two numbers of a register lie from each other along K, a power of 2 below ``run``.
+        spread: the instruction's map of the operand.
+        run: neighbours of a lane, a power of 2.
+        apart: distance along K of the two numbers of a register, a power of 2 below ``run``.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -236,11 +232,7 @@ def in_runs(spread: Distribution, run: int, apart: int = 1) -> Distribution:
 
 
 def along_k_first(spread: Distribution) -> Distribution:
-    """The same map with a lane's neighbours along K in registers that follow each other, as they are loaded.
-
-    Args:
-        spread: the map of an operand.
-    """
+    """The same map with a lane's neighbours along K in neighbouring registers, as they are loaded."""
     along = sorted((mode for mode in spread.values if mode.dim == 1), key=lambda mode: mode.step)
     others = (mode for mode in spread.values if mode.dim != 1)
     return Distribution(spread.shape, spread.threads, (*along, *others))

@@ -80,25 +80,22 @@ def sources_of(
     rows, columns, _ = schedule.mma.tile
     first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
     made = []
-    along_m = [(factor, "m", rows) for factor in form.rows_m]
-    for factor, along, count in [*along_m, *((factor, "n", columns) for factor in form.rows_n)]:
+    for side, factor in [*((0, one) for one in form.rows_m), *((1, one) for one in form.rows_n)]:
         view = partial(_view, form, factor, arguments=arguments, partition=partition)
         beside = _beside(form, factor, arguments, partition, first)
         made.append(
             OperandSource(
-                factor.name,
+                factor,
                 view(factor.part),
                 factor.matrix(array(arguments, factor.part.operand), form.places(first)),
-                along,
-                count,
+                side,
+                columns if side else rows,
                 _decode(form, factor, arguments, beside),
-                factor.part,
-                not factor.keeps_zero or not _ends_with_groups(form, factor),
-                0 if schedule.staging != "tma" else _readers(form, partition, factor, along),
-                factor.held,
-                _scales(form, schedule, factor, view, first),
-                beside,
-                _pairs(form, schedule, factor, arguments, partition),
+                is_cut=not factor.keeps_zero or not _ends_with_groups(form, factor),
+                readers=0 if schedule.staging != "tma" else _readers(form, partition, factor, side),
+                scales=_scales(form, schedule, factor, view, first),
+                beside=beside,
+                pairs=_pairs(form, schedule, factor, arguments, partition),
             )
         )
     return tuple(made)
@@ -228,7 +225,7 @@ def _decode(
     return decode
 
 
-def _readers(form: Form, partition: Tiles, factor: Factor, along: str) -> Index:
+def _readers(form: Form, partition: Tiles, factor: Factor, side: int) -> Index:
     """How many blocks, or clusters, load each element of a matrix: one for each tile of the result beside it.
 
     0 where that is another number, of batches, groups and views; and of a matrix that is so large that most
@@ -238,7 +235,7 @@ def _readers(form: Form, partition: Tiles, factor: Factor, along: str) -> Index:
     if isinstance(partition, ListTiles) or operand.transforms or form.batch or form.flow.grouped is not None:
         return 0
     problem = partition.problem
-    rows, beside = (problem.m, partition.tiles_n) if along == "m" else (problem.n, partition.tiles_m)
+    rows, beside = (problem.n, partition.tiles_m) if side else (problem.m, partition.tiles_n)
     size = maximum(rows * problem.k, 1) * operand.dtype.bytes
     readers = derived(beside * minimum(MOST_STREAMED // size, 1))
     return readers  # noqa: RET504 the kernel's parameter is named after it
