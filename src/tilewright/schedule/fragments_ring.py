@@ -41,7 +41,7 @@ from tilewright.schedule.stages import plain_tiles
 
 
 class Fragments(CpAsync):
-    """A `CpAsync` ring with two sets of registers: one is multiplied while the next part is loaded into the other.
+    """A `CpAsync` ring with two sets of registers: one is multiplied while the other one is loaded.
 
     Decoded operands are decoded in registers, between the multiplications.
     """
@@ -236,15 +236,13 @@ class Fragments(CpAsync):
         for source in self.sources if self.run else ():
             for part, here, there in source.beside.moves(work, source.row(work), tile, stage, block_k):
                 rows, count = (int(extent) for extent in there.shape)
-                accesses = (
-                    rows * count * there.dtype.bytes // ACCESS_BYTES
-                )  # a thread for each, of the widest
-                found.append(Move(here, there, part, {"threads": max(min(accesses, most), 1)}))
+                threads = rows * count * there.dtype.bytes // ACCESS_BYTES  # one for each access
+                found.append(Move(here, there, part, {"threads": max(min(threads, most), 1)}))
         return found
 
 
 class AlongK(Fragments):
-    """`Fragments` for groups of warps that share K: each has a part of it, and waits only for its own warps."""
+    """`Fragments` for groups of warps with a part of K each; a group waits only for its own warps."""
 
     @classmethod
     def against(cls, facts: ScheduleFacts) -> Reasons:

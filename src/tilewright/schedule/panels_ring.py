@@ -34,7 +34,7 @@ class PanelStaging(WholeBlock):
 
     @classmethod
     def buffers_of(cls, schedule: Schedule, tile: OperandTile, run: int) -> list[Buffer]:
-        """The tile for the multiplication; before it a narrow tile, if it is packed before it is converted."""
+        """The tile for the multiplication; before it a narrow one, if it is packed before it is converted."""
         atom, name = schedule.atom, f"s{tile.name}"
         unit = panel_rows(atom, tile.side == 0, tile.along_rows)
         kind = (atom.a_dtype, atom.b_dtype)[tile.side] if tile.is_decoded else tile.dtype
@@ -134,7 +134,7 @@ def depth_for(runs: Sequence[int]) -> int:
 
 
 def is_computed_in_panels(factor: Factor) -> bool:
-    """Whether an operand is decoded by `FUNCTIONS` from its elements and from side arrays with runs along K."""
+    """Whether `FUNCTIONS` decode an operand from its elements and from side arrays with runs along K."""
     if factor.is_plain or factor.is_converted or len(factor.runs) != len(factor.beside) or not factor.runs:
         return False
     for node in walk(factor.view):

@@ -167,8 +167,8 @@ class Turns(Registers):
     half.  Since the second group passes one more barrier before its first step, one group loads while the
     other one multiplies.
 
-    Two stages are enough.  When the first group has multiplied a tile, both have read it; the stage is written
-    again only after the next barrier.
+    Two stages are enough.  When the first group has multiplied a tile, both have read it; the stage is
+    written again only after the next barrier.
     """
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:

@@ -215,7 +215,7 @@ class Staging:
     """Fewest and most stages in shared memory; 0: any number."""
 
     takes_layout = True
-    """Whether a schedule may choose the layout in shared memory (`k1`) and the threads that copy (`dealt`)."""
+    """Whether a schedule may choose the layout in shared memory (`k1`) and the copying threads (`dealt`)."""
 
     is_aligned = False
     """Whether copies must begin at multiples of 4 or 16 bytes."""
@@ -316,6 +316,7 @@ class WholeBlock(Staging):
         self.accumulation = accumulation(schedule, scales, products, overlap)
         self.parts = 1
         rings: list[Any] = []
+        paired: PairedStages | None = None
         for source in sources:
             if (pairs := source.pairs) is None:
                 rings.append(self._ring(source))
@@ -324,6 +325,7 @@ class WholeBlock(Staging):
                 size = source.rows, schedule.block_k, self.stages
                 dtype, name = source.sample.dtype, f"s{source.name}"
                 paired = PairedStages(dtype, *size, name, along_rows=pairs.along_rows)
+            assert paired is not None, "the first numbers come first"
             rings.append(paired.one(pairs.which))
         self.rings = tuple(rings)
 

@@ -1,6 +1,6 @@
 """The operands of a product under a schedule: their tiles, and the order of K in which a lane takes them.
 
-A lane of ``mma.sync`` holds pairs along K that lie apart, so that packed elements would be loaded byte by byte.
+A lane of ``mma.sync`` holds pairs along K that lie apart, so that it would load packed elements byte by byte.
 The order of K does not matter to a sum.  If both operands are taken in another order along K, one access of a
 lane brings all of its neighbours.
 """
