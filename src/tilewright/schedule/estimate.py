@@ -16,7 +16,7 @@ from tilewright.schedule.load import VECTOR, Load, memory_us, resident_blocks
 from tilewright.schedule.needs import ROW_BYTES
 
 READ_MULTIPLY_ADDS = 4
-"""Multiply-adds of a processor in the time in which it writes and reads a sum of another part; a guess."""
+"""Multiply-adds of a processor in the time in which it writes and reads one sum of a part; a guess."""
 
 SCHEDULERS = 4
 """Warp schedulers of a multiprocessor, each with a quarter of its warps."""
@@ -51,11 +51,11 @@ class Estimate:
     overlap: float
 
     def applies(self, load: Load) -> bool:
-        """Whether the model was made for this schedule and machine."""
+        """Whether the model fits this schedule and machine."""
         raise NotImplementedError
 
     def waits(self, load: Load) -> tuple[float, ...]:
-        """The times that overlap, such as those of the multiplications and of the memory."""
+        """The times that overlap, for example of the multiplications and of the memory."""
         raise NotImplementedError
 
     def meeting_us(self, load: Load) -> float:
@@ -74,7 +74,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class RatesEstimate(Estimate):
-    """The least time by the machine's rates: rounds of whole tiles, and all bytes once."""
+    """Lower bound by the machine's rates: rounds of whole tiles, and all bytes once."""
 
     fixed_us: float = 0.0
     overlap: float = inf
@@ -100,28 +100,28 @@ RATES = RatesEstimate()
 class BulkEstimate(Estimate):
     """Schedules with bulk copies that wait for memory: few rows, few tiles, K in parts.
 
-    A block fetches stage after stage, as many at once as its ring has.  What counts is how soon they arrive,
-    how many bytes a multiprocessor and the second-level cache deliver, and how long the memory takes.
+    A block fetches stage after stage, as many at once as its ring has.  The time depends on how soon they
+    arrive, how many bytes a multiprocessor and the second-level cache deliver, and how long the memory takes.
 
     Args:
-        ramp_us: until the memory delivers at its rate, at most, because the cache writes back dirty lines;
-            less than the time of all bytes.
-        spared: share of that which is spared if operands leave the cache first.
-        arrival_us: from the request of a stage to its arrival, besides its bytes.
-        bytes_per_us: into the shared memory of one multiprocessor.
-        cached_bytes_per_us: from the second-level cache into all multiprocessors.
-        outside_us: a line of `ROW_BYTES` outside the array, which a bulk copy fills with zeros.
-        line_us: the multiplication of 64 rows by one column, along `ROW_BYTES` of K.
-        decode_us: to decode 64 rows of a line of `ROW_BYTES` in registers, by whether it lies along K.
-        shared_decode: how much longer that takes for each other group of a block that decodes.
-        decoded_meeting_us: what adding up parts of K in memory takes besides, if an operand is decoded.
-        tile_us: a block besides its steps: its start, the first stage, and its results.
-        ticket_us: to write the sums of a part to memory and take a ticket.
+        ramp_us: time until the memory delivers at its rate, because the cache writes back dirty lines; at
+            most the time of all bytes.
+        spared: share of that time that is saved if operands leave the cache first.
+        arrival_us: time from the request of a stage to its arrival, without its bytes.
+        bytes_per_us: rate into the shared memory of one multiprocessor.
+        cached_bytes_per_us: rate from the second-level cache into all multiprocessors.
+        outside_us: time of a line of `ROW_BYTES` outside the array, which a bulk copy fills with zeros.
+        line_us: time to multiply 64 rows by one column, along `ROW_BYTES` of K.
+        decode_us: time to decode 64 rows of a line of `ROW_BYTES` in registers: along rows, and along K.
+        shared_decode: relative additional time for each other group of a block that decodes.
+        decoded_meeting_us: additional time to add up parts of K in memory if an operand is decoded.
+        tile_us: time of a block besides its steps: its start, the first stage, and its results.
+        ticket_us: time to write the sums of a part to memory and take a ticket.
         read_bytes_per_us: rate at which a multiprocessor reads and adds the sums of the parts.
-        cluster_us: meeting in a cluster of two blocks.
-        doubled_us: what each doubling of the cluster adds.
-        scatter_us: to wait until the parts of a tile are written.
-        part_us: to read a share of each of them.
+        cluster_us: time to add up the sums of a cluster of two blocks.
+        doubled_us: additional time for each doubling of the cluster.
+        scatter_us: time until the parts of a tile are written.
+        part_us: time to read a share of each part.
     """
 
     ramp_us: float
@@ -150,7 +150,10 @@ class BulkEstimate(Estimate):
         """Times of the busiest multiprocessor, of the memory and of the second-level cache."""
         memory = memory_us(load.question)
         ramp = min(self.ramp_us, memory) * (1 - self.spared * load.streamed)
-        moved = load.tiles * load.steps * load.fetched_bytes
+        across, beside = load.schedule.cluster  # the blocks of a cluster share what the cache delivers
+        shares = zip(load.sides, (beside, across), strict=True)
+        fetched = sum(side.inside * side.row_bytes / blocks for side, blocks in shares)
+        moved = load.tiles * load.steps * fetched
         return self._busiest_us(load), memory + ramp, moved / self.cached_bytes_per_us
 
     def _busiest_us(self, load: Load) -> float:
@@ -166,22 +169,18 @@ class BulkEstimate(Estimate):
         if load.is_stream:
             steps = -(-tiles * load.steps // processors)
         arrival = (self.arrival_us + load.step_bytes / self.bytes_per_us) / (schedule.stages - 1)
-        rows, columns, _ = schedule.tile
-        multiply = rows / 64 * columns * load.lines * self.line_us
-        step = max(
-            arrival, beside * load.step_bytes / self.bytes_per_us, beside * multiply, self._decoding_us(load)
-        )
-        step += beside * load.outside * self.outside_us
+        rows, columns, depth = schedule.tile
+        lines = depth * load.question.dtype.bytes // ROW_BYTES
+        busy = load.step_bytes / self.bytes_per_us, rows / 64 * columns * lines * self.line_us
+        outside = sum((side.extent - side.inside) * side.row_bytes for side in load.sides) // ROW_BYTES
+        decoding = 0.0
+        if load.question.decodes:  # the operand along the rows of a tile, by each group
+            decoded = rows // schedule.groups * (1 + self.shared_decode * (schedule.groups - 1))
+            along_k = load.question.majors[1 if schedule.swap_ab else 0] == "k"
+            decoding = lines * decoded / 64 * self.decode_us[along_k]
+        step = max(arrival, *(beside * time for time in busy), decoding)
+        step += beside * outside * self.outside_us
         return steps * step + (1 if schedule.blocks else rounds) * self.tile_us
-
-    def _decoding_us(self, load: Load) -> float:
-        """Time of a step of a group that decodes the operand along the rows of a tile; 0 if none does."""
-        if not load.question.decodes:
-            return 0.0
-        groups = load.schedule.groups
-        rows = load.schedule.tile[0] // groups * (1 + self.shared_decode * (groups - 1))
-        along_k = load.question.majors[1 if load.schedule.swap_ab else 0] == "k"
-        return load.lines * rows / 64 * self.decode_us[along_k]
 
     def meeting_us(self, load: Load) -> float:
         """Time to add up the sums of the parts of K; on a processor in multiply-adds."""
@@ -225,7 +224,7 @@ BULK = BulkEstimate(
     scatter_us=1.2,
     part_us=0.05,
 )
-"""Fitted to products of 1 to 512 rows on an H200, with operands that no cache held."""
+"""Fitted to products of 1 to 512 rows on an H200, with operands in no cache."""
 
 
 # ---------------------------------------------------------------- copies by threads
@@ -233,17 +232,20 @@ BULK = BulkEstimate(
 
 @dataclass(frozen=True)
 class CopiesEstimate(Estimate):
-    """Schedules whose threads copy the operands: the busiest multiprocessor, the memory, and the cache.
+    """Schedules whose threads copy the operands on a GPU: the busiest multiprocessor, the memory, the cache.
+
+    The time depends on how soon stage after stage arrives, how often blocks follow each other, and how many
+    bytes the second-level cache delivers.
 
     Args:
-        block_us: a block besides its steps: its start, the first stage, and its results.
-        arrival_us: from the request of a stage to its arrival.
-        issued: cycles of a multiplication by the machine's rate, for each cycle at that rate.
-        cached_bytes_per_us: from the second-level cache into all multiprocessors.
-        ticket_us: to write the sums of a part to memory and take a ticket.
+        block_us: time of a block besides its steps: its start, the first stage, and its results.
+        arrival_us: time from the request of a stage to its arrival.
+        issued: time of a multiplication, relative to the machine's rate.
+        cached_bytes_per_us: rate from the second-level cache into all multiprocessors.
+        ticket_us: time to write the sums of a part to memory and take a ticket.
         written_bytes_per_us: rate at which all multiprocessors write the sums of the parts.
         read_bytes_per_us: rate at which a multiprocessor reads and adds the sums of the parts.
-        read_us: until the sums of one part come.
+        read_us: latency of the sums of one part.
     """
 
     block_us: float
@@ -254,6 +256,11 @@ class CopiesEstimate(Estimate):
     written_bytes_per_us: float
     read_bytes_per_us: float
     read_us: float
+
+    def applies(self, load: Load) -> bool:
+        """Whether threads copy the operands, on a GPU whose rates are known."""
+        arch = load.question.arch
+        return load.schedule.staging != "tma" and arch.lanes > 1 and arch.rates is not None
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the busiest multiprocessor, of the memory and of the second-level cache."""
@@ -290,30 +297,16 @@ class CopiesEstimate(Estimate):
 
 
 @dataclass(frozen=True)
-class RingEstimate(CopiesEstimate):
-    """Schedules without bulk copies on a GPU.
-
-    What counts is how soon stage after stage arrives, how often blocks follow each other, and how many bytes
-    the second-level cache delivers.
-    """
-
-    def applies(self, load: Load) -> bool:
-        """Whether threads copy the operands, on a GPU whose rates are known."""
-        arch = load.question.arch
-        return load.schedule.staging != "tma" and arch.lanes > 1 and arch.rates is not None
-
-
-@dataclass(frozen=True)
 class FmaEstimate(CopiesEstimate):
     """Exact products of f32 by multiply-adds, with operands copied in the background.
 
-    What counts is how many cycles the lanes need, and how well the resident warps hide each other's waiting.
+    The time depends on how many cycles the lanes need, and how well the resident warps hide their latencies.
 
     Args:
-        waiting: cycles that the only warp of a scheduler waits for each cycle that it multiplies in.
-        hiding: power of the number of warps with which that becomes less.
+        waiting: cycles that a scheduler's only warp waits for each cycle in which it multiplies.
+        hiding: power of the number of warps by which these cycles are divided.
         reading: cycles of each wavefront that is read from shared memory.
-        short_bytes: bytes that could be read in the time that each row of a tile costs.
+        short_bytes: cost of each row of a tile, as bytes that could be read in that time.
     """
 
     waiting: float
@@ -336,7 +329,14 @@ class FmaEstimate(CopiesEstimate):
         schedule, rates = load.schedule, load.question.arch.rates
         assert rates is not None
         turns, beside = load.blocks * load.block_steps, min(load.blocks, load.resident)
-        cycles = turns * self._step_cycles(load, beside * prod(schedule.warps) / SCHEDULERS)
+        (rows, columns, depth), mma, along = schedule.tile, schedule.mma, prod(schedule.warps)
+        multiply = rows * columns * depth * 2 / rates.fma_flops["f32"]
+        vectors = (mma.a(VECTOR).size_values + mma.b(VECTOR).size_values) / VECTOR
+        read = vectors * WAVEFRONTS * along * depth / VECTOR
+        warps = beside * along / SCHEDULERS  # of each scheduler
+        cycles = turns * float(
+            multiply * (self.issued + self.waiting / warps**self.hiding) + read * self.reading
+        )
         arriving = turns / beside * self.arrival_us / (schedule.stages - 1)
         return cycles / rates.boards[0].clock_mhz, arriving
 
@@ -366,9 +366,9 @@ FMA = FmaEstimate(
     reading=0.696,
     short_bytes=40.6,
 )
-"""Fitted to products of few rows and of deep K on an H200, with operands that no cache held."""
+"""Fitted to products of few rows and of deep K on an H200, with operands in no cache."""
 
-RING = RingEstimate(
+RING = CopiesEstimate(
     fixed_us=5.0,
     overlap=FMA.overlap,
     block_us=4.0,
@@ -380,14 +380,15 @@ RING = RingEstimate(
     read_bytes_per_us=FMA.read_bytes_per_us,
     read_us=FMA.read_us,
 )
-"""Fitted to products of f16 by ``mma.sync`` in 1 to 132 parts of K on an H200; parts meet as in `FMA`."""
+"""Fitted to products of f16 by ``mma.sync`` in 1 to 132 parts of K on an H200; `FMA` has the same times of
+parts."""
 
 ESTIMATES: tuple[Estimate, ...] = (BULK, FMA, RING)
 """The models of any schedule; the first that applies counts."""
 
 
 def estimate_of(load: Load) -> Estimate | None:
-    """The model of a schedule; None if none was made for it."""
+    """The model of a schedule, or None."""
     return next((model for model in ESTIMATES if model.applies(load)), None)
 
 
@@ -399,16 +400,17 @@ COLUMN_US = 0.00277
 
 @dataclass(frozen=True)
 class FormEstimate(Estimate):
-    """A form of the Hopper kernel for any number of rows, by what was measured of it.
+    """A form of the Hopper kernel for any number of rows, with measured times.
 
     Args:
-        tile_us: a tile besides its steps.
-        latency_us: a step of a block that has a multiprocessor to itself.
-        busy_us: a step if several blocks share a multiprocessor.
-        depth: of a tile along K, in units of 128 bytes.
-        row_us: 128 bytes of a row of A, and of B, from the second-level cache, shared by all multiprocessors.
-        promotion: how much longer 128 bytes along K take because of promoted sums.
-        memory: how many times as long as by the memory's rate its operands are on their way.
+        tile_us: time of a tile besides its steps.
+        latency_us: time of a step of a block that has a multiprocessor to itself.
+        busy_us: time of a step if several blocks share a multiprocessor.
+        depth: depth of a tile along K, in units of 128 bytes.
+        row_us: time of 128 bytes of a row of A, and of B, from the second-level cache, which all
+            multiprocessors share.
+        promotion: relative additional time of 128 bytes along K if sums are promoted.
+        memory: time of the operands' bytes, relative to the memory's rate.
     """
 
     tile_us: float
@@ -441,11 +443,11 @@ class F64Estimate(Estimate):
     """Products of f64 on tensor cores of NVIDIA GPUs.
 
     Args:
-        tile_us: from the start of a block to its first product, and from its last to the end of its stores.
-        waiting: what the only warp of a scheduler waits for each cycle that it multiplies in.
+        tile_us: time from the start of a block to its first product, and from its last one to its end.
+        waiting: cycles that a scheduler's only warp waits for each cycle in which it multiplies.
         other_registers: registers of a thread besides its sums and both sets of its operands.
-        shared_bytes: from shared memory into the registers of a multiprocessor, for each clock.
-        cached_bytes: from the second-level cache into a multiprocessor, for each clock, if all ask for some.
+        shared_bytes: bytes from shared memory into the registers of a multiprocessor, in each clock.
+        cached_bytes: bytes from the second-level cache into a multiprocessor in each clock, if all read.
     """
 
     tile_us: float
@@ -456,35 +458,31 @@ class F64Estimate(Estimate):
 
     def waits(self, load: Load) -> tuple[float, ...]:
         """Times of the multiplications, of shared memory, of the second-level cache and of the memory."""
-        along_m, along_n = load.schedule.warps
-        return (
-            self._multiply_us(load),
-            self._copied_us(load, along_n, along_m, self.shared_bytes),
-            self._copied_us(load, 1, 1, self.cached_bytes),
-            memory_us(load.question),
-        )
-
-    def _multiply_us(self, load: Load) -> float:
-        """Time of the multiplications of the multiprocessor with most blocks."""
         question, arch, (rows, columns, depth) = load.question, load.question.arch, load.schedule.tile
+        along_m, along_n = load.schedule.warps
         registers = min(load.case.accumulators + load.case.held + self.other_registers, arch.thread_registers)
         resident = resident_blocks(
             arch, load.case.shared_bytes, threads=load.schedule.mma.threads, registers=registers
         )
         work = 2 * rows * columns * depth * load.steps * len(question.form.products)
         beside = min(load.blocks, resident)
-        warps = beside * prod(load.schedule.warps) / SCHEDULERS
+        warps = beside * along_m * along_n / SCHEDULERS
         slower = max(1.0, 1 / warps) * (1 + self.waiting / warps)
-        return load.blocks * work / load.flops_per_us * slower + -(-load.blocks // beside) * self.tile_us
+        return (
+            load.blocks * work / load.flops_per_us * slower + -(-load.blocks // beside) * self.tile_us,
+            self._copied_us(load, along_n, along_m, self.shared_bytes),
+            self._copied_us(load, 1, 1, self.cached_bytes),
+            memory_us(question),
+        )
 
     def _copied_us(self, load: Load, along_m: int, along_n: int, rate: int) -> float:
         """Time of the operands of a multiprocessor.
 
         Args:
             load: the schedule for a problem.
-            along_m: how many times the rows of a tile are read.
-            along_n: how many times its columns are.
-            rate: bytes for each clock.
+            along_m: number of times that the rows of a tile are read.
+            along_n: number of times that its columns are read.
+            rate: bytes in each clock.
         """
         question, (rows, columns, _) = load.question, load.schedule.tile
         assert question.arch.rates is not None
@@ -506,11 +504,11 @@ F64 = F64Estimate(
 
 @dataclass(frozen=True)
 class SmallEstimate(Estimate):
-    """Small products of many batch items, of which up to 32 blocks share a multiprocessor.
+    """Small products of many batch items; up to 32 blocks share a multiprocessor.
 
     Args:
-        item_us: a block from the first load of an item to its store; a guess.
-        registers: of a thread.
+        item_us: time of a block from the first load of an item to its store; a guess.
+        registers: registers of a thread.
     """
 
     item_us: float
@@ -540,19 +538,19 @@ class PackedEstimate(Estimate):
 
     Args:
         beside: blocks that share a multiprocessor.
-        again_us: a block that begins when another one ends.
-        meeting_us_of: that parts of K meet, by reduction.
-        part_us: each part of K.
-        groups_us: that the groups of a block meet.
-        decoded_per_clock: weights that any number of warps of a multiprocessor would decode, with no columns
-            to multiply by.
-        waiting_warps: warps that decode half as much.
-        most_warps: warps that decode as much as more of them.
-        columns_as_decoding: columns that leave half of that.
-        wide_rows: rows of a warp that loads the other operand less often.
-        wider: what such a warp reaches of the rate.
+        again_us: additional time of a block that begins when another one ends.
+        meeting_us_of: time to add up parts of K, by reduction.
+        part_us: time for each part of K.
+        groups_us: time to add up the sums of the groups of a block.
+        decoded_per_clock: limit of the weights that the warps of a multiprocessor decode, without columns to
+            multiply by.
+        waiting_warps: number of warps that decode at half of that rate.
+        most_warps: number of warps from which on more warps decode no faster.
+        columns_as_decoding: number of columns that halve the rate.
+        wide_rows: rows of a warp from which on it loads the other operand less often.
+        wider: rate of such a warp, relative to others.
         deep: depth of a tile along K from which on the rate is reached.
-        shallow: what shallower tiles reach of it.
+        shallow: rate of shallower tiles, relative to deep ones.
         clocks_per_us: clock of the multiprocessors.
         reached: share of the memory's rate that streams reach.
     """
@@ -604,7 +602,7 @@ class PackedEstimate(Estimate):
         return decoded / (1 + columns / self.columns_as_decoding)
 
     def meeting_us(self, load: Load) -> float:
-        """Time in which the parts of K meet, and the groups of a block."""
+        """Time to add up the parts of K, and the sums of the groups of a block."""
         schedule, split = load.schedule, load.schedule.split_k
         assert isinstance(split, int)
         parts = dict(self.meeting_us_of)[schedule.reduction] + split * self.part_us if split > 1 else 0.0
@@ -613,12 +611,12 @@ class PackedEstimate(Estimate):
 
 @dataclass(frozen=True)
 class AmdEstimate(Estimate):
-    """Time by the rates of an AMD GPU: multiplying, reading shared memory, memory; nothing was measured.
+    """Time by the rates of an AMD GPU: multiplications, shared memory, memory; nothing was measured.
 
     Several blocks share a multiprocessor. If there are many of them, they end one by one.
 
     Args:
-        tile_us: a tile besides its multiplications.
+        tile_us: time of a tile besides its multiplications.
         band: rows of tiles that read an operand from a cache together.
     """
 

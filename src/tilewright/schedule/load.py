@@ -1,6 +1,6 @@
 """Counts of a schedule for a problem: tiles, blocks, parts of K, bytes and resident blocks.
 
-Estimates of time are made of these counts, and so are the rules that deal out K.
+Estimates of time use these counts, and so do the rules that split K.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from tilewright.arch import Arch
 from tilewright.schedule.fallback import width
 from tilewright.schedule.fixup import FAN
-from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.question import Question
 from tilewright.schedule.resources import ScheduleOnMachine
@@ -27,17 +26,17 @@ MOST_BLOCKS = 32
 """Resident blocks of a multiprocessor, at most."""
 
 SYSTEM_BYTES = 1024
-"""Shared memory that a block takes besides its own; a multiprocessor has room for one more."""
+"""Shared memory that the system takes for each block; a multiprocessor has room for one more of these."""
 
 VECTOR = 4
-"""Elements along K that a thread of multiply-adds reads at once."""
+"""Elements along K that a thread reads at once for multiply-adds."""
 
 FMA_REGISTERS = 48
-"""Registers of a thread of multiply-adds, besides its sums and its operands of four steps."""
+"""Registers of a thread with multiply-adds, besides its sums and its operands of four steps."""
 
 SUM_REGISTERS, TENSOR_REGISTERS = 4, 40
-"""Registers of a thread of tensor cores that splits K: for each of its sums, since it also reads and adds
-those of other parts; and besides."""
+"""Registers of a thread that splits K with tensor cores: for each of its sums, because it also reads and adds
+those of other parts; and for everything else."""
 
 LOOP_REGISTERS = 40
 """Registers of a thread besides sums and operands, if the next tile waits in registers."""
@@ -50,7 +49,7 @@ class TileSide(NamedTuple):
 
     Args:
         extent: rows or columns of a tile.
-        inside: those of them that lie in the array, at most.
+        inside: rows or columns of a tile that lie in the array, at most.
         row_bytes: bytes of a row of one step along K.
         array_bytes: bytes of the whole array.
     """
@@ -101,7 +100,7 @@ class Load:
         """
         steps, schedule = self.steps, self.schedule
         along = zip(self.tiles_along, schedule.cluster, strict=True)
-        # Also tiles that only fill a cluster.
+        # Tiles that only fill a cluster count too.
         whole = prod(-(-count // blocks) * blocks for count, blocks in along)
         tiles, blocks = whole * self.question.items, schedule.blocks
         units = -(-steps // max(schedule.promote, 1))
@@ -116,12 +115,12 @@ class Load:
 
     @property
     def read_parts(self) -> int:
-        """Parts that the last block of a tile adds up; many parts are added up in two rounds."""
+        """Parts that the last block of a tile adds up; two rounds add up many parts."""
         return self.parts if self.parts <= FAN else FAN + -(-self.parts // FAN)
 
     @property
     def is_stream(self) -> bool:
-        """Whether the steps of all tiles are dealt out to the blocks, which then begin within tiles."""
+        """Whether the steps of all tiles are dealt out to the blocks, which may begin within a tile."""
         return self.schedule.split_k == "stream"
 
     # ------------------------------------------------------------ the busiest processor
@@ -170,26 +169,9 @@ class Load:
         return rows, columns
 
     @property
-    def lines(self) -> int:
-        """Lines of `ROW_BYTES` along K in a step, in the multiplied dtype."""
-        return self.schedule.block_k * self.question.dtype.bytes // ROW_BYTES
-
-    @property
     def step_bytes(self) -> int:
-        """Bytes that a step brings from the arrays."""
+        """Bytes of the arrays that a step loads."""
         return sum(side.inside * side.row_bytes for side in self.sides)
-
-    @property
-    def fetched_bytes(self) -> float:
-        """Bytes that the second-level cache delivers to a block in a step; the blocks of a cluster share."""
-        across, beside = self.schedule.cluster
-        shares = zip(self.sides, (beside, across), strict=True)
-        return sum(side.inside * side.row_bytes / blocks for side, blocks in shares)
-
-    @property
-    def outside(self) -> int:
-        """Lines of a step that lie outside the arrays."""
-        return sum((side.extent - side.inside) * side.row_bytes for side in self.sides) // ROW_BYTES
 
     @property
     def held_bytes(self) -> int:
@@ -201,7 +183,7 @@ class Load:
 
     @property
     def streamed(self) -> float:
-        """Share of the operands' bytes that one block or cluster reads, which leaves the cache first."""
+        """Share of the operands' bytes that only one block or cluster reads; these leave the cache first."""
         form = self.question.form
         if form.batch or any(factor.part.operand.transforms for factor in form.factors):
             return 0.0
@@ -219,31 +201,25 @@ class Load:
         """The schedule on the machine, for the classes of the arrays."""
         return ScheduleOnMachine(self.schedule, self.question.form, self.question.classes, self.question.arch)
 
-    @property
-    def registers(self) -> int:
-        """Registers of a thread, about, for a schedule that splits K without bulk copies."""
-        schedule, mma = self.schedule, self.schedule.mma
-        sums = mma.c().size_values * (2 if schedule.promote else 1)
-        if schedule.atom.instruction == "fma":
-            found = sums + mma.a(VECTOR).size_values + mma.b(VECTOR).size_values + FMA_REGISTERS
-        else:
-            found = SUM_REGISTERS * sums + TENSOR_REGISTERS
-        return min(int(found), self.question.arch.thread_registers)
-
     @cached_property
     def resident(self) -> int:
         """Resident blocks of a multiprocessor, for a schedule without bulk copies."""
-        rows, columns, depth = self.schedule.tile
-        held = self.schedule.stages * (rows + columns) * depth * self.question.dtype.bytes
-        return resident_blocks(
-            self.question.arch, held, threads=self.schedule.mma.threads, registers=self.registers
-        )
+        schedule, mma, arch = self.schedule, self.schedule.mma, self.question.arch
+        rows, columns, depth = schedule.tile
+        held = schedule.stages * (rows + columns) * depth * self.question.dtype.bytes
+        registers = mma.c().size_values * (2 if schedule.promote else 1)
+        if schedule.atom.instruction == "fma":
+            registers += mma.a(VECTOR).size_values + mma.b(VECTOR).size_values + FMA_REGISTERS
+        else:
+            registers = SUM_REGISTERS * registers + TENSOR_REGISTERS
+        registers = min(int(registers), arch.thread_registers)
+        return resident_blocks(arch, held, threads=mma.threads, registers=registers)
 
     @property
     def spills(self) -> bool:
-        """Whether the next tile, which waits in registers, certainly does not fit there with the sums.
+        """Whether registers certainly do not hold the sums and the next tile, if that waits in registers.
 
-        An operand that does not begin at a multiple of 4 bytes is loaded in pieces of a register each.
+        An operand that does not begin at a multiple of 4 bytes is loaded in pieces that take a register each.
         """
         arch = self.question.arch
         if self.schedule.staging != "registers" or not arch.thread_registers:
@@ -288,7 +264,7 @@ def resident_blocks(
 
 
 def memory_us(question: Question) -> float:
-    """The bytes of A, B and C once, at the rate at which the memory copies; 0 if that is not known."""
+    """Time to move A, B and C once at the memory's rate of copies; 0 if the rate is not known."""
     (m, n, k), rates = question.shape, question.arch.rates
     if rates is None:
         return 0.0
