@@ -26,7 +26,7 @@ WAVEFRONTS = 2
 
 
 def joined_us(times: tuple[float, ...], power: float) -> float:
-    """The time of actions that overlap: the norm of their times; with an infinite power the longest.
+    """The time of actions that overlap: the norm of their times, or the longest if the power is infinite.
 
     Example:
         >>> joined_us((3.0, 4.0), 2), joined_us((3.0, 4.0), inf)

@@ -46,11 +46,11 @@ def same(one: Node, other: Node) -> bool:
 
 
 def run_along(part: ArrayPart, span: Span) -> int | None:
-    """How many neighbours along a span are one element of the array; None: all of them.
+    """Neighbours along a span that share one element of the array; None: all of them.
 
     Args:
-        part: of an array, or of a view in which each of its elements stands several times.
-        span: along which.
+        part: a part of an array, or of a view that repeats its elements.
+        span: the span.
     """
     if span not in part.at:
         return None
@@ -63,26 +63,26 @@ def run_along(part: ArrayPart, span: Span) -> int | None:
 
 
 def without_repeats(part: ArrayPart) -> ArrayPart:
-    """A part of an array in whose view the last transform repeats elements, without that transform."""
+    """A part of a view whose last transform repeats elements, without that transform."""
     operand = part.operand
     return replace(part, operand=replace(operand, transforms=operand.transforms[:-1]))
 
 
 Places = Mapping[Span, Index | slice]
-"""An index along some spans, or a part of them."""
+"""For some spans an index, or a range of indices."""
 
 EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers by which the products of an operand are multiplied, one for so many neighbours along K.
+    """Scales of an operand, which multiply its products; each belongs to a run of neighbours along K.
 
     Args:
-        part: the array and the spans that it is taken along.
-        view: the part, or another dtype of it.
-        run: places along K that have a number in common.
-        rows: rows of the operand that have it in common.
+        part: the array of scales, and its spans.
+        view: the part, or a conversion of it.
+        run: neighbours along K that share a scale.
+        rows: rows of the operand that share a scale.
     """
 
     part: ArrayPart
@@ -96,12 +96,12 @@ class Factor:
     """Operand A or B of a product, as rows along M or N and columns along K.
 
     Args:
-        part: the array and the spans that it is taken along.
+        part: the main array, and its spans.
         row: the span of its rows.
         depth: the span along K.
-        view: what is multiplied: the part, or a function of its elements.
-        beside: other parts of arrays that the function takes, such as the scales of groups along K.
-        scale: by what its products are multiplied besides.
+        view: the multiplied value: the part, or a function of its elements.
+        beside: side arrays of the function, such as scales of groups along K.
+        scale: scales of the operand's products.
     """
 
     part: ArrayPart
@@ -113,7 +113,7 @@ class Factor:
 
     @property
     def name(self) -> str:
-        """The array's."""
+        """The name of the main array."""
         return self.part.operand.name
 
     @property
@@ -123,7 +123,7 @@ class Factor:
 
     @property
     def held(self) -> DType:
-        """Dtype of its elements in registers before they are decoded; packed elements are wider there."""
+        """Dtype of its elements in registers before they are decoded; there packed elements are wider."""
         if not self.dtype.is_packed:
             return self.dtype
         uses = [node for node in walk(self.view) if any(same(one, self.part) for one in node.arguments)]
@@ -135,18 +135,18 @@ class Factor:
 
     @property
     def runs(self) -> list[int]:
-        """Neighbours along K in a group, for each side array that has an element for a group."""
+        """Neighbours along K that share an element, for each side array with runs."""
         found = (run_along(part, self.depth) for part in self.beside)
         return [run for run in found if run is not None and run > 1]
 
     @property
     def is_plain(self) -> bool:
-        """Whether its elements are multiplied as they lie in memory."""
+        """Whether its elements are multiplied without decoding."""
         return not isinstance(self.view, Map)
 
     @property
     def is_converted(self) -> bool:
-        """Whether its elements are multiplied in another dtype, and are otherwise as they lie in memory."""
+        """Whether decoding is a conversion of the dtype and nothing else."""
         view = self.view
         if not isinstance(view, Map) or view.function != "convert":
             return False
@@ -154,7 +154,7 @@ class Factor:
 
     @property
     def keeps_zero(self) -> bool:
-        """Whether 0 is made of 0, whatever is passed to the kernel: what lies past the edge is 0 then too."""
+        """Whether decoding always maps 0 to 0, so that elements past the edge are 0 too."""
         if any(isinstance(leaf, NumberParam | Integer) for leaf in leaves(self.view)):
             return False
         if any(self.depth not in part.at for part in self.beside):
@@ -162,7 +162,7 @@ class Factor:
         return not np.any(at_zero(self.view))
 
     def matrix(self, tensor: Tensor, places: Places) -> Tensor:
-        """The (rows, K) matrix of the array at some places of its other dimensions."""
+        """The (rows, K) matrix of the array at places of its other dimensions."""
         return matrix(tensor, self.part.at, (self.row, self.depth), places)
 
 
@@ -171,10 +171,10 @@ class FactorProduct:
     """``total += a @ b``, or ``total -= a @ b``.
 
     Args:
-        sum: what the graph says of it.
-        a: which of the operands that have rows along M.
-        b: which of the operands that have rows along N.
-        total: which of the totals.
+        sum: the node of the graph.
+        a: index among the operands with rows along M.
+        b: index among the operands with rows along N.
+        total: index among the totals.
         negative: whether it is subtracted.
     """
 
@@ -192,13 +192,13 @@ class FactorProduct:
 
 @dataclass
 class FactorPlan:
-    """The sums of a flow, as operands that are loaded once, products of them, and totals of those.
+    """The sums of a flow: operands, each loaded once, their products, and totals of products.
 
     Args:
-        rows_m: the operands that have rows along M.
-        rows_n: the operands that have rows along N.
-        products: in the author's order.
-        totals: the values that are added up.
+        rows_m: the operands with rows along M.
+        rows_n: the operands with rows along N.
+        products: the products, in the author's order.
+        totals: the sums of products.
     """
 
     rows_m: list[Factor] = field(default_factory=list)
@@ -210,8 +210,8 @@ class FactorPlan:
 def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
     """The operands, products and totals of a flow.
 
-    Sums that are only added to each other, or subtracted, are one total.  An operand that is negated is the
-    operand itself in a product that is subtracted.
+    Sums that are only added to each other, or subtracted, form one total.  A negated operand becomes the
+    operand itself in a subtracted product.
 
     Args:
         flow: the graph.
@@ -219,7 +219,7 @@ def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
         n: the span of its columns.
 
     Raises:
-        TraceError: sums along different spans, or of different dtypes, or an operand that no ring loads.
+        TraceError: sums have different spans or dtypes, or no ring can load an operand.
     """
     plan, signs = FactorPlan(), _signs(flow)
     for product in flow.sums:
@@ -236,7 +236,7 @@ def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
 
 
 def _signs(flow: Flow) -> dict[int, tuple[Node, bool]]:
-    """For every sum the total that it is a part of, and whether it is subtracted there."""
+    """For every sum its total, and whether it is subtracted there."""
     used = Counter(id(one) for node in flow.walk() for one in node.arguments)
     used.update(id(store.value) for store in flow.stores)
     found: dict[int, tuple[Node, bool]] = {}
@@ -256,7 +256,7 @@ def _signs(flow: Flow) -> dict[int, tuple[Node, bool]]:
 
 
 def _positive(node: Node, product: Sum) -> tuple[Node, bool]:
-    """An operand without what only negates it, which no integer is, and whether it was negated."""
+    """An operand without negations, and whether it was negated; integers keep theirs."""
     negative = False
     while isinstance(node, Rearrange) or (_is_negated(node) and product.dtype.is_float):
         negative ^= _is_negated(node)
@@ -269,14 +269,14 @@ def _is_negated(node: Node) -> bool:
 
 
 def _number(known: list[Any], wanted: Any) -> int:
-    """The place of a value in a list, to which it is added if it is not there."""
+    """The index of a value in a list, to which it is appended if missing."""
     if wanted not in known:
         known.append(wanted)
     return known.index(wanted)
 
 
 def _refuse_others(product: Sum, first: Sum) -> None:
-    """All sums are added up by one loop, with one instruction."""
+    """Refuse a sum that does not share its loop and its instruction with the first one."""
     kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
     if product.span != first.span:
         raise TraceError(
@@ -302,7 +302,7 @@ def _refuse_others(product: Sum, first: Sum) -> None:
 
 
 def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
-    """Numbers of two dtypes are multiplied by few instructions alone."""
+    """Refuse operands of two dtypes that no instruction multiplies."""
     kinds = (a.view.dtype, b.view.dtype)
     if kinds[0] == kinds[1] or any(kinds in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
         return
@@ -317,11 +317,12 @@ def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
 
 
 def _spelled(factor: Factor) -> str:
-    """The part that an operand is made of, as the author writes it."""
+    """The main array of an operand, as the author writes it."""
     return f"{factor.name}[{', '.join(span.name for span in factor.part.at)}]"
 
 
 def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> Factor:
+    """The operand that a node computes."""
     parts: list[ArrayPart] = []
     for leaf in leaves(node):
         if isinstance(leaf, Position):
@@ -333,7 +334,7 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
         if isinstance(leaf, ArrayPart) and not any(same(leaf, known) for known in parts):
             parts.append(leaf)
     both = {row, product.span}
-    # Of those that have an element for each row and each k, the first is what tiles are loaded of.
+    # The main array is the first that has an element for each row and each k.
     whole = [
         part for part in parts if both <= {*part.at} and all(run_along(part, span) == 1 for span in both)
     ]
@@ -348,7 +349,7 @@ def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> F
 
 
 def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
-    """The scales of an operand, by the array that they lie in."""
+    """The scales of an operand."""
     if node is None:
         return None
     part = view = plain(node)
@@ -371,19 +372,19 @@ def _scale(node: Node | None, row: Span, product: Sum) -> Scale | None:
 
 
 def plain(node: Node) -> Node:
-    """A value without what only puts its axes in another order."""
+    """A value without rearrangements of its axes."""
     while isinstance(node, Rearrange):
         node = node.argument
     return node
 
 
 def leaves(node: Node) -> list[Node]:
-    """The leaves from which a value is computed, each once."""
+    """The leaves of a value, each once."""
     return [one for one in walk(node) if not one.arguments]
 
 
 def at_zero(node: Node) -> Array:
-    """The value if all elements of its arrays are 0; no number of the launch is among its leaves."""
+    """The value if all elements of its arrays are 0; its leaves must not depend on the launch."""
     known: dict[Node, Array] = {}
     for one in walk(node):
         given = [known[argument] for argument in one.arguments]
@@ -407,7 +408,7 @@ def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: P
         tensor: the array.
         at: the span of each of its dimensions.
         wanted: spans of the view.
-        places: the index along each of the others, and which part of the wanted ones.
+        places: the index along each of the others, and the range along wanted ones.
     """
     if any(span in places for span in at):
         tensor = tensor[tuple(places.get(span, slice(None)) for span in at)]

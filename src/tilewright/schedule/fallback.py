@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.arch import Arch
@@ -46,26 +46,24 @@ def with_fallback(
         against = ((store.operand.name, next(case.leaving.against_bulk(store), None)) for store in stores)
         by = "is stored by threads in whole rows, not by tma"
         return schedule, tuple(f"{name} {by}: {reason}" for name, reason in against if reason is not None)
-    found = next((one for one in _without_bulk(case) if not reasons(one, form, specs, arch)), None)
+    warps = (schedule.warps[0] * schedule.cooperating, schedule.warps[1])
+    alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
+    widest, least = min(width(side.spec) for side in case.sides), min(arch.async_bytes, default=math.inf)
+    epilogues = dict.fromkeys(("direct" if schedule.epilogue == "direct" else "staged", "direct"))
+    tried = [
+        replace(alone, staging="cp_async", stages=stages, epilogue=epilogue)
+        for stages in range(schedule.stages, 1, -1)
+        for epilogue in epilogues
+        if widest >= least
+    ]
+    plain = replace(alone, stages=1, epilogue="direct")
+    tried += [replace(plain, staging=staging) for staging in ("registers", "direct")]
+    found = next((one for one in tried if not reasons(one, form, specs, arch)), None)
     if found is None:
         return schedule, ()
     by = "through registers" if found.staging == "registers" else f"by {found.staging}"
     way = f"{' and '.join(side.factor.name for side in case.sides)} come {by}, not by tma"
     return found, tuple(f"{way}: {reason}" for reason in kept)
-
-
-def _without_bulk(case: ScheduleOnMachine) -> Iterator[Schedule]:
-    """Schedules without bulk copies, the best first."""
-    schedule = case.schedule
-    warps = (schedule.warps[0] * schedule.cooperating, schedule.warps[1])
-    alone = replace(schedule, roles="none", groups=1, warps=warps, cluster=(1, 1))
-    widest = min(width(side.spec) for side in case.sides)
-    least = min(case.arch.async_bytes, default=math.inf)
-    for stages in range(schedule.stages, 1, -1) if widest >= least else ():
-        for epilogue in dict.fromkeys(("direct" if schedule.epilogue == "direct" else "staged", "direct")):
-            yield replace(alone, staging="cp_async", stages=stages, epilogue=epilogue)
-    for staging in ("registers", "direct"):
-        yield replace(alone, staging=staging, stages=1, epilogue="direct")
 
 
 def width(spec: TensorSpec) -> int:

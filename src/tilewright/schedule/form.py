@@ -1,8 +1,8 @@
-"""The form of a flow as schedules see it: products, operands, sums, and what is done with the sums."""
+"""The form of a flow as schedules see it: products, operands, sums, and the epilogue."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
@@ -15,7 +15,6 @@ from tilewright.dataflow.nodes import (
     Map,
     Node,
     Operand,
-    Rearrange,
     Reduce,
     Span,
     Store,
@@ -26,7 +25,7 @@ from tilewright.errors import TraceError, Violation
 from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plan_of
+from tilewright.schedule.factors import EXPLICIT, Factor, FactorProduct, Places, plain, plan_of
 from tilewright.schedule.groups import MOST
 from tilewright.schedule.needs import ROW_BYTES
 from tilewright.schedule.partition import Work
@@ -36,19 +35,19 @@ from tilewright.views.view import View
 
 @dataclass(frozen=True)
 class Form:
-    """A flow of products over the same tiles, that are added up along the same K.
+    """A flow of products that share their tiles and their K.
 
     Args:
         flow: the graph.
-        rows_m: the operands that have rows along M; each is loaded once for all products of it.
-        rows_n: the operands that have rows along N.
-        products: what is multiplied, in the author's order.
-        totals: the values that are added up, each from one or several products.
+        rows_m: the operands with rows along M; each is loaded once for all of its products.
+        rows_n: the operands with rows along N.
+        products: the products, in the author's order.
+        totals: the sums, each of one or several products.
         batch: the leading spans.
         m: the span of the rows of the result.
         n: the span of its columns.
-        swap_ab: whether it is the transposed product; see `arranged`.
-        lists: whether the items of its batch are arrays of their own, see `tilewright.schedule.lists`.
+        swap_ab: whether this is the transposed product; see `arranged`.
+        lists: whether each item of the batch has its own arrays; see `tilewright.schedule.lists`.
     """
 
     flow: Flow
@@ -64,17 +63,17 @@ class Form:
 
     @property
     def sum(self) -> Sum:
-        """The first of its sums of products."""
+        """The first sum of products."""
         return self.products[0].sum
 
     @property
     def a(self) -> Factor:
-        """The first of the operands that have rows along M."""
+        """The first operand with rows along M."""
         return self.rows_m[0]
 
     @property
     def b(self) -> Factor:
-        """The first of the operands that have rows along N."""
+        """The first operand with rows along N."""
         return self.rows_n[0]
 
     @property
@@ -84,21 +83,21 @@ class Form:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one product alone."""
+        """Whether there is only one product."""
         return len(self.products) == 1
 
     def number_of(self, node: Node) -> int | None:
-        """The number of the total that a value is; None for other values."""
+        """The index of a value among the totals; None for other values."""
         return next((number for number, total in enumerate(self.totals) if total is node), None)
 
     def arranged(self, swap_ab: bool) -> Form:
         """The form as a schedule multiplies it: as the author wrote it, or ``C^T = B^T @ A^T``.
 
-        Of the transposed product B is operand A, and its columns are the rows of the result.  The arrays are
-        the same, for the dimensions of each are known by their spans, whatever their order.
+        In the transposed product, B is operand A, and its columns are the rows of the result.  The arrays
+        stay the same, because their dimensions are known by their spans.
 
         Args:
-            swap_ab: whether it is the transposed product that is wanted.
+            swap_ab: whether to return the transposed product.
         """
         return self if swap_ab == self.swap_ab else self._turned
 
@@ -110,7 +109,7 @@ class Form:
 
     @cached_property
     def judged(self) -> dict[Hashable, tuple[object, list[Violation]]]:
-        """Why schedules of it are refused, as far as was asked; see `tilewright.schedule.legality`."""
+        """Known reasons to refuse schedules of this form; see `tilewright.schedule.legality`."""
         return {}
 
     def places(self, work: Work, *, whole: bool = False) -> Places:
@@ -118,7 +117,7 @@ class Form:
 
         Args:
             work: the tile.
-            whole: whether what lies behind the rows of its group is there too; it is multiplied for nothing.
+            whole: whether to include all rows after the tile's group; products of these are discarded.
         """
         found: dict[Span, Index | slice] = dict(zip(self.batch, work.batch, strict=True))
         for span, cut in zip((self.m, self.n), work.cuts, strict=True):
@@ -127,7 +126,7 @@ class Form:
         return found
 
     def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-        """The class of an array; of a view of it nothing is known but along what it is contiguous.
+        """The class of an array, or of a view, of which only the contiguous dimension is known.
 
         Args:
             operand: the array, or the view.
@@ -155,12 +154,12 @@ class Form:
 
     @property
     def scaled_every(self) -> int:
-        """Places along K that have their scales in common; 0 where there are none."""
+        """Neighbours along K that share their scales; 0: no operand has scales."""
         return gcd(*(factor.scale.run for factor in self.factors if factor.scale is not None))
 
     @property
     def precision(self) -> str:
-        """How exactly products are multiplied; see `Sum`."""
+        """The precision of the products; see `Sum`."""
         return self.sum.precision
 
     @property
@@ -173,7 +172,7 @@ def form_of(flow: Flow) -> Form:
     """The form of a flow.
 
     Raises:
-        TraceError: a flow that no schedule knows how to compute; names the explicit form.
+        TraceError: no schedule can compute the flow; the message names the explicit form.
     """
     sums = flow.sums
     batch = tuple(span for span in flow.tiles if span.kind == BATCH)
@@ -195,13 +194,19 @@ def form_of(flow: Flow) -> Form:
         )
     m, n = inner
     plan = plan_of(flow, m, n)
-    _refuse_reduced_groups(flow)
+    for node in flow.walk():  # a reduced dimension lies in one tile, and groups have any length
+        if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
+            raise TraceError(
+                f"{node.combine} along {flow.grouped.name}, the rows of a group, of which only the running "
+                f"kernel knows how many there are; nearest legal choice: {EXPLICIT}",
+                node.location,
+            )
     operands = tuple(plan.rows_m), tuple(plan.rows_n)
     return Form(flow, *operands, tuple(plan.products), tuple(plan.totals), batch, m, n)
 
 
 def _refuse_folds(flow: Flow) -> None:
-    """Schedules carry sums of products through a loop, and nothing else."""
+    """Refuse folds, and sums of sums: schedules carry only sums of products through a loop."""
     for node in flow.walk():
         if isinstance(node, Folded):
             cell = node.fold.cells[node.index]
@@ -212,7 +217,8 @@ def _refuse_folds(flow: Flow) -> None:
                 "tw.attention",
                 node.location or next((s.location for s in flow.stores), None),
             )
-        if isinstance(node, Sum) and any(isinstance(one, Sum | Folded) for one in _within(node)):
+        inner = (*walk(node.a), *walk(node.b)) if isinstance(node, Sum) else ()
+        if any(isinstance(one, Sum | Folded) for one in inner):
             raise TraceError(
                 "an operand of a product is computed from another product; schedules multiply parts of "
                 "arrays; nearest legal choice: a kernel for each product; of two products with a function "
@@ -221,30 +227,8 @@ def _refuse_folds(flow: Flow) -> None:
             )
 
 
-def _within(product: Sum) -> Iterator[Node]:
-    """All values that the operands of a product are computed from."""
-    waiting, known = [product.a, product.b], set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in known:
-            known.add(id(node))
-            yield node
-            waiting += node.arguments
-
-
-def _refuse_reduced_groups(flow: Flow) -> None:
-    """Refuse reductions of grouped rows: a reduced dimension lies in one tile, and groups have any length."""
-    for node in flow.walk():
-        if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
-            raise TraceError(
-                f"{node.combine} along {flow.grouped.name}, the rows of a group, of which only the running "
-                f"kernel knows how many there are; nearest legal choice: {EXPLICIT}",
-                node.location,
-            )
-
-
 def array(arguments: Mapping[str, Any], operand: Operand) -> Tensor:
-    """An array of the kernel, or the view of it that the flow names."""
+    """An array of the kernel, or the view of it that an operand names."""
     tensor: Tensor = arguments[operand.name]
     for transform in operand.transforms:
         tensor = tensor._view(transform, "view")
@@ -252,7 +236,7 @@ def array(arguments: Mapping[str, Any], operand: Operand) -> Tensor:
 
 
 def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:
-    """The extent of a span, as the arguments have it."""
+    """The extent of a span in the kernel's arguments."""
     places = [(factor.part.operand, factor.part.at) for factor in form.factors]
     places += [(store.operand, store.at) for store in form.stores]
     found: Index = next(
@@ -262,7 +246,7 @@ def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:
 
 
 def has_slices(form: Form) -> bool:
-    """Whether what is stored is known slice by slice: nothing is reduced, or stored along one dimension."""
+    """Whether results are known slice by slice: nothing is reduced, or stored along one dimension."""
     whole = {form.m, form.n}
     return all(whole <= {*store.at} for store in form.stores) and not any(
         isinstance(node, Reduce) for node in form.flow.walk()
@@ -277,13 +261,10 @@ POWERS = ("exp", "exp2")
 
 
 def reduced_in_parts(form: Form) -> tuple[Reduce, ...]:
-    """The reductions of a flow, if all of them can be made of those of its tiles.
+    """The reductions of a flow, if each can be computed from reductions of its tiles; else ().
 
-    That is so where only what is stored along rows or columns alone is computed from them, and where none is
-    computed from another one, but for the sum of powers above their maximum.
-
-    Args:
-        form: what is computed.
+    Two conditions must hold.  Only results along rows or along columns depend on them.  No reduction depends
+    on another one, except a sum of powers that are shifted by their maximum.
     """
     found = [node for node in form.flow.walk() if isinstance(node, Reduce)]
     if form.lists or form.flow.grouped is not None or not found:
@@ -291,7 +272,12 @@ def reduced_in_parts(form: Form) -> tuple[Reduce, ...]:
     stored = [node for store in form.stores if is_block(form, store) for node in walk(store.value)]
     if any(isinstance(node, Reduce) for node in stored):
         return ()
-    return tuple(found) if all(_is_alone(node) for node in found) else ()
+    for node in found:
+        inner = [one for one in walk(node.argument) if isinstance(one, Reduce)]
+        shift = shift_of(node)
+        if inner and (shift is None or inner != [shift[0]]):
+            return ()
+    return tuple(found)
 
 
 def is_block(form: Form, store: Store) -> bool:
@@ -301,32 +287,14 @@ def is_block(form: Form, store: Store) -> bool:
 
 def shift_of(node: Reduce) -> tuple[Reduce, str] | None:
     """The maximum and f of ``sum of f(x - max of x)``; None for any other reduction."""
-    power = _plain(node.argument)
+    power = plain(node.argument)
     if node.combine != "sum" or not isinstance(power, Map) or power.function not in POWERS:
         return None
-    difference = _plain(power.given[0])
+    difference = plain(power.given[0])
     if not isinstance(difference, Map) or difference.function != "sub":
         return None
-    value, top = (_plain(one) for one in difference.given)
-    if not isinstance(top, Reduce) or top.combine != "max" or _plain(top.argument) is not value:
+    value, top = (plain(one) for one in difference.given)
+    if not isinstance(top, Reduce) or top.combine != "max" or plain(top.argument) is not value:
         return None
     same = top.argument.axes[top.axis] == node.argument.axes[node.axis]
     return (top, power.function) if same else None
-
-
-def _is_alone(node: Reduce) -> bool:
-    """Whether a reduction is of what tiles know by themselves."""
-    inner = [one for one in _inside(node) if isinstance(one, Reduce)]
-    shift = shift_of(node)
-    return not inner or (shift is not None and inner == [shift[0]])
-
-
-def _inside(node: Reduce) -> Iterator[Node]:
-    return (one for one in walk(node.argument))
-
-
-def _plain(node: Node) -> Node:
-    """A value without what only puts its axes in another order, or adds some."""
-    while isinstance(node, Rearrange):
-        node = node.argument
-    return node

@@ -196,12 +196,25 @@ class ListTiles:
         How many steps a tile takes, those know alone who look: every group goes through the tiles of all.
         """
         form, (tile_m, tile_n, tile_k) = self.form, self.schedule.tile
+        named = form.arranged(False)  # the table names extents as the author does
+        extents = (named.m.extent, named.n.extent, named.a.depth.extent)
         done = var(0)
         for turn in traced_range(self.turns):
             number = let(natural(self.block + turn * self.schedule.blocks))
             item = last_not_after(number, self.count, self._first)
             at = let(natural(number - self._first(item)))
-            sizes = self._sizes(item)
+            sizes: dict[Int, Index] = {}
+            for column, extent in enumerate(extents):
+                # A divisor of the extent of all items is known.
+                divisor = lcm(
+                    *(
+                        one.spec.extent_divisors[dim + 1]
+                        for one in self.lists
+                        for dim, length in enumerate(one.lengths)
+                        if length == extent
+                    )
+                )
+                sizes[extent] = index(self.table[item, SIZES + column], 0, MOST + 1, multiple=divisor)
             tiles_m = let(maximum(ceil_div(sizes[form.m.extent], tile_m), 1))
             tiles_n = let(maximum(ceil_div(sizes[form.n.extent], tile_n), 1))
             m, n = self.order.place(at, tiles_m, tiles_n)
@@ -223,24 +236,3 @@ class ListTiles:
         """The number of an item's first tile."""
         before = index(self.table[maximum(item - 1, 0), LAST], 0, MOST + 1)
         return before * minimum(item, 1)
-
-    def _sizes(self, item: Index) -> dict[Int, Index]:
-        """The extents of an item, by their names in the graph."""
-        form = self.form.arranged(False)  # the table names extents as the author does
-        found: dict[Int, Index] = {}
-        for at, span in enumerate((form.m, form.n, form.a.depth)):
-            divisor = self._multiple(span.extent)
-            extent = index(self.table[item, SIZES + at], 0, MOST + 1, multiple=divisor)
-            found[span.extent] = extent
-        return found
-
-    def _multiple(self, extent: Int) -> int:
-        """A divisor of an extent of all items."""
-        return lcm(
-            *(
-                one.spec.extent_divisors[dim + 1]
-                for one in self.lists
-                for dim, length in enumerate(one.lengths)
-                if length == extent
-            )
-        )

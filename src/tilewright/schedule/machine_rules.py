@@ -18,7 +18,7 @@ Reasons = Iterator[tuple[str, str, str, Node | Store]]
 
 
 def fitting(case: ScheduleOnMachine) -> str:
-    """An atom that multiplies what the kernel does."""
+    """The argument for an atom that multiplies the kernel's dtypes."""
     kind, product, arch = case.form.a.view.dtype, case.form.sum, case.arch
     listed = TENSOR_CORE.get(kind.name)
     if (
@@ -48,7 +48,7 @@ def executed(case: ScheduleOnMachine) -> Reasons:
 
 
 def clusters(case: ScheduleOnMachine) -> Reasons:
-    """The machine runs as many blocks together."""
+    """The machine runs clusters with this number of blocks."""
     schedule, most, product = case.schedule, case.arch.cluster, case.form.sum
     if not case.target.warps:
         if case.target.machine_code and is_split(schedule) and schedule.reduction == "reduce-scatter":
@@ -69,7 +69,7 @@ def clusters(case: ScheduleOnMachine) -> Reasons:
 
 
 def storing_warps(case: ScheduleOnMachine) -> Reasons:
-    """Warps that store find room beside the one that copies, in the role that gives its registers away."""
+    """The role that gives registers away has room for the warps that store and the one that copies."""
     if not case.is_bulk or not case.schedule.registers or 1 + case.storing_warps <= COPYING_WARPS:
         return
     text = f"a warp that copies and {case.storing_warps} that store; their role has {COPYING_WARPS}"
@@ -77,7 +77,7 @@ def storing_warps(case: ScheduleOnMachine) -> Reasons:
 
 
 def features(case: ScheduleOnMachine) -> Reasons:
-    """The machine has what roles and bulk copies are made of."""
+    """The machine has roles and bulk copies."""
     schedule, arch, product = case.schedule, case.arch, case.form.sum
     on_cpu = case.target.machine_code and not case.target.warps
     if not on_cpu and (arch.bulk is not None or schedule.alternates):
@@ -90,7 +90,7 @@ def features(case: ScheduleOnMachine) -> Reasons:
 
 
 def threads(case: ScheduleOnMachine) -> Reasons:
-    """A block has no more threads than the machine's have."""
+    """The machine's blocks may have this number of threads."""
     most, count = case.arch.threads, case.threads
     if most and count > most:
         text = f"{count} threads of a block; {case.arch.name} has at most {most}"
@@ -116,7 +116,7 @@ def shared_bytes(case: ScheduleOnMachine) -> Reasons:
 
 
 def _if_rows_fit(case: ScheduleOnMachine) -> str:
-    """The condition on a smaller tile where elements need a reduction over their whole row or column."""
+    """The condition on a smaller tile if elements need a reduction over their whole row or column."""
     spans = (node.argument.axes[node.axis] for node in case.form.flow.walk() if isinstance(node, Reduce))
     reduced = dict.fromkeys(span.name for span in spans if span is not None)
     if not reduced or case.schedule.across:
@@ -129,48 +129,45 @@ def _if_rows_fit(case: ScheduleOnMachine) -> str:
 
 
 def role_registers(case: ScheduleOnMachine) -> Reasons:
-    """Registers that roles set: of whole warpgroups, in units, and no more than the launch gives a block."""
+    """Roles set registers for whole warpgroups, in units, within the registers of the block."""
     registers, product = case.schedule.registers, case.form.sum
     if not case.is_bulk or not registers:
         return
     unit, (least, most) = REFERENCE.register_unit, REFERENCE.role_registers
     if registers % unit or not least <= registers <= most:
-        nearest = min(max(round(registers / unit) * unit, least), most)
+        inside = min(max(round(registers / unit) * unit, least), most)
         text = f"{registers} registers; a multiple of {unit} from {least} to {most}"
-        yield "registers", text, f"registers={nearest}", product
+        yield "registers", text, f"registers={inside}", product
     warps = case.mma.threads // case.arch.lanes
     if warps % REFERENCE.role_warps:
         text = f"registers are set for whole warpgroups; a group has {warps} warps"
         yield "registers", text, f"registers=0, or groups of {REFERENCE.role_warps} warps", product
-    if case.target.warps and 0 < case.threads <= case.arch.threads:
-        yield from _register_file(case)
-
-
-def _register_file(case: ScheduleOnMachine) -> Reasons:
-    """All roles together take no more than all threads begin with."""
-    arch, schedule = case.arch, case.schedule
-    unit, copying = arch.register_unit, case.copying
+    arch, copying = case.arch, case.copying
+    if not case.target.warps or not 0 < case.threads <= arch.threads:
+        return
+    # All roles together take no more registers than all threads begin with.
+    unit = arch.register_unit
     start = min(-(-arch.thread_registers // unit) * unit, arch.registers_of_each(case.threads))
     multiplying = case.threads - copying
-    if COPYING_REGISTERS * copying + schedule.registers * multiplying <= start * case.threads:
+    if COPYING_REGISTERS * copying + registers * multiplying <= start * case.threads:
         return
     fits = (start * case.threads - COPYING_REGISTERS * copying) // multiplying // unit * unit
     text = (
-        f"{schedule.registers} registers of {multiplying} threads that multiply and {COPYING_REGISTERS} of "
+        f"{registers} registers of {multiplying} threads that multiply and {COPYING_REGISTERS} of "
         f"{copying} that copy; {case.threads} threads of {arch.name} begin with {start} each"
     )
     nearest = f"registers={fits}" if fits >= arch.role_registers[0] else "fewer groups"
-    yield "registers", text, nearest, case.form.sum
+    yield "registers", text, nearest, product
 
 
 def fragments(case: ScheduleOnMachine) -> Reasons:
-    """A thread holds its sums, and the operands that are there with them."""
+    """A thread holds its sums, and the operands in registers."""
     if not case.schedule.atom.asynchronous and not case.is_bulk and not case.schedule.alternates:
         yield from _accumulators(case)
 
 
 def sums_beside(case: ScheduleOnMachine) -> Reasons:
-    """The same of what is multiplied in the background, or by a role."""
+    """The same for asynchronous atoms, and for roles."""
     if case.schedule.atom.asynchronous or case.is_bulk or case.schedule.alternates:
         yield from _accumulators(case)
 

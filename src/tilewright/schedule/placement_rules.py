@@ -27,7 +27,7 @@ def near_divisor(value: int, whole: int) -> int:
 
 
 def together(case: ScheduleOnMachine) -> Reasons:
-    """Neighbours along K that stay together in shared memory: whole K1, where threads fill it."""
+    """Tiles consist of whole K1, and threads fill them."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
         k1, extra, depth = schedule.k1[side.at], schedule.extra_rows[side.at], case.tile[2]
@@ -44,7 +44,7 @@ def together(case: ScheduleOnMachine) -> Reasons:
 
 
 def dealt(case: ScheduleOnMachine) -> Reasons:
-    """A tile is dealt to all threads in equal parts."""
+    """All threads copy equal parts of a tile."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
         rows, along_k = schedule.dealt[side.at]
@@ -64,7 +64,7 @@ def dealt(case: ScheduleOnMachine) -> Reasons:
 
 
 def turned(case: ScheduleOnMachine) -> Reasons:
-    """An operand that is turned around in registers comes through them, in parts of threads, and K1 wide."""
+    """An operand that is turned around passes through registers, dealt to threads, with a K1."""
     schedule, product = case.schedule, case.form.sum
     for side in case.sides:
         if side.label.lower() not in schedule.turned:
@@ -80,14 +80,14 @@ def turned(case: ScheduleOnMachine) -> Reasons:
 
 
 def interleaved(case: ScheduleOnMachine) -> Reasons:
-    """Warps take turns at atoms that read their operands from registers."""
+    """Warps interleave only atoms that read their operands from registers."""
     if case.schedule.interleaved and case.schedule.atom.asynchronous:
         text = f"interleaved=True; {case.schedule.atom} takes neighbouring rows from shared memory"
         yield "interleaved", text, "interleaved=False", case.form.sum
 
 
 def whole(case: ScheduleOnMachine) -> Reasons:
-    """A whole extent is that of one array, and is cut into tiles."""
+    """A whole extent is the extent of an array that is cut into tiles."""
     schedule, form = case.schedule, case.form
     if schedule.whole and case.is_bulk:
         text = f'whole="{schedule.whole}"; bulk copies know by themselves where arrays end'
@@ -99,7 +99,7 @@ def whole(case: ScheduleOnMachine) -> Reasons:
 
 
 def _against(case: ScheduleOnMachine, side: OperandSide) -> str:
-    """Why an operand lies as it must, and is copied by others; empty if a schedule may say how."""
+    """Return the reason why a schedule cannot choose an operand's layout, or ""."""
     schedule = case.schedule
     if case.goes_past(side):
         return f"{side.label} goes past shared memory"
@@ -118,50 +118,53 @@ def grouped(case: ScheduleOnMachine) -> Reasons:
     schedule, span = case.schedule, case.form.flow.grouped
     if span is None:
         return
-    product, what = case.form.sum, f"the sizes of the groups of {span.name} lie in memory"
+    what = f"the sizes of the groups of {span.name} lie in memory"
     if schedule.roles == "ping-pong" and not schedule.alternates:
         text = f'roles="ping-pong"; {what}, and no group of warps knows how many steps another one takes'
-        yield "roles", text, 'roles="cooperative"', product
-    if schedule.balanced:
-        text = f"balanced=True; {what}, and shares are made before the launch"
-        yield "balanced", text, "balanced=False", product
-    if schedule.cluster != (1, 1):
-        text = f"cluster={schedule.cluster}; {what}, and neighbours may be of two groups, which share nothing"
-        yield "cluster", text, "cluster=(1, 1)", product
-    if schedule.split_k != 1:
-        text = f"split_k={schedule.split_k!r}; {what}, and parts of K belong to tiles that are counted before"
-        yield "split_k", text, "split_k=1", product
-    if schedule.batches != 1:
-        yield "batches", f"batches={schedule.batches}; groups are the only batches", "batches=1", product
+        yield "roles", text, 'roles="cooperative"', case.form.sum
+    near = "neighbours may be of two groups, which share nothing"
+    yield from _unknown_tiles(case, what, near, "groups are the only batches")
     for side in case.sides:
         if case.staging.is_aligned and (text := against_groups(case, side)):
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
 
 
 def listed(case: ScheduleOnMachine) -> Reasons:
-    """Blocks go through the tiles of arrays that lie anywhere, each with extents of its own."""
-    schedule, product = case.schedule, case.form.sum
+    """Blocks compute the tiles of all arrays of a list, each with its own extents."""
     if not case.form.lists:
         return
     what = "extents and places of the arrays lie in memory"
-    if not schedule.blocks:
+    if not case.schedule.blocks:
         text = f"blocks=0, a block for each tile; {what}, and with them how many tiles there are"
-        yield "blocks", text, "blocks= of as many as run at once", product
+        yield "blocks", text, "blocks= of as many as run at once", case.form.sum
+    yield from _unknown_tiles(case, what, "neighbours may be tiles of two of them", what)
+
+
+def _unknown_tiles(case: ScheduleOnMachine, what: str, near: str, batches: str) -> Reasons:
+    """Fields that need the number of tiles before the launch.
+
+    Args:
+        case: the schedule on a machine.
+        what: the facts that are known only on the device.
+        near: the reason why neighbouring blocks share nothing.
+        batches: the reason against several batch items for a block.
+    """
+    schedule, product = case.schedule, case.form.sum
     if schedule.balanced:
         text = f"balanced=True; {what}, and shares are made before the launch"
         yield "balanced", text, "balanced=False", product
     if schedule.cluster != (1, 1):
-        text = f"cluster={schedule.cluster}; {what}, and neighbours may be tiles of two of them"
+        text = f"cluster={schedule.cluster}; {what}, and {near}"
         yield "cluster", text, "cluster=(1, 1)", product
     if schedule.split_k != 1:
         text = f"split_k={schedule.split_k!r}; {what}, and parts of K belong to tiles that are counted before"
         yield "split_k", text, "split_k=1", product
     if schedule.batches != 1:
-        yield "batches", f"batches={schedule.batches}; {what}", "batches=1", product
+        yield "batches", f"batches={schedule.batches}; {batches}", "batches=1", product
 
 
 def against_groups(case: ScheduleOnMachine, side: OperandSide) -> str:
-    """Why what copies from multiples of some bytes does not copy an operand; empty if it does."""
+    """Return the reason why aligned copies cannot load an operand of grouped rows, or ""."""
     span = case.form.flow.grouped
     if span is None or side.factor.row != span or not side.along_rows:
         return ""

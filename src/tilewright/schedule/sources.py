@@ -1,4 +1,4 @@
-"""The operands of an explicit kernel: where their tiles lie, and how they are decoded."""
+"""The operands of an explicit kernel: their tiles in memory, and how they are decoded."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tilewright.views.transforms import Slice
 
 
 def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None = None) -> Any:
-    """The value, by the functions that it is made of; each value that it is made of is computed once.
+    """Compute a value by the functions of the graph, each intermediate value once.
 
     Args:
         node: the value.
-        leaf: gives what is no function of other values: parts of arrays, sums, numbers of the launch.
-        made: the values that are computed already; grows.
+        leaf: returns values that are not functions of others: parts of arrays, sums, numbers of the launch.
+        made: known values; the function adds to it.
     """
     made = {} if made is None else made
-    node = plain(node)  # the same elements, which are known by their rows and k
+    node = plain(node)  # the same elements: rows and k identify them, not the order of axes
     if isinstance(node, Literal):
         return node.value
     if not isinstance(node, Map):
@@ -52,18 +52,18 @@ def replay(node: Node, leaf: Callable[[Node], Any], made: dict[Node, Any] | None
 
 
 Tiles: TypeAlias = DataParallel | Persistent | ListTiles
-"""A partition: the tiles that a block computes."""
+"""A partition: the tiles of a block."""
 
 
 MOST_STREAMED = 1 << 28
-"""Bytes of a matrix that is read once and leaves the second-level cache first, at most.
+"""Bytes of a matrix, at most, that is read once and leaves the second-level cache first.
 
-On an H200 products of few rows gain 2 to 4 us by that if the matrix has 32 to 117 MB, and lose as much if it
+On an H200, products of few rows gain 2 to 4 us by this if the matrix has 32 to 117 MB, and lose as much if it
 has 470 MB.
 """
 
 PAIR_BYTES = 16
-"""Bytes of a pair that is copied as one: those that a copy in the background moves at most."""
+"""Bytes of a pair that is copied as one: the widest copy in the background."""
 
 
 def sources_of(
@@ -72,17 +72,21 @@ def sources_of(
     """All operands, those along M first.
 
     Args:
-        form: what is computed, as the schedule multiplies it.
-        schedule: how.
-        arguments: the kernel's, by name.
-        partition: which tiles a block computes.
+        form: the form, as the schedule multiplies it.
+        schedule: the schedule.
+        arguments: the kernel's arguments, by name.
+        partition: the tiles of a block.
     """
     rows, columns, _ = schedule.mma.tile
     first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
-    made = []
+    made, known = [], {guard.condition for guard in form.flow.requirements}
     for side, factor in [*((0, one) for one in form.rows_m), *((1, one) for one in form.rows_n)]:
         view = partial(_view, form, factor, arguments=arguments, partition=partition)
         beside = _beside(form, factor, arguments, partition, first)
+        # If K ends with a group of each side array, none of their elements belongs to k past the edge.
+        runs = {run_along(part, factor.depth) for part in factor.beside} - {None}
+        wholes = (equal(mod(factor.depth.extent, run), 0) for run in runs if run is not None)
+        ends_with_groups = all(prove(whole) is True or whole in known for whole in wholes)
         made.append(
             OperandSource(
                 factor,
@@ -91,7 +95,7 @@ def sources_of(
                 side,
                 columns if side else rows,
                 _decode(form, factor, arguments, beside),
-                is_cut=not factor.keeps_zero or not _ends_with_groups(form, factor),
+                is_cut=not factor.keeps_zero or not ends_with_groups,
                 readers=0 if schedule.staging != "tma" else _readers(form, partition, factor, side),
                 scales=_scales(form, schedule, factor, view, first),
                 beside=beside,
@@ -124,7 +128,7 @@ def _scales(
 def _pairs(
     form: Form, schedule: Schedule, factor: Factor, arguments: dict[str, Any], partition: Tiles
 ) -> Pairs | None:
-    """The array of pairs of 16 bytes that an operand is one number of, if the other is an operand too."""
+    """The array of 16-byte pairs with an operand's numbers, if the other numbers are an operand too."""
     in_order = schedule.k1 == (0, 0) and schedule.dealt == ((0, 0), (0, 0))
     if not schedule.copies_in_background or schedule.atom.asynchronous or not in_order:
         return None
@@ -153,7 +157,7 @@ def _pairs(
 
 
 def _pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
-    """The array whose elements are pairs, and which number of each a part is; None if it is none."""
+    """The array of pairs to which a part belongs, and the part's index in a pair; else None."""
     last = part.operand.transforms[-1] if part.operand.transforms else None
     if not isinstance(last, Slice) or last.at[-1] not in (0, 1):
         return None
@@ -162,18 +166,10 @@ def _pair_of(part: ArrayPart) -> tuple[Operand, int] | None:
     return whole, 0 if last.at[-1] == 0 else 1
 
 
-def _ends_with_groups(form: Form, factor: Factor) -> bool:
-    """Whether K ends where groups along it do, so that nothing beside an operand is of what lies past it."""
-    known = {guard.condition for guard in form.flow.requirements}
-    runs = {run_along(part, factor.depth) for part in factor.beside} - {None}
-    wholes = (equal(mod(factor.depth.extent, run), 0) for run in runs if run is not None)
-    return all(prove(whole) is True or whole in known for whole in wholes)
-
-
 def _view(
     form: Form, factor: Factor, part: ArrayPart, arguments: dict[str, Any], partition: Tiles
 ) -> Callable[[Work], Tensor]:
-    """An array of an operand for a tile of the result: its rows and k, or those of both that it has."""
+    """A function from a tile of the result to an operand's array, with its rows and k, or one of them."""
     wanted = [span for span in (factor.row, factor.depth) if span in part.at]
     along = "rows" if factor.row == form.m else "columns"
 
@@ -189,7 +185,7 @@ def _view(
 def _beside(
     form: Form, factor: Factor, arguments: dict[str, Any], partition: Tiles, first: Work
 ) -> OperandMetadata:
-    """The arrays beside an operand."""
+    """The side arrays of an operand."""
 
     def of(part: ArrayPart) -> Callable[[Work], Tensor]:
         return _view(form, factor, part, arguments, partition)
@@ -206,7 +202,7 @@ def _beside(
 def _decode(
     form: Form, factor: Factor, arguments: dict[str, Any], beside: OperandMetadata
 ) -> Callable[[Fragment, Spot], Any] | None:
-    """The function that decodes an operand; None if its elements are multiplied as they are."""
+    """The function that decodes an operand; None if it is plain."""
     if factor.is_plain:
         return None
 
@@ -226,10 +222,10 @@ def _decode(
 
 
 def _readers(form: Form, partition: Tiles, factor: Factor, side: int) -> Index:
-    """How many blocks, or clusters, load each element of a matrix: one for each tile of the result beside it.
+    """Number of blocks, or clusters, that load each element of a matrix: one for each tile across from it.
 
-    0 where that is another number, of batches, groups and views; and of a matrix that is so large that most
-    of it pushes only its own elements out of the second-level cache, which then does best by itself.
+    0 if the number is another one, with batches, groups and views.  Also 0 for a very large matrix, which
+    mostly pushes its own elements out of the second-level cache; the cache does best by itself then.
     """
     operand = factor.part.operand
     if isinstance(partition, ListTiles) or operand.transforms or form.batch or form.flow.grouped is not None:
