@@ -26,9 +26,9 @@ from tilewright.schedule.facts import Reasons, ScheduleFacts
 from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs, barriers
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
-from tilewright.schedule.plans import Held, Sums, accumulation
+from tilewright.schedule.plans import Held, Sums, TileAccumulation, accumulation
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import OperandSource, Sources, Staging, of_both, ring_of
+from tilewright.schedule.rings import Agent, OperandSource, Sources, Staging, of_both, ring_of
 from tilewright.schedule.scaled_sums import ScaleRing, scale_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
@@ -157,16 +157,14 @@ class BulkStaging(Staging):
         return step
 
 
-class Producer:
+class Producer(Agent):
     """One warp that copies."""
-
-    each, parts, accumulation = 1, 1, None
 
     def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring
 
     @contextmanager
-    def role(self) -> Iterator[Index]:
+    def role(self, *, again: bool = False) -> Iterator[Index]:
         """One warp; or one of four warps that give most of their registers away."""
         budget = self.ring.schedule.registers
         outer = role(warps=COPYING_WARPS, registers=COPYING_REGISTERS) if budget else nullcontext()
@@ -184,12 +182,6 @@ class Producer:
         with when(work.begins):
             for matrix in matrices:
                 acquire_map(matrix)
-
-    def issued(self, work: Work) -> None:
-        """Do nothing after the last step has begun."""
-
-    def end(self, work: Work) -> None:
-        """Do nothing after the last step."""
 
     def verbs(self, work: Work, sums: None) -> list[Verb]:
         """Wait until a stage is empty, announce its bytes, copy."""
@@ -214,10 +206,10 @@ class Producer:
         return [Verb("load", 0, load)]
 
 
-class Consumer:
+class Consumer(Agent):
     """Groups of warps that multiply."""
 
-    parts = 1
+    accumulation: TileAccumulation
 
     def __init__(self, ring: BulkStaging) -> None:
         self.ring = ring
@@ -250,9 +242,6 @@ class Consumer:
         """Give the next ping-pong group its turn to multiply."""
         if self.ring.turn is not None:
             arrive(self.ring.turn[work.group], each="warp")
-
-    def end(self, work: Work) -> None:
-        """Do nothing after the last step of a tile."""
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Wait until a stage is full, multiply, release the stage before."""

@@ -29,14 +29,14 @@ from tilewright.views.view import View
 
 
 def against_array(name: str, spec: TensorSpec) -> Iterator[tuple[str, str]]:
-    """Why bulk copies do not move boxes of an array, whichever way they go.
+    """Reasons why bulk copies neither load nor store boxes of an array.
 
     Args:
-        name: of the array.
+        name: name of the array.
         spec: its class.
 
     Yields:
-        A sentence with the value and the limit, and how the array could be changed; empty if nobody can.
+        A sentence with the value and the limit, and a change of the array that would help, or "".
     """
     unit = max(BULK.unit_bytes // spec.dtype.bytes, 1)
     if spec.dtype.is_packed:
@@ -62,7 +62,7 @@ def against_array(name: str, spec: TensorSpec) -> Iterator[tuple[str, str]]:
 
 
 def against_store(name: str, spec: TensorSpec) -> Iterator[str]:
-    """Why bulk copies do not store boxes of an array, which they write in whole units of 16 bytes."""
+    """Reasons why bulk copies do not store boxes of an array; they write whole units of 16 bytes."""
     for text, _ in against_array(name, spec):
         yield text
     if spec.unit_dim is None:
@@ -85,19 +85,19 @@ def against_tiles(
     *,
     stored: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Why bulk copies do not move tiles of an array, or of a view of one.
+    """Reasons why bulk copies do not move tiles of an array or a view.
 
     Args:
-        form: what is computed.
+        form: the form.
         operand: the array, or the view.
         at: the span of each of its dimensions.
-        wanted: the spans of a tile, of which the last one is that along which it is contiguous.
+        wanted: the spans of a tile, the contiguous one last.
         specs: the classes of the arrays, by name.
         shape: extents of a tile, in the order of ``wanted``.
-        stored: whether tiles go to the array, or come from it.
+        stored: whether tiles are stored to the array, not loaded.
 
     Yields:
-        A sentence with the value and the limit, and how the array could be changed; empty if nobody can.
+        A sentence with the value and the limit, and a change of the array that would help, or "".
     """
     spec, name = specs[operand.name], operand.name
     if stored:
@@ -121,13 +121,13 @@ def _against_boxes(
     order: tuple[int, int],
     shape: tuple[int, int],
 ) -> tuple[str, ...]:
-    """Why a tile of a view, wherever it lies, is no box that bulk copies move.
+    """Reasons why tiles of a view are not boxes that bulk copies move.
 
     Args:
-        extents: of the array behind it.
+        extents: extents of the array.
         spec: the array's class.
-        transforms: what makes the view of it.
-        order: the view's dimensions that a tile has, the contiguous one last.
+        transforms: the transforms that make the view.
+        order: the view's dimensions of a tile, the contiguous one last.
         shape: the tile's extents, in this order.
     """
     steps = [
@@ -165,7 +165,7 @@ def _against_boxes(
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Discard what is recorded in this block: a question to the rules leaves no operation in the kernel."""
+    """Discard operations that are recorded in this block, so that a check leaves none in the kernel."""
     tracer = current()
     kept, tracer.builder = tracer.builder, Builder()
     try:
@@ -175,19 +175,19 @@ def aside() -> Iterator[None]:
 
 
 def anywhere(name: str = "place") -> Index:
-    """A place of which nothing is known but that it is not negative."""
+    """An unknown place that is not negative."""
     return Scalar(Sym(name, 0, 2**31 - 1))
 
 
 def against_bulk(tensor: Tensor, dtype: DType, *, stored: bool) -> tuple[str, ...]:
-    """Why no bulk copy moves a tile between global memory and rows of shared memory under the swizzle.
+    """Reasons why no bulk copy moves a tile from or to rows of shared memory under the swizzle.
 
     Call it within `aside`.
 
     Args:
         tensor: the tile in global memory, contiguous along its last dimension.
-        dtype: in which it is held in shared memory.
-        stored: whether it goes to global memory, or comes from there.
+        dtype: the dtype in shared memory.
+        stored: whether it is stored to global memory, not loaded.
     """
     *_, columns = tensor.shape
     if int(columns) * dtype.bytes != ROW_BYTES:
@@ -197,12 +197,12 @@ def against_bulk(tensor: Tensor, dtype: DType, *, stored: bool) -> tuple[str, ..
 
 
 def against_row(tensor: Tensor) -> tuple[str, ...]:
-    """Why no bulk copy brings a tile of one row in global memory to neighbours in shared memory.
+    """Reasons why no bulk copy loads a tile of one row to neighbours in shared memory.
 
     Call it within `aside`.
 
     Args:
-        tensor: the tile, of which one extent is not 1.
+        tensor: the tile; one of its extents is not 1.
     """
     held = tw.shared(tuple(int(extent) for extent in tensor.shape), tensor.dtype, name="held")
     return _against(tensor, held, stored=False)

@@ -331,7 +331,15 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
     waiting = [load for one, broken in tried if not broken and not runs_at_once(load := Load(question, one))]
     found = [reason for _, broken in tried for reason in broken]
     if waiting:  # the only fault is that not all blocks run at once
-        why, nearest = _of_waiting(waiting)
+        least = min(waiting, key=lambda one: one.tiles * one.parts)
+        at_once, tiles, parts = question.processors, least.tiles, least.parts
+        why = (
+            f"its blocks wait for each other, so that all of them must run at once; {parts} parts of "
+            f"{tiles} tile{'s' if tiles != 1 else ''} are {tiles * parts} blocks at least, and {at_once} run "
+            "at once, one on each multiprocessor"
+        )
+        most = max(at_once // one.tiles for one in waiting)
+        nearest = f"split_k={most}, or {WORKSPACE}" if most > 1 else WORKSPACE
     elif found:
         counts = Counter(reason.rule for reason in found)
 
@@ -346,16 +354,3 @@ def _refusal(question: Question, wanted: Splitting) -> LaunchError:
         why = next((why for one in known for why in one.against), "")
         why, nearest = why or "its blocks take turns, or share operands in clusters", ANOTHER
     return LaunchError(f"{said}: {why}; nearest legal choice: {nearest}")
-
-
-def _of_waiting(waiting: Sequence[Load]) -> tuple[str, str]:
-    """Reason and nearest choice, if the only fault of schedules is that not all blocks run at once."""
-    least = min(waiting, key=lambda one: one.tiles * one.parts)
-    at_once, tiles, parts = least.question.processors, least.tiles, least.parts
-    why = (
-        f"its blocks wait for each other, so that all of them must run at once; {parts} parts of {tiles} "
-        f"tile{'s' if tiles != 1 else ''} are {tiles * parts} blocks at least, and {at_once} run at once, "
-        "one on each multiprocessor"
-    )
-    most = max(at_once // one.tiles for one in waiting)
-    return why, f"split_k={most}, or {WORKSPACE}" if most > 1 else WORKSPACE

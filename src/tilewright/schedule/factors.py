@@ -223,7 +223,18 @@ def plan_of(flow: Flow, m: Span, n: Span) -> FactorPlan:
     """
     plan, signs = FactorPlan(), _signs(flow)
     for product in flow.sums:
-        _refuse_mixtures(product, _factor(product.a, m, product), _factor(product.b, n, product))
+        pair = _factor(product.a, m, product), _factor(product.b, n, product)
+        kinds = pair[0].view.dtype, pair[1].view.dtype
+        if kinds[0] != kinds[1] and not any(kinds in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
+            spelled = [f"{one.name}[{', '.join(span.name for span in one.part.at)}]" for one in pair]
+            wider = next((kind for kind in kinds if holds_all(kind, kinds)), None)
+            near = f"{spelled[wider in (None, kinds[0])]}.to(tw.{wider or kinds[0]})"
+            raise TraceError(
+                f"a product of {spelled[0]} in {kinds[0]} and {spelled[1]} in {kinds[1]}: no instruction "
+                f"multiplies numbers of these two dtypes; nearest legal choice: {near}"
+                + ("" if wider else ", which rounds"),
+                product.location,
+            )
         _refuse_others(product, flow.sums[0])
         total, negative = signs[id(product)]
         a, negated_a = _positive(product.a, product)
@@ -299,26 +310,6 @@ def _refuse_others(product: Sum, first: Sum) -> None:
             "legal choice: operands that are converted to the same dtypes",
             product.location,
         )
-
-
-def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
-    """Refuse operands of two dtypes that no instruction multiplies."""
-    kinds = (a.view.dtype, b.view.dtype)
-    if kinds[0] == kinds[1] or any(kinds in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
-        return
-    wider = next((kind for kind in kinds if holds_all(kind, kinds)), None)
-    narrow = b if wider in (None, kinds[0]) else a
-    near = f"{_spelled(narrow)}.to(tw.{wider or kinds[0]})" + ("" if wider else ", which rounds")
-    raise TraceError(
-        f"a product of {_spelled(a)} in {kinds[0]} and {_spelled(b)} in {kinds[1]}: no instruction "
-        f"multiplies numbers of these two dtypes; nearest legal choice: {near}",
-        product.location,
-    )
-
-
-def _spelled(factor: Factor) -> str:
-    """The main array of an operand, as the author writes it."""
-    return f"{factor.name}[{', '.join(span.name for span in factor.part.at)}]"
 
 
 def _factor(node: Node, row: Span, product: Sum, scale: Node | None = None) -> Factor:

@@ -1,4 +1,4 @@
-"""Facts of a schedule for a kernel on a machine, on which its resources and its legality depend."""
+"""Facts of a schedule for a kernel on a machine, from which its resources and its legality follow."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from tilewright.schedule.stages import MOST_ROWS
 from tilewright.targets.target import Target, owner
 
 Reasons: TypeAlias = Iterator[tuple[str, str, str, Node | Store]]
-"""Reasons to refuse a schedule: the field, a sentence with the value and the limit, the nearest legal choice,
-and the node that it concerns."""
+"""Reasons to refuse a schedule: field, sentence with value and limit, nearest legal choice, and node."""
 
 
 @dataclass(frozen=True)
 class ScheduleFacts:
     """A schedule for a kernel, on arrays of some classes, on a machine.
 
-    A tile that is not made of whole atoms is replaced by the nearest one that is, so that all other reasons
-    can be reported too.
+    A tile that does not consist of whole atoms is replaced by the nearest one that does, so that all other
+    reasons can be reported too.
 
     Args:
         schedule: the schedule.
-        form: the computation; kept as the schedule multiplies it.
+        form: the form; transposed if the schedule transposes the product.
         specs: the classes of the arrays.
         arch: the machine.
     """
@@ -47,12 +46,12 @@ class ScheduleFacts:
 
     @cached_property
     def target(self) -> Target:
-        """The target that the machine is one of."""
+        """The target of the machine."""
         return owner(self.arch.name)
 
     @property
     def is_bulk(self) -> bool:
-        """Whether bulk copies fill the ring, from a role of their own."""
+        """Whether bulk copies of a separate role fill the ring."""
         return self.schedule.staging == "tma"
 
     @property
@@ -63,7 +62,7 @@ class ScheduleFacts:
 
     @property
     def is_swizzled(self) -> bool:
-        """Whether operands lie in rows of 128 bytes under the swizzle."""
+        """Whether operands have rows of 128 bytes under the swizzle."""
         return self.is_bulk or self.schedule.atom.asynchronous
 
     @property
@@ -108,12 +107,12 @@ class ScheduleFacts:
         return tuple(side.tile for side in self.sides)
 
     def box_rows(self, side: OperandSide) -> int:
-        """Rows of the boxes by which an operand comes that is contiguous along K."""
+        """Rows of the boxes of an operand that is contiguous along K."""
         rows = max(side.sharing, 1) * side.rows // self.parts(side)
         return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
 
     def against_load(self, side: OperandSide) -> Iterator[tuple[str, str]]:
-        """Why bulk copies do not load an operand, and how its array could be changed."""
+        """Reasons why bulk copies do not load an operand, with a change of its array that would help."""
         factor, boxes = side.factor, (self.box_rows(side) or side.rows, side.width)
         spans = (factor.row, factor.depth)
         if side.along_rows:
@@ -122,30 +121,30 @@ class ScheduleFacts:
         return against_tiles(self.form, part.operand, part.at, spans, self.specs, boxes, stored=False)
 
     def has_parts(self, side: OperandSide) -> bool:
-        """Whether the blocks of a cluster share an operand in equal parts."""
+        """Whether the blocks of a cluster copy equal parts of an operand."""
         return max(side.sharing, 1) * side.rows % self.parts(side) == 0
 
     def parts(self, side: OperandSide) -> int:
-        """How many blocks of a cluster copy a part each of an operand, for all of them."""
+        """Blocks of a cluster that share an operand; each copies a part of it."""
         return self.schedule.cluster[1 if side.label == "A" else 0]
 
     def copied_rows(self, side: OperandSide) -> int:
-        """Rows of the part of an operand's tile that its threads copy together: a group, or all."""
+        """Rows of an operand's tile that a group copies, or the block."""
         return side.rows // self.schedule.cooperating if self.schedule.alternates and side.at else side.rows
 
     def goes_past(self, side: OperandSide) -> bool:
-        """Whether an operand goes past shared memory, straight into the registers that multiply."""
+        """Whether an operand bypasses shared memory."""
         return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
 
     @cached_property
     def run(self) -> int:
-        """Neighbours along K of packed operands that a lane multiplies; 0: as instructions have them."""
+        """Neighbours along K of packed operands that a lane multiplies; 0: the order of the instruction."""
         if self.schedule.staging != "fragments":
             return 0
         return common_run(self.schedule.atom, self.tile[2], self.tiles)
 
     @property
     def part_depth(self) -> int:
-        """How deep the parts are for which two sets of registers take turns."""
+        """Depth of the parts for which two sets of registers take turns."""
         atom = self.schedule.atom
         return self.run * lanes_along_k(atom.a) if self.run else atom.shape[2]

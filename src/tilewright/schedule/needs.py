@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.dtypes import DType, u32, u64
 from tilewright.lang import operations as tw
@@ -20,18 +21,18 @@ ROW_BYTES = 128
 """Bytes of a row of shared memory under the swizzle that bulk copies and asynchronous multiplies take."""
 
 RING, PARTIAL, RESULT, BARRIERS, TICKET, SUMS = "ring", "partial", "result", "barriers", "ticket", "sums"
-"""Contents of a buffer: tiles of operands, parts of reductions, slices of results, barriers, the number of a
-part, and the sums of a part of K."""
+"""Kinds of buffers: tiles of operands, parts of reductions, slices of results, barriers, tickets, and sums of
+a part of K."""
 
 ALIGN = {BARRIERS: 8, TICKET: 16}
-"""Alignment of the address of a buffer in bytes, for contents other than 128."""
+"""Alignment of the address of a buffer in bytes, for kinds whose alignment is not 128."""
 
 
 ACCESS_BYTES = 16
-"""The widest access of a thread; rows of buffers begin at multiples of it."""
+"""Widest access of a thread; rows of buffers begin at multiples of it."""
 
 LANES_OF_A_ROW = 4
-"""Lanes of a warp that hold neighbours of one row of an accumulator, two each, in maps of matrix units."""
+"""Lanes of a warp that hold one row of an accumulator of a matrix unit, two neighbours each."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Buffer:
     """A tensor in shared memory.
 
     Args:
-        name: of the tensor.
-        kind: its contents, `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET` or `SUMS`.
+        name: name of the tensor.
+        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET` or `SUMS`.
         shape: its extents.
-        dtype: of its elements.
-        strides: of its dimensions; empty: those of the layout.
-        layout: where its elements lie; None: the last dimension is contiguous.
-        is_swizzled: whether it lies in rows of 128 bytes under the swizzle.
+        dtype: dtype of its elements.
+        strides: strides of its dimensions; empty: the layout has them.
+        layout: its layout; None: the last dimension is contiguous.
+        is_swizzled: whether it has rows of 128 bytes under the swizzle.
     """
 
     name: str
@@ -63,13 +64,9 @@ class Buffer:
             found = self.layout.cosize
             assert isinstance(found, int)
             return found
-        strides = self.strides
-        if not strides:
-            count = 1
-            for extent in self.shape:
-                count *= extent
-            return count
-        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, strides, strict=True))
+        if not self.strides:
+            return prod(self.shape)
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def bytes(self) -> int:
@@ -78,11 +75,11 @@ class Buffer:
 
     @property
     def align(self) -> int:
-        """Alignment of its address; rows of 128 bytes under the swizzle repeat after 8."""
+        """Alignment of its address in bytes; the swizzle repeats after 8 rows of 128 bytes."""
         return 8 * ROW_BYTES if self.is_swizzled else ALIGN.get(self.kind, 128)
 
     def allocate(self) -> Tensor:
-        """The tensor, allocated in the kernel that is written."""
+        """Allocate the tensor in the kernel."""
         if self.is_swizzled:
             return tw.shared(self.shape, self.dtype, swizzle=ROW_BYTES, name=self.name)
         layout: Layout | View | None = self.layout
@@ -91,10 +88,10 @@ class Buffer:
         return tw.shared(self.shape, self.dtype, layout=layout, name=self.name)
 
     def barriers(self, arrivals: int) -> Barriers:
-        """The transaction barriers, allocated in the kernel that is written.
+        """Allocate the transaction barriers in the kernel.
 
         Args:
-            arrivals: that complete a phase of each.
+            arrivals: number of arrivals that complete a phase.
         """
         (count,) = self.shape
         return mbarrier(count, arrivals=arrivals)
@@ -106,7 +103,7 @@ def barriers(name: str, count: int) -> Buffer:
 
 
 def tickets(count: int) -> Buffer:
-    """Numbers of parts that threads tell each other; the operation that takes a ticket allocates them."""
+    """Tickets that threads share; the operation that takes a ticket allocates them."""
     return Buffer("ticket", TICKET, (count,), u32)
 
 
@@ -116,10 +113,10 @@ class Needs:
 
     Args:
         buffers: tensors in shared memory.
-        barriers: transaction barriers there.
-        tickets: numbers of parts there.
-        threads: of a block.
-        registers: of each thread that multiplies.
+        barriers: transaction barriers in shared memory.
+        tickets: tickets in shared memory.
+        threads: threads of a block.
+        registers: registers of each thread that multiplies.
     """
 
     buffers: tuple[Buffer, ...] = ()
@@ -138,12 +135,12 @@ def shared_of(staging: Needs, epilogue: Needs, reduction: Needs) -> Sequence[Buf
 
 
 def spare(dtype: DType, *, along_rows: bool) -> int:
-    """Elements behind each row of a buffer, so that accesses meet in no bank.
+    """Padding elements after each row of a buffer, which avoid bank conflicts.
 
-    They take as many bytes as the lanes that hold one row write at once, or one access.
+    They take as many bytes as the lanes of one row write at once, but at least one access.
 
     Args:
-        dtype: of the elements.
+        dtype: dtype of the elements.
         along_rows: whether the rows of the buffer are columns of the result.
 
     Example:

@@ -1,8 +1,8 @@
 """Operand metadata: side arrays such as scales and zero points, with which an operand is decoded.
 
-An operand has one main array, tiled over (row, k), which the ring loads, and optional side arrays.  Their
-elements are read where they are needed: if an array has one for each group of neighbours along K, one for
-each row, provided that the decoded part lies within a group.
+An operand has one main array, tiled over (row, k), which the ring loads, and optional side arrays.  Elements
+of side arrays are read when a part is decoded.  If a side array has an element for each group of neighbours
+along K, and the part lies within one group, one element is read for each row.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tilewright.schedule.provenance import made_by
 from tilewright.schedule.stages import PlainStages, Share, plain_tiles
 
 Moved: TypeAlias = tuple[ArrayPart, Tensor, Tensor]
-"""The part of a tile in the graph, its source and its target."""
+"""The node of a tile, its source and its target."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Place of the elements that are decoded: a part of a tile of the operand.
+    """Place of a decoded part of a tile of the operand.
 
     Args:
         work: the tile of the result.
-        row: which part of so many rows of the operand.
-        step: which part of so many k, counted from the first k of all.
-        stage: the stage of the ring that it is in.
-        part: which part of its tile it is.
+        row: index of the part along the rows, in parts with this number of rows.
+        step: index of the part along K, in parts of this depth.
+        stage: the stage of the ring that holds it.
+        part: index of the part in its tile.
     """
 
     work: Work
@@ -49,10 +49,10 @@ class OperandMetadata:
 
     Args:
         factor: the operand.
-        views: each of them, at the places of a tile, with the dimensions that it has of rows and k.
-        groups: of each that has elements for groups along K the same without repetitions, (rows, groups).
+        views: for each side array a function from a tile of the result to its rows and k, or one of them.
+        groups: for each side array with groups along K the same without repetitions, (rows, groups).
         first: any tile of the result.
-        rings: of those the ring that tiles of it are loaded to, by the name of the array.
+        rings: rings that hold tiles of side arrays with groups, by the name of the array.
     """
 
     factor: Factor
@@ -61,18 +61,13 @@ class OperandMetadata:
     first: Work
     rings: dict[str, PlainStages] = field(default_factory=dict)
 
-    @property
-    def runs(self) -> list[int]:
-        """How many neighbours along K have an element of each in common."""
-        return self.factor.runs
-
     def stage(self, rows: int, block_k: int, stages: int) -> None:
-        """Let a ring in shared memory hold what belongs to the tiles of the operand.
+        """Allocate rings in shared memory for side arrays with groups along K.
 
         Args:
-            rows: of a tile.
-            block_k: how deep it is.
-            stages: tiles that the ring holds.
+            rows: rows of a tile.
+            block_k: depth of a tile.
+            stages: number of stages.
         """
         for part, view in self.groups:
             with made_by(node=part):
@@ -90,10 +85,10 @@ class OperandMetadata:
 
         Args:
             work: the tile of the result.
-            row: which of the operand's tiles along its rows.
-            step: which along K.
-            stage: where it goes.
-            block_k: how deep it is.
+            row: index of the operand's tile along its rows.
+            step: index of the tile along K.
+            stage: the target stage.
+            block_k: depth of the tile.
         """
         found = []
         for part, view in self.groups:
@@ -105,19 +100,19 @@ class OperandMetadata:
         return found
 
     def is_held(self, node: Node) -> bool:
-        """Whether a leaf of the graph is the array of which the ring loads tiles."""
+        """Whether a leaf of the graph is the main array."""
         return same(node, self.factor.part)
 
     def elements(self, node: Node, held: Fragment, spot: Spot) -> Fragment:
-        """The elements of one of them that belong to a part of the operand.
+        """The elements of a side array for a part of the operand.
 
         Args:
-            node: what the graph says of it.
+            node: the leaf of the graph.
             held: the part of the operand.
-            spot: where that lies.
+            spot: its place.
 
         Returns:
-            A fragment of the same rows and k, with extent 1 along what it does not vary along.
+            A fragment with the same rows and k, or with extent 1 if it does not vary along rows or k.
         """
         part, view = next(pair for pair in self.views if same(pair[0], node))
         rows, depth = held.shape
@@ -144,12 +139,12 @@ class OperandMetadata:
 
 
 def groups_in(part: ArrayPart, depth: Span, block_k: int) -> int:
-    """How many groups along K a tile of an operand has; 0 if these are not whole, and it does not lie in one.
+    """Groups along K of a side array in a tile; 0 if a tile neither has whole groups nor lies in one.
 
     Args:
-        part: an array beside the operand.
+        part: the side array.
         depth: the span along K.
-        block_k: how deep a tile is.
+        block_k: depth of a tile.
     """
     run = run_along(part, depth)
     if run is None or run == 1 or len(part.at) < 2:

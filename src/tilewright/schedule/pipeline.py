@@ -1,8 +1,8 @@
-"""The main loop: the one place where a K loop is written.
+"""The main loop: the only K loop of all schedules.
 
-Its body is a list of verbs, each with the distance at which it runs ahead of the multiplication or behind
-it: load the tile ``s`` steps ahead, multiply this one, release the last one.  What comes before the steady
-state and after it follows from the distances, and is written nowhere.
+Its body is a list of verbs, such as load, multiply and release.  Each verb has a distance at which it runs
+ahead of the multiplication or after it: load the tile ``s`` steps ahead, multiply this one, release the last
+one.  The distances determine the prologue and the epilogue of the loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class LoopStep:
     """The step on which a verb works.
 
     Args:
-        index: the tile along K.
-        part: which of its parts.
-        behind: how many parts have been begun after this one.
-        ahead: tiles between this one and the iteration's own; negative behind it.
-        shared: what the verbs of one iteration know together, such as the name of its stage.
-        inside: whether the loop has such a tile.
+        index: index of the tile along K.
+        part: index of the part in the tile.
+        behind: number of parts that have begun after this one.
+        ahead: distance of the tile from the iteration's own tile; negative for an earlier tile.
+        shared: values that the verbs of one iteration share, such as its stage.
+        inside: whether the loop has this tile.
     """
 
     index: Index
@@ -40,14 +40,14 @@ class LoopStep:
 
 @dataclass(frozen=True)
 class Verb:
-    """Something that is done once for each part of each tile, or once for each tile.
+    """An action for each part of each tile, or for each tile.
 
     Args:
         name: one of `FIELD_OF_VERB`, e.g. ``"load"``.
-        distance: how many parts ahead of the multiplication; negative behind it.
-        do: what it does.
-        every: 1, or the number of parts of a tile: then it is done for a tile's first part alone.
-        outside: whether it may run for tiles before the first and behind the last: then no branch guards it.
+        distance: parts by which it runs ahead of the multiplication; negative: after it.
+        do: the action.
+        every: 1, or the number of parts of a tile: then it is done only for a tile's first part.
+        outside: whether it may also run before the first tile and after the last; then no branch guards it.
     """
 
     name: str
@@ -67,11 +67,11 @@ def main_loop(
     """``for k in range(count): for part in range(parts): every verb, each at its distance``.
 
     Args:
-        verbs: in the order in which one iteration does them.
-        count: tiles along K.
-        parts: how many parts a tile is multiplied in.
-        issued: what is done when the last step is begun, before those are ended that are under way.
-        copies: of the body in each turn of the loop.
+        verbs: the verbs, in the order of one iteration.
+        count: number of tiles along K.
+        parts: number of parts of a tile.
+        issued: called after the last step has begun, before pending steps are completed.
+        copies: copies of the body in each turn of the loop.
     """
     ahead = max(verb.distance for verb in verbs)
     behind = -min(verb.distance for verb in verbs)
@@ -97,11 +97,12 @@ def main_loop(
 
 
 def _due(verbs: Sequence[Verb], time: int) -> list[tuple[Verb, int]]:
-    """The verbs that are done at a time, each with the part that it is done for."""
+    """The verbs that are due at a time, each with the index of its part."""
     return [(verb, time + verb.distance) for verb in verbs if (time + verb.distance) % verb.every == 0]
 
 
 def _do(verb: Verb, step: LoopStep) -> None:
+    """Record a verb for a step, within a branch if the loop may not have the step."""
     with made_by(FIELD_OF_VERB[verb.name]):
         if verb.outside or step.inside is True:
             verb.do(step)

@@ -138,7 +138,22 @@ def small_products(question: Question) -> Iterator[Candidate]:
 
 def background_copies(question: Question) -> Iterator[Candidate]:
     """Tensor cores if there is an atom, multiply-adds otherwise, with copies in the background."""
-    chosen = _larger_if_full(question)
+    (m, n, _), dtype, atom = question.shape, question.dtype, tensor_core(question)
+    side = 4 if dtype.bytes > 4 and not dtype.is_float else 8  # 64 sums of 64 bits fill a thread's registers
+    depth = ROW_BYTES // dtype.bytes
+    chosen = Schedule(atom or fma(dtype, each=(side, side), paired=True), (64, 64, depth), (2, 2), stages=3)
+    chosen = replace(chosen, staging="fragments" if question.decodes else "cp_async", group_m=BAND)
+    if atom is None:
+        # Each part of a tile has its own text that decodes it, and many texts take long to compile.
+        tile = (16 * side, 16 * side, min(depth, 16 if question.decodes else 32))
+        chosen = replace(chosen, tile=tile, warps=(4, 2))
+    else:
+        chosen = replace(chosen, promote=int(promoted_every(question) > 0), stages=4)
+        if m * n >= 128 * 128 * question.processors:  # blocks of a larger tile still fill the GPU
+            warps = (4, 2) if dtype.bytes > 4 or chosen.promote or question.decodes else (2, 2)
+            # Decoded operands do not fit into registers together with sums that lie there twice.
+            columns = 64 if question.decodes and chosen.promote else 128
+            chosen = replace(chosen, tile=(128, columns, depth), warps=warps, stages=3)
     if question.exceeds_grid:
         chosen = replace(chosen, blocks=EACH_PROCESSOR * question.processors)
     rule = "the larger tile" if chosen.tile[0] > 64 else "the tile of which there are more"
@@ -152,28 +167,6 @@ def background_copies(question: Question) -> Iterator[Candidate]:
     for schedule, what in proposed.items():
         time = RATES.time_us(Load(question, schedule))
         yield Candidate(schedule, time, f"mma.sync or multiply-adds: {what}")
-
-
-def _larger_if_full(question: Question) -> Schedule:
-    """A tile of 64 x 64, or a larger one if its blocks still fill the GPU."""
-    m, n, _ = question.shape
-    dtype = question.dtype
-    atom = tensor_core(question)
-    depth = ROW_BYTES // dtype.bytes
-    side = 4 if dtype.bytes > 4 and not dtype.is_float else 8  # 64 sums of 64 bits fill a thread's registers
-    staged = Schedule(atom or fma(dtype, each=(side, side), paired=True), (64, 64, depth), (2, 2), stages=3)
-    staged = replace(staged, staging="fragments" if question.decodes else "cp_async", group_m=BAND)
-    if atom is None:
-        # Each part of a tile has its own text that decodes it, and many texts take long to compile.
-        sides = (16 * side, 16 * side)
-        return replace(staged, tile=(*sides, min(depth, 16 if question.decodes else 32)), warps=(4, 2))
-    staged = replace(staged, promote=int(promoted_every(question) > 0))
-    if m * n >= 128 * 128 * question.processors:
-        warps = (4, 2) if dtype.bytes > 4 or staged.promote or question.decodes else (2, 2)
-        # Decoded operands do not fit into registers together with sums that lie there twice.
-        columns = 64 if question.decodes and staged.promote else 128
-        return replace(staged, tile=(128, columns, depth), warps=warps)
-    return replace(staged, stages=4)
 
 
 # ---------------------------------------------------------------- small tiles for exact products of f32

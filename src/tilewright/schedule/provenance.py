@@ -1,7 +1,7 @@
 """Provenance of the operations of an expanded kernel: a value of the graph, and a field of the schedule.
 
-Code that writes a part of the explicit kernel names both in a `with` statement.  The location of every
-operation then has both, and errors, findings and the generated text name them.
+Code that records a part of the explicit kernel names both in a `with` statement.  The location of every
+operation then has both, and errors, findings and the generated text show them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIELD_OF_VERB = {
     "promote": "promote",
     "scale": "promote",
 }
-"""For each verb of the main loop the field of the schedule that says how it is done."""
+"""For each verb of the main loop the field of the schedule that controls it."""
 
 _SCHEDULE: ContextVar[Schedule] = ContextVar("the schedule by which a kernel is being expanded")
 
@@ -40,7 +40,7 @@ Item = TypeVar("Item")
 
 @contextmanager
 def expanding(schedule: Schedule, node: Node | Store) -> Iterator[None]:
-    """Operations of the with block are made by a schedule, from a value of the graph."""
+    """Attribute the operations of the with block to a schedule and to a value of the graph."""
     token = _SCHEDULE.set(schedule)
     try:
         with made_by("tile", node):
@@ -51,11 +51,11 @@ def expanding(schedule: Schedule, node: Node | Store) -> Iterator[None]:
 
 @contextmanager
 def made_by(field: str | None = None, node: Node | Store | None = None) -> Iterator[None]:
-    """Operations of the with block are made by a field of the schedule, from a value of the graph.
+    """Attribute the operations of the with block to a field of the schedule and to a value of the graph.
 
     Args:
-        field: of `Schedule`; default: as around the block.
-        node: the value; default: as around the block.
+        field: the field of `Schedule`; default: the field of the enclosing block.
+        node: the value; default: the value of the enclosing block.
     """
     outer = origin()
     if outer is not None:
@@ -69,7 +69,7 @@ def made_by(field: str | None = None, node: Node | Store | None = None) -> Itera
 
 
 def each_made_by(field: str, items: Iterable[Item], node: Node | Store | None = None) -> Iterator[Item]:
-    """The items; what is recorded to find the next one is made by a field, what their user does is not."""
+    """Yield the items, and attribute the operations that find the next item to a field."""
     found, end = iter(items), object()
     while True:
         with made_by(field, node):

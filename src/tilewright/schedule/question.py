@@ -1,4 +1,4 @@
-"""The question for a schedule: a problem on a machine; and a candidate for the answer, from `choice`."""
+"""The question for a schedule: a problem on a machine; and candidates for the answer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tilewright.symbolic.rebuilding import evaluate, symbols
 
 
 WIDTHS = (16, 4)
-"""Widths of access in bytes that are told apart; what is narrower is moved element by element."""
+"""Widths of access in bytes that classes of arrays distinguish; narrower ones move element by element."""
 
 
 @lru_cache(maxsize=1024)
 def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
-    """The class with what no access makes use of left out.
+    """The class of an array, without properties that no access uses.
 
-    Of a stride, the start, and the extent of the dimension that is contiguous it counts whether accesses of
-    16 or of 4 bytes divide them; where a thread has vectors of its own, whose accesses may begin anywhere,
-    nothing of them counts.  Packed elements share bytes in any case.
+    For a stride, the start, and the extent of the contiguous dimension, it keeps only whether accesses of 16
+    or of 4 bytes divide them.  It keeps nothing of them if threads have vector registers, whose accesses may
+    begin anywhere.  Packed elements share bytes in any case.
 
     Example:
         >>> from tilewright.arch import REFERENCE
@@ -69,10 +69,10 @@ MOST_COVERED = 256
 tiles, if that is possible."""
 
 IN_ORDER = ("workspace", "reduce-scatter", "cluster")
-"""Reductions that add the parts of K in the same order at every run, and whose times are estimated."""
+"""Reductions with an estimate that add the parts of K in the same order in every run."""
 
 BAND = 8
-"""Rows of tiles that follow each other, unless a proposal measured better."""
+"""Rows of tiles in a band (`group_m`), unless another number measured better for a proposal."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Splitting:
     Args:
         split_k: as in a schedule; None: the rules choose.
         reduction: as in a schedule; None: the one of `IN_ORDER` with the least estimated time.
-        batch_invariant: whether the order of additions follows from K and the dtypes alone, so that a row has
+        batch_invariant: whether K and the dtypes alone determine the order of additions, so that a row has
             the same bits among any other rows.
     """
 
@@ -94,8 +94,8 @@ class Splitting:
     def reductions(self) -> tuple[str, ...]:
         """The reductions to try.
 
-        Only a workspace adds up the steps of streams, and only there few and many rows have the same order
-        without any block that waits.
+        Only a workspace supports streams.  Only there, few and many rows have the same order of additions and
+        no block waits.
         """
         if self.reduction is not None:
             return (self.reduction,)
@@ -111,7 +111,7 @@ class Question:
         specs: the classes of the arrays.
         extents: of every span: batches first, then m, n and k.
         arch: the machine.
-        processors: number of its processors in use.
+        processors: number of processors in use.
         splitting: the request to split K; None: the rules choose.
     """
 
@@ -160,29 +160,29 @@ class Question:
 
     @property
     def reads_result_sized(self) -> bool:
-        """Whether an array of the size of the result is read besides the operands."""
+        """Whether the epilogue reads an array of the size of the result."""
         inner = {self.form.m, self.form.n}
         return any(isinstance(node, ArrayPart) and inner <= {*node.at} for node in self.form.flow.walk())
 
     @property
     def stores_lines(self) -> bool:
-        """Whether a store runs along rows or columns alone."""
+        """Whether a result is stored along rows only, or along columns only."""
         inner = {self.form.m, self.form.n}
         return any(not inner <= {*store.at} for store in self.form.stores)
 
     @property
     def covered(self) -> tuple[int, int]:
-        """Rows and columns that one tile must hold, because the result is reduced along them; 0 if not."""
+        """Rows and columns that one tile must hold, because the result is reduced along them; else 0."""
         return (0, 0) if self.across else self._reduced
 
     @property
     def across(self) -> bool:
-        """Whether reductions go across tiles, because rows or columns are longer than tiles should be."""
+        """Whether reductions go across tiles, because rows or columns are too long for one tile."""
         return max(self._reduced) > MOST_COVERED and bool(reduced_in_parts(self.form))
 
     @property
     def _reduced(self) -> tuple[int, int]:
-        """Rows and columns that the result is reduced along; 0 if not."""
+        """Rows and columns along which the result is reduced; else 0."""
         m, n, _ = self.shape
         least = [0, 0]
         for node in self.form.flow.walk():
@@ -193,7 +193,7 @@ class Question:
 
     @property
     def majors(self) -> tuple[str, str]:
-        """Contiguous dimensions of A and B: ``"k"``, ``"mn"``, or ``""`` if there is none."""
+        """Contiguous dimensions of A and B: ``"k"``, ``"mn"``, or ``""`` for neither."""
         return self.major(self.form.a), self.major(self.form.b)
 
     def major(self, factor: Factor) -> str:
@@ -219,7 +219,7 @@ class Candidate:
         estimate: its time by the rule's model. Each model has its own unit: compare estimates for one
             question only.
         rule: the rule that proposes it, in words.
-        against: reasons why it is refused, a sentence each; empty if it is legal, as far as was asked.
+        against: known reasons to refuse it, a sentence each.
     """
 
     schedule: Schedule
@@ -245,7 +245,7 @@ def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
 
 
 def widened(schedule: Schedule, question: Question) -> Schedule:
-    """The schedule with a tile that holds everything that is reduced."""
+    """The schedule with a tile that covers all reduced rows and columns."""
     m, n, k = schedule.tile
     unit_m, unit_n, _ = schedule.atom.shape
     units = (unit_m * schedule.warps[0], unit_n * schedule.warps[1])

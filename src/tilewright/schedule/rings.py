@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tilewright.dataflow.nodes import ArrayPart
 from tilewright.dtypes import DType
@@ -26,7 +26,7 @@ from tilewright.schedule.needs import ROW_BYTES, Buffer, Needs
 from tilewright.schedule.operand_metadata import OperandMetadata, Spot
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import LoopStep, Verb
-from tilewright.schedule.plans import Held, Sums, accumulation
+from tilewright.schedule.plans import Held, Sums, TileAccumulation, accumulation
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.scaled_sums import ScaleSource
 from tilewright.schedule.schedule import Schedule
@@ -177,26 +177,33 @@ class Move:
     operand: OperandSource | None = None
 
 
-class Agent(Protocol):
+class Agent:
     """A group of warps that runs the main loop over the tiles of a block."""
 
-    each: int
+    each = 1
     """The agent takes every tile of the block if 1, else one in this number of tiles."""
 
-    parts: int
+    parts = 1
     """Parts of a step along K that are multiplied in turn."""
 
-    accumulation: Any
+    accumulation: Any = None
     """Its accumulation plan; None if it only copies."""
 
-    def role(self) -> AbstractContextManager[Index]:
-        """Record operations of these warps only; yields the number of their group."""
+    def role(self, *, again: bool = False) -> AbstractContextManager[Index]:
+        """Record operations of these warps only; yields the number of their group.
+
+        Args:
+            again: whether the warps take the role once more, after the last tile.
+        """
+        raise NotImplementedError
 
     def begin(self, work: Work) -> Any:
         """Prepare a tile; returns its sums."""
+        raise NotImplementedError
 
     def verbs(self, work: Work, sums: Any) -> list[Verb]:
         """The verbs of the main loop for a tile."""
+        raise NotImplementedError
 
     def issued(self, work: Work) -> None:
         """Continue after the last step of a tile has begun."""
@@ -304,17 +311,16 @@ class Staging:
         """Complete the work on the ring after the last tile of a block."""
 
 
-class WholeBlock(Staging):
+class WholeBlock(Staging, Agent):
     """The whole block copies and multiplies."""
 
-    each = 1
+    accumulation: TileAccumulation
 
     def __init__(self, schedule: Schedule, sources: Sources, products: tuple[FactorProduct, ...]) -> None:
         super().__init__(schedule, sources, products)
         self.asynchronous = schedule.mma.atom.asynchronous
         overlap, scales = self.behind if self.asynchronous else 0, [source.scales for source in sources]
         self.accumulation = accumulation(schedule, scales, products, overlap)
-        self.parts = 1
         rings: list[Any] = []
         paired: PairedStages | None = None
         for source in sources:
@@ -369,12 +375,6 @@ class WholeBlock(Staging):
     def begin(self, work: Work) -> Sums:
         """Prepare a tile; returns its sums."""
         return self.accumulation.begin()
-
-    def issued(self, work: Work) -> None:
-        """Do nothing after the last step of a tile has begun."""
-
-    def end(self, work: Work) -> None:
-        """Do nothing after the last step of a tile."""
 
     def _pairs(self, work: Work, step: LoopStep) -> list[Move]:
         """The copies of one step."""

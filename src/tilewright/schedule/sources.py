@@ -83,6 +83,15 @@ def sources_of(
     for side, factor in [*((0, one) for one in form.rows_m), *((1, one) for one in form.rows_n)]:
         view = partial(_view, form, factor, arguments=arguments, partition=partition)
         beside = _beside(form, factor, arguments, partition, first)
+        scales = None
+        if factor.scale is not None:
+            held: Columns | None = None
+            if (part := beside_tiles(schedule, form, factor)) is not None:
+                held = Columns(view(part), view(part)(first))
+                with aside():
+                    tile = held.sample.tile((schedule.tile[0], 1), (anywhere("row"), anywhere()))
+                    held = None if against_row(tile) else held
+            scales = ScaleSource(view(factor.scale.part), factor.scale, held)
         # If K ends with a group of each side array, none of their elements belongs to k past the edge.
         runs = {run_along(part, factor.depth) for part in factor.beside} - {None}
         wholes = (equal(mod(factor.depth.extent, run), 0) for run in runs if run is not None)
@@ -97,32 +106,12 @@ def sources_of(
                 _decode(form, factor, arguments, beside),
                 is_cut=not factor.keeps_zero or not ends_with_groups,
                 readers=0 if schedule.staging != "tma" else _readers(form, partition, factor, side),
-                scales=_scales(form, schedule, factor, view, first),
+                scales=scales,
                 beside=beside,
                 pairs=_pairs(form, schedule, factor, arguments, partition),
             )
         )
     return tuple(made)
-
-
-def _scales(
-    form: Form,
-    schedule: Schedule,
-    factor: Factor,
-    view: Callable[[ArrayPart], Callable[[Work], Tensor]],
-    first: Work,
-) -> ScaleSource | None:
-    """The scales of an operand."""
-    if (scale := factor.scale) is None:
-        return None
-    if (part := beside_tiles(schedule, form, factor)) is not None:
-        columns = Columns(view(part), view(part)(first))
-        with aside():
-            tile = columns.sample.tile((schedule.tile[0], 1), (anywhere("row"), anywhere()))
-            reasons = against_row(tile)
-        if not reasons:
-            return ScaleSource(view(scale.part), scale, columns)
-    return ScaleSource(view(scale.part), scale)
 
 
 def _pairs(

@@ -1,4 +1,4 @@
-"""Tiles of an operand in shared memory: a ring of stages, as those who copy and those who multiply see it."""
+"""Tiles of an operand in shared memory: rings of stages, and single tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.schedule.needs import RING, ROW_BYTES, Buffer
 from tilewright.threads.distribution import Distribution
 
 LINE_BYTES = 64
-"""A line of a processor's caches."""
+"""Bytes of a cache line of a processor."""
 
 MOST_ROWS = 256
 """Rows of a box of a bulk copy, at most."""
@@ -26,9 +26,9 @@ class Share:
     """The part of a tile that a block copies, if all blocks along one axis of a cluster need the tile.
 
     Args:
-        parts: how many blocks copy a part each, for all of them.
-        part: which of the parts.
-        axis: of the cluster, along which they lie.
+        parts: number of parts; each block copies one for all of them.
+        part: index of the block's part.
+        axis: axis of the cluster.
     """
 
     parts: int = 1
@@ -37,17 +37,17 @@ class Share:
 
     @property
     def multicast(self) -> int | tuple[()]:
-        """Along which axis of the cluster a copy goes to all blocks."""
+        """The axis of the cluster along which a copy goes to all blocks, or ()."""
         return self.axis if self.parts > 1 else ()
 
 
 @dataclass(frozen=True)
 class Together:
-    """Neighbours along K that stay together in shared memory, where a tile lies as (K0, rows, K1).
+    """A layout (K0, rows, K1) of tiles in shared memory, which keeps neighbours along K together.
 
     Args:
-        k1: how many; 0: the tile lies as in global memory.
-        extra_rows: rows of K1 between two K0 that nothing lies in.
+        k1: number of neighbours; 0: the layout of global memory.
+        extra_rows: unused rows of K1 between two K0.
     """
 
     k1: int = 0
@@ -75,17 +75,17 @@ def plain_tiles(
     together: Together = Together(),
     gap: int = 0,
 ) -> Buffer:
-    """A ring of tiles that lie as they lie in global memory: what is contiguous there is contiguous here.
+    """A ring of tiles with the same contiguous dimension as in global memory.
 
     Args:
-        name: of the tensor.
-        dtype: of its elements, into which tiles are converted as they are copied.
-        rows: of a tile.
-        depth: of a tile.
-        stages: tiles that it holds.
-        along_rows: whether neighbours along the rows are contiguous in global memory.
+        name: name of the tensor.
+        dtype: dtype of its elements, into which copies convert.
+        rows: rows of a tile.
+        depth: depth of a tile.
+        stages: number of stages.
+        along_rows: whether the rows are the contiguous dimension in global memory.
         together: elements that stay together along K instead.
-        gap: unused elements after each row, of an operand along K.
+        gap: unused elements after each row, if K is contiguous.
     """
     shape = (stages, rows, depth)
     if 0 < together.k1 <= depth:
@@ -96,7 +96,7 @@ def plain_tiles(
 
 
 class PlainStages:
-    """A ring of tiles as `plain_tiles` lays them out.
+    """A ring of tiles with the layout of `plain_tiles`.
 
     Args:
         buffer: the ring.
@@ -115,14 +115,14 @@ class PlainStages:
 
 
 class PairedStages:
-    """A ring whose tiles are of pairs that lie side by side, as in global memory.
+    """A ring of tiles of pairs, whose two numbers are neighbours as in global memory.
 
     Args:
-        dtype: of one number of a pair.
-        rows: of a tile.
-        depth: of a tile.
-        stages: tiles that it holds.
-        along_rows: whether neighbours along the rows follow each other, and not those along K.
+        dtype: dtype of one number of a pair.
+        rows: rows of a tile.
+        depth: depth of a tile.
+        stages: number of stages.
+        along_rows: whether neighbouring pairs are neighbours along the rows, not along K.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PairedStages:
         self.held = tw.shared((stages, *self.tile), dtype, name=name)
 
     def one(self, which: int) -> OneOfPairs:
-        """The ring of the first numbers, by which pairs are copied, or of the second ones."""
+        """The ring of the first numbers, whose copies move whole pairs, or of the second numbers."""
         part = self.held[:, :, :, which]
         return OneOfPairs(self, part.permute(0, 2, 1) if self.along_rows else part, which == 0)
 
@@ -143,9 +143,9 @@ class OneOfPairs:
     """One number of each pair of a ring.
 
     Args:
-        both: the ring.
+        both: the ring of pairs.
         shared: (stages, rows, depth): the numbers.
-        copies: whether the pairs are copied by it.
+        copies: whether its copies move the pairs.
     """
 
     both: PairedStages
@@ -161,15 +161,16 @@ class OneOfPairs:
 
 
 def is_widened(atom: MmaAtom, side: int, dtype: DType, *, along_k: bool) -> bool:
-    """Whether an operand of packed elements is converted before it lies in shared memory.
+    """Whether packed elements are converted before they are written to shared memory.
 
-    It is where a lane multiplies fewer neighbours along K than share a byte, or these share none.
+    They are if a lane multiplies fewer neighbours along K than share a byte, or if neighbours along K share
+    no byte.
 
     Args:
         atom: the instruction.
-        side: 0 of operand A, 1 of operand B.
-        dtype: of the operand's elements in memory.
-        along_k: whether neighbours along K are neighbours there.
+        side: 0 for operand A, 1 for operand B.
+        dtype: dtype of the operand's elements in memory.
+        along_k: whether the operand is contiguous along K.
     """
     if not dtype.is_packed:
         return False
@@ -178,11 +179,11 @@ def is_widened(atom: MmaAtom, side: int, dtype: DType, *, along_k: bool) -> bool
 
 
 class HeldTile:
-    """One tile that goes past shared memory, into the registers that it is multiplied from.
+    """One tile that bypasses shared memory, in the registers for the multiplication.
 
     Args:
         source: (rows, K) in global memory.
-        spread: which thread multiplies what of it.
+        spread: threads that multiply its elements.
     """
 
     def __init__(self, source: Tensor, spread: Distribution, name: str) -> None:
@@ -200,9 +201,8 @@ class PackedTile:
     """One tile, packed in the order in which one thread multiplies it.
 
     Args:
-        buffer: where it lies.
-        narrow: where it is packed before it is converted, element by element in the same order; None: it is
-            converted as it is packed.
+        buffer: the packed tile.
+        narrow: the tile in the same order before it is converted; None: it is converted as it is packed.
     """
 
     def __init__(self, buffer: Buffer, narrow: Buffer | None) -> None:
@@ -219,17 +219,16 @@ class PackedTile:
 
 
 def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool) -> bool:
-    """Whether a tile is packed as it lies in memory, and then converted.
+    """Whether a tile is packed first, and converted afterwards.
 
-    To convert numbers on their way from rows of contiguous k to panels takes them one by one; a transposition
-    without a conversion, and a conversion without a transposition, take whole vectors.  Packed elements
-    are not transposed.  Truth values are converted byte by byte in vectors before they are transposed.
+    Conversion and transposition at once move numbers one by one, but each of them alone moves whole vectors.
+    Packed elements are not transposed.  Truth values are converted in vectors before they are transposed.
 
     Args:
         source: the dtype in memory.
-        dtype: that in which it is multiplied.
-        unit: as `packed` takes it.
-        along_rows: whether it is contiguous along its rows' dimension in memory.
+        dtype: the dtype of the multiplication.
+        unit: rows of a panel; see `packed`.
+        along_rows: whether the operand is contiguous along its rows.
     """
     is_apart = source.kind == "bool" or source.is_packed
     return source != dtype and bool(unit) and not along_rows and not is_apart
@@ -239,11 +238,11 @@ def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
     """The layout of (row, k) of a tile for a thread that multiplies one micro-tile after the other.
 
     Args:
-        rows: of the tile.
-        depth: of the tile.
-        unit: rows of a panel, in which k is slowest; 0: rows of contiguous k, a cache line further apart than
-            they are long, so that the rows of a micro-tile do not meet in the same few sets of the cache.
-        dtype: of its elements.
+        rows: rows of the tile.
+        depth: depth of the tile.
+        unit: rows of a panel, in which k is slowest; 0: rows of contiguous k with a gap of a cache line, so
+            that the rows of a micro-tile do not share a few sets of the cache.
+        dtype: dtype of its elements.
 
     Example:
         >>> from tilewright.dtypes import f32
@@ -258,7 +257,7 @@ def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
 def panel_rows(atom: MmaAtom, is_a: bool, along_rows: bool) -> int:
     """Rows of a panel that a thread multiplies by an atom; 0: it reads rows of contiguous k.
 
-    A's elements are broadcast, so that only an operand which is contiguous along M gains from panels.
+    Elements of A are broadcast, so that A gains from panels only if it is contiguous along M.
     """
     m, n, _ = atom.shape
     return (m if along_rows else 0) if is_a else n
@@ -270,11 +269,11 @@ def swizzled_tiles(
     """A ring in rows of 128 bytes under the swizzle, for groups of warps that share the rows of a tile.
 
     Args:
-        name: of the tensor.
-        dtype: of its elements.
-        rows: of one group's tile.
-        depth: of a tile.
-        stages: tiles that it holds.
+        name: name of the tensor.
+        dtype: dtype of its elements.
+        rows: rows of one group's tile.
+        depth: depth of a tile.
+        stages: number of stages.
         groups: groups that share the rows; 0: all groups take the same tile.
         along_rows: whether rows of 128 bytes lie along the rows of the tile, not along K.
     """
@@ -282,18 +281,18 @@ def swizzled_tiles(
     panels, panel = (-(-rows // width), (depth, width)) if along_rows else (-(-depth // width), (rows, width))
     shared_by = (groups,) if groups else ()
     several = (panels,) if along_rows or panels > 1 else ()
-    # Boxes along K take the rows of all groups at once, which therefore follow each other in each panel.
+    # Boxes along K take the rows of all groups at once, so that these are neighbours in each panel.
     held = (*shared_by, *several) if along_rows else (*several, *shared_by)
     return Buffer(name, RING, (stages, *held, *panel), dtype, is_swizzled=True)
 
 
 class SwizzledStages:
-    """A ring as `swizzled_tiles` lays it out.
+    """A ring with the layout of `swizzled_tiles`.
 
     Args:
         buffer: the ring.
-        rows: of one group's tile.
-        depth: of a tile.
+        rows: rows of one group's tile.
+        depth: depth of a tile.
         groups: groups that share the rows; 0: all groups take the same tile.
         along_rows: whether rows of 128 bytes lie along the rows of the tile.
     """
@@ -310,7 +309,7 @@ class SwizzledStages:
         return max(self.groups, 1) * self.rows * self.depth * self.shared.dtype.bytes
 
     def operand(self, stage: Index, group: Index) -> Tensor:
-        """(rows, depth): what a group multiplies of one stage."""
+        """(rows, depth): the tile of a group in one stage."""
         if self.groups and self.panels > 1 and not self.along_rows:
             held = self.shared[stage].permute(1, 0, 2, 3)[group]
         else:
@@ -322,14 +321,14 @@ class SwizzledStages:
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Tensor]]:
-        """The boxes that are copied to where for one step.
+        """Pairs of source and target for one step, a box each.
 
         Args:
             source: (rows, K).
-            row: which tile along the rows, of all groups together.
-            step: which tile along K.
-            stage: where it goes.
-            share: the part of them that this block copies for its cluster.
+            row: index of the tile along the rows, for all groups together.
+            step: index of the tile along K.
+            stage: the target stage.
+            share: the part that this block copies for its cluster.
         """
         held = self.shared[stage]
         if self.along_rows:
