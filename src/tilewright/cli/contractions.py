@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -80,7 +79,12 @@ def einsum(
     seen = trial.contraction
     views = [name for name, one in seen.seen if any(inner for _, inner in one.groups)]
     say("result", "x".join(map(str, given.arrays["out"].shape)) or "one number")
-    say("", f"{_counted(seen.batch)}, {_seen_through(views)}")
+    products = "one product of matrices"
+    if seen.batch:
+        dimensions = "dimension" if seen.batch == 1 else "dimensions"
+        products = f"a product of matrices for each index of {seen.batch} {dimensions}"
+    lying = f"{' and '.join(views)} seen through a view" if views else "all arrays as they lie"
+    say("", f"{products}, {lying}")
     if trial.halves:
         of_halves = "one product" if trial.halves == 1 else "three products"
         say("", f"a launch splits A and B in halves of f16; the next one sums {of_halves} of these")
@@ -90,20 +94,6 @@ def einsum(
         verified(trial.verify)
     if time:
         timed(trial)
-
-
-def _counted(batch: int) -> str:
-    """How many dimensions of the result have a product of matrices for each index."""
-    if not batch:
-        return "one product of matrices"
-    return f"a product of matrices for each index of {batch} {'dimension' if batch == 1 else 'dimensions'}"
-
-
-def _seen_through(views: Sequence[str]) -> str:
-    """Which arrays have axes that are merged although they have several strides."""
-    if not views:
-        return "all arrays as they lie"
-    return f"{' and '.join(views)} seen through a view"
 
 
 def _extents(name: str, text: str) -> tuple[int, ...]:
@@ -192,7 +182,7 @@ def complex_numbers(
 
 
 ROWS = 16
-"""Of A where no extents are given: what few rows by many columns take is the bytes of the weights."""
+"""Default rows of A. With few rows the time is that of reading the weights."""
 
 
 @reports
@@ -248,11 +238,22 @@ def scaled(
     out = None if out_dtype is None else _dtype("out-dtype", out_dtype)
     shape = extents_of(extents, "scaled") if extents else (ROWS, *TARGETS[target].shape[1:])
     check_memory(shape, kinds[0])
-    _check_groups(shape, group, zeros=zeros)
+    depth = shape[2]
+    if group and depth % group:
+        nearest = divisor_at_most(depth, group)
+        raise UsageError(f"--group {group} does not divide K, {depth}; nearest: {nearest}")
+    if zeros and not group:
+        raise UsageError(f"--zeros belongs to groups along K; nearest: --group {depth}")
     if group and blocks is not None:
         raise UsageError(f"--group {group} and --blocks {blocks}: scales of B belong to one or the other")
+    shared = None
+    if blocks is not None:
+        rows, _, columns = blocks.partition("x")
+        if not {rows, columns} <= {"1", str(BLOCK)}:
+            known = f"1x{BLOCK}, {BLOCK}x{BLOCK}, 1x1 and {BLOCK}x1"
+            raise UsageError(f"--blocks {blocks}; choose one of {known}")
+        shared = int(rows), int(columns)
     with working("making the matrices"):
-        shared = None if blocks is None else _blocks(blocks)
         words: dict[str, Any] = {"blocks": shared, "group": group or None, "zeros": zeros}
         made = ScaledOperands.drawn(shape, kinds, bias=bias, layout=layout, seed=seed, **words)
         trial = ScaledTrial(made, target, out, activation, read_schedule(schedule))
@@ -279,26 +280,8 @@ def scaled(
         timed(trial)
 
 
-def _blocks(given: str) -> tuple[int, int]:
-    """How many rows, and columns, have a scale in common."""
-    rows, _, columns = given.partition("x")
-    if {rows, columns} <= {"1", str(BLOCK)}:
-        return int(rows), int(columns)
-    raise UsageError(f"--blocks {given}; choose one of 1x{BLOCK}, {BLOCK}x{BLOCK}, 1x1 and {BLOCK}x1")
-
-
-def _check_groups(shape: tuple[int, int, int], group: int, *, zeros: bool) -> None:
-    """Refuse groups that are not whole, and zero points without groups."""
-    depth = shape[2]
-    if group and depth % group:
-        nearest = divisor_at_most(depth, group)
-        raise UsageError(f"--group {group} does not divide K, {depth}; nearest: {nearest}")
-    if zeros and not group:
-        raise UsageError(f"--zeros belongs to groups along K; nearest: --group {depth}")
-
-
 def _dtype(option: str, name: str, further: tuple[DType, ...] = ()) -> DType:
-    """The dtype of a name, as a user may spell it."""
+    """Return the dtype that an option names."""
     try:
         found = dtype_named(name)
     except DTypeError as error:

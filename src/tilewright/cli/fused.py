@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time as clock
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,11 +39,60 @@ from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
 from tilewright.tune.rivals import attention_rivals, chain_rivals, reduce_rivals
 
 SIZES = {
-    REFERENCE.name: [1, 2, 100, 100, 64],
-    CPU.name: [1, 8, 512, 512, 64],
-    CUDA.name: [1, 8, 4096, 4096, 128],
+    "attention": {
+        REFERENCE.name: [1, 2, 100, 100, 64],
+        CPU.name: [1, 8, 512, 512, 64],
+        CUDA.name: [1, 8, 4096, 4096, 128],
+    },
+    "chain": {
+        REFERENCE.name: [100, 64, 100, 64],
+        CPU.name: [4096, 64, 512, 64],
+        CUDA.name: [65536, 128, 512, 128],
+    },
+    "reduce": {
+        REFERENCE.name: [100, 300, 64],
+        CPU.name: [512, 4096, 256],
+        CUDA.name: [4096, 32768, 1024],
+    },
 }
-"""Extents by target, if none are given; those of a GPU for the others."""
+"""Default extents by verb and target. Every other GPU takes those of CUDA."""
+
+
+def _sizes(verb: str, extents: list[int] | None, target: str) -> list[int]:
+    """Return the extents of a verb, or its default extents if none are given."""
+    usual = SIZES[verb].get(target, SIZES[verb][CUDA.name])
+    if extents and len(extents) != len(usual):
+        count = {3: "three", 4: "four", 5: "five"}[len(usual)]
+        raise UsageError(f"{len(extents)} extents; nearest legal choice: {count}, as {usual}")
+    return extents or usual
+
+
+def _first_results(call: Callable[[], object], outs: Iterable[Any], target: str) -> list[Array]:
+    """Time the first call, and copy its results to host memory."""
+    with working("running"):
+        begun = clock.perf_counter()
+        call()
+        found = [device_get(out) for out in outs]
+    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    return found
+
+
+def _verify(errors: Iterable[Array], checked: str, what: str = "an element") -> None:
+    """Refuse errors above their bound, and print the largest one.
+
+    Args:
+        errors: absolute errors, each divided by its bound.
+        checked: the elements that were compared.
+        what: one of them.
+
+    Raises:
+        WrongResultError: an element is beyond its bound.
+    """
+    with working("verifying"):
+        worst = max(float(np.nan_to_num(part, nan=np.inf).max()) for part in errors)
+    if worst > 1:
+        raise WrongResultError(f"{what} is off by {worst:.3g} of its bound")
+    say("verify", f"all {checked} agree with float64; the worst has {worst:.3g} of its bound")
 
 
 @reports
@@ -92,10 +142,7 @@ def attention(
     """
     choose("target", target, tuple(TARGETS))
     choose("dtype", dtype, tuple(map(str, SUPPORTED)))
-    usual = SIZES.get(target, SIZES[CUDA.name])
-    sizes = extents or usual
-    if len(sizes) != 5:
-        raise UsageError(f"{len(sizes)} extents; nearest legal choice: five, as {usual}")
+    sizes = _sizes("attention", extents, target)
     batches, heads, rows, keys, columns = sizes
     shared = heads_of_keys or heads
     if diagonal is not None and not causal:
@@ -109,45 +156,23 @@ def attention(
         )
         arrays = [device_put(x, target) for x in (q, k, v, np.full_like(q, np.nan))]
     say("operands", f"Q {by(q.shape)}, K and V {by(k.shape)}, {dtype}: random numbers")
-    words: dict[str, Any] = {
-        "causal": causal,
-        "diagonal": shift or 0,
-        "kernel": kernel,
-        "target": target,
-    }
+    words: dict[str, Any] = {"causal": causal, "diagonal": shift or 0, "kernel": kernel, "target": target}
     call = functools.partial(attend, *arrays[:3], out=arrays[3], **words)
-    with working("running"):
-        begun = clock.perf_counter()
-        call()
-        found = device_get(arrays[3])
-    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
-    with working("verifying"):
-        worst = _worst((q, k, v, found), shift)
-    say(
-        "verify",
-        f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound",
-    )
+    (found,) = _first_results(call, arrays[3:], target)
+    _verify(_attention_errors(q, k, v, found, shift), f"{found.size} elements")
     if time:
         name = f"attention<{target}, {'causal ' * causal}{dtype} {by(sizes)}>"
-        pairs = math.prod(q.shape[:2]) * _seen(rows, keys, shift)
+        # Pairs of a query and a key that the mask leaves.
+        seen = rows * keys if shift is None else int(np.clip(np.arange(rows) + shift + 1, 0, keys).sum())
+        pairs = batches * heads * seen
         moved = sum(array.nbytes for array in (q, k, v, found))
         rivals = functools.partial(attention_rivals, arrays[:3], (q, k, v), target, shift)
         perf(call, target, 4 * columns * pairs, moved, name, rivals)
 
 
-def _seen(rows: int, keys: int, shift: int | None) -> int:
-    """How many pairs of a row of queries and a key a mask leaves."""
-    return rows * keys if shift is None else int(np.clip(np.arange(rows) + shift + 1, 0, keys).sum())
-
-
-def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> float:
-    """The largest error, as a share of its bound, head by head.
-
-    Raises:
-        WrongResultError: an element is beyond its bound.
-    """
-    q, k, v, found = arrays
-    worst, scale = 0.0, 1 / math.sqrt(q.shape[-1])
+def _attention_errors(q: Array, k: Array, v: Array, found: Array, shift: int | None) -> Iterator[Array]:
+    """Yield the errors of 1024 rows of a head at a time, each divided by its bound."""
+    scale = 1 / math.sqrt(q.shape[-1])
     for b, h in np.ndindex(q.shape[:2]):
         g = h * k.shape[1] // q.shape[1]
         for begin in range(0, q.shape[2], 1024):
@@ -155,22 +180,11 @@ def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> floa
             seen = None if shift is None else shift + begin
             one = (q[b, h, part], k[b, g], v[b, g], scale, seen)
             error = np.abs(found[b, h, part].astype(np.float64) - softmax_attention(*one))
-            worst = max(worst, float(np.nan_to_num(error / attention_room(*one), nan=np.inf).max()))
-    if worst > 1:
-        raise WrongResultError(f"an element is off by {worst:.3g} of its bound")
-    return worst
+            yield error / attention_room(*one)
 
 
 # ----------------------------------------------------------------
 # `tilewright chain`: two products, one after the other.
-
-
-CHAIN_SIZES = {
-    REFERENCE.name: [100, 64, 100, 64],
-    CPU.name: [4096, 64, 512, 64],
-    CUDA.name: [65536, 128, 512, 128],
-}
-"""Extents by target, if none are given; those of a GPU for the others."""
 
 
 @reports
@@ -205,10 +219,7 @@ def chain(
     choose("target", target, tuple(TARGETS))
     choose("dtype", dtype, tuple(map(str, FUSED)))
     choose_activation(activation)
-    usual = CHAIN_SIZES.get(target, CHAIN_SIZES[CUDA.name])
-    sizes = extents or usual
-    if len(sizes) != 4:
-        raise UsageError(f"{len(sizes)} extents; nearest legal choice: four, as {usual}")
+    sizes = _sizes("chain", extents, target)
     m, k, n, p = sizes
     with working("making the matrices"):
         rng, element = np.random.default_rng(seed), dtype_named(dtype).numpy
@@ -218,18 +229,10 @@ def chain(
     call = functools.partial(
         gemm_chain, *arrays[:3], out=arrays[3], activation=activation, fused=fused, target=target
     )
-    with working("running"):
-        begun = clock.perf_counter()
-        call()
-        found = device_get(arrays[3])
-    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    (found,) = _first_results(call, arrays[3:], target)
     with working("verifying"):
         exact = chained(a, b, c, activation)
-        off = np.abs(found.astype(np.float64) - exact.wanted) / exact.room
-        worst = float(np.nan_to_num(off, nan=np.inf).max())
-    if worst > 1:
-        raise WrongResultError(f"an element is off by {worst:.3g} of its bound")
-    say("verify", f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound")
+    _verify([np.abs(found.astype(np.float64) - exact.wanted) / exact.room], f"{found.size} elements")
     if time:
         name = f"chain<{target}, {activation + ' ' if activation else ''}{dtype} {by(sizes)}>"
         moved = sum(array.nbytes for array in (a, b, c, found))
@@ -241,15 +244,8 @@ def chain(
 # `tilewright reduce`: reduced rows or columns of a product.
 
 
-REDUCE_SIZES = {
-    REFERENCE.name: [100, 300, 64],
-    CPU.name: [512, 4096, 256],
-    CUDA.name: [4096, 32768, 1024],
-}
-"""Extents by target, if none are given; those of a GPU for the others."""
-
 DTYPES = ("f16", "bf16", "f32")
-"""Those whose results float64 tells right from wrong."""
+"""Dtypes whose results can be verified in float64."""
 
 AXES = {"rows": -1, "columns": -2}
 
@@ -288,10 +284,7 @@ def reduce(
     for name in names:
         choose("reduction (--of)", name, REDUCTIONS)
     choose_activation(activation)
-    usual = REDUCE_SIZES.get(target, REDUCE_SIZES[CUDA.name])
-    sizes = extents or usual
-    if len(sizes) != 3:
-        raise UsageError(f"{len(sizes)} extents; nearest legal choice: three, as {usual}")
+    sizes = _sizes("reduce", extents, target)
     m, n, k = sizes
     with working("making the matrices"):
         rng, element = np.random.default_rng(seed), dtype_named(dtype)
@@ -302,11 +295,7 @@ def reduce(
     say("operands", f"A {by((m, k))}, B {by((k, n))}, {dtype}: random numbers")
     given = a_there, b_there, names, AXES[axis], outs
     call = functools.partial(reduced_matmul, *given, activation=activation, target=target)
-    with working("running"):
-        begun = clock.perf_counter()
-        call()
-        found = [device_get(out) for out in outs]
-    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    found = _first_results(call, outs, target)
     with working("verifying"):
         wide, meant = [x.astype(np.float64) for x in (a, b)], MEANINGS[activation]
         sums, sizes_of_sums = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
@@ -314,13 +303,10 @@ def reduce(
         near = meant.steepest * 4 * (k + 8) * unit * sizes_of_sums
         near += meant.error * np.maximum(np.abs(elements), np.abs(sums))
         exact = reductions(elements, near, AXES[axis], unit)
-        of_all = [(exact[name], one) for name, one in zip(names, found, strict=True)]
-        off = [np.abs(one - right.wanted) / right.room for right, one in of_all]
-        worst = float(np.nan_to_num(off, nan=np.inf).max())
-    if worst > 1:
-        raise WrongResultError(f"a number is off by {worst:.3g} of its bound")
-    checked = f"all {blank.size} numbers of {', '.join(names)} agree with float64"
-    say("verify", f"{checked}; the worst has {worst:.3g} of its bound")
+    errors = (
+        np.abs(one - exact[name].wanted) / exact[name].room for name, one in zip(names, found, strict=True)
+    )
+    _verify(errors, f"{blank.size} numbers of {', '.join(names)}", "a number")
     if time:
         name = f"reduce<{target}, {activation + ' ' if activation else ''}{dtype} {by(sizes)} {axis} {of}>"
         moved, asked = sum(array.nbytes for array in (a, b, *found)), (names, AXES[axis])

@@ -9,15 +9,14 @@ from typing import Annotated
 
 import typer
 
-from tilewright.checking.compare import GemmComparison
 from tilewright.checking.sample import Array, Operands
 from tilewright.cli.console import Seed, TargetName, choose, choose_precision, duration, reports, say, working
 from tilewright.cli.matrices import gather, write
 from tilewright.cli.notation import read_schedule
+from tilewright.cli.perf import by
 from tilewright.dataflow.nodes import EXACT, TF32
-from tilewright.dtypes import dtype
+from tilewright.dtypes import dtype as element
 from tilewright.ops.prepasses import HALVES_OF
-from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.schedule.proposals_reference import SUPPORTED
 from tilewright.targets.target import CPU, TARGETS
@@ -106,18 +105,18 @@ def gemm(
                 data=data,
                 seed=seed,
             )
-            choose_precision(precision, (EXACT, TF32, *HALVES_OF), _element(made))
+            choose_precision(precision, (EXACT, TF32, *HALVES_OF), element(made.a.dtype).name)
             trial = gemm_trial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:
             write(output, trial.result())
-            say("output", f"{output}: C {_shape(trial.result())} {trial.out_dtype}")
+            say("output", f"{output}: C {by(trial.result().shape)} {trial.out_dtype}")
         if time:
             _time(trial)
 
 
 def _execute(trial: Trial, made: Operands, verify: bool) -> None:
-    """Trace, compile, run and verify, each with a line."""
+    """Trace, compile, run and verify; print a line for each step."""
     say("operands", f"A {_matrix(made.a)}, B {_matrix(made.b)}: {made.about}")
     with working("tracing"):
         kernel = trial.trace()
@@ -126,7 +125,13 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
     with working("compiling"):
         executable = trial.compile()
     say("legality", "no rule is broken")
-    say("compile", _compiled(executable))
+    if executable.path is None:
+        say("compile", "nothing to compile: the reference executes the operations themselves")
+    else:
+        how = "found in the cache in" if executable.cached else "compiled in"
+        values = (f"{value} {name.replace('_', ' ')}" for name, value in executable.resources.items())
+        cost = "; " * bool(executable.resources) + ", ".join(values)
+        say("compile", f"{how} {duration(executable.seconds)} for {executable.arch}{cost}")
     for note in executable.notes:
         say("", note)
     with working("running"):
@@ -136,9 +141,17 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
         say("verify", "left out; the result may be wrong")
         return
     with working("verifying"):
-        comparison = trial.verify()
-    comparison.raise_if_wrong()
-    say("verify", _verified(comparison, trial))
+        found = trial.verify()
+    found.raise_if_wrong()
+    m, n, _ = trial.operands.shape
+    if trial.out_dtype.kind != "float":
+        say("verify", f"all {m * n} elements equal the exact product")
+        return
+    say(
+        "verify",
+        f"all {m * n} elements agree with the product in float64; worst at {list(found.index)}: "
+        f"off by {found.error:.3g} of {found.bound:.3g} allowed",
+    )
 
 
 def _time(trial: Trial) -> None:
@@ -160,33 +173,6 @@ def _time(trial: Trial) -> None:
     typer.echo(trial.perf(taken[OURS].us.median))
 
 
-def _compiled(executable: Executable) -> str:
-    if executable.path is None:
-        return "nothing to compile: the reference executes the operations themselves"
-    how = "found in the cache in" if executable.cached else "compiled in"
-    resources = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in executable.resources.items())
-    return f"{how} {duration(executable.seconds)} for {executable.arch}{'; ' * bool(resources)}{resources}"
-
-
-def _verified(found: GemmComparison, trial: Trial) -> str:
-    m, n, _ = trial.operands.shape
-    if trial.out_dtype.kind != "float":
-        return f"all {m * n} elements equal the exact product"
-    return (
-        f"all {m * n} elements agree with the product in float64; worst at {list(found.index)}: "
-        f"off by {found.error:.3g} of {found.bound:.3g} allowed"
-    )
-
-
 def _matrix(array: Array) -> str:
     letter = "n" if array.flags.c_contiguous else "t"
-    return f"{_shape(array)} {dtype(array.dtype)} ({letter})"
-
-
-def _element(made: Operands) -> str:
-    """The dtype of the matrices."""
-    return dtype(made.a.dtype).name
-
-
-def _shape(array: Array) -> str:
-    return "x".join(str(extent) for extent in array.shape)
+    return f"{by(array.shape)} {element(array.dtype)} ({letter})"

@@ -28,18 +28,18 @@ from tilewright.tune.machine import memory_bytes
 # ---------------------------------------------------------------- arrays in files of NumPy's format
 
 
-AnyArray = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 NO_NUMBERS = "not a .npy file of numbers; write one with numpy.save"
 
 LONGEST_HEADER = 1 << 16
 
 
-def read(path: Path) -> AnyArray:
-    """The array in a file; bf16 and fp8 are opaque elements (kind ``"V"``), but for f8e5m2, which says so.
+def read(path: Path) -> Array:
+    """Return the array of a file. bf16 and fp8 are opaque elements (kind ``"V"``); only f8e5m2 is named.
 
     Raises:
-        UsageError: it is no such file, or a damaged one.
+        UsageError: the file is missing, damaged, or of another format.
     """
     try:
         with path.open("rb") as file:
@@ -50,7 +50,7 @@ def read(path: Path) -> AnyArray:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
-def write(path: Path, array: AnyArray) -> None:
+def write(path: Path, array: Array) -> None:
     """Write a .npy file.
 
     Raises:
@@ -60,7 +60,7 @@ def write(path: Path, array: AnyArray) -> None:
         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
-def _array(path: Path, file: io.BufferedReader) -> AnyArray:
+def _array(path: Path, file: io.BufferedReader) -> Array:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # headers of Python 2 are read like others
@@ -91,7 +91,7 @@ def _array(path: Path, file: io.BufferedReader) -> AnyArray:
 
 
 def _header(file: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether the first dimension is the fastest, and element type."""
+    """Return the shape, whether the first dimension is the fastest, and the element type."""
     version = np.lib.format.read_magic(file)
     counts = {(1, 0): 2, (2, 0): 4}
     if version not in counts:
@@ -110,7 +110,7 @@ def _header(file: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def _bytes(file: io.BufferedReader, wanted: int) -> bytearray:
-    """So many bytes of a file, or as many as there are."""
+    """Read a number of bytes, or fewer if the file ends."""
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode):  # no memory is taken for what is not there
         wanted = min(wanted, max(status.st_size - file.tell(), 0))
@@ -125,18 +125,16 @@ def _bytes(file: io.BufferedReader, wanted: int) -> bytearray:
 # ---------------------------------------------------------------- matrices
 
 
-Array = npt.NDArray[Any]
-
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 DATA = ("elevation",)
 
 
 def chosen_dtype(name: str) -> DType:
-    """The dtype of a name, as a user may spell it.
+    """Return the dtype that a user names.
 
     Raises:
-        UsageError: no such dtype, or none that the GEMM multiplies; says which is nearest.
+        UsageError: the name is unknown, or the GEMM does not multiply this dtype; names the nearest.
     """
     try:
         found = dtype(name)
@@ -169,19 +167,19 @@ def gather(
     data: str | None,
     seed: int,
 ) -> Operands:
-    """The matrices that the command line asks for.
+    """Return the matrices that the command line asks for.
 
     Args:
         given: ``M N K`` or ``MxNxK``, two file names, or nothing.
-        target: which target will multiply them.
-        dtype_name: element type; None for f32, or what the files hold.
-        layout: how A and B are stored; None for ``"nn"``, or what the files say.
-        init: what fills matrices that are made up.
-        data: a set of measurements; None for none.
-        seed: of the random numbers.
+        target: the target that multiplies them.
+        dtype_name: element type; None: f32, or the dtype of the files.
+        layout: how A and B are stored; None: ``"nn"``, or as in the files.
+        init: what fills matrices that are not read from files.
+        data: a set of measurements, or None.
+        seed: seed of the random numbers.
 
     Raises:
-        UsageError: what is asked for cannot be; says what can.
+        UsageError: the request cannot be served; says what to ask instead.
     """
     if layout is not None:
         choose("layout", layout, LAYOUTS)
@@ -203,14 +201,14 @@ def gather(
 
 
 def extents_of(given: list[str], verb: str) -> tuple[int, int, int]:
-    """The extents M, N and K.
+    """Return the extents M, N and K.
 
     Args:
         given: ``M N K`` or ``MxNxK``.
-        verb: the command that takes them; `gemm` alone takes files too.
+        verb: the command that takes them; only `gemm` takes files too.
 
     Raises:
-        UsageError: something else; says what is expected.
+        UsageError: another number of extents, or one that is not a positive integer.
     """
     texts = (
         given[0].split("x")
@@ -232,7 +230,7 @@ def extents_of(given: list[str], verb: str) -> tuple[int, int, int]:
 
 
 def check_memory(shape: tuple[int, int, int], element: DType) -> None:
-    """Refuse what cannot fit, instead of filling the machine until the system ends some process."""
+    """Refuse matrices that do not fit in memory, before the system ends some process."""
     m, n, k = shape
     # Made in f64, multiplied, and verified in f64 with a bound.
     wanted = max(m * k, k * n) * 8 + (m * k + k * n) * element.bytes + m * n * (element.bytes + 4 * 8)
@@ -263,14 +261,13 @@ def _read(path_a: Path, path_b: Path, dtype_name: str | None) -> Operands:
 
 
 def _load(path: Path, asked: DType | None) -> Array:
-    """A matrix from a file, in the dtype that was asked for."""
+    """Read a matrix from a file, and convert it to a dtype."""
     array = read(path)
     if array.ndim != 2:
         raise UsageError(f"{path}: has {array.ndim} dimensions {array.shape}; a matrix has 2")
     if 0 in array.shape:
         raise UsageError(f"{path}: is empty, shape {array.shape}; the extents M N K must be positive")
-    if array.dtype.kind == "V":  # what NumPy's format makes of bf16 and fp8
-        # Bytes without a meaning, as the dtype that was asked for.
+    if array.dtype.kind == "V":  # NumPy's format does not name bf16 and fp8: the user does
         count = array.dtype.itemsize
         fitting = [name for name in SUPPORTED if dtype(name).numpy.kind == "V" and dtype(name).bytes == count]
         if asked is None or asked.bytes != count:
@@ -289,16 +286,12 @@ def _load(path: Path, asked: DType | None) -> Array:
         return native
     if held.components > 1:
         raise UsageError(f"{path}: holds complex numbers ({held}), of which no {asked} can be made")
-    return _converted(native, asked, path)
-
-
-def _converted(array: Array, asked: DType, path: Path) -> Array:
-    """The numbers in another dtype; rounded if need be, but never wrapped around or made infinite."""
+    # Numbers may be rounded, but never wrapped around or made infinite.
     with np.errstate(all="ignore"):
-        made = array.astype(asked.numpy, copy=False)
-        infinite = np.isfinite(array) & ~np.isfinite(made.astype(np.float64))
-        lost = infinite if asked.is_float else made != array
+        made: Array = native.astype(asked.numpy, copy=False)
+        infinite = np.isfinite(native) & ~np.isfinite(made.astype(np.float64))
+        lost = infinite if asked.is_float else made != native
     if lost.any():
         first = tuple(int(i) for i in np.argwhere(lost)[0])
-        raise UsageError(f"{path}: element {list(first)} is {array[first]}, which {asked} does not hold")
+        raise UsageError(f"{path}: element {list(first)} is {native[first]}, which {asked} does not hold")
     return made
