@@ -36,7 +36,7 @@ from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import BLOCK
 from tilewright.ops.scales import OPERANDS
 from tilewright.targets.target import CPU, TARGETS
-from tilewright.tune.complex_trial import SIX, ComplexTrial, scheduled
+from tilewright.tune.complex_trial import SIX, ComplexTrial
 from tilewright.tune.einsum_trial import Contracted, EinsumTrial
 from tilewright.tune.measure import QUICK
 from tilewright.tune.scaled_trial import OUR_PASSES, ScaledOperands, ScaledTrial
@@ -167,7 +167,7 @@ def complex_numbers(
         ran, seconds = trial.run()
     say("run", f"on {ran[-1].target} ({ran[-1].arch}): {duration(seconds)} for the first call")
     for executable in ran:
-        say("", f"{executable.kernel.name}: {scheduled(executable.schedule)}")
+        say("", f"{executable.kernel.name}: {executable.schedule or 'explicit'}")
     if verify:
         verified(trial.verify)
     if not time or not TARGETS[target].machine_code:

@@ -4,56 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import typer
 
+from tilewright.checking.compare import GemmComparison
+from tilewright.checking.flows import StoredComparison
 from tilewright.cli.console import duration, say, working
 from tilewright.targets.target import TARGETS
-from tilewright.tune.measure import QUICK, Effort, Measurement, measure, perf_line
+from tilewright.tune.measure import QUICK, Measurement, measure, perf_line
 from tilewright.tune.rivals import Calls
-from tilewright.tune.trial import OURS
+from tilewright.tune.trial import OURS, FlowTrial
 
 
-class ComparedResult(Protocol):
-    """What is right of a result; its text says how near it is."""
-
-    def raise_if_wrong(self) -> None:
-        """Raise an error of what is wrong."""
-
-
-class Timed(Protocol):
-    """A problem that was verified, and can be timed beside others."""
-
-    target: str
-
-    def run(self) -> float:
-        """Compute it; seconds."""
-
-    def time(self, effort: Effort | None = None) -> Measurement:
-        """Time it in turns with what stands beside it."""
-
-    def perf(self, us: float) -> str:
-        """The last line."""
-
-
-def first_call(trial: Timed) -> None:
-    """Run a problem, and say how long that took."""
+def first_call(trial: FlowTrial) -> None:
+    """Run a trial, and print the time of the first call."""
     with working("running"):
         seconds = trial.run()
     say("run", f"on {trial.target}: {duration(seconds)} for the first call")
 
 
-def verified(compared: Callable[[], ComparedResult]) -> None:
-    """Compare what was computed, say how near it is, and end the verb if it is wrong."""
+def verified(compared: Callable[[], GemmComparison | StoredComparison]) -> None:
+    """Compare a result, print the outcome, and end the verb if the result is wrong."""
     with working("verifying"):
         found = compared()
     found.raise_if_wrong()
     say("verify", str(found))
 
 
-def timed(trial: Timed) -> None:
-    """Time a problem beside others, say each, and print the line."""
+def timed(trial: FlowTrial) -> None:
+    """Time a trial in turns with other libraries, print each time, then the line of ours."""
     if not TARGETS[trial.target].machine_code:
         typer.echo(trial.perf(1e6 * trial.run()))
         return
@@ -63,7 +42,7 @@ def timed(trial: Timed) -> None:
 
 
 def told(taken: Measurement) -> float:
-    """Say what each call took, and how much faster ours is; gives back the microseconds of ours."""
+    """Print the time of each call and the speed of ours relative to it; returns the microseconds of ours."""
     for timing in taken.timings:
         speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
         say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
@@ -78,21 +57,21 @@ def perf(
     name: str,
     rivals: Callable[[], Calls],
 ) -> None:
-    """Time a call in turns with those of other libraries, say each, and print the line.
+    """Time a call in turns with other libraries, print each time, then the line of ours.
 
     Args:
-        call: what is timed.
-        target: where it runs.
-        flops: of one call.
+        call: our call.
+        target: the target that runs it.
+        flops: operations of one call.
         moved: bytes of its arrays, once each.
-        name: what it is.
-        rivals: makes the calls that stand beside it, by name.
+        name: its name in the line.
+        rivals: makes the calls of other libraries, by name.
     """
     if TARGETS[target].machine_code:
         with working("timing"):
             taken = measure({OURS: call, **rivals()}, target, effort=QUICK)
         us = told(taken)
-    else:  # it executes operation by operation to find hazards; its time says nothing about a machine
+    else:  # the reference executes operation by operation; its time says nothing about a machine
         begun = time.perf_counter()
         call()
         us = 1e6 * (time.perf_counter() - begun)
@@ -100,5 +79,5 @@ def perf(
 
 
 def by(extents: Sequence[int]) -> str:
-    """Extents with x between them."""
+    """Return extents with x between them."""
     return "x".join(map(str, extents))

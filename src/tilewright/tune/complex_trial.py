@@ -1,12 +1,10 @@
-"""A complex product, from arrays to time, and the flow of six launches that it replaces."""
+"""Trials of `complex_matmul`, and the flow of six launches that it replaces."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,11 +23,10 @@ from tilewright.ops.matmul import matmul
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import kernel
-from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA, TARGETS
 from tilewright.threads.distribution import raked
 from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
-from tilewright.tune.rivals import as_tensor
+from tilewright.tune.rivals import as_tensor, installed_torch
 from tilewright.tune.trial import OURS
 
 # ----------------------------------------------------------------
@@ -86,11 +83,11 @@ class SixLaunches:
 
 
 def bytes_moved(shape: tuple[int, int, int], item_bytes: int) -> int:
-    """What its launches read and write, every array once for each launch.
+    """Return the bytes that the six launches read and write, every array once per launch.
 
     Args:
         shape: M, N and K.
-        item_bytes: of a real number.
+        item_bytes: bytes of a real number.
     """
     m, n, k = shape
     return item_bytes * (4 * (m * k + k * n + m * n) + 2 * 3 * m * n)
@@ -103,7 +100,7 @@ SIX = "six launches"
 """Four real products and two additions, all of them ours."""
 
 MOST_ROWS = 256
-"""Of the result: those that are compared."""
+"""Number of rows of the result that are compared."""
 
 _INTERLEAVED = {"f16": dtypes.c32, "f32": dtypes.c64, "f64": dtypes.c128}
 
@@ -116,9 +113,9 @@ class ComplexTrial:
         shape: M, N and K.
         dtype: of real and imaginary parts.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        planar: whether these are arrays of their own.
-        asked: what is asked for besides arrays.
-        seed: of the random numbers.
+        planar: whether real and imaginary parts are separate arrays.
+        asked: the arguments besides arrays.
+        seed: seed of the random numbers.
     """
 
     shape: tuple[int, int, int]
@@ -131,7 +128,10 @@ class ComplexTrial:
     def __post_init__(self) -> None:
         (m, n, k), rng = self.shape, np.random.default_rng(self.seed)
         planar = self.planar or self.dtype.name not in _INTERLEAVED
-        self.a, self.b = (self._drawn(rng, extents, planar=planar) for extents in ((m, k), (k, n)))
+        self.a, self.b = (
+            self._together([normal(rng, extents, self.dtype) for _ in range(2)], planar=planar)
+            for extents in ((m, k), (k, n))
+        )
         blank = [np.full((m, n), np.nan, self.dtype.numpy) for _ in range(2)]
         self.planar = planar
         self._there = [self._put(one) for one in (self.a, self.b, self._together(blank, planar=planar))]
@@ -141,9 +141,6 @@ class ComplexTrial:
         )
         kind = f"planes of {self.dtype}" if planar else str(_INTERLEAVED[self.dtype.name])
         self.name = f"complex_matmul<{self.target}, {kind}, {'x'.join(map(str, self.shape))}>"
-
-    def _drawn(self, rng: np.random.Generator, shape: tuple[int, int], *, planar: bool) -> Any:
-        return self._together([normal(rng, shape, self.dtype) for _ in range(2)], planar=planar)
 
     def _together(self, parts: list[Array], *, planar: bool) -> Any:
         if planar:
@@ -160,14 +157,12 @@ class ComplexTrial:
         return self.plan.run()
 
     def run(self) -> tuple[tuple[Executable, ...], float]:
-        """Run it to its end; gives back what ran, and the seconds that the call took."""
+        """Run it to its end; returns the executables, and the seconds of the call."""
         return first_time(self.launch, self.target)
 
     def verify(self) -> GemmComparison:
-        """Compare elements, of large results those of some rows, under a bound for each."""
-        return self._verified(self._there[2])
-
-    def _verified(self, there: Any) -> GemmComparison:
+        """Compare the elements of up to `MOST_ROWS` rows, under a bound for each."""
+        there = self._there[2]
         made = tuple(map(device_get, there)) if isinstance(there, tuple) else device_get(there)
         rows = np.unique(np.linspace(0, self.shape[0] - 1, min(MOST_ROWS, self.shape[0])).astype(int))
         sides = (
@@ -187,16 +182,16 @@ class ComplexTrial:
         return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=method, halves=halves)
 
     def six_launches(self) -> SixLaunches:
-        """The same product of planes that are there already, by four products and two additions."""
+        """Return the same product of planes, by four real products and two additions."""
         (m, n, _), numbers = self.shape, self.dtype.numpy
         a, b = (self._put(tuple(map(np.ascontiguousarray, planes(one)))) for one in (self.a, self.b))
         made = [device_put(np.full((m, n), np.nan, numbers), self.target) for _ in range(6)]
         return SixLaunches(a, b, (made[0], made[1]), tuple(made[2:]), self.target, self.asked.precision)
 
     def rivals(self) -> dict[str, Callable[[], object]]:
-        """What other libraries have; nothing where they are not installed."""
+        """Return calls of other libraries, by name; none if they are not installed."""
         if self.target == CUDA.name:
-            return _torch(self)
+            return self._torch_rivals()
         if self.dtype.name not in ("f32", "f64"):
             return {}
         a, b = (
@@ -205,8 +200,33 @@ class ComplexTrial:
         out = np.empty((self.shape[0], self.shape[1]), a.dtype)
         return {"NumPy": functools.partial(np.matmul, a, b, out=out)}
 
+    def _torch_rivals(self) -> dict[str, Callable[[], object]]:
+        """Return cuBLAS's complex product, and four real products of planes."""
+        if (torch := installed_torch()) is None:
+            return {}
+        tf32 = self.asked.precision == "tf32"
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        (a_re, a_im), (b_re, b_im) = (
+            tuple(as_tensor(device_put(np.ascontiguousarray(x), self.target)) for x in planes(one))
+            for one in (self.a, self.b)
+        )
+        kind = getattr(torch, IN_TORCH[self.dtype.name])
+        made = [torch.empty(a_re.shape[0], b_re.shape[1], dtype=kind, device=a_re.device) for _ in range(4)]
+        pairs = ((a_re, b_re), (a_im, b_im), (a_re, b_im), (a_im, b_re))
+
+        def four() -> None:
+            for (left, right), out in zip(pairs, made, strict=True):
+                torch.mm(left, right, out=out)
+
+        calls: dict[str, Callable[[], object]] = {"four real products (cuBLAS)": four}
+        if self.dtype.name in ("f32", "f64"):
+            a, b = torch.complex(a_re, a_im), torch.complex(b_re, b_im)
+            product = functools.partial(torch.mm, a, b, out=torch.empty_like(a @ b))
+            calls["cuBLAS, tf32" if tf32 else "cuBLAS"] = product
+        return calls
+
     def time(self, effort: Effort | None = None) -> Measurement:
-        """Measure it in turns with six launches and with what other libraries have."""
+        """Measure it in turns with six launches and with other libraries."""
         calls = {OURS: self.launch, SIX: self.six_launches().launch, **self.rivals()}
         return measure(calls, self.target, effort=effort)
 
@@ -218,49 +238,14 @@ class ComplexTrial:
 
     @property
     def launches(self) -> dict[str, int]:
-        """How many kernels each flow starts."""
+        """Number of kernels that each flow launches."""
         return {OURS: len(self.plan.launches), SIX: LAUNCHES}
 
     @property
     def bytes(self) -> dict[str, int]:
-        """What the launches of each flow read and write, every array once for each launch."""
+        """Bytes that the launches of each flow read and write, every array once per launch."""
         return {OURS: self.plan.moved_bytes, SIX: bytes_moved(self.shape, self.dtype.bytes)}
 
     def perf(self, microseconds: float) -> str:
         """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
         return perf_line(microseconds, self.flops, self.bytes[OURS], self.name)
-
-
-def scheduled(schedule: Schedule | None) -> str:
-    """What is said of a schedule."""
-    return "explicit" if schedule is None else str(schedule)
-
-
-def _torch(trial: ComplexTrial) -> dict[str, Callable[[], object]]:
-    """PyTorch: cuBLAS's complex product, or four real ones of planes that are there already."""
-    if "torch" not in sys.modules and find_spec("torch") is None:
-        return {}
-    import torch
-
-    tf32 = trial.asked.precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    tensors = [
-        tuple(as_tensor(device_put(np.ascontiguousarray(x), trial.target)) for x in planes(one))
-        for one in (trial.a, trial.b)
-    ]
-    kind = getattr(torch, IN_TORCH[trial.dtype.name])
-    (a_re, a_im), (b_re, b_im) = tensors
-    made = [torch.empty(a_re.shape[0], b_re.shape[1], dtype=kind, device=a_re.device) for _ in range(4)]
-    pairs = ((a_re, b_re), (a_im, b_im), (a_re, b_im), (a_im, b_re))
-
-    def four() -> None:
-        for (left, right), out in zip(pairs, made, strict=True):
-            torch.mm(left, right, out=out)
-
-    calls: dict[str, Callable[[], object]] = {"four real products (cuBLAS)": four}
-    if trial.dtype.name in ("f32", "f64"):
-        a, b = torch.complex(a_re, a_im), torch.complex(b_re, b_im)
-        calls["cuBLAS, tf32" if tf32 else "cuBLAS"] = functools.partial(
-            torch.mm, a, b, out=torch.empty_like(a @ b)
-        )
-    return calls

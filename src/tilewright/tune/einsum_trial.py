@@ -1,18 +1,15 @@
-"""A contraction from its arrays to its time, so that all callers ask the same of it."""
+"""Trials of `einsum`: random arrays, the launches, verification and timing."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array
 from tilewright.dataflow.nodes import EXACT, TF32
@@ -32,22 +29,22 @@ from tilewright.ops.planning import Wanted
 from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import output_dtype
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.gpu_memory import device_get, device_put
+from tilewright.runtime.gpu_memory import device_put
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import CUDA, REFERENCE
-from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
-from tilewright.tune.rivals import as_tensor
-from tilewright.tune.trial import OURS
+from tilewright.tune.measure import Effort, Measurement, measure
+from tilewright.tune.rivals import as_tensor, installed_torch
+from tilewright.tune.trial import OURS, FlowTrial, accumulation_of
 
 _UNWRITTEN = 0x7B
 
 NOTHING = Dropout()
-"""Is dropped."""
+"""No element is dropped."""
 
 
 @dataclass(frozen=True)
 class Contracted:
-    """What `einsum` is given, in host memory.
+    """The arguments of `einsum`, in host memory.
 
     Args:
         subscripts: of the axes.
@@ -110,21 +107,21 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: DType, whol
 
 
 @dataclass
-class EinsumTrial:
+class EinsumTrial(FlowTrial):
     """A contraction on a target.
 
     Args:
-        given: what is contracted.
+        given: the arrays and subscripts.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        activation: what is done with each element at the end.
-        schedule: how it is computed; None: as it is chosen.
-        alpha: what the sums are multiplied by.
-        derivative: as `einsum` has it.
-        dropped: which elements are dropped.
-        saturate: as `einsum` has it.
-        split_k: likewise.
-        reduction: likewise.
-        precision: likewise.
+        activation: the function of each element of the result.
+        schedule: the schedule of the product; None: `einsum` chooses.
+        alpha: the factor of the sums.
+        derivative: an argument of `einsum`.
+        dropped: probability, seed and offset of `einsum`.
+        saturate: an argument of `einsum`, as the following.
+        split_k: an argument of `einsum`.
+        reduction: an argument of `einsum`.
+        precision: an argument of `einsum`.
     """
 
     given: Contracted
@@ -175,30 +172,16 @@ class EinsumTrial:
             target=self.target,
         )
 
-    def run(self) -> float:
-        """Run it to its end; gives back the seconds that the call took."""
-        return first_time(self.launch, self.target)[1]
-
-    def result(self) -> Array:
-        """The result, in host memory."""
-        return np.asarray(device_get(self._there["out"]))
-
     @property
     def contraction(self) -> Contraction:
-        """How the kernel sees the arrays."""
+        """The contraction as the kernel computes it."""
         found: Contraction = self.plan.details
         return found
 
     @property
     def halves(self) -> int:
-        """Into how many halves of f16 operands are split, which are multiplied instead; 0: they are not."""
+        """Number of halves of f16 into which a prepass splits operands; 0: no prepass."""
         return HALVES_OF[self.precision] if len(self.plan.launches) > 1 else 0
-
-    def scheduled(self) -> Schedule:
-        """How the product is computed."""
-        found = self.plan.schedule
-        assert found is not None, "the kernel is a dataflow kernel"
-        return found
 
     def verify(self) -> StoredComparison:
         """Compare every element with the graph of the single kernel, under a bound for each.
@@ -215,7 +198,7 @@ class EinsumTrial:
             given[own] = np.lib.stride_tricks.as_strided(held[name], seen.info.shape, strides)
         stored = {"D": given.pop("D")}
         numbers = dict(zip(NUMBERS, product.numbers, strict=True))
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        how = accumulation_of(schedule)
         return compare_flow(flow, stored, given, numbers, how, self.halves)
 
     def time(self, effort: Effort | None = None) -> Measurement:
@@ -223,12 +206,12 @@ class EinsumTrial:
         return measure({OURS: self.launch, **self.rivals()}, self.target, effort=effort)
 
     def rivals(self) -> dict[str, Callable[[], object]]:
-        """What computes the same without a kernel of its own, by name."""
+        """Return calls of other libraries that compute the same, by name."""
         is_more = self.given.arrays.keys() & {*ADDED[1:]} or self.dropped.probability or self.saturate
         if self.activation is not None or is_more or self.alpha != 1:
             return {}
         if self.target == CUDA.name:
-            return torch_einsum(self.given.subscripts, self._there, tf32=self.precision == TF32)
+            return self._torch_rivals()
         kept = self.given.arrays
         bias = kept.get("bias", np.zeros(1, kept["out"].dtype))
         return {
@@ -236,6 +219,20 @@ class EinsumTrial:
                 np.einsum(self.given.subscripts, kept["a"], kept["b"], optimize=True), bias
             )
         }
+
+    def _torch_rivals(self) -> dict[str, Callable[[], object]]:
+        """Return PyTorch's einsum, followed by an addition of the bias, with the result's order of axes."""
+        if (torch := installed_torch()) is None:
+            return {}
+        tensors = {name: as_tensor(array) for name, array in self._there.items()}
+        bias = tensors.get("bias")
+        torch.set_float32_matmul_precision("high" if self.precision == TF32 else "highest")
+
+        def call() -> object:
+            found = torch.einsum(self.given.subscripts, tensors["a"], tensors["b"])
+            return (found if bias is None else found + bias).contiguous()
+
+        return {"torch.einsum": call}
 
     @property
     def flops(self) -> int:
@@ -247,26 +244,3 @@ class EinsumTrial:
     def bytes(self) -> int:
         """The fewest bytes that move: every array once."""
         return sum(one.nbytes for one in self.given.arrays.values())
-
-    def perf(self, microseconds: float) -> str:
-        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
-        return perf_line(microseconds, self.flops, self.bytes, self.name)
-
-
-def torch_einsum(
-    subscripts: str, there: dict[str, Any], *, tf32: bool = False
-) -> dict[str, Callable[[], object]]:
-    """PyTorch's einsum, if it is installed, and its bias added behind it, in the order of the result."""
-    if "torch" not in sys.modules and find_spec("torch") is None:
-        return {}
-    import torch
-
-    tensors = {name: as_tensor(array) for name, array in there.items()}
-    bias = tensors.get("bias")
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-
-    def call() -> object:
-        found = torch.einsum(subscripts, tensors["a"], tensors["b"])
-        return (found if bias is None else found + bias).contiguous()
-
-    return {"torch.einsum": call}

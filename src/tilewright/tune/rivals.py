@@ -1,4 +1,4 @@
-"""What a user would call instead of us: NumPy on the CPU, PyTorch (cuBLAS) on the GPU."""
+"""Calls of other libraries for the same work: NumPy on the CPU, PyTorch (cuBLAS) on the GPU."""
 
 from __future__ import annotations
 
@@ -17,12 +17,23 @@ from tilewright.targets.target import CUDA, GPU, HOST, target_named
 
 Calls = dict[str, Callable[[], object]]
 
+NUMPY = "NumPy, in f32"
+
 _MULTIPLIED = ("f64", "f32", "f16", "bf16", "i8", "i32")
-"""Dtypes that PyTorch multiplies by themselves."""
+"""Dtypes that PyTorch multiplies without conversion."""
+
+
+def installed_torch() -> Any:
+    """Import PyTorch if it is installed, else return None. The import is slow: call this on a GPU only."""
+    if "torch" not in sys.modules and find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch
 
 
 def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
-    """Calls of other libraries that compute ``a @ b`` into an array of their own; by name.
+    """Return calls of other libraries that compute ``a @ b`` into their own array, by name.
 
     Args:
         a: (M, K).
@@ -32,42 +43,23 @@ def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
         tf32: whether f32 may be rounded to tf32.
 
     Returns:
-        Nothing where the library has no such product.
+        No calls if the library has no such product.
     """
+    element = dtype(a.dtype)
     if target_named(target).memory == HOST:
-        return _numpy_rivals(a, b, c)
-    return _torch_rivals(a, b, c, tf32)
-
-
-def _torch_rivals(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
-    """PyTorch, if it is installed and has the product."""
-    # An installed PyTorch is slow to import; it is worth that where there is a GPU.
-    if "torch" not in sys.modules and find_spec("torch") is None:
-        return {}
-    return _torch(a, b, c, tf32)
-
-
-def _numpy_rivals(a: Any, b: Any, c: Any) -> Calls:
-    """NumPy; in f32 where its own dtype has no fast product."""
-    element = dtype(a.dtype)
-    name = "NumPy"
-    if element.name not in ("f32", "f64", "c64", "c128"):
-        a, b = (array.astype(np.float32) for array in (a, b))
-        name = "NumPy, in f32"
-    out = np.empty((a.shape[0], b.shape[1]), a.dtype)
-    return {name: functools.partial(np.matmul, a, b, out=out)}
-
-
-def _torch(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
-    import torch
-
-    element = dtype(a.dtype)
-    if element.name not in _MULTIPLIED or not torch.cuda.is_available():
+        name = "NumPy"
+        if element.name not in ("f32", "f64", "c64", "c128"):  # NumPy has no fast product of these
+            a, b = (array.astype(np.float32) for array in (a, b))
+            name = NUMPY
+        host_out = np.empty((a.shape[0], b.shape[1]), a.dtype)
+        return {name: functools.partial(np.matmul, a, b, out=host_out)}
+    torch = installed_torch()
+    if torch is None or element.name not in _MULTIPLIED or not torch.cuda.is_available():
         return {}
     left, right = as_tensor(a), as_tensor(b)
     if element.name == "i8":
         if any(extent % 8 for extent in (*a.shape, *b.shape)) or a.shape[0] <= 16:
-            return {}  # what the library refuses
+            return {}  # the library refuses these extents
         return {"torch._int_mm": functools.partial(torch._int_mm, left, right)}
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     out = torch.empty(c.shape, dtype=left.dtype, device=left.device)
@@ -75,7 +67,7 @@ def _torch(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
 
 
 def as_tensor(array: DeviceArray) -> Any:
-    """A PyTorch tensor of the same memory."""
+    """Return a PyTorch tensor of the same memory."""
     import torch
 
     element: DType = dtype(array.dtype)
@@ -84,7 +76,7 @@ def as_tensor(array: DeviceArray) -> Any:
 
 
 class _Raw:
-    """The same memory as integers, which every library knows."""
+    """The same memory as integers, a dtype that every library knows."""
 
     def __init__(self, array: DeviceArray, typestr: str) -> None:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "typestr": typestr}
@@ -94,8 +86,6 @@ class _Raw:
 # ---------------------------------------------------------------- attention, chains and reductions
 
 
-NUMPY = "NumPy, in f32"
-
 ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
     None: lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
@@ -104,7 +94,7 @@ ACTIVATIONS: dict[str | None, Callable[[Array], Array]] = {
     "sigmoid": lambda x: _sigmoid(x),
     "tanh": np.tanh,
 }
-"""Those that NumPy computes: it has no error function, of which ``"gelu"`` consists."""
+"""Activations that NumPy computes. ``"gelu"`` is missing: NumPy has no error function."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -113,19 +103,31 @@ def _sigmoid(x: Array) -> Array:
 
 
 def attention_rivals(arrays: Sequence[Any], host: Sequence[Array], target: str, shift: int | None) -> Calls:
-    """Calls of another library that compute attention of four dimensions; by name.
+    """Return calls of another library that compute attention of four dimensions, by name.
 
     Args:
-        arrays: queries, keys and values, where the target reaches them.
+        arrays: queries, keys and values in the memory of the target.
         host: the same in host memory.
-        target: where ours runs.
+        target: the target of our kernel.
         shift: row i sees the keys up to i + shift; None: each sees all.
 
     Returns:
-        Nothing where the library has none, or is not installed.
+        No calls if the library has none, or is not installed.
     """
+
+    def by_torch(torch: Any) -> Calls:
+        q, k, v = map(as_tensor, arrays)
+        words: dict[str, Any] = {"is_causal": True} if shift == 0 else {}
+        if shift:
+            seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(shift)
+            words = {"attn_mask": seen}
+        if q.shape[1] != k.shape[1]:
+            words["enable_gqa"] = True
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return {"torch.scaled_dot_product_attention": lambda: attend(q, k, v, **words)}
+
     if target == CUDA.name:
-        return _tried(_torch_attention, arrays, shift) if _has_torch() else {}
+        return _tried(by_torch)
     q, k, v = (one.astype(np.float32) for one in host)
     shared = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])  # queries by their head of keys
     k, v = k[:, :, None].swapaxes(-1, -2), v[:, :, None]
@@ -146,40 +148,26 @@ def attention_rivals(arrays: Sequence[Any], host: Sequence[Array], target: str, 
     return {NUMPY: call}
 
 
-def _torch_attention(arrays: Sequence[Any], shift: int | None) -> Calls:
-    import torch
-
-    q, k, v = map(as_tensor, arrays)
-    words: dict[str, Any] = {"is_causal": True} if shift == 0 else {}
-    if shift:
-        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(shift)
-        words = {"attn_mask": seen}
-    if q.shape[1] != k.shape[1]:
-        words["enable_gqa"] = True
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return {"torch.scaled_dot_product_attention": lambda: attend(q, k, v, **words)}
-
-
 def chain_rivals(arrays: Sequence[Any], host: Sequence[Array], target: str, activation: str | None) -> Calls:
-    """The same for ``activation(A @ B) @ C`` in steps.
+    """Return calls of another library that compute ``activation(A @ B) @ C`` in steps, by name.
 
     Args:
-        arrays: A, B and C, where the target reaches them.
+        arrays: A, B and C in the memory of the target.
         host: the same in host memory.
-        target: where ours runs.
-        activation: what is done to each element of the first product.
+        target: the target of our kernel.
+        activation: the function of each element of the first product.
     """
+
+    def by_torch(torch: Any) -> Calls:
+        (a, b, c), activate = map(as_tensor, arrays), _of_torch(torch, activation)
+        return {"PyTorch, in steps": lambda: activate(a @ b) @ c}
+
     if target == CUDA.name:
-        return _tried(_torch_chain, arrays, activation) if _has_torch() else {}
+        return _tried(by_torch)
     if activation not in ACTIVATIONS:
         return {}
     (a, b, c), activate = (one.astype(np.float32) for one in host), ACTIVATIONS[activation]
     return {NUMPY: lambda: activate(a @ b) @ c}
-
-
-def _torch_chain(arrays: Sequence[Any], activation: str | None) -> Calls:
-    (a, b, c), activate = map(as_tensor, arrays), _of_torch(activation)
-    return {"PyTorch, in steps": lambda: activate(a @ b) @ c}
 
 
 def reduce_rivals(
@@ -189,25 +177,42 @@ def reduce_rivals(
     activation: str | None,
     asked: tuple[Sequence[str], int],
 ) -> Calls:
-    """The same for reductions of ``activation(A @ B)``, which is stored.
+    """Return calls of another library that store ``activation(A @ B)`` and reduce it, by name.
 
     Args:
-        arrays: A and B, where the target reaches them.
+        arrays: A and B in the memory of the target.
         host: the same in host memory.
-        target: where ours runs.
-        activation: what is done to each element of the product.
-        asked: names of reductions, and along which axis.
+        target: the target of our kernel.
+        activation: the function of each element of the product.
+        asked: names of reductions, and their axis.
     """
+
+    def by_torch(torch: Any) -> Calls:
+        (a, b), activate, (names, axis) = map(as_tensor, arrays), _of_torch(torch, activation), asked
+        known = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}
+
+        def call() -> list[Any]:
+            product = activate(a @ b).float()
+            return [known[name](product, dim=axis) for name in names]
+
+        return {"PyTorch, in steps": call}
+
     if target == CUDA.name:
-        return _tried(_torch_reduce, arrays, activation, asked) if _has_torch() else {}
+        return _tried(by_torch)
     if activation not in ACTIVATIONS:
         return {}
     (a, b), activate, (names, axis) = (one.astype(np.float32) for one in host), ACTIVATIONS[activation], asked
+
+    def logsumexp(x: Array) -> Array:
+        high = x.max(axis, keepdims=True)
+        found: Array = np.log(np.exp(x - high).sum(axis)) + high.squeeze(axis)
+        return found
+
     known: dict[str, Callable[[Array], Array]] = {
         "sum": lambda x: x.sum(axis),
         "max": lambda x: x.max(axis),
         "min": lambda x: x.min(axis),
-        "logsumexp": lambda x: _logsumexp(x, axis),
+        "logsumexp": logsumexp,
     }
 
     def call() -> list[Array]:
@@ -217,28 +222,7 @@ def reduce_rivals(
     return {NUMPY: call}
 
 
-def _logsumexp(x: Array, axis: int) -> Array:
-    high = x.max(axis, keepdims=True)
-    found: Array = np.log(np.exp(x - high).sum(axis)) + high.squeeze(axis)
-    return found
-
-
-def _torch_reduce(arrays: Sequence[Any], activation: str | None, asked: tuple[Sequence[str], int]) -> Calls:
-    import torch
-
-    (a, b), activate, (names, axis) = map(as_tensor, arrays), _of_torch(activation), asked
-    known = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}
-
-    def call() -> list[Any]:
-        product = activate(a @ b).float()
-        return [known[name](product, dim=axis) for name in names]
-
-    return {"PyTorch, in steps": call}
-
-
-def _of_torch(activation: str | None) -> Callable[[Any], Any]:
-    import torch
-
+def _of_torch(torch: Any, activation: str | None) -> Callable[[Any], Any]:
     known: dict[str | None, Callable[[Any], Any]] = {
         None: lambda x: x,
         "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
@@ -246,18 +230,14 @@ def _of_torch(activation: str | None) -> Callable[[Any], Any]:
     return known.get(activation) or getattr(torch.nn.functional, str(activation))
 
 
-def _has_torch() -> bool:
-    # An installed PyTorch is slow to import; it is worth that where there is a GPU.
-    return "torch" in sys.modules or find_spec("torch") is not None
-
-
-def _tried(of: Callable[..., Calls], *given: Any) -> Calls:
-    """Calls that run; PyTorch says at the call which kernels it has for a problem."""
-    import torch
-
+def _tried(of: Callable[[Any], Calls]) -> Calls:
+    """Return calls of PyTorch that run: only a call shows whether it has a kernel for a problem."""
+    torch = installed_torch()
+    if torch is None:
+        return {}
     torch.set_float32_matmul_precision("highest")
     try:
-        calls = of(*given)
+        calls = of(torch)
         for call in calls.values():
             call()
     except (RuntimeError, TypeError):

@@ -1,19 +1,16 @@
-"""A product with scales, from its arrays to its time, so that all callers ask the same of it."""
+"""Trials of `scaled_mm`: random operands, the launches, verification, and timing against three passes."""
 
 from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import IN_TORCH, DType, limits
@@ -23,14 +20,14 @@ from tilewright.ops.scaled import ARRAYS, ScaledExtras, scaled_mm
 from tilewright.ops.scaled_planning import plan_scaled
 from tilewright.ops.scales import SCALES, multiplied_as, natural_dtype
 from tilewright.packing import pack
-from tilewright.runtime.gpu_memory import device_get, device_put
+from tilewright.runtime.gpu_memory import device_put
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import CUDA
-from tilewright.tune.measure import Effort, Measurement, first_time, measure, perf_line
-from tilewright.tune.rivals import as_tensor
+from tilewright.tune.measure import Effort, Measurement, measure
+from tilewright.tune.rivals import as_tensor, installed_torch
 from tilewright.tune.three_launches import ThreeLaunches
-from tilewright.tune.trial import OURS
+from tilewright.tune.trial import OURS, FlowTrial, accumulation_of
 
 THREE_PASSES = "convert, GEMM, scale and bias"
 """The flow that one kernel replaces."""
@@ -43,7 +40,7 @@ _UNWRITTEN = 0x7B
 
 @dataclass(frozen=True)
 class ScaledOperands:
-    """What `scaled_mm` is given, in host memory.
+    """The arguments of `scaled_mm`, in host memory.
 
     Args:
         a: (M, K).
@@ -52,7 +49,7 @@ class ScaledOperands:
         scale_b: a number for each column, or each block of them, or each group and column, or None.
         bias: a number for each column, or None.
         zero_b: a zero point for each group and column, or None.
-        group: how many neighbours along K have a scale in common; None: all of them.
+        group: number of neighbours along K that share a scale; None: all of them.
     """
 
     a: Array
@@ -88,10 +85,10 @@ class ScaledOperands:
             kinds: dtypes of A and of B.
             scales: which scales there are.
             bias: whether there is one.
-            layout: how A and B lie in memory, as `tilewright gemm` has it.
-            blocks: where scales belong to blocks along K, how many rows of A, and columns of B, have one.
-            seed: of the random numbers.
-            group: how many neighbours along K have a scale, and perhaps a zero point, in common.
+            layout: how A and B lie in memory, as for `tilewright gemm`.
+            blocks: rows of A and columns of B per scale, if scales belong to blocks along K.
+            seed: seed of the random numbers.
+            group: number of neighbours along K that share a scale, and a zero point.
             zeros: whether groups have zero points.
         """
         m, n, k = shape
@@ -113,7 +110,7 @@ class ScaledOperands:
 
     @property
     def weights(self) -> Array:
-        """B as it is multiplied, before scales of columns: of groups with their zero points and scales."""
+        """B in f32, with the zero points and scales of its groups, before scales of columns."""
         wide = self.b.astype(np.float32)
         for array, change in ((self.zero_b, np.subtract), (self.scale_b, np.multiply)):
             if array is not None and self.group is not None:
@@ -130,15 +127,15 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, int], kind: DType) -> Arr
 
 
 @dataclass
-class ScaledTrial:
+class ScaledTrial(FlowTrial):
     """`scaled_mm` of some operands on a target.
 
     Args:
-        operands: what is multiplied.
+        operands: the operands.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        out: dtype of the result; None: as `scaled_mm` has it.
-        activation: what is done with each element at the end.
-        schedule: how it is computed; None: as it is chosen.
+        out: dtype of the result; None: the default of `scaled_mm`.
+        activation: the function of each element of the result.
+        schedule: the schedule of the product; None: `scaled_mm` chooses.
     """
 
     operands: ScaledOperands
@@ -155,7 +152,9 @@ class ScaledTrial:
         blank = np.full(m * n * self.out.bytes, _UNWRITTEN, np.uint8).view(self.out.numpy).reshape(m, n)
         given = {"a": made.a, "b": made.b, "out": blank, "bias": made.bias, "zero_b": made.zero_b}
         given |= {name: getattr(made, name) for name in SCALES}
-        self._there = {name: placed(array, self.target) for name, array in given.items() if array is not None}
+        self._there = {
+            name: _placed(array, self.target) for name, array in given.items() if array is not None
+        }
         asked = Wanted(activation=self.activation, schedule=self.schedule, target=self.target)
         arrays = {name: self._there.get(name) for name in ARRAYS}
         self.plan = plan_scaled(arrays, asked, ScaledExtras(made.group))
@@ -175,24 +174,10 @@ class ScaledTrial:
             target=self.target,
         )
 
-    def run(self) -> float:
-        """Run it to its end; gives back the seconds that the call took."""
-        return first_time(self.launch, self.target)[1]
-
-    def result(self) -> Array:
-        """The result, in host memory."""
-        return np.asarray(device_get(self._there["out"]))
-
-    def scheduled(self) -> Schedule:
-        """How the product is computed."""
-        found = self.plan.schedule
-        assert found is not None, "the kernel is a dataflow kernel"
-        return found
-
     def verify(self) -> StoredComparison:
         """Compare every element with the graph of the single kernel, under a bound for each."""
         product, stored, schedule = self._one_kernel.product, self.result(), self.scheduled()
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        how = accumulation_of(schedule)
         flow = product.kernel.flow(*product.arrays, *product.numbers)
         tensors = [one.name for one in product.kernel.program.parameters if one.kind == "tensor"]
         given = {"A": self.operands.a, "B": self.operands.b}
@@ -211,44 +196,78 @@ class ScaledTrial:
 
     @functools.cached_property
     def own_passes(self) -> ThreeLaunches | None:
-        """The passes by our own kernels; None where scales of blocks would need a product for each block.
+        """The passes by our own kernels.
 
-        Nor are there any for groups along K whose numbers are not neighbours in memory.
+        None for scales of blocks, which would need a product for each block, and for groups along K whose
+        numbers are not neighbours in memory.
         """
         made = self.operands
         strided = made.group is not None and made.b.strides[0] != made.b.itemsize
         if "shared" in self._one_kernel.product.kernel.constants or strided:
             return None
         kinds = {dtypes.dtype(array.dtype) for array in (made.a, made.b)}
-        # Two kinds of fp8 are multiplied as they are by scaled_mm alone.
+        # Only scaled_mm multiplies two kinds of fp8 without conversion.
         multiplied = dtypes.f16 if len(kinds) > 1 and self.multiplied.bits == 8 else self.multiplied
         return ThreeLaunches(self._there, multiplied, self.activation, made.group, self.target)
 
     @property
     def launches(self) -> dict[str, int]:
-        """How many kernels each flow starts."""
+        """Number of kernels that each flow launches."""
         own = self.own_passes
         return {OURS: len(self.plan.launches)} | ({} if own is None else {OUR_PASSES: own.launches})
 
     @property
     def moved(self) -> dict[str, int]:
-        """What the launches of each flow read and write, every array once for each launch."""
+        """Bytes that the launches of each flow read and write, every array once per launch."""
         own = self.own_passes
         return {OURS: self.plan.moved_bytes} | ({} if own is None else {OUR_PASSES: own.bytes})
 
     def three_passes(self) -> dict[str, Callable[[], object]]:
-        """What is done without such a kernel, by name; nothing where the library is not installed."""
+        """Return the passes of another library, by name; none if it is not installed."""
         made = self.operands
         in_blocks = made.group is None and any(
             x is not None and x.ndim > 1 for x in (made.scale_a, made.scale_b)
         )
         if self.activation is not None or in_blocks:
-            return {}  # it would be another pass, or many
+            return {}  # these need more passes
         if self.target != CUDA.name:
-            return numpy_passes(made)
+            return self._numpy_passes()
         if made.group is not None or dtypes.dtype(made.b.dtype).is_packed:
             return {}  # PyTorch converts neither
-        return torch_passes(self._there, self.multiplied)
+        return self._torch_passes()
+
+    def _numpy_passes(self) -> dict[str, Callable[[], object]]:
+        """Return NumPy's passes: convert to f32, multiply, scale and add the bias."""
+        made = self.operands
+
+        def call() -> Array:
+            product = made.a.astype(np.float32) @ made.weights
+            if made.scale_a is not None:
+                product *= made.scale_a[:, None]
+            for array, change in ((made.scale_b, np.multiply), (made.bias, np.add)):
+                if array is not None and array.ndim == 1:
+                    change(product, array, out=product)
+            return product
+
+        return {f"{THREE_PASSES} (NumPy, in f32)": call}
+
+    def _torch_passes(self) -> dict[str, Callable[[], object]]:
+        """Return PyTorch's passes: convert narrow operands, multiply by cuBLAS, scale and add the bias."""
+        torch = installed_torch()
+        if torch is None or self.multiplied.name not in ("f16", "bf16", "f32"):
+            return {}
+        kind = getattr(torch, IN_TORCH[self.multiplied.name])
+        tensors = {name: as_tensor(array) for name, array in self._there.items()}
+        one = torch.ones(1, device=tensors["a"].device)
+        scale_a = tensors.get("scale_a", one).reshape(-1, 1)
+        scale_b = tensors.get("scale_b", one).reshape(1, -1)
+        bias, out = tensors.get("bias", torch.zeros_like(one)), torch.empty_like(tensors["out"])
+
+        def call() -> object:
+            product = torch.mm(tensors["a"].to(kind), tensors["b"].to(kind))
+            return torch.addcmul(bias, product, scale_a * scale_b, out=out)
+
+        return {f"{THREE_PASSES} (PyTorch)": call}
 
     @property
     def flops(self) -> int:
@@ -262,67 +281,19 @@ class ScaledTrial:
         arrays = (one.array if isinstance(one, Packed) else one for one in self._there.values())
         return sum(math.prod(one.shape) * dtypes.dtype(one.dtype).bytes for one in arrays)
 
-    def perf(self, microseconds: float) -> str:
-        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
-        return perf_line(microseconds, self.flops, self.bytes, self.name)
 
-
-def packed_on_host(array: Array) -> Any:
-    """An array as kernels are given it: numbers of 4 bits two in a byte, along K where K is contiguous."""
+def _placed(array: Array, target: str) -> Any:
+    """Copy an array to a target: numbers of 4 bits two in a byte, along K where K is contiguous."""
     kind = dtypes.dtype(array.dtype)
     if not kind.is_packed:
-        return array
+        return device_put(array, target)
     along_k = array.strides[0] == array.itemsize
     held = pack(array.T if along_k else array, kind)
-    return packed(held.T if along_k else held, kind)
-
-
-def placed(array: Array, target: str) -> Any:
-    """An array in a target's memory."""
-    made = packed_on_host(array)
-    if isinstance(made, Packed):
-        return packed(device_put(made.array, target), made.dtype)
-    return device_put(made, target)
-
-
-def numpy_passes(made: ScaledOperands) -> dict[str, Callable[[], object]]:
-    """NumPy: convert to f32, multiply, scale and add the bias."""
-
-    def call() -> Array:
-        product = made.a.astype(np.float32) @ made.weights
-        if made.scale_a is not None:
-            product *= made.scale_a[:, None]
-        for array, change in ((made.scale_b, np.multiply), (made.bias, np.add)):
-            if array is not None and array.ndim == 1:
-                change(product, array, out=product)
-        return product
-
-    return {f"{THREE_PASSES} (NumPy, in f32)": call}
-
-
-def torch_passes(there: dict[str, Any], multiplied: DType) -> dict[str, Callable[[], object]]:
-    """PyTorch: convert what is narrow, multiply by cuBLAS, scale and add the bias."""
-    if "torch" not in sys.modules and find_spec("torch") is None:
-        return {}
-    import torch
-
-    if multiplied.name not in ("f16", "bf16", "f32"):
-        return {}
-    kind = getattr(torch, IN_TORCH[multiplied.name])
-    tensors = {name: as_tensor(array) for name, array in there.items()}
-    one = torch.ones(1, device=tensors["a"].device)
-    scale_a, scale_b = tensors.get("scale_a", one).reshape(-1, 1), tensors.get("scale_b", one).reshape(1, -1)
-    bias, out = tensors.get("bias", torch.zeros_like(one)), torch.empty_like(tensors["out"])
-
-    def call() -> object:
-        product = torch.mm(tensors["a"].to(kind), tensors["b"].to(kind))
-        return torch.addcmul(bias, product, scale_a * scale_b, out=out)
-
-    return {f"{THREE_PASSES} (PyTorch)": call}
+    return packed(device_put(held.T if along_k else held, target), kind)
 
 
 def _of_shape(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """An array of so many numbers in a shape, or of fewer, which are repeated."""
+    """Reshape an array, or repeat its numbers if it has fewer elements than the shape."""
     if array.size == math.prod(shape):
         return array.reshape(shape)
     return np.broadcast_to(array.reshape(()) if array.size == 1 else array, shape)

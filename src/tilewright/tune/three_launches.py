@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tilewright import dtypes
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
 from tilewright.checking.sample import Array
 from tilewright.dtypes import DType
@@ -28,16 +27,17 @@ from tilewright.runtime.gpu_memory import device_get, device_put
 from tilewright.runtime.kernel import kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.threads.distribution import raked
+from tilewright.tune.trial import accumulation_of
 
 SPREAD = raked((8, 256), (8, 32), 8, 1)
-"""Which threads finish what: a warp for each row, 8 neighbours at once for each thread."""
+"""Threads of the last kernel: a warp for each row, 8 neighbours at once for each thread."""
 
 
 @kernel(P="M N", scale_a="M SA", scale_b="SB N", bias="SC N", D="M N")
 def scaled_and_biased(
     P: Any, scale_a: Any, scale_b: Any, bias: Any, D: Any, *, terms: frozenset[str], activation: str | None
 ) -> None:
-    """``D = activation(scale_a * P * scale_b + bias)``, of which ``terms`` says what there is."""
+    """``D = activation(scale_a * P * scale_b + bias)``, with the scales and the bias named in ``terms``."""
     tile = SPREAD.shape
     i, j = block_index(ceil_div(D.shape, tile))
 
@@ -71,7 +71,7 @@ def in_three(
     terms: frozenset[str],
     activation: str | None,
 ) -> None:
-    """What the launches behind the conversion compute, the product rounded; it is compared with."""
+    """The reference of the launches after the conversion, with the product rounded."""
     for m, n in tiles(D):
         acc = zeros()
         for k in steps(A.shape[1]):
@@ -96,11 +96,11 @@ class ThreeLaunches:
     and scales of its groups; `matmul` multiplies them; a last kernel scales, adds the bias and rounds.
 
     Args:
-        given: the arrays of `scaled_mm` by name, where the target reaches them; A and B of two dimensions.
+        given: the arrays of `scaled_mm` by name, in the memory of the target; A and B of two dimensions.
         multiplied: the dtype of the multiplication.
-        activation: what is done with each element at the end.
-        group: how many neighbours along K have a scale in common; None: all of them.
-        target: where they lie.
+        activation: the function of each element of the result.
+        group: number of neighbours along K that share a scale; None: all of them.
+        target: the target whose memory holds the arrays.
     """
 
     given: dict[str, Any]
@@ -111,34 +111,32 @@ class ThreeLaunches:
     out: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._wide = {name: self._room(name) for name in ("a", "b") if self._is_converted(name)}
+        self._wide = {}
+        for name in ("a", "b"):
+            info = describe(self.given[name])
+            if info.dtype == self.multiplied and not (name == "b" and self.group is not None):
+                continue
+            # Memory for the converted operand, whose rows or columns are contiguous as those of the operand.
+            by_rows = info.strides[-1] == 1
+            wide = self._new(info.shape if by_rows else info.shape[::-1], self.multiplied)
+            self._wide[name] = wide if by_rows else wide.T
         (m, _), (_, n) = (describe(self.given[name]).shape for name in ("a", "b"))
         self._product = self._new((m, n), output_dtype(self.multiplied))
         self.out = self._new((m, n), describe(self.given["out"]).dtype)
         of_sums = {"scale_a", "bias"} | ({"scale_b"} if self.group is None else set())
         self._terms = frozenset(of_sums & self.given.keys())
-        self._beside = {name: self._in_line(name, m if name == "scale_a" else n) for name in self._terms}
-
-    def _in_line(self, name: str, size: int) -> Any:
-        """A scale or the bias with a number for each row, or each column, so that they broadcast."""
-        array, shape = self.given[name], (size, 1) if name == "scale_a" else (1, size)
-        if math.prod(array.shape) == size:
-            return array.reshape(*shape)
-        return device_put(np.full(shape, np.asarray(device_get(array)).reshape(())), self.target)
+        # Scales and the bias with a number for each row or column, so that they broadcast.
+        self._beside = {}
+        for name in self._terms:
+            array, shape = self.given[name], (m, 1) if name == "scale_a" else (1, n)
+            if math.prod(array.shape) == math.prod(shape):
+                self._beside[name] = array.reshape(*shape)
+            else:
+                number = np.asarray(device_get(array)).reshape(())
+                self._beside[name] = device_put(np.full(shape, number), self.target)
 
     def _new(self, shape: tuple[int, ...], kind: DType) -> Any:
         return device_put(np.zeros(shape, kind.numpy), self.target)
-
-    def _is_converted(self, name: str) -> bool:
-        grouped = name == "b" and self.group is not None
-        return grouped or describe(self.given[name]).dtype != self.multiplied
-
-    def _room(self, name: str) -> Any:
-        """Memory for a converted operand, rows contiguous where those of the operand are, else columns."""
-        info = describe(self.given[name])
-        if info.strides[-1] == 1:
-            return self._new(info.shape, self.multiplied)
-        return self._new(info.shape[::-1], self.multiplied).T
 
     def launch(self) -> None:
         """Start all of them."""
@@ -153,7 +151,8 @@ class ThreeLaunches:
     def _convert(self, name: str) -> None:
         narrow, wide = self.given[name], self._wide[name]
         if describe(narrow).strides[-1] != 1:
-            narrow, wide = _turned(narrow), wide.T
+            is_packed = isinstance(narrow, Packed)
+            narrow, wide = packed(narrow.array.T, narrow.dtype) if is_packed else narrow.T, wide.T
         of_groups = {"scale_b", "zero_b"} & self.given.keys() if name == "b" and self.group else set()
         if not of_groups and not isinstance(narrow, Packed):
             widen(0).bind()(narrow, wide, target=self.target)
@@ -174,7 +173,7 @@ class ThreeLaunches:
         return self.verify()
 
     def verify(self) -> StoredComparison:
-        """The same of what has run."""
+        """Compare the arrays of the last launch, as `verified` does."""
         made = {name: np.asarray(device_get(array)) for name, array in self._operands.items()}
         for name in self._wide:
             if not np.array_equal(made[name], self._converted(name), equal_nan=True):
@@ -192,16 +191,15 @@ class ThreeLaunches:
             .schedule_for(made["a"], made["b"], np.asarray(device_get(self._product)), target=self.target)
         )
         assert schedule is not None, "the kernel is a dataflow kernel"
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
-        return compare_flow(flow, {"D": found}, given, how=how)
+        return compare_flow(flow, {"D": found}, given, how=accumulation_of(schedule))
 
     @property
     def _operands(self) -> dict[str, Any]:
-        """The operands as they are multiplied."""
+        """The operands of the product."""
         return {name: self._wide.get(name, self.given[name]) for name in ("a", "b")}
 
     def _converted(self, name: str) -> Array:
-        """What a converted operand should be, computed by NumPy: each step is rounded."""
+        """Convert an operand by NumPy, with the rounding of each step."""
         element = self.multiplied.numpy
         wide = _numbers(self.given[name]).astype(np.float32).astype(element)
         if name == "b" and self.group is not None:
@@ -213,12 +211,12 @@ class ThreeLaunches:
 
     @property
     def launches(self) -> int:
-        """How many kernels it starts."""
+        """Number of kernels."""
         return len(self._wide) + 2
 
     @property
     def bytes(self) -> int:
-        """What its launches read and write, every array once for each launch."""
+        """Bytes that the launches read and write, every array once per launch."""
         beside = sum(
             _bytes(self.given[name])
             for name in ("scale_a", "scale_b", "bias", "zero_b")
@@ -229,12 +227,8 @@ class ThreeLaunches:
         return converted + multiplied + _bytes(self._product) + beside + _bytes(self.out)
 
 
-def _turned(array: Any) -> Any:
-    return packed(array.array.T, array.dtype) if isinstance(array, Packed) else array.T
-
-
 def _numbers(array: Any) -> Array:
-    """The elements of an array, in host memory, one in each element."""
+    """Return an unpacked array in host memory."""
     if not isinstance(array, Packed):
         return np.asarray(device_get(array))
     held = np.asarray(device_get(array.array))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
+from tilewright.ops.launching import LaunchPlan
 from tilewright.ops.planning import ARRAYS, Wanted, plan_matmul
 from tilewright.ops.prepasses import HALVES_OF
 from tilewright.ops.products import output_dtype
@@ -30,25 +32,74 @@ from tilewright.tune.rivals import rivals
 Array = npt.NDArray[Any]
 
 OURS = "tilewright"
-"""The name of our own timing beside the rivals'."""
+"""Name of our own timing."""
 
 _UNWRITTEN = 0xFF
+
+
+def accumulation_of(schedule: Schedule) -> Accumulation:
+    """Return how a kernel adds up its products under a schedule."""
+    return Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+
+
+class FlowTrial(ABC):
+    """A call of an operation on a target: it runs, is compared with the graph of its kernel, and is timed."""
+
+    name: str
+    target: str
+    plan: LaunchPlan
+    _there: dict[str, Any]
+
+    @abstractmethod
+    def launch(self) -> Any:
+        """Start it; on a GPU it may still run when this returns."""
+
+    @abstractmethod
+    def time(self, effort: Effort | None = None) -> Measurement:
+        """Measure it in turns with other libraries."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Operations of one call."""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """The fewest bytes that move: every array once."""
+
+    def run(self) -> float:
+        """Run it to its end; returns the seconds of the call."""
+        return first_time(self.launch, self.target)[1]
+
+    def result(self) -> Array:
+        """Return the result in host memory."""
+        return np.asarray(device_get(self._there["out"]))
+
+    def scheduled(self) -> Schedule:
+        """Return the schedule of the product."""
+        found = self.plan.schedule
+        assert found is not None, "the kernel is a dataflow kernel"
+        return found
+
+    def perf(self, microseconds: float) -> str:
+        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
+        return perf_line(microseconds, self.flops, self.bytes, self.name)
 
 
 @launches.made("bind a kernel, and give it operands of tw.testing.operands(...)")
 class Trial:
     """A GEMM kernel with its constants fixed, and the operands to run it on.
 
-    The output starts as bytes of ones, which are NaN in every float dtype: an element that the kernel does
-    not write is found.
+    All bits of the output are set before the launch. They are NaN in every float dtype, so that elements
+    that the kernel does not write are found.
 
     Args:
         bound: the kernel; takes A (M, K), B (N, K), C (M, N), or B (K, N) if it names the dimensions so.
         operands: A (M, K) and B (K, N), in host memory.
         target: which target runs it.
-        atom: the MMA atom it multiplies with; says how it adds up.  Default: that of its schedule.
-        about: what tells this kernel from others, for its name, e.g. ``"192x256x256, fma.f32.f32"``.
-            Default: what its schedule is.
+        atom: the MMA atom that it multiplies with, and so how it adds up.  Default: that of its schedule.
+        about: a description for its name, e.g. ``"192x256x256, fma.f32.f32"``.  Default: its schedule.
         out: dtype of C; default: that of the library's GEMM.
         period: products after which the kernel adds its sums to others in f32; None: never, or as its
             schedule promotes them.
@@ -86,7 +137,9 @@ class Trial:
     ) -> None:
         self._put(operands, target, out)
         self.bound = bound
-        self._arguments = (self._a, self._b if _takes_b_by_rows(bound) else self._b.T, self._c)
+        a_dims, b_dims, *_ = (parameter.dims for parameter in bound.program.parameters)
+        takes_b_by_rows = bool(a_dims) and a_dims[-1:] == b_dims[:1]  # (K, N), not (N, K)
+        self._arguments = (self._a, self._b if takes_b_by_rows else self._b.T, self._c)
         self._describe(atom, about, period)
 
     def _put(self, operands: Operands, target: str, out: DType | None = None) -> None:
@@ -102,14 +155,14 @@ class Trial:
         )
 
     def _describe(self, atom: MmaAtom | None, about: str, period: int | None) -> None:
-        """Find out how the kernel adds up, and name the trial."""
+        """Set the atom, the accumulation period and the name."""
         self.schedule = None
         if atom is None:
             self.schedule = self.bound.schedule_for(*self._arguments, target=self.target)
         if self.schedule is not None:
             period = self.schedule.promote * self.schedule.block_k or None
-            about = about or _said(self.schedule)
-            atom = self.schedule.atom
+            atom, tile = self.schedule.atom, "x".join(map(str, self.schedule.tile))
+            about = about or f"{tile}, {atom}, stages {self.schedule.stages}"
         if atom is None:
             raise LaunchError(f"kernel {self.bound.program.name} is explicit; nearest legal choice: atom=")
         self.atom, self.period = atom, period
@@ -134,7 +187,7 @@ class Trial:
         return self.bound(*self._arguments, target=self.target)
 
     def run(self) -> tuple[Executable, float]:
-        """Run the kernel to its end; gives back the executable and the seconds that the call took.
+        """Run the kernel to its end; returns the executable and the seconds of the call.
 
         Raises:
             TilewrightError: another target ran than was asked for.
@@ -154,7 +207,7 @@ class Trial:
         return compare_gemm(made.a, made.b, self.result(), Accumulation.of(self.atom, self.period))
 
     def rivals(self) -> dict[str, Callable[[], object]]:
-        """The libraries that a user would call instead, on the same matrices; by name."""
+        """Return calls of other libraries on the same matrices, by name."""
         return rivals(self._a, self._b, self._c, self.target, tf32=self.atom.precision == 10)
 
     def time(self, effort: Effort | None = None) -> Measurement:
@@ -231,15 +284,3 @@ def gemm_trial(
         ToolchainError: the target cannot reach a device.
     """
     return PlannedTrial(operands, target, precision, schedule)
-
-
-def _takes_b_by_rows(bound: Bound) -> bool:
-    """Whether a kernel names the dimensions of its second array as (K, N)."""
-    a, b, *_ = (parameter.dims for parameter in bound.program.parameters)
-    return bool(a) and a[-1:] == b[:1]
-
-
-def _said(schedule: Schedule) -> str:
-    """A schedule in short."""
-    tile = "x".join(str(extent) for extent in schedule.tile)
-    return f"{tile}, {schedule.atom}, stages {schedule.stages}"
