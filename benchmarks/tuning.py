@@ -27,7 +27,7 @@ from tilewright.schedule.tables import ScheduleTable, Version, chosen
 from tilewright.tune.contest import Contest, rounded
 from tilewright.tune.figures import draw_intervals
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
-from tilewright.tune.journal import Journal, Kept
+from tilewright.tune.journal import Journal, TuningFiles
 from tilewright.tune.measure import Effort, Interval
 from tilewright.tune.rivals import rivals
 from tilewright.tune.tuner import Tuner
@@ -95,7 +95,7 @@ class TunedTask:
     def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
         """Measure the time, and return the result; see `isolated.Task`."""
         progress.begin("tuning", 600)
-        kept = Kept(self.ways.table, version(self.gemm), renew=False, say=print)
+        kept = TuningFiles(self.ways.table, version(self.gemm), renew=False, say=print)
         begin = time.perf_counter()
         found = self.ways.tuner(self.gemm, kept.journal, seconds).run()
         kept.add([found.entry])

@@ -21,7 +21,7 @@ from tilewright.runtime import tables, trust
 from tilewright.runtime.trust import UntrustedError, lock_own, open_own, write_own
 from tilewright.schedule.tables import MeasuredSchedule, ScheduleTable, TableError, Version
 from tilewright.tune.gemm import Gemm
-from tilewright.tune.journal import Journal, Kept, Outcome
+from tilewright.tune.journal import Journal, Outcome, TuningFiles
 
 VERSION = Version.now("x86-64-v3", "a processor", 2)
 SCHEDULE = tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))
@@ -36,8 +36,8 @@ def fresh() -> Iterator[None]:
     tables.forget()
 
 
-def kept(path: Path, said: list[str] | None = None, renew: bool = False) -> Kept:
-    return Kept(path, VERSION, renew=renew, say=(said if said is not None else []).append)
+def kept(path: Path, said: list[str] | None = None, renew: bool = False) -> TuningFiles:
+    return TuningFiles(path, VERSION, renew=renew, say=(said if said is not None else []).append)
 
 
 def used(path: Path) -> None:

@@ -22,7 +22,7 @@ from tilewright.schedule.tables import OtherVersionError, ScheduleTable, Version
 from tilewright.tune import clocks
 from tilewright.tune import gemm as module
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build, checksum
-from tilewright.tune.journal import Journal, Kept, Outcome, set_aside
+from tilewright.tune.journal import Journal, Outcome, TuningFiles, set_aside
 from tilewright.tune.measure import Effort
 from tilewright.tune.tuner import Tuned, Tuner
 
@@ -49,8 +49,8 @@ def version() -> Version:
     return found
 
 
-def kept(path: Path, *, renew: bool = False, said: list[str] | None = None) -> Kept:
-    return Kept(path, version(), renew=renew, say=(said if said is not None else []).append)
+def kept(path: Path, *, renew: bool = False, said: list[str] | None = None) -> TuningFiles:
+    return TuningFiles(path, version(), renew=renew, say=(said if said is not None else []).append)
 
 
 def tuned(journal: Journal, **named: Any) -> Tuned:

@@ -25,14 +25,13 @@ from tilewright.targets.target import MEANT
 
 # ---------------------------------------------------------------- Ctrl-C
 #
-# It ends the command at once, or raises an error if there is something to clean up.
-
+# It ends the command at once, or raises an error if the command must clean up.
 
 _at_once: list[Callable[..., object]] = []
 
 
 def end_at_once(handler: Callable[..., object]) -> None:
-    """Have Ctrl-C end the command from now on, unless a shell or a program has it do something else."""
+    """Have Ctrl-C end the command at once, unless a shell or a program has set another handler."""
     if _ours(signal.default_int_handler):
         signal.signal(signal.SIGINT, handler)
         _at_once[:] = [handler]
@@ -71,14 +70,14 @@ Parameters = ParamSpec("Parameters")
 
 
 class UsageError(TilewrightError, ValueError):
-    """A command that asks for something that cannot be; says what to ask instead."""
+    """A request that cannot be served; says what to ask instead."""
 
 
 def choose(what: str, given: str, known: Sequence[str]) -> None:
     """Check that one of several words was given.
 
     Raises:
-        UsageError: another was; lists the words, and the nearest if one is near.
+        UsageError: another word was given; lists the known words, and the nearest one.
     """
     if given not in known:
         close = [MEANT[given]] if MEANT.get(given) in known else difflib.get_close_matches(given, known, 1)
@@ -87,15 +86,15 @@ def choose(what: str, given: str, known: Sequence[str]) -> None:
 
 
 def choose_precision(given: str, known: Sequence[str], dtype: str) -> None:
-    """Check that a precision was given that says something of a dtype.
+    """Check that a precision is legal for a dtype.
 
     Args:
         given: the word.
-        known: those that there are, of which ``"exact"`` is legal for every dtype.
-        dtype: of the numbers that are multiplied.
+        known: the words for precisions; ``"exact"`` is legal for every dtype.
+        dtype: the dtype of the operands.
 
     Raises:
-        UsageError: another word was given, or one that says nothing of this dtype.
+        UsageError: the word is unknown, or not legal for this dtype.
     """
     choose("precision", given, known)
     element = dtype_named(dtype)
@@ -112,11 +111,11 @@ OF_PRECISION: dict[str, tuple[str, Callable[[DType], bool]]] = {
     "f16": ("f32 is", lambda dtype: dtype == f32),
     "f32": ("floats of up to 32 bits are", lambda dtype: dtype.is_float and dtype.bits <= f32.bits),
 }
-"""Of which dtypes a precision says something; any other one of all."""
+"""The dtypes for which a precision is legal, in words and as a condition; others are legal for all."""
 
 
 def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """Make a verb say what went wrong in a paragraph, and exit with 1 (wrong result) or 2 (bad request)."""
+    """Make a verb report errors in a paragraph, and exit with 1 (wrong result) or 2 (bad request)."""
 
     @functools.wraps(verb)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -145,16 +144,16 @@ def _stop(message: str, status: int) -> typer.Exit:
 
 
 def complain(message: str) -> None:
-    """Say what is wrong, on the standard error if it can be written; words without an end are cut."""
+    """Print an error to the standard error, if it can be written. Very long words are shortened."""
     shown = re.sub(r"\S{300,}", lambda word: f"{word[0][:80]}…{word[0][-40:]}", message)
     with contextlib.suppress(OSError):
         typer.echo(f"tilewright: {shown}", err=True)
 
 
 def refused(error: OSError) -> int:
-    """Say what the system refused, and give the exit status."""
+    """Print an error of the system, and return the exit status."""
     if isinstance(error, BrokenPipeError):
-        _discard_output()  # whoever read it has closed it, and knows
+        _discard_output()  # the reader closed the pipe, and needs no message
     else:
         where = f"{error.filename}: " if error.filename else ""
         complain(f"{where}{error.strerror or error}")
@@ -162,20 +161,20 @@ def refused(error: OSError) -> int:
 
 
 def open_streams() -> bool:
-    """Make sure of somewhere to write to; false, and the reason is said, where the output would be lost."""
+    """Prepare the standard streams; prints the reason and returns false if the output would be lost."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         complain("the standard output is closed; nearest: > /dev/null")
         return False
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names and signs that the locale does not know are spelled
+        if isinstance(stream, io.TextIOWrapper):  # characters that the locale lacks are escaped
             stream.reconfigure(errors="backslashreplace")
     return True
 
 
 def close_streams(status: int) -> int:
-    """Write what is left, and give the exit status: of a request that cannot be served if nobody gets it."""
+    """Flush the output, and return the exit status, which is `BAD_INPUT` if the output is lost."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -189,32 +188,32 @@ def close_streams(status: int) -> int:
 
 
 def _discard_output() -> None:
-    """Let what is still buffered go nowhere."""
+    """Discard buffered output."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(step: str, text: str) -> None:
-    """One step and what came of it."""
+    """Print one step and its outcome."""
     typer.echo(f"{step:<9} {text}")
     sys.stdout.flush()
 
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show that something goes on, on a terminal; it leaves no trace."""
+    """Show a spinner on a terminal, and remove it afterwards."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
 
-    # Seldom enough not to disturb what is timed.
+    # At a low rate, which does not disturb timings.
     with Console(stderr=True).status(what, refresh_per_second=4):
         yield
 
 
 def duration(seconds: float) -> str:
-    """A time with the unit that suits it.
+    """Format a time with a suitable unit.
 
     Example:
         >>> duration(0.0000042), duration(0.0123), duration(3.21)
@@ -226,7 +225,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes with the unit that suits them.
+    """Format a number of bytes with a suitable unit.
 
     Example:
         >>> size(512), size(3 * 2**20)
@@ -239,7 +238,7 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
-# ---------------------------------------------------------------- the options that several verbs have
+# ---------------------------------------------------------------- shared options
 
 
 TargetName = Annotated[str, typer.Option(help="Which target runs it: cpu, cuda, hip or reference.")]
@@ -249,6 +248,15 @@ Activation = Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVAT
 ScheduleText = Annotated[
     str | None,
     typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
+]
+Constants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=EXPRESSION",
+        help="A constant of a kernel in a file, or a number that it takes, as Python; tw is tilewright. "
+        "May be repeated.",
+    ),
 ]
 Element = Annotated[str, typer.Option(help="Element type, as of tilewright gemm.")]
 OperandLayout = Annotated[str, typer.Option(help="How A and B lie in memory: nn, nt, tn or tt.")]
@@ -264,6 +272,6 @@ Processes = Annotated[
 
 
 def choose_activation(given: str | None) -> None:
-    """Refuse an activation that does not exist."""
+    """Check that an activation exists."""
     if given is not None:
         choose("activation", given, tuple(ACTIVATIONS))

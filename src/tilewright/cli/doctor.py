@@ -57,12 +57,12 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class ToolCheck:
-    """One line.
+    """One line of the report.
 
     Args:
         status: `OK`, `UNUSED`, `MISSING` or `WRONG`.
-        text: what was found or not.
-        fix: what to do; empty if nothing needs to be done.
+        text: the tool, and its state.
+        fix: the command that installs it, or "".
     """
 
     status: str
@@ -100,7 +100,7 @@ def doctor(
         return
     if target is not None:
         raise UsageError("--target is for --self-test; nearest: leave it out, and every target is tried")
-    for check in chain(_python(), _packages(), [_cache()], _tools()):
+    for check in chain(_environment(), *(tools() for tools in TOOLS.values())):
         typer.echo(check)
     outcome = {}
     for target in TARGETS:
@@ -113,6 +113,11 @@ def doctor(
 
 
 def _self_test(only: str | None) -> None:
+    """Run the self-test of one target, or of all that are here.
+
+    Raises:
+        Exit: with 1 if a step failed, with 2 if the target is not here.
+    """
     failed, compiled = False, [name for name, target in TARGETS.items() if target.machine_code]
     for target in map(target_named, compiled if only is None else [only]):
         for check in TOOLS[target.name]():
@@ -141,38 +146,29 @@ def _said(target: str, outcome: SelfTestOutcome) -> ToolCheck:
     return ToolCheck(WRONG, f"{what}: {outcome.step} failed{before}: {outcome.reason}")
 
 
-def _python() -> Iterator[ToolCheck]:
+def _environment() -> Iterator[ToolCheck]:
+    """Check Python, the processor, the packages and the cache."""
     fix = "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer"
     yield ToolCheck(MISSING if fix else OK, f"Python {platform.python_version()} at {sys.executable}", fix)
     yield ToolCheck(OK, f"tilewright {version('tilewright') or 'from source'} at {Path(__file__).parents[1]}")
     yield ToolCheck(OK, f"{processor_name()} ({host_arch()}), {settings().threads} threads")
 
-
-def _packages() -> Iterator[ToolCheck]:
     for package, purpose, wanted in PACKAGES:
         if found := version(package):
             yield ToolCheck(OK, f"{package} {found}: {purpose}")
         else:
             yield ToolCheck(MISSING, f"{package}: {purpose}", f"pip install '{wanted}'")
-
-
-def _cache() -> ToolCheck:
     kept = Cache.default()
     held = kept.stats()
     text = f"cache {held.root}: {held.entries} kernels, {size(held.bytes)} of {size(held.capacity_bytes)}"
-    if (reason := kept.distrust()) is not None:
-        return ToolCheck(MISSING, f"{text}; not used: {reason}", f"export {CACHE_DIR}=a directory of yours")
     existing = next(folder for folder in (held.root, *held.root.parents) if folder.exists())
-    if not os.access(existing, os.W_OK):
-        return ToolCheck(
-            MISSING, f"{text}; it may not be written", f"export {CACHE_DIR}=a directory of yours"
-        )
-    return ToolCheck(OK, text)
-
-
-def _tools() -> Iterator[ToolCheck]:
-    for tools in TOOLS.values():
-        yield from tools()
+    fix = f"export {CACHE_DIR}=a directory of yours"
+    if (reason := kept.distrust()) is not None:
+        yield ToolCheck(MISSING, f"{text}; not used: {reason}", fix)
+    elif not os.access(existing, os.W_OK):
+        yield ToolCheck(MISSING, f"{text}; it may not be written", fix)
+    else:
+        yield ToolCheck(OK, text)
 
 
 def cpu_tools() -> Iterator[ToolCheck]:
@@ -192,7 +188,13 @@ def cuda_tools() -> Iterator[ToolCheck]:
         yield ToolCheck(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")
     except ToolchainError:
         yield ToolCheck(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
-    yield _disassembler()
+    purpose = "shows CUDA's machine code, `inspect --isa`, without a GPU"
+    try:
+        found = find_nvdisasm()
+        yield ToolCheck(OK, f"{PROGRAM} {version_of(found)} at {found}: {purpose}")
+    except ToolchainError as error:
+        known = "" if PACKAGE in str(error) else f" ({error})"
+        yield ToolCheck(MISSING, f"{PROGRAM}: {purpose}{known}", f"pip install {PACKAGE}")
     try:
         yield ToolCheck(OK, f"CUDA driver {CUDA_DRIVER.version()}")
     except TilewrightError:
@@ -200,22 +202,10 @@ def cuda_tools() -> Iterator[ToolCheck]:
         yield ToolCheck(MISSING, "CUDA driver: runs target cuda", fix)
         return
     for index in range(CUDA_DRIVER.device_count()):
-        found = CUDA_DRIVER.device(index)
-        yield ToolCheck(
-            OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors"
-        )
+        gpu = CUDA_DRIVER.device(index)
+        yield ToolCheck(OK, f"GPU {index}: {gpu.name} ({gpu.arch}), {gpu.multiprocessors} multiprocessors")
     if not CUDA_DRIVER.device_count():
         yield ToolCheck(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
-
-
-def _disassembler() -> ToolCheck:
-    purpose = "shows CUDA's machine code, `inspect --isa`, without a GPU"
-    try:
-        found = find_nvdisasm()
-        return ToolCheck(OK, f"{PROGRAM} {version_of(found)} at {found}: {purpose}")
-    except ToolchainError as error:
-        known = "" if PACKAGE in str(error) else f" ({error})"
-        return ToolCheck(MISSING, f"{PROGRAM}: {purpose}{known}", f"pip install {PACKAGE}")
 
 
 def hip_tools() -> Iterator[ToolCheck]:
@@ -235,10 +225,8 @@ def hip_tools() -> Iterator[ToolCheck]:
     if not found:
         yield ToolCheck(MISSING, "a clang for AMD GPUs, for target hip", "pip install 'tilewright[native]'")
     try:
-        yield ToolCheck(
-            OK,
-            f"ROCm's runtime, HIP {HIP_DRIVER.version()}, at {HIP_DRIVER.bindings().path}",
-        )
+        path = HIP_DRIVER.bindings().path
+        yield ToolCheck(OK, f"ROCm's runtime, HIP {HIP_DRIVER.version()}, at {path}")
     except TilewrightError:
         fix = "on a machine with an AMD GPU: install ROCm, or set ROCM_PATH to where it is"
         yield ToolCheck(MISSING, f"ROCm's runtime, {LIBRARY}: runs target hip", fix)
@@ -256,11 +244,11 @@ TOOLS: dict[str, Callable[[], Iterable[ToolCheck]]] = {
     CUDA.name: cuda_tools,
     HIP.name: hip_tools,
 }
-"""What is said of each target's compiler and driver."""
+"""The check of each target's compiler and driver."""
 
 
 def try_target(target: str) -> ToolCheck:
-    """Whether a target multiplies two small matrices rightly."""
+    """Check that a target multiplies two small matrices correctly."""
     m, n, k = SHAPE
     if not has_device(target):
         return ToolCheck(

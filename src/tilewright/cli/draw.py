@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import reports, working
+from tilewright.cli.console import Constants, reports, working
 from tilewright.cli.notation import MATRICES, matrix_rows, read_layout, read_map, read_pair
-from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout, draw_timeline
@@ -26,7 +25,6 @@ from tilewright.lang.sharing import by_number, thread_map
 from tilewright.layout.layout import Layout
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.targets.target import CUDA
-from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Tile
 from tilewright.views.view import View
 
@@ -111,15 +109,23 @@ def banks_(
     view = View.of(view) if isinstance(view, Layout) else view
     element = dtype_named(dtype)
     if access == "copy":
-        spread = _spread(view, threads, element)
+        if threads.isdecimal():
+            count = whole("a count of threads", threads, "256")
+            spread = by_number([TensorType(Memory.SHARED, element, view)], count)
+        else:
+            spread = thread_map(view.shape, _threads(threads))
         reader = f"a copy by {spread.size_threads} threads"
     else:
         spread = matrix_rows(access) if MATRICES.fullmatch(access) else read_map(access, operand)[0]
-        view = _tile(view, spread, at)
+        if view.rank != spread.rank:
+            raise LayoutError(f"a map of rank {spread.rank} for a tensor of rank {view.rank}")
+        place = _indices("at", at)
+        view = Tile(spread.shape, place).apply(view) if view.shape != spread.shape else view
         reader = access
     if MATRICES.fullmatch(access) and element.bytes != 2:
         raise LayoutError(f"{access} moves elements of 16 bits, not {element}; nearest: f16")
-    width = vector or _widest(view, spread, element.bytes)
+    dim, run = spread.vector()
+    width = vector or math.gcd(view.vector_width(dim, max(16 // element.bytes, 1)), run)
     _give(draw_banks(view, spread, width, element.bytes, f"{reader}, {element}"), output)
 
 
@@ -138,15 +144,7 @@ def timeline_(
     shape: Annotated[
         str, typer.Option(help="Extents: MxNxK or by name; at most 256 of each are run.")
     ] = "128x128x128",
-    constant: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=EXPRESSION",
-            help="A constant of a kernel in a file, or a number that it takes, as Python; tw is tilewright. "
-            "May be repeated.",
-        ),
-    ] = None,
+    constant: Constants = None,
     block: Annotated[
         str | None, typer.Option(help="Which block of the grid, e.g. 1,0.", show_default="the first")
     ] = None,
@@ -165,15 +163,6 @@ def timeline_(
     _give(draw_timeline(made, first, steps), output)
 
 
-def _spread(view: View, threads: str, element: DType) -> Distribution:
-    """Who takes what of a tensor in shared memory in a copy."""
-    if threads.isdecimal():
-        return by_number(
-            [TensorType(Memory.SHARED, element, view)], whole("a count of threads", threads, "256")
-        )
-    return thread_map(view.shape, _threads(threads))
-
-
 def _threads(text: str) -> Layout | tuple[int, ...]:
     if re.fullmatch(r"\d+(x\d+)*", text):
         return tuple(whole("a count of threads", part, "32x4") for part in text.split("x"))
@@ -183,24 +172,10 @@ def _threads(text: str) -> Layout | tuple[int, ...]:
     return made
 
 
-def _tile(view: View, spread: Distribution, at: str) -> View:
-    """The tile of a view that a map covers."""
-    if view.rank != spread.rank:
-        raise LayoutError(f"a map of rank {spread.rank} for a tensor of rank {view.rank}")
-    place = _indices("at", at)
-    return Tile(spread.shape, place).apply(view) if view.shape != spread.shape else view
-
-
 def _indices(option: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise LayoutError(f"--{option} {text!r} means nothing; give e.g. --{option} 0,0")
     return tuple(whole(f"--{option}", part, f"--{option} 0,0") for part in text.split(","))
-
-
-def _widest(view: View, spread: Distribution, element_bytes: int) -> int:
-    """Elements of the widest legal access, at most 16 bytes."""
-    dim, run = spread.vector()
-    return math.gcd(view.vector_width(dim, max(16 // element_bytes, 1)), run)
 
 
 def _check(output: Path | None) -> None:
@@ -210,7 +185,7 @@ def _check(output: Path | None) -> None:
 
 
 def _give(picture: Picture, output: Path | None) -> None:
-    """Write a picture into a file, or as text to the terminal, in colours if it shows them."""
+    """Write a picture to a file, or as text to the standard output, in colours on a terminal."""
     if output is not None:
         saved = picture.save(output)
         if not is_standard_output(output):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
-from tilewright.cli.console import UsageError, choose, choose_precision, duration, reports, working
+from tilewright.cli.console import Constants, UsageError, choose, choose_precision, duration, reports, working
 from tilewright.cli.notation import read_schedule
 from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LegalityError
@@ -55,15 +53,7 @@ def inspect(
         str, typer.Option(help="How A and B of gemm lie in memory, as in gemm --layout.")
     ] = "nn",
     precision: Annotated[str, typer.Option(help="How gemm multiplies f32: exact or tf32.")] = "exact",
-    constant: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=EXPRESSION",
-            help="A constant of a kernel in a file, or a number that it takes, as Python; tw is tilewright. "
-            "May be repeated.",
-        ),
-    ] = None,
+    constant: Constants = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -132,9 +122,17 @@ def inspect(
     if kernel.endswith(".py"):
         typer.echo(listed(Path(kernel)))
         return
-    _check_counters(target, measure or launch)
+    if (measure or launch) and not TARGETS[target].counters:
+        raise UsageError(
+            f"--measure reads the counters of a GPU, and target {target} has none; "
+            "nearest: --target cuda, or --counters"
+        )
     if html is not None:
-        _check_html(html, isa)
+        if not isa:
+            raise UsageError(
+                "--html is the page of what --isa shows; nearest legal choice: --isa --html FILE"
+            )
+        check_output(html)
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
@@ -150,8 +148,15 @@ def inspect(
         subject.require_numbers()
     shown = InspectOptions(flow, ir, passes, tuple(after or ()), source, resource, isa, notes, count, measure)
     inspected = Inspected(subject, target, arch, shown if any(shown) else USUAL)
-    with _naming_a_dtype(subject, chosen):
+    try:
         parts = [*inspected.flow(), *inspected.stages(), *inspected.parts()]
+    except LegalityError as error:
+        # If the kernel is illegal for the default dtype, name a dtype that is legal.
+        if chosen or (legal := subject.legal_dtype()) is None:
+            raise
+        raise UsageError(
+            f"{error}\n\nwithout --dtype all arrays are of {DTYPE}; nearest legal choice: --dtype {legal}"
+        ) from error
     if isa:
         parts.append(inspected.isa(html))
     if count:
@@ -160,12 +165,17 @@ def inspect(
         given = [word for text in constant or () for word in ("--set", text)]
         given += [] if schedule is None else ["--schedule", schedule]
         again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--precision", precision, *given)
-        parts.append(_measured(subject, ncu, [kernel, "--target", target, *again]))
+        with working("compiling for cuda"):
+            subject.compile(CUDA.name)
+        with working("measuring with Nsight Compute"):
+            found = compare(subject, ncu, [kernel, "--target", target, *again])
+        about = f"{found.kernel} on {found.arch}, one launch on random data, measured by Nsight Compute"
+        parts.append(f"{about}\n{found}")
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 
 
 class InspectOptions(NamedTuple):
-    """What of a kernel is shown; the options of `inspect` by their names."""
+    """The options of `inspect` that select its parts."""
 
     flow: bool = False
     ir: bool = False
@@ -180,18 +190,18 @@ class InspectOptions(NamedTuple):
 
 
 USUAL = InspectOptions(resources=True, notes=True)
-"""What is shown where nothing is asked for."""
+"""The default parts."""
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """A kernel on a target, and what of it is shown.
+    """A kernel on a target, and the parts to show.
 
     Args:
         subject: the kernel.
-        target: what it is compiled for.
+        target: the target that it is compiled for.
         arch: the architecture; None: this machine's.
-        shown: what is shown.
+        shown: the parts to show.
     """
 
     subject: Subject
@@ -200,7 +210,7 @@ class Inspected:
     shown: InspectOptions
 
     def flow(self) -> list[str]:
-        """What the kernel computes, and the schedule by which it does."""
+        """Return the flow of the kernel, and its schedule."""
         parts = [self.subject.flow()] if self.shown.flow else []
         if self.shown.flow or self.shown.resources:
             schedule = self.subject.schedule(self.target, self.arch)
@@ -208,7 +218,7 @@ class Inspected:
         return parts
 
     def stages(self) -> list[str]:
-        """What the target's passes are, and the kernel after one of them or the difference of two."""
+        """Return the target's passes, and the kernel after one of them or the difference of two."""
         after = self.shown.after
         if len(after) > 2:
             nearest = f"--after {after[0]} --after {after[-1]}"
@@ -224,10 +234,10 @@ class Inspected:
         return parts
 
     def parts(self) -> list[str]:
-        """The traced kernel, its text, what it takes, and the target's notes."""
+        """Return the traced kernel, its generated text, its resources, and the target's notes."""
         subject, target, arch, shown = self.subject, self.target, self.arch, self.shown
         parts = [subject.trace(target, arch)] if shown.ir else []
-        # Which take no compiler.
+        # The text and the notes need no compiler.
         listing = subject.listing(target, arch) if shown.source or shown.notes else None
         if shown.source:
             parts.append(subject.trace(target, arch) if listing is None else listing.text)
@@ -241,7 +251,7 @@ class Inspected:
         return parts
 
     def isa(self, html: Path | None) -> str:
-        """The machine code of the kernel as text, or where the page was written that shows it."""
+        """Return the machine code of the kernel as text, or write it as a page."""
         with working(f"compiling for {self.target}"):
             found = isa_report(self.subject, self.target, self.arch)
         if html is None:
@@ -251,46 +261,8 @@ class Inspected:
         return "" if is_standard_output(html) else f"wrote {html}"
 
     def counters(self) -> str:
-        """Sectors and bank conflicts."""
+        """Return sectors and bank conflicts."""
         subject, target, arch = self.subject, self.target, self.arch
         with working("running on the reference"):
             lowered = subject.compile(target, arch) if TARGETS[target].warps else None
             return counters(subject.on_reference(target, arch), lowered)
-
-
-def _check_counters(target: str, read: bool) -> None:
-    """Refuse to read the counters of what has none."""
-    if read and not TARGETS[target].counters:
-        raise UsageError(
-            f"--measure reads the counters of a GPU, and target {target} has none; "
-            "nearest: --target cuda, or --counters"
-        )
-
-
-@contextmanager
-def _naming_a_dtype(subject: Subject, chosen: bool) -> Iterator[None]:
-    """Where the kernel is not legal for the dtype that was taken because none was given, name one that is."""
-    try:
-        yield
-    except LegalityError as error:
-        if chosen or (legal := subject.legal_dtype()) is None:
-            raise
-        raise UsageError(
-            f"{error}\n\nwithout --dtype all arrays are of {DTYPE}; nearest legal choice: --dtype {legal}"
-        ) from error
-
-
-def _check_html(html: Path, isa: bool) -> None:
-    """Refuse a page of nothing, and a file that cannot be written."""
-    if not isa:
-        raise UsageError("--html is the page of what --isa shows; nearest legal choice: --isa --html FILE")
-    check_output(html)
-
-
-def _measured(subject: Subject, ncu: str, arguments: Sequence[str]) -> str:
-    """What Nsight Compute measures of this very command when it launches, beside what was predicted."""
-    with working("compiling for cuda"):
-        subject.compile(CUDA.name)
-    with working("measuring with Nsight Compute"):
-        found = compare(subject, ncu, arguments)
-    return f"{found.kernel} on {found.arch}, one launch on random data, measured by Nsight Compute\n{found}"

@@ -25,10 +25,10 @@ from tilewright.targets.target import HIP
 EXAMPLE = "tilewright instance instance.py:instance --arch gfx1151 --b-memory f8e4m3 --output instance.hsaco"
 
 BOTH = "Default,MNKPadding"
-"""The specializations that programs compile of one instance: of whole tiles, and of ragged extents."""
+"""The default specializations of an instance: for whole tiles, and for ragged extents."""
 
 ROW_BYTES = 16
-"""Bytes at whose multiples arrays and their rows begin: what a lane loads at once."""
+"""Alignment of arrays and their rows, in bytes: the width of a lane's load."""
 
 
 @reports
@@ -86,23 +86,18 @@ def instance(
             file.write(together.encode())
     for made in kernels:
         taken = made.resources
-        say(
-            "kernel",
-            f"{made.kernel.name}: {taken['registers']} registers, {taken['shared_bytes']} bytes of LDS",
-        )
+        used = f"{taken['registers']} registers, {taken['shared_bytes']} bytes of LDS"
+        say("kernel", f"{made.kernel.name}: {used}")
     say("wrote", f"{written}: {len(kernels)} kernels for {arch}, {len(data)} bytes")
 
 
 def _found(given: str) -> DeviceGemm:
-    """The instance that a file defines."""
+    """Load the instance that a file defines."""
     path, colon, name = given.rpartition(".py:")
     if not colon:
         raise UsageError(f"unknown instance {given!r}; give FILE.py:NAME, such as {EXAMPLE}")
-    defined = {
-        known: value
-        for known, value in vars(load(Path(f"{path}.py"))).items()
-        if isinstance(value, DeviceGemm)
-    }
+    content = vars(load(Path(f"{path}.py"))).items()
+    defined = {known: value for known, value in content if isinstance(value, DeviceGemm)}
     if not defined:
         raise UsageError(f"{path}.py has no instance; define a tw.ck.DeviceGemmWmma or a tw.ck.DeviceGemmXdl")
     choose("instance", name, tuple(defined))
@@ -121,7 +116,7 @@ def _names(specializations: str) -> Iterator[str]:
 
 
 def _bound(instance: DeviceGemm, arch: str, b_memory: str | None) -> tuple[Bound, dict[str, TensorSpec]]:
-    """The kernel of an instance, and what it may assume of its arrays."""
+    """Return the kernel of an instance, and the specs of its arrays."""
     for check in instance.check(arch=arch).failed:
         raise UsageError(f"{instance.gemm_specialization} on {arch}: {check}")
     for field in ("a_element_op", "b_element_op", "c_element_op"):
@@ -140,14 +135,7 @@ def _bound(instance: DeviceGemm, arch: str, b_memory: str | None) -> tuple[Bound
 
 
 def _matrix(kind: DType, layout: str) -> TensorSpec:
-    """A matrix of any extents, whose rows or columns begin at multiples of 16 bytes."""
+    """Return a matrix of any extents, whose rows or columns begin at multiples of 16 bytes."""
     dim, unit = int(layout == "row"), ROW_BYTES // kind.bytes
-    return TensorSpec(
-        kind,
-        2,
-        dim,
-        (1, unit) if dim else (unit, 1),
-        (unit, 1) if dim else (1, unit),
-        ROW_BYTES,
-        False,
-    )
+    along, across = (1, unit), (unit, 1)
+    return TensorSpec(kind, 2, dim, along if dim else across, across if dim else along, ROW_BYTES, False)

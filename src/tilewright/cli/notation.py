@@ -1,4 +1,4 @@
-"""What the command line names in words: layouts with transforms, maps of atoms and of ldmatrix."""
+"""Notation of the command line: layouts with transforms, and maps of atoms and of ldmatrix."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ MATRIX_NAMES = tuple(
 
 
 def read_layout(text: str) -> Layout | View:
-    """A layout with the transforms that follow it: ``shape:stride | Transform(...) | ...``.
+    """Read a layout and the transforms after it: ``shape:stride | Transform(...) | ...``.
 
     Args:
         text: also a Python expression that begins with ``tw.``; a shape alone is packed, the first mode
             fastest.
 
     Raises:
-        LayoutError: it means nothing, or a transform does not exist or does not fit.
+        LayoutError: the text cannot be read, or a transform does not exist or does not fit.
 
     Example:
         >>> print(read_layout("(4,(2,4)):(2,(1,8))"))
@@ -59,10 +59,10 @@ def read_layout(text: str) -> Layout | View:
 
 
 def read_schedule(text: str | None) -> Schedule | None:
-    """A schedule, as its author writes it in Python; None of nothing.
+    """Read a schedule from a Python expression; None of None.
 
     Raises:
-        LaunchError: it is no schedule, or one that no kernel has.
+        LaunchError: the expression is no schedule.
 
     Example:
         >>> read_schedule("tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2))").tile
@@ -84,7 +84,7 @@ def read_map(
     repeats: tuple[int, int] = (1, 1),
     depth: int | None = None,
 ) -> tuple[Distribution, str]:
-    """The (thread, value) map that a name stands for, and what to call it.
+    """Return the (thread, value) map of a name, and the title of its picture.
 
     Args:
         text: an atom's name or the beginning of it, ``ldmatrix.x1`` to ``.x4`` with or without ``.trans``,
@@ -95,7 +95,7 @@ def read_map(
         depth: K of an operand A or B; default: the atom's.
 
     Raises:
-        LayoutError: there is no such map.
+        LayoutError: the name is unknown.
 
     Example:
         >>> read_map("mma.m16n8k8", "A")[1]
@@ -129,7 +129,7 @@ def read_map(
 
 
 def matrix_map(name: str) -> Distribution:
-    """Which lane holds which element of 8 x 8 matrices of 16 bits, those below each other first.
+    """Return the map of lanes to elements of 8 x 8 matrices of 16 bits, numbered down the columns first.
 
     Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix" and "… store instruction: stmatrix", whose
     registers are the same.
@@ -145,7 +145,7 @@ def matrix_map(name: str) -> Distribution:
 
 
 def matrix_rows(name: str) -> Distribution:
-    """Which row of 8 elements of 16 bits each lane's address names.
+    """Return the map of lanes to the rows of 8 elements of 16 bits at their addresses.
 
     Example:
         >>> matrix_rows("ldmatrix.x4").coordinate(17, 0)
@@ -156,10 +156,10 @@ def matrix_rows(name: str) -> Distribution:
 
 
 def read_pair(what: str, text: str) -> tuple[int, int]:
-    """Two positive integers, as ``2x4``.
+    """Read two positive integers, such as ``2x4``.
 
     Raises:
-        LayoutError: it is something else.
+        LayoutError: the text has another form.
 
     Example:
         >>> read_pair("warps", "2x4")
@@ -232,9 +232,9 @@ def _atom(text: str) -> MmaAtom:
         lanes_m, lanes_n, m, n = (whole("a count of lanes or elements", count, text) for count in counts)
         return atoms.fma(element, acc, (lanes_m, lanes_n), (m, n))
     fitting = [atom for name, atom in ATOMS.items() if name == text or name.startswith(f"{text}.")]
-    # f64 has maps of its own, which are meant where it is named, or where nothing else has this shape.
+    # f64 has its own maps. They are chosen only if f64 is named, or if no other atom has this shape.
     fitting = [atom for atom in fitting if atom.a_dtype != f64] or fitting
-    # Accumulators and narrow floats of one size have the same maps: then the first will do.
+    # Atoms that differ in accumulators or narrow floats have equal maps: take the first.
     if fitting and len({(atom.a, atom.b, atom.c) for atom in fitting}) == 1:
         return fitting[0]
     known: Sequence[str] = [*ATOMS, "wgmma.m64n128k16.f32.f16", "fma.f32.f32.4x8", *MATRIX_NAMES]
@@ -251,5 +251,5 @@ def _python(text: str) -> Any:
         return eval(text, {"tw": sys.modules["tilewright"]})
     except TilewrightError:
         raise
-    except Exception as error:  # whatever the expression does
+    except Exception as error:  # the expression may raise anything
         raise LayoutError(f"{text!r}: {type(error).__name__}: {error}") from error

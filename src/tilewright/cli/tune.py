@@ -41,22 +41,22 @@ from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.contest import Readings, watched
 from tilewright.tune.figures import Roofs, draw_roofline, roofs
 from tilewright.tune.gemm import Gemm
-from tilewright.tune.journal import Kept
+from tilewright.tune.journal import TuningFiles
 from tilewright.tune.machine import machine
 from tilewright.tune.measure import Effort
-from tilewright.tune.profiling import Profile, ProfileRow
+from tilewright.tune.profiling import Profile
 from tilewright.tune.profiling import profile as profiled
-from tilewright.tune.tuner import Tuned, Tuner
+from tilewright.tune.tuner import Tuner
 
 # ---------------------------------------------------------------- products to measure, and a progress bar
 
 
 OPERATIONS = ("gemm",)
-"""What can be measured; others of the family come with their schedules."""
+"""The operations that can be tuned and profiled."""
 
 Extents = tuple[int, int, int]
 FIELDS = ("shape", "dtype", "layout", "precision")
-"""Of a product in a file."""
+"""Fields of a product in a file."""
 
 
 def products(
@@ -69,19 +69,19 @@ def products(
     target: str,
     example: str,
 ) -> list[Gemm]:
-    """The products that the command line asks about.
+    """Return the products that the command line names.
 
     Args:
         operation: one of `OPERATIONS`.
         given: extents M N K, three for each product, MxNxK, or names of files of JSON.
-        dtype: of A and B, where a file does not say.
-        layout: how they are stored, likewise.
-        precision: of f32, likewise.
-        target: where they are computed.
-        example: a command that is right.
+        dtype: dtype of A and B, if a file has none.
+        layout: how A and B are stored, if a file does not say.
+        precision: precision of f32, if a file has none.
+        target: the target that computes them.
+        example: a correct command, for messages.
 
     Raises:
-        UsageError: what is asked for cannot be; says what can.
+        UsageError: the request cannot be served; says what to ask instead.
     """
     choose("operation", operation, OPERATIONS)
     choose("target", target, tuple(TARGETS))
@@ -99,49 +99,45 @@ def products(
         )
     extents = [whole("an extent", text, example) for text in numbers]
     found += [said | {"shape": extents[at : at + 3]} for at in range(0, len(extents), 3)]
-    return list(dict.fromkeys(_gemm(product, target) for product in found))
+    made: dict[Gemm, None] = {}  # without duplicates, in their order
+    for one in found:
+        shape = one["shape"]
+        is_whole = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
+        if not is_whole or len(shape) != 3:
+            raise UsageError(f"extents {shape}; the extents M N K must be three positive whole numbers")
+        element = chosen_dtype(str(one["dtype"]))
+        choose("layout", str(one["layout"]), LAYOUTS)
+        choose_precision(str(one["precision"]), (EXACT, TF32), element.name)
+        m, n, k = shape
+        check_memory((m, n, k), element)
+        made[Gemm((m, n, k), element.name, one["layout"], one["precision"], target)] = None
+    return list(made)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The products of a file: a list of extents [M, N, K], or of objects with the fields `FIELDS`."""
+    """Read products from a file: a list of extents [M, N, K], or of objects with the fields `FIELDS`."""
     nearest = 'e.g. [[512, 512, 512], {"shape": [64, 64, 4096], "dtype": "bf16", "layout": "nt"}]'
     try:
         listed = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {error}; {nearest}") from None
-    found = (
-        [{"shape": one} if isinstance(one, list) else one for one in listed]
-        if isinstance(listed, list)
-        else []
-    )
+    rows = listed if isinstance(listed, list) else []
+    found = [{"shape": one} if isinstance(one, list) else one for one in rows]
     for one in found or [None]:
         if not isinstance(one, dict) or "shape" not in one or not {*one} <= {*FIELDS}:
             raise UsageError(f"{path} is no list of products; {nearest}")
     return found
 
 
-def _gemm(said: dict[str, Any], target: str) -> Gemm:
-    shape = said["shape"]
-    whole_numbers = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
-    if not whole_numbers or len(shape) != 3:
-        raise UsageError(f"extents {shape}; the extents M N K must be three positive whole numbers")
-    element = chosen_dtype(str(said["dtype"]))
-    choose("layout", str(said["layout"]), LAYOUTS)
-    choose_precision(str(said["precision"]), (EXACT, TF32), element.name)
-    m, n, k = shape
-    check_memory((m, n, k), element)
-    return Gemm((m, n, k), element.name, said["layout"], said["precision"], target)
-
-
 class ProgressBar:
-    """A bar on a terminal for each step, drawn when something is done, so that it disturbs no timing."""
+    """A bar on a terminal for each step. It is drawn between measurements, so that it disturbs none."""
 
     def __init__(self) -> None:
         self._shown: Any = None
         self._tasks: dict[str, Any] = {}
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """So much of a step is done."""
+        """Show how much of a step is done."""
         if self._shown is None:
             return
         if step not in self._tasks:
@@ -151,7 +147,7 @@ class ProgressBar:
 
     @contextlib.contextmanager
     def drawn(self) -> Iterator[None]:
-        """Draw meanwhile, where the standard error is a terminal; the bar is gone afterwards."""
+        """Draw the bar on the standard error, if that is a terminal, and remove it afterwards."""
         if sys.stderr is None or not sys.stderr.isatty():
             yield
             return
@@ -169,7 +165,7 @@ class ProgressBar:
 
 @contextlib.contextmanager
 def read_clocks(target: str) -> Iterator[Readings | None]:
-    """The clocks and the power of a target's device meanwhile; None of one without a device."""
+    """Read the clocks and the power of a target's device meanwhile; None for a target without a device."""
     if driver_for(target) is None:
         yield None
         return
@@ -241,27 +237,24 @@ def tune(
             f"{cache.root} is not used: {reason}; nearest: --table, or {CACHE_DIR}, in a directory that "
             "nobody else may write"
         )
-    kept = Kept(table or user_table(version), version, renew=renew, say=lambda text: say("aside", text))
+    files = TuningFiles(
+        table or user_table(version), version, renew=renew, say=lambda text: say("aside", text)
+    )
     effort, bar = Effort(seconds=seconds, warm_up_seconds=seconds / 5, least=5), ProgressBar()
     for gemm in found:
-        tuner = Tuner(gemm, kept.journal, effort, processes or usable_processors(), most, seed, bar)
+        tuner = Tuner(gemm, files.journal, effort, processes or usable_processors(), most, seed, bar)
         with bar.drawn():
             tuned = tuner.run()
-        kept.add([tuned.entry])
-        _tell(gemm, tuned)
-    say("table", str(kept.path))
-
-
-def _tell(gemm: Gemm, tuned: Tuned) -> None:
-    """What came of one product."""
-    entry = tuned.entry
-    tflops = gemm.flops / entry.us / 1e6
-    say("tuned", f"{gemm}: {duration(entry.us / 1e6)}, {tflops:.4g} TFlops, {entry.schedule}")
-    say("", f"{tuned.speed} times as fast as the untuned choice; verified again on other numbers")
-    say("", f"{tuned.measured} measured now, {tuned.known} known, {len(tuned.refused)} refused or wrong")
-    for schedule, why in tuned.refused.items():
-        if why.startswith(("wrong", "not compiled")):
-            say("", f"{schedule}: {why.partition(chr(10))[0]}")
+        entry = tuned.entry
+        files.add([entry])
+        took, tflops = duration(entry.us / 1e6), gemm.flops / entry.us / 1e6
+        say("tuned", f"{gemm}: {took}, {tflops:.4g} TFlops, {entry.schedule}")
+        say("", f"{tuned.speed} times as fast as the untuned choice; verified again on other numbers")
+        say("", f"{tuned.measured} measured now, {tuned.known} known, {len(tuned.refused)} refused or wrong")
+        for schedule, why in tuned.refused.items():
+            if why.startswith(("wrong", "not compiled")):
+                say("", f"{schedule}: {why.partition(chr(10))[0]}")
+    say("table", str(files.path))
 
 
 # ---------------------------------------------------------------- `tilewright profile`
@@ -269,7 +262,7 @@ def _tell(gemm: Gemm, tuned: Tuned) -> None:
 
 PROFILE_EXAMPLE = "tilewright profile gemm 512 512 512"
 WIDE = 160
-"""Columns of a table that is not written to a terminal."""
+"""Width of a table that is not written to a terminal."""
 
 
 @reports
@@ -316,7 +309,10 @@ def profile(
     for path in filter(None, (json_, plot)):
         check_output(path)
     bar, (gemm,) = ProgressBar(), found
-    with _elsewhere(json_), read_clocks(target) as readings:
+    streams = contextlib.ExitStack()
+    if json_ is not None and is_standard_output(json_):  # a reader expects the record alone
+        streams.enter_context(contextlib.redirect_stdout(sys.stderr))
+    with streams, read_clocks(target) as readings:
         with bar.drawn():
             made = profiled(
                 gemm,
@@ -335,23 +331,19 @@ def profile(
         with output(json_) as file:
             file.write(f"{json.dumps(record | made.record(), indent=1)}\n".encode())
     if plot is not None:
-        _draw(made, roof, plot)
+        rates = {timing.name: made.result.tflops(timing.name) for timing in made.result.taken.timings}
+        best, title = "", f"{gemm}: nothing measured"
+        if made.measured:
+            best = made.measured[0].name
+            title = f"{gemm}: {duration(made.result.taken[best].us.median / 1e6)}"
+        draw_roofline(plot, roof, gemm.flops / gemm.bytes, rates, title, best)
+        say("plot", str(plot))
     if any(row.against.startswith("wrong") for row in made.rows):
         raise typer.Exit(1)
 
 
-@contextlib.contextmanager
-def _elsewhere(json_: Path | None) -> Iterator[None]:
-    """Write for people to the standard error, where the record goes to the standard output."""
-    if json_ is not None and is_standard_output(json_):
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    else:
-        yield
-
-
 def _show(made: Profile, roof: Roofs) -> None:
-    """The table, then the best, the untuned choice, and what would be taken now."""
+    """Print the table, then the best schedule, the untuned choice, and the schedule of `tw.matmul`."""
     from rich.console import Console
     from rich.table import Table
 
@@ -363,7 +355,11 @@ def _show(made: Profile, roof: Roofs) -> None:
     )
     ranked = made.measured
     for row in (*ranked, *(row for row in made.rows if row.against)):
-        table.add_row(*_cells(made, row))
+        schedule = repr(row.candidate.schedule).removeprefix("tw.Schedule")
+        rates = ["", "", ""] if row.against else _rates(made, row.name)
+        why = row.against.partition("\n")[0] if row.against else schedule
+        estimate = f"{made.relative(row):.2f}"
+        table.add_row(row.name, *rates, estimate, row.splits, row.candidate.rule, why)
     for name in made.rivals:
         table.add_row(name, *_rates(made, name), "", "", "", "")
     console.print(table)
@@ -373,7 +369,9 @@ def _show(made: Profile, roof: Roofs) -> None:
         "roof",
         f"{roof.at(intensity) / 1e12:.4g} TFlops at {intensity:.4g} operations per byte; {roof.source}",
     )
-    say("numbers", f"{made.result.subject.distribution}; {_cold(made)}")
+    sets, each, cache = made.result.buffers.values()
+    cold = f"{sets} sets of arrays of {each} bytes in turn, beside a second-level cache of {cache}"
+    say("numbers", f"{made.result.subject.distribution}; {cold}")
     if made.result.clock:
         say("clock", ", ".join(f"{value:.4g} {name}" for name, value in made.result.clock.items()))
     say("", f"medians [95 % interval] in turns; {made.result.taken.how}")
@@ -390,28 +388,7 @@ def _show(made: Profile, roof: Roofs) -> None:
         say("now", f"a table has another schedule taken: {now}")
 
 
-def _cells(made: Profile, row: ProfileRow) -> list[str]:
-    schedule = repr(row.candidate.schedule).removeprefix("tw.Schedule")
-    rates = ["", "", ""] if row.against else _rates(made, row.name)
-    why = row.against.partition("\n")[0] if row.against else schedule
-    return [row.name, *rates, f"{made.relative(row):.2f}", row.splits, row.candidate.rule, why]
-
-
 def _rates(made: Profile, name: str) -> list[str]:
     us = made.result.taken[name].us
     ms = f"{us.median / 1e3:.4g} [{us.low / 1e3:.4g}, {us.high / 1e3:.4g}]"
     return [ms, f"{made.result.tflops(name):.4g}", f"{made.result.gbytes(name):.4g}"]
-
-
-def _cold(made: Profile) -> str:
-    sets, each, cache = made.result.buffers.values()
-    return f"{sets} sets of arrays of {each} bytes in turn, beside a second-level cache of {cache}"
-
-
-def _draw(made: Profile, roof: Roofs, path: Path) -> None:
-    tflops = {timing.name: made.result.tflops(timing.name) for timing in made.result.taken.timings}
-    best = made.measured[0].name if made.measured else ""
-    fastest = duration(made.result.taken[best].us.median / 1e6) if best else "nothing measured"
-    title = f"{made.gemm}: {fastest}"
-    draw_roofline(path, roof, made.gemm.flops / made.gemm.bytes, tflops, title, best)
-    say("plot", str(path))

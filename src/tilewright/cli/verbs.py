@@ -1,4 +1,4 @@
-"""The verbs of the command line, and one command from its words to its exit status."""
+"""The verbs of the command line, and the run of one command."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def front(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve one command.
+    """Run one command.
 
     Args:
         arguments: its words, without the program's name.

@@ -31,18 +31,18 @@ class Clock(Protocol):
         """The clock and the state of the caches, in words."""
 
     def calls(self, work: Work) -> int:
-        """How many calls a sample of this callable should hold."""
+        """Return the number of calls in a sample of this callable."""
 
     def sample(self, work: Work, calls: int) -> float:
-        """Seconds per call, from one sample."""
+        """Take one sample; returns seconds per call."""
 
 
 class HostClock:
     """`perf_counter` around several calls.
 
     Args:
-        calls: calls per sample; None for as many as fill a millisecond.
-        wait: called before and after a sample, uncounted; waits for a device, or for others' threads.
+        calls: calls per sample; None: as many as fill a millisecond.
+        wait: called before and after a sample, uncounted; waits for a device, or for other threads.
         warm: whether a sample begins with one uncounted call.
     """
 
@@ -84,10 +84,10 @@ class HostClock:
 
 
 class BusyClock(HostClock):
-    """Processor time of all threads of the process: what else the machine computes is not in it.
+    """Processor time of all threads of the process, without that of other processes.
 
-    Caches, memory and the units of a core are still shared with others.  Of calls that keep several
-    threads busy it tells the sum.
+    Caches, memory and the units of a core are still shared with other processes.  Times of several busy
+    threads are added up.
 
     Example:
         >>> clock = BusyClock(1)
@@ -100,7 +100,7 @@ class BusyClock(HostClock):
 
     @property
     def how(self) -> str:
-        """The clock, and what is in it."""
+        """The clock, in words."""
         return super().how.replace("host time by perf_counter", "processor time of all threads")
 
     def _now(self) -> float:
@@ -110,8 +110,8 @@ class BusyClock(HostClock):
 def wait_for_quiet() -> None:
     """Return when no other thread of this process computes, or after half a second.
 
-    A BLAS keeps its threads polling after a product (OpenBLAS 0.3.31 for 0.1 s), and they take half of every
-    processor from whoever is timed next.
+    A BLAS keeps its threads polling after a product (OpenBLAS 0.3.31 for 0.1 s). They take half of every
+    processor from the next call that is timed.
     """
     end = time.perf_counter() + MOST_WAIT_SECONDS
     while time.perf_counter() < end:
@@ -125,13 +125,13 @@ class EventClock:
     """Events around one call, with a second-level cache that holds none of its data.
 
     Twice the cache's size is overwritten `FLUSHES` times before every call. Meanwhile the host enqueues the
-    call, so that what is measured is the device alone. A sample for which the host was late is taken again,
-    up to `TRIES` times, each time behind twice as many; those for which it always was are counted.
+    call, so that only the device is timed. If the host is late, the sample is taken again, up to `TRIES`
+    times, each time after twice as many flushes. Samples for which it was always late are counted.
 
     Args:
         index: the device.
         stream: handle of the stream on which the callables run.
-        driver: of whose GPUs it is one.
+        driver: the driver of the device.
     """
 
     FLUSHES = 4
@@ -145,7 +145,7 @@ class EventClock:
 
     @property
     def how(self) -> str:
-        """The clock, what keeps the cache cold, and how often the device waited for the host."""
+        """The clock, the flushes of the cache, and how often the device waited for the host."""
         text = f"device time by events, {self._memory.size_bytes} bytes overwritten before every call"
         late = f"; the device waited for the host in {self._late} of {self._samples} samples"
         return text + (late if self._late else "")
@@ -179,14 +179,14 @@ class EventClock:
         return milliseconds / 1e3 / calls, is_late
 
     def close(self) -> None:
-        """Give the events back."""
+        """Destroy the events."""
         for event in (self._begin, self._end):
             self._driver.call(self._driver.symbols.destroy_event, event)
 
 
 @contextmanager
 def clock_for(target: str, stream: int | None = None, calls: int | None = None) -> Iterator[Clock]:
-    """The clock of a target; with ``calls``, one for host time per call.
+    """Return the clock of a target; with ``calls``, a clock for host time per call.
 
     Raises:
         ToolchainError: no driver, or no device.
@@ -196,12 +196,6 @@ def clock_for(target: str, stream: int | None = None, calls: int | None = None) 
         yield HostClock(calls, wait_for_quiet, warm=calls is None)
         return
     driver.bindings()
-    with _clock_of(driver, stream, calls) as clock:
-        yield clock
-
-
-@contextmanager
-def _clock_of(driver: Driver, stream: int | None, calls: int | None) -> Iterator[Clock]:
     index = device_index(driver)
     handle = framework_stream() if stream is None else stream
     with driver.current(index):
@@ -216,7 +210,7 @@ def _clock_of(driver: Driver, stream: int | None, calls: int | None) -> Iterator
 
 
 def device_index(driver: Driver = CUDA_DRIVER) -> int:
-    """The number of the device that PyTorch uses, else 0.
+    """Return the number of the device that PyTorch uses, else 0.
 
     Raises:
         ToolchainError: no driver, or no device.
@@ -228,7 +222,7 @@ def device_index(driver: Driver = CUDA_DRIVER) -> int:
 
 
 def framework_stream() -> int:
-    """The handle of PyTorch's current stream if PyTorch uses the device, else that of the default stream."""
+    """Return the handle of PyTorch's current stream, or of the default stream if PyTorch uses no device."""
     torch = _torch_on_device()
     return 0 if torch is None else int(torch.cuda.current_stream().cuda_stream)
 

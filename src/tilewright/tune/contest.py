@@ -26,11 +26,7 @@ QUERY = {"mhz": "clocks.sm", "watts": "power.draw", "celsius": "temperature.gpu"
 
 @contextmanager
 def watched(path: Path) -> Iterator[None]:
-    """Have the vendor's tool write to a file ten times a second; without the tool nothing is written.
-
-    Args:
-        path: the file.
-    """
+    """Have the vendor's tool, if it is installed, write its readings to a file ten times a second."""
     if not shutil.which("nvidia-smi"):
         yield
         return
@@ -45,28 +41,28 @@ def watched(path: Path) -> Iterator[None]:
 
 
 class Readings:
-    """What was written so far.
+    """The readings in a file so far.
 
     Args:
-        path: the file.
+        path: the file that `watched` writes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def mark(self) -> int:
-        """Now, for `since`."""
+        """Return the present time, for `since`."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def since(self, mark: int) -> dict[str, float]:
-        """Medians of what was read since then; empty if nothing was."""
+        """Return the medians of the readings since a mark; empty without readings."""
         text = self.path.read_bytes()[mark:].decode() if self.path.exists() else ""
         rows: list[list[float]] = []
         for line in text.splitlines():
             try:
                 rows.append([float(word) for word in line.split(",")])
             except ValueError:
-                continue  # a line that is not whole, or a figure that the device does not tell
+                continue  # an incomplete line, or a figure that the device does not report
         whole = [row for row in rows if len(row) == len(QUERY)]
         columns = zip(*whole, strict=True)
         return {name: statistics.median(values) for name, values in zip(QUERY, columns, strict=False)}
@@ -80,15 +76,15 @@ Arrays = TypeVar("Arrays")
 Check = Callable[[Work, Arrays], Mapping[str, Any]]
 
 MOST_SETS = 64
-"""Sets of arrays at most; for smaller ones the clock of a device overwrites the cache besides."""
+"""Largest number of sets of arrays. The clock of a device also overwrites the cache."""
 
 
 def sets_for(set_bytes: int, target: str) -> int:
-    """How many sets of arrays are used in turn, so that twice the second-level cache lies between two uses.
+    """Return how many sets of arrays have twice the second-level cache between two uses of one.
 
     Args:
-        set_bytes: of the arrays of one set.
-        target: where they are used.
+        set_bytes: bytes of one set.
+        target: the target that uses them.
 
     Example:
         >>> sets_for(1, "cpu"), sets_for(1 << 40, "cpu")
@@ -100,14 +96,14 @@ def sets_for(set_bytes: int, target: str) -> int:
 
 @dataclass(frozen=True)
 class ContestSubject:
-    """What all calls of a contest do.
+    """The work of all calls of a contest.
 
     Args:
-        name: what it is called.
-        target: where they run.
+        name: its name.
+        target: the target that runs them.
         flops: operations of one call.
-        bytes: that one call has to move at least.
-        distribution: of the numbers in the arrays, in words.
+        bytes: the fewest bytes that one call moves.
+        distribution: the distribution of the numbers in the arrays, in words.
     """
 
     name: str
@@ -121,9 +117,9 @@ class Contest(Generic[Arrays]):
     """Calls that do the same work on the same numbers.
 
     Args:
-        subject: what they do.
-        sets: the arrays, several times in different memory; each call uses one set after the other.
-        set_bytes: of one set.
+        subject: their work.
+        sets: copies of the arrays in different memory; each call uses one set after the other.
+        set_bytes: bytes of one set.
 
     Example:
         >>> import numpy as np
@@ -148,19 +144,19 @@ class Contest(Generic[Arrays]):
         self.checks: dict[str, dict[str, Any]] = {}
         self.wrong: dict[str, str] = {}
         self._sets, self._set_bytes = sets, set_bytes
-        self._calls: dict[str, Callable[[], Work]] = {}
+        self._calls: dict[str, Work] = {}
 
     def enter(self, name: str, bind: Callable[[Arrays], Work], check: Check[Arrays] | None = None) -> bool:
-        """Have a call take part, if it is right.
+        """Add a call, if its result is right.
 
         Args:
-            name: what it is called.
-            bind: the call for a set of arrays.
-            check: calls it for the first set, raises if what it wrote is wrong, and says how far it is off;
-                None for another library's call, which is not ours to check.
+            name: its name.
+            bind: returns the call for a set of arrays.
+            check: calls it on the first set, raises if the result is wrong, and returns its error; None for
+                calls of other libraries, which are not checked.
 
         Returns:
-            Whether it takes part; if not, ``wrong`` says why.
+            Whether it takes part; if not, ``wrong`` has the reason.
         """
         try:
             calls = [bind(arrays) for arrays in self._sets]
@@ -169,24 +165,25 @@ class Contest(Generic[Arrays]):
         except (TilewrightError, AssertionError, RuntimeError) as error:
             self.wrong[name] = str(error).strip()
             return False
-        self._calls[name] = itertools.cycle(calls).__next__
+        turn = itertools.cycle(calls).__next__
+        self._calls[name] = lambda: turn()()
         return True
 
     def again(self, name: str, other: str) -> None:
-        """Time a call a second time under another name: what the two differ by is noise."""
+        """Time a call a second time under another name; the difference of both times is noise."""
         self._calls[other] = self._calls[name]
 
     def run(self, effort: Effort | None = None, readings: Readings | None = None) -> Result:
-        """Time all that take part, in turns.
+        """Time all calls in turns.
 
         Args:
-            effort: for how long.
+            effort: how long to measure.
             readings: the clocks and the power meanwhile.
         """
         mark = readings.mark() if readings is not None else 0
-        calls = {name: _next(turn) for name, turn in self._calls.items()}
-        nothing = Measurement("nothing was timed", ())
-        taken = measure(calls, self.subject.target, effort=effort) if calls else nothing
+        taken = Measurement("nothing was timed", ())
+        if self._calls:
+            taken = measure(self._calls, self.subject.target, effort=effort)
         clock = readings.since(mark) if readings is not None else {}
         buffers = {
             "sets": len(self._sets),
@@ -196,21 +193,17 @@ class Contest(Generic[Arrays]):
         return Result(self.subject, taken, buffers, self.checks, self.wrong, clock)
 
 
-def _next(turn: Callable[[], Work]) -> Work:
-    return lambda: turn()()
-
-
 @dataclass(frozen=True)
 class Result:
-    """What came of a contest.
+    """The result of a contest.
 
     Args:
-        subject: what all calls did.
-        taken: the times of those that took part.
-        buffers: how many sets of arrays there were, and bytes of one and of the second-level cache.
-        checks: how far each was off.
-        wrong: why others took no part.
-        clock: medians of the device's clock, power and temperature meanwhile; empty if nobody read them.
+        subject: the work of all calls.
+        taken: the times of the calls that took part.
+        buffers: number of sets of arrays, bytes of one, and bytes of the second-level cache.
+        checks: the error of each call.
+        wrong: the reason for each call that took no part.
+        clock: medians of the device's clock, power and temperature meanwhile; empty without readings.
     """
 
     subject: ContestSubject
@@ -221,27 +214,27 @@ class Result:
     clock: Mapping[str, float] = field(default_factory=dict)
 
     def tflops(self, name: str) -> float:
-        """Operations in a second, in 10¹²."""
+        """Return 10¹² operations per second."""
         return self.subject.flops / self.taken[name].us.median / 1e6
 
     def gbytes(self, name: str) -> float:
-        """The fewest bytes that have to move, in a second, in 10⁹."""
+        """Return 10⁹ bytes per second, of the fewest bytes that have to move."""
         return self.subject.bytes / self.taken[name].us.median / 1e3
 
     def speeds(self, name: str) -> dict[str, Interval]:
-        """How many times as fast as each other call one is."""
+        """Return the speed of one call relative to each other call."""
         names = (timing.name for timing in self.taken.timings)
         return {other: self.taken.speed(name, other) for other in names if other != name}
 
     def lines(self) -> list[list[str]]:
-        """A line of cells for each call, the fastest first: name, us with its interval, TFlops, GB/s."""
+        """Return a row of cells per call, the fastest first: name, us with its interval, TFlops, GB/s."""
         ranked = sorted(self.taken.timings, key=lambda timing: timing.us.median)
         rates = {timing.name: (self.tflops(timing.name), self.gbytes(timing.name)) for timing in ranked}
         rows = ([t.name, str(t.us), *(f"{rate:.4g}" for rate in rates[t.name])] for t in ranked)
         return [*rows, *([name, f"wrong: {why}", "", ""] for name, why in self.wrong.items())]
 
     def draw(self, path: Path) -> None:
-        """Write a picture of all calls' rates with their intervals, the fastest on top; .png, .svg or .pdf.
+        """Write a picture (.png, .svg, .pdf) of all rates with their intervals, the fastest on top.
 
         Raises:
             ToolchainError: matplotlib is not installed, or writes no such files.
@@ -256,7 +249,7 @@ class Result:
         draw_intervals(path, rates, about="TFlops, median and 95 % interval", title=self.subject.name)
 
     def record(self) -> dict[str, Any]:
-        """All of it in JSON's types."""
+        """Return the result in JSON's types."""
         names = [timing.name for timing in self.taken.timings]
         return {
             "distribution": self.subject.distribution,
@@ -275,5 +268,5 @@ class Result:
 
 
 def rounded(found: Interval) -> list[float]:
-    """Median, lower and upper end, for JSON."""
+    """Return the median, the lower and the upper end, for JSON."""
     return [round(value, 4) for value in (found.median, found.low, found.high)]

@@ -25,7 +25,7 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def new_figure(inches: tuple[float, float]) -> Any:
-    """An empty figure.
+    """Return an empty figure.
 
     Args:
         inches: width and height.
@@ -43,10 +43,10 @@ def new_figure(inches: tuple[float, float]) -> Any:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure; the same figure is the same file.
+    """Write a figure; equal figures give equal files.
 
     Raises:
-        ToolchainError: no picture is written in the format of such a file.
+        ToolchainError: the file has another suffix than .png, .svg and .pdf.
         OutputError: the file cannot be written.
     """
     from matplotlib import rc_context
@@ -58,7 +58,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def check_drawable(path: Path) -> None:
-    """Find out before the work whether its picture can be drawn.
+    """Check that a picture can be drawn to a file.
 
     Raises:
         ToolchainError: as `new_figure` and `save`.
@@ -84,9 +84,9 @@ def draw_intervals(
     Args:
         path: .png, .svg or .pdf.
         found: the intervals, by name, from top to bottom.
-        about: what they are, below the axis.
-        title: above the picture.
-        mark: where a line stands that they are compared with; None: nowhere.
+        about: the label of the axis.
+        title: the title of the picture.
+        mark: the place of a vertical line to compare with, or None.
 
     Raises:
         ToolchainError: as `new_figure` and `save`.
@@ -115,17 +115,17 @@ def draw_intervals(
 TRIES = 5
 SIDE = 1024
 ISSUED = 2
-"""Multiply-adds of whole vectors that a processor begins in a cycle, at best."""
+"""Largest number of multiply-adds of whole vectors that a processor begins in a cycle."""
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """What a machine can do at most.
+    """The limits of a machine.
 
     Args:
-        flops: operations in a second.
-        bytes: that its memory moves in a second.
-        source: where both figures come from, in words.
+        flops: operations per second.
+        bytes: bytes of memory traffic per second.
+        source: the source of both figures, in words.
     """
 
     flops: float
@@ -133,7 +133,7 @@ class Roofs:
     source: str
 
     def at(self, intensity: float) -> float:
-        """Operations in a second at most, at so many operations for each byte that moves.
+        """Return the largest number of operations per second for a number of operations per byte.
 
         Example:
             >>> roofs = Roofs(1e12, 1e11, "made up")
@@ -148,7 +148,7 @@ class Roofs:
 
 
 def roofs(machine: Machine, arch: Arch, element: DType, precision: str) -> Roofs:
-    """The roofs of a machine: by its datasheet where one is known, else measured now.
+    """Return the roofs of a machine, from its datasheet, or measured now if no datasheet is known.
 
     Args:
         machine: the machine; with the device, for a target that has one.
@@ -157,7 +157,7 @@ def roofs(machine: Machine, arch: Arch, element: DType, precision: str) -> Roofs
         precision: ``"tf32"`` for f32 on tensor cores.
     """
     if machine.device is None or arch.rates is None:
-        return _of_processors(machine, arch, element)
+        return _processor_roofs(machine, arch, element)
     name, rates = machine.device.name, arch.rates
     known = (board for board in rates.boards if any(word in name.split() for word in board.name.split()))
     board = next(known, rates.boards[0])
@@ -169,8 +169,8 @@ def roofs(machine: Machine, arch: Arch, element: DType, precision: str) -> Roofs
     return Roofs(flops, board.memory_gbytes_per_s * 1e9, source)
 
 
-def _of_processors(machine: Machine, arch: Arch, element: DType) -> Roofs:
-    """Multiply-adds of whole vectors at the clock that the system tells, and NumPy's copy, measured now."""
+def _processor_roofs(machine: Machine, arch: Arch, element: DType) -> Roofs:
+    """Return the roofs of vector multiply-adds at the present clock, and of NumPy's copy, measured now."""
     size = 8 if element.name == "f64" else 4
     source = np.ones(max(8 * cache_bytes(CPU.name), 64 << 20) // 8)
     target = np.empty_like(source)
@@ -202,10 +202,10 @@ def draw_roofline(
     Args:
         path: .png, .svg or .pdf.
         found: the roofs.
-        intensity: operations for each byte that has to move.
-        tflops: of each call, by name.
-        title: above it.
-        best: the name of the one that is marked.
+        intensity: operations per byte that has to move.
+        tflops: the rate of each call, by name.
+        title: the title of the picture.
+        best: the name of the call to mark.
 
     Raises:
         ToolchainError: matplotlib is not installed, or it writes no such files.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import Operands, operands
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
@@ -27,18 +27,19 @@ from tilewright.schedule.choice import candidates
 from tilewright.schedule.question import Candidate, Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.contest import Check, ContestSubject, Work, sets_for
+from tilewright.tune.trial import accumulation_of
 
 Array = npt.NDArray[Any]
 Arrays = tuple[Any, Any, Any]
 
 MOST_FLOPS = 1 << 34
-"""Up to how many operations a result is compared as a whole each time; of larger ones some rows are."""
+"""Operations of the largest product that is compared as a whole each time; of larger ones some rows are."""
 
 COLUMNS = 4096
-"""Of the sums of a `checksum`."""
+"""Columns of the sums of a `checksum`."""
 
 _UNWRITTEN = 0xFF
-"""Bytes that are NaN in every float dtype: an element that nobody writes is found."""
+"""Bytes that are NaN in every float dtype, so that unwritten elements are found."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Gemm:
 
     @property
     def bytes(self) -> int:
-        """Of A, B and C: the fewest that move."""
+        """Bytes of A, B and C: the fewest that move."""
         (m, n, k), each = self.shape, dtype_named(self.dtype).bytes
         return (m * k + k * n) * each + m * n * self.out.bytes
 
@@ -87,18 +88,18 @@ class Gemm:
 
     @property
     def specimens(self) -> tuple[Specimen, Specimen, Specimen]:
-        """What stands for A, B and C."""
+        """Specimens of A, B and C."""
         m, n, k = self.shape
         orders: dict[str, Order] = {"n": "C", "t": "F"}
         a, b = (orders[letter] for letter in self.layout)
         return like(self.dtype, m, k, order=a), like(self.dtype, k, n, order=b), like(self.out, m, n)
 
     def bound(self, schedule: Schedule | None = None) -> Bound:
-        """The kernel under a schedule; without one under that which is chosen."""
+        """Return the kernel under a schedule; default: the schedule that `matmul` chooses."""
         return plain(0).bind(precision=self.precision, schedule=schedule)
 
     def question(self, arch: str | None = None) -> Question:
-        """The problem that schedules are proposed for.
+        """Return the problem that the rules propose schedules for.
 
         Args:
             arch: the architecture; default: that of this machine.
@@ -108,21 +109,21 @@ class Gemm:
         return found
 
     def candidates(self, arch: str | None = None) -> tuple[Candidate, ...]:
-        """What the rules propose, the untuned choice first."""
+        """Return the candidates of the rules, the untuned choice first."""
         return candidates(self.question(arch))
 
     def subject(self, about: str) -> ContestSubject:
-        """What all calls of a contest do, on numbers that ``about`` tells of."""
+        """Return the subject of a contest, on numbers that ``about`` describes."""
         return ContestSubject(str(self), self.target, self.flops, self.bytes, about)
 
 
 class GemmArrays:
-    """The arrays of a product, in as many sets as are needed, and the check of what is written to them.
+    """The arrays of a product, in several sets, and the check of its results.
 
     Args:
         gemm: the product.
-        seed: of the numbers.
-        sets: how many; default: as many as lie twice the second-level cache between two uses of one.
+        seed: seed of the numbers.
+        sets: number of sets; default: so many that twice the second-level cache lies between two uses of one.
     """
 
     def __init__(self, gemm: Gemm, seed: int, sets: int | None = None) -> None:
@@ -134,32 +135,35 @@ class GemmArrays:
         blank = np.full(m * n * gemm.out.bytes, _UNWRITTEN, np.uint8)
         self._blank = blank.view(gemm.out.numpy).reshape(m, n)
         count = sets_for(gemm.bytes, gemm.target) if sets is None else sets
-        self.sets: Sequence[Arrays] = [self._set() for _ in range(count)]
+        host = (self.made.a, self.made.b, self._blank)
+        self.sets: list[Arrays] = []
+        for _ in range(count):
+            a, b, c = (device_put(array.copy(order="K"), gemm.target) for array in host)
+            self.sets.append((a, b, c))
         self._sums = checksum(self.made.a), checksum(self.made.b)
 
-    def _set(self) -> Arrays:
-        a, b, c = (
-            device_put(array.copy(order="K"), self.gemm.target)
-            for array in (self.made.a, self.made.b, self._blank)
-        )
-        return a, b, c
-
     def bind(self, schedule: Schedule) -> Callable[[Arrays], Work]:
-        """What calls the kernel under a schedule on a set of arrays."""
+        """Return a function that prepares the kernel under a schedule for a set of arrays."""
         bound = self.gemm.bound(schedule)
         return lambda arrays: bound.prepare(*arrays, target=self.gemm.target)
 
     def check(self, schedule: Schedule, *, whole: bool = False) -> Check[Arrays]:
-        """What runs the kernel under a schedule on a poisoned output, and compares what it wrote.
+        """Return a check that runs the kernel under a schedule on a poisoned output, and compares the result.
 
         Args:
-            schedule: says how sums are added up, and so how far they may be off.
-            whole: whether every element is compared of however large a product.
+            schedule: its order of additions gives the bound of each element.
+            whole: whether every element is compared, also of large products.
 
         Returns:
-            A check for a `Contest`.  It raises `WrongResultError` where an element is off by more than its
-            bound, where one was not written, where another target ran, and where A or B changed.
+            A check for a `Contest`.  It raises `WrongResultError` if an element is beyond its bound or was
+            not written, if another target ran, and if A or B changed.
         """
+        m, n, k = self.gemm.shape
+        rows: Any = slice(None)
+        if not whole and self.gemm.flops > MOST_FLOPS:  # the first row, the last one, and some others
+            count = max(MOST_FLOPS // (2 * n * k), 2)
+            inner = np.random.default_rng(m).permutation(np.arange(1, m - 1))[: count - 2]
+            rows = np.unique([0, m - 1, *inner])
 
         def run(call: Work, arrays: Arrays) -> dict[str, Any]:
             fill(arrays[2], self._blank)
@@ -168,15 +172,21 @@ class GemmArrays:
             if ran != self.gemm.target:
                 raise WrongResultError(f"asked for target {self.gemm.target}, but {ran} ran")
             self.check_inputs([arrays])
-            return self._compared(schedule, np.asarray(device_get(arrays[2])), whole=whole)
+            made, c = self.made, np.asarray(device_get(arrays[2]))
+            if self.gemm.out.is_float and (count := unwritten(c)):
+                raise WrongResultError(f"wrong: {count} of {c.size} elements were not written")
+            found = compare_gemm(made.a[rows], made.b, c[rows], accumulation_of(schedule))
+            found.raise_if_wrong()
+            off = found.error / found.bound if found.bound else 0.0
+            return {"error_of_bound": off, "compared": c[rows].size}
 
         return run
 
     def check_inputs(self, sets: Sequence[Arrays]) -> None:
-        """Whether A and B of some sets are what they were; for who comes next they are again.
+        """Check that A and B of some sets are unchanged, and restore them.
 
         Raises:
-            WrongResultError: one changed.
+            WrongResultError: A or B changed.
         """
         changed = set()
         for arrays in sets:
@@ -188,28 +198,9 @@ class GemmArrays:
         if changed:
             raise WrongResultError(f"{' and '.join(sorted(changed))}, only to be read, was written")
 
-    def _compared(self, schedule: Schedule, c: Array, *, whole: bool) -> dict[str, Any]:
-        period = schedule.promote * schedule.block_k or None
-        rows = slice(None) if whole or self.gemm.flops <= MOST_FLOPS else self._sampled()
-        if self.gemm.out.is_float and (count := unwritten(c)):
-            raise WrongResultError(f"wrong: {count} of {c.size} elements were not written")
-        found = compare_gemm(self.made.a[rows], self.made.b, c[rows], Accumulation.of(schedule.atom, period))
-        found.raise_if_wrong()
-        return {
-            "error_of_bound": found.error / found.bound if found.bound else 0.0,
-            "compared": c[rows].size,
-        }
-
-    def _sampled(self) -> Any:
-        """Rows that cost no more than is worth it: the first, the last, and others by chance."""
-        m, n, k = self.gemm.shape
-        count = max(MOST_FLOPS // (2 * n * k), 2)
-        inner = np.random.default_rng(m).permutation(np.arange(1, m - 1))[: count - 2]
-        return np.unique([0, m - 1, *inner])
-
 
 def fill(array: Any, source: Array) -> None:
-    """Write to an array, wherever it lies, one of the host that lies in the same order."""
+    """Copy a host array to an array of any memory and the same order of dimensions."""
     if isinstance(array, DeviceArray):
         array.write(source)
     else:
@@ -217,20 +208,20 @@ def fill(array: Any, source: Array) -> None:
 
 
 def _bytes(array: Array) -> Array:
-    """The bytes of a matrix, in the order in which they lie."""
+    """Return the bytes of a matrix in the order of memory."""
     return (array if array.flags.c_contiguous else array.T).view(np.uint8)
 
 
 def unwritten(c: Array) -> int:
-    """How many elements are still as `_UNWRITTEN` has them."""
+    """Return the number of elements whose bytes are all `_UNWRITTEN`."""
     words = c.view(f"u{c.dtype.itemsize}")
     return int(np.count_nonzero(words == np.iinfo(words.dtype).max))
 
 
 def checksum(array: Array) -> int:
-    """Of the bytes of a matrix, in the order in which they lie, as fast as memory gives them.
+    """Return a checksum of the bytes of a matrix, at the speed of memory.
 
-    Words of 8 bytes that lie `COLUMNS` words apart are added up; the CRC is of the sums and of what is left.
+    It adds up words of 8 bytes that lie `COLUMNS` words apart. The CRC covers the sums and the other bytes.
     """
     data = np.ascontiguousarray(_bytes(array)).reshape(-1)
     whole = data.size // (8 * COLUMNS) * 8 * COLUMNS
@@ -243,23 +234,23 @@ def checksum(array: Array) -> int:
 
 
 Done = Callable[[int], object]
-"""Is told how many are done."""
+"""Receives the number of compiled schedules."""
 
 
 def build(
     gemm: Gemm, schedules: Sequence[Schedule], processes: int, arch: str | None = None, done: Done = int
 ) -> dict[Schedule, str]:
-    """Compile the kernel of a product under each of some schedules.
+    """Compile the kernel of a product under several schedules, into the cache.
 
     Args:
         gemm: the product.
-        schedules: how it is computed.
-        processes: that compile; with 1 it is this one.
+        schedules: the schedules.
+        processes: number of processes; 1: this one.
         arch: the architecture; default: that of this machine.
-        done: is told how many are done.
+        done: receives the number of compiled schedules.
 
     Returns:
-        Why those cannot be compiled that cannot be; the others lie in the cache.
+        The reason for each schedule that cannot be compiled.
     """
     failed: dict[Schedule, str] = {}
     if processes <= 1 or len(schedules) <= 1:
@@ -268,25 +259,22 @@ def build(
                 failed[schedule] = why
             done(count)
         return failed
-    # Spawned, for a forked child of a process that uses a GPU cannot.
+    # Spawned: a forked child of a process that uses a GPU cannot compile.
     with ProcessPoolExecutor(min(processes, len(schedules)), get_context("spawn")) as pool:
         running = {pool.submit(compiled, gemm, schedule, arch): schedule for schedule in schedules}
         for count, future in enumerate(as_completed(running), 1):
-            if why := _why(future):
+            try:
+                why = future.result()
+            except BrokenProcessPool:
+                why = "the process that compiled it ended"
+            if why:
                 failed[running[future]] = why
             done(count)
     return failed
 
 
-def _why(future: Future[str]) -> str:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return "the process that compiled it ended"
-
-
 def compiled(gemm: Gemm, schedule: Schedule, arch: str | None) -> str:
-    """Compile one kernel; why it cannot be, or nothing."""
+    """Compile one kernel; returns the reason if that fails, or ""."""
     try:
         gemm.bound(schedule).compile(*gemm.specimens, target=gemm.target, arch=arch)
     except TilewrightError as error:

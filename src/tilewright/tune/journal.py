@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,14 @@ from tilewright.schedule.tables import (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one candidate of one problem.
+    """The outcome of one candidate of one problem.
 
     Args:
         problem: the problem's class and extents, as text.
-        schedule: the candidate's, as text.
+        schedule: the schedule of the candidate, as text.
         us: its median time; 0 if it was not timed.
-        speed: how many times as fast as the untuned choice it was, in turns with it.
-        against: why it was not timed, or must not win; empty if nothing speaks against it.
+        speed: its speed relative to the untuned choice, measured in turns.
+        against: the reason why it was not timed or must not win, or "".
     """
 
     problem: str
@@ -44,35 +44,22 @@ class Outcome:
     speed: float = 0.0
     against: str = ""
 
-    @staticmethod
-    def of(record: Any, where: str) -> Outcome:
-        """An outcome from its record.
-
-        Args:
-            record: what `asdict` gave, after a way through JSON.
-            where: the record's place, as errors name it.
-
-        Raises:
-            TableError: it is none.
-        """
-        return Outcome(**checked(record, OUTCOME, where))
-
 
 OUTCOME = {"problem": str, "schedule": str, "us": float, "speed": float, "against": str}
 """The fields of an outcome in JSON."""
 
 
 class Journal:
-    """A file of lines of JSON: its version, then outcomes and winners in the order in which they came.
+    """A file of lines of JSON: its version, then outcomes and winners in their order.
 
     Args:
         path: the file; it is made with the first line.
-        version: what all of it depends on.
+        version: the version of its measurements.
 
     Raises:
-        OtherVersionError: what is there was measured by another version, or on another machine.
-        TableError: what is there is no journal.
-        UntrustedError: another user may have written what is there.
+        OtherVersionError: the file is of another version, or of another machine.
+        TableError: the file is no journal.
+        UntrustedError: another user may have written the file.
 
     Example:
         >>> import tempfile
@@ -88,37 +75,6 @@ class Journal:
         self.path, self.version = path, version
         self._outcomes: dict[tuple[str, str], Outcome] = {}
         self.entries: dict[tuple[str, Any], MeasuredSchedule] = {}
-        for number, line in enumerate(self._lines(), 2):
-            where = f"journal {path}, line {number}"
-            if "outcome" in line:
-                self._remember(Outcome.of(line["outcome"], where))
-            elif "entry" in line:
-                self._won(MeasuredSchedule.of(line["entry"], where))
-            else:
-                raise TableError(f"{where}: damaged: neither an outcome nor an entry, but {shown(line)}")
-
-    def outcomes(self, problem: str) -> dict[str, Outcome]:
-        """What came of the candidates of a problem so far, by the text of their schedules; the last word."""
-        return {schedule: found for (of, schedule), found in self._outcomes.items() if of == problem}
-
-    def add(self, outcome: Outcome) -> None:
-        """Keep an outcome; it is on disk when this returns."""
-        self._write({"outcome": asdict(outcome)})
-        self._remember(outcome)
-
-    def win(self, entry: MeasuredSchedule) -> None:
-        """Keep the winner of a problem; likewise."""
-        self._write({"entry": entry.record()})
-        self._won(entry)
-
-    def _remember(self, outcome: Outcome) -> None:
-        self._outcomes[outcome.problem, outcome.schedule] = outcome
-
-    def _won(self, entry: MeasuredSchedule) -> None:
-        self.entries[entry.kind, entry.extents] = entry
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        """What is there; a last line that a kill cut off is removed, once all lines before it are read."""
         try:
             data, _ = read_own(self.path, MOST_BYTES + 1)
         except FileNotFoundError:
@@ -132,14 +88,40 @@ class Journal:
         found = Version.of(self._object(first, 1).get("version"), f"journal {self.path}, line 1")
         if differs := self.version.against(found):
             raise OtherVersionError(f"journal {self.path}: of another version: {differs}")
-        for number, line in enumerate(rest, 2):
-            yield self._object(line, number)
-        if whole != data:
+        for number, text in enumerate(rest, 2):
+            where, line = f"journal {path}, line {number}", self._object(text, number)
+            if "outcome" in line:
+                self._remember(Outcome(**checked(line["outcome"], OUTCOME, where)))
+            elif "entry" in line:
+                self._won(MeasuredSchedule.of(line["entry"], where))
+            else:
+                raise TableError(f"{where}: damaged: neither an outcome nor an entry, but {shown(line)}")
+        if whole != data:  # a kill cut off the last line
             with open(open_own(self.path, os.O_RDWR), "rb+") as file:
                 file.truncate(len(whole))
 
+    def outcomes(self, problem: str) -> dict[str, Outcome]:
+        """Return the last outcome of each candidate of a problem, by the text of its schedule."""
+        return {schedule: found for (of, schedule), found in self._outcomes.items() if of == problem}
+
+    def add(self, outcome: Outcome) -> None:
+        """Write an outcome to disk before this returns."""
+        self._write({"outcome": asdict(outcome)})
+        self._remember(outcome)
+
+    def win(self, entry: MeasuredSchedule) -> None:
+        """Write the winner of a problem to disk before this returns."""
+        self._write({"entry": entry.record()})
+        self._won(entry)
+
+    def _remember(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.problem, outcome.schedule] = outcome
+
+    def _won(self, entry: MeasuredSchedule) -> None:
+        self.entries[entry.kind, entry.extents] = entry
+
     def _object(self, line: bytes, number: int) -> dict[str, Any]:
-        """A line of JSON."""
+        """Parse a line, which must be an object of JSON."""
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -163,7 +145,7 @@ def _text(line: dict[str, Any]) -> bytes:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give a file another name, under which it can be looked at; the new path, or None if there was none."""
+    """Rename a file, so that it can be looked at; returns its new path, or None if it does not exist."""
     if not os.path.lexists(path):
         return None
     number = next(n for n in range(1, 10**6) if not os.path.lexists(f"{path}.aside-{n}"))
@@ -176,44 +158,63 @@ def set_aside(path: Path) -> Path | None:
 Say = Callable[[str], object]
 
 
-class Kept:
+class TuningFiles:
     """A table and its journal, opened to be added to.
 
-    What is damaged is set aside, under another name, and made anew; the entries of a damaged table stand in
-    the journal too.
+    A damaged file is set aside under another name, and made anew. The journal also holds the entries of a
+    damaged table.
 
     Args:
-        path: of the table; the journal's ends with ``.journal``.
-        version: of what is measured now.
-        renew: whether what is there is set aside in any case.
-        say: is told what was set aside, and why.
+        path: the file of the table; the journal's name ends with ``.journal``.
+        version: the version of new measurements.
+        renew: whether existing files are set aside in any case.
+        say: receives the name of each file that was set aside, and the reason.
 
     Raises:
-        OtherVersionError: what is there was measured by another version or on another machine.
+        OtherVersionError: a file is of another version, or of another machine.
         UntrustedError: another user may have written a file or its directory; nothing is changed.
-        OSError: a file cannot be read, or cannot be given another name.
+        OSError: a file cannot be read, or cannot be renamed.
     """
 
     def __init__(self, path: Path, version: Version, *, renew: bool, say: Say) -> None:
-        self.path, self.version, self._say = path, version, say
+        self.path, self.version = path, version
         log = path.with_suffix(".journal")
         tables.prepare_directory(path)
+
+        def put_aside(file: Path, why: str) -> None:
+            if (moved := set_aside(file)) is not None:
+                say(f"{file} is now {moved.name}: {why}")
+
         for file in (path, log) if renew else ():
-            self._aside(file, "as was asked for")
+            put_aside(file, "as was asked for")
+        damaged = ""
         try:
-            damaged = self._is_damaged()
-            self.journal = self._journal(log)
+            try:
+                tables.load(path, version)
+            except OtherVersionError:
+                raise
+            except TableError as error:
+                damaged = str(error)
+            except FileNotFoundError:
+                pass
+            try:
+                self.journal = Journal(log, version)
+            except OtherVersionError:
+                raise
+            except TableError as error:
+                put_aside(log, str(error))
+                self.journal = Journal(log, version)
         except OtherVersionError as error:
             raise OtherVersionError(
                 f"{error}; nearest: --renew, which sets it aside and measures anew"
             ) from None
         if damaged:
-            self._aside(path, damaged)
+            put_aside(path, damaged)
         if self.journal.entries:
             self.add(self.journal.entries.values())
 
     def add(self, entries: Iterable[MeasuredSchedule]) -> None:
-        """Put entries into the table, beside what other processes have put there meanwhile."""
+        """Add entries to the table, and keep entries that other processes added meanwhile."""
         with lock_own(self.path.with_name(f"{self.path.name}.lock")):
             try:
                 table = tables.load(self.path, self.version)
@@ -221,28 +222,3 @@ class Kept:
                 table = ScheduleTable(self.version)
             tables.save(table.joined(entries), self.path)
         tables.forget()
-
-    def _is_damaged(self) -> str:
-        """Why the table that is there is none; empty if it is one, or nothing is there."""
-        try:
-            tables.load(self.path, self.version)
-        except OtherVersionError:
-            raise
-        except TableError as error:
-            return str(error)
-        except FileNotFoundError:
-            return ""
-        return ""
-
-    def _journal(self, path: Path) -> Journal:
-        try:
-            return Journal(path, self.version)
-        except OtherVersionError:
-            raise
-        except TableError as error:
-            self._aside(path, str(error))
-            return Journal(path, self.version)
-
-    def _aside(self, path: Path, why: str) -> None:
-        if (moved := set_aside(path)) is not None:
-            self._say(f"{path} is now {moved.name}: {why}")

@@ -22,7 +22,7 @@ from tilewright.runtime.native import processor_name
 from tilewright.tune.clocks import device_index
 
 CACHE_BYTES = 1 << 20
-"""Of a processor's second-level cache, where the system does not say."""
+"""Default size of a processor's second-level cache."""
 
 PACKAGES = ("tilewright", "numpy", "ml_dtypes", "torch", "triton", "cuda-bindings", "ziglang")
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu")
@@ -33,13 +33,12 @@ class DeviceRecord:
     """A GPU.
 
     Args:
-        name: as the driver calls it.
+        name: its name in the driver.
         arch: e.g. ``"sm_90"``.
         driver_version: the version of CUDA, or of HIP, that the driver implements.
-        processors: its multiprocessors.
+        processors: number of multiprocessors.
         l2_bytes: size of the second-level cache.
-        clocks: what the system's tool reads now (SM and memory clocks, power, temperature), with units; empty
-            without the tool.
+        clocks: SM and memory clocks, power and temperature now, with units; empty without the system's tool.
     """
 
     name: str
@@ -52,19 +51,19 @@ class DeviceRecord:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and with what a measurement was made.
+    """The hardware and software of a measurement.
 
     Args:
         system: operating system and machine type.
         processor: the CPU's name.
-        processors: how many of its processors this process may use.
-        threads: how many threads the CPU target runs.
-        python: version.
-        packages: version of each package that takes part, where installed.
-        blas: the library that NumPy multiplies with.
-        nvrtc: version of the CUDA compiler; empty if there is none.
+        processors: number of processors that this process may use.
+        threads: number of threads of the CPU target.
+        python: version of Python.
+        packages: versions of the installed packages that take part.
+        blas: NumPy's library of linear algebra.
+        nvrtc: version of the CUDA compiler, or "".
         device: the GPU; None for measurements of the CPU.
-        commit: of the source tree, as the caller says.
+        commit: commit of the source tree, from the caller.
     """
 
     system: str
@@ -84,15 +83,27 @@ class Machine:
 
 
 def machine(target: str, commit: str = "") -> Machine:
-    """The record of this machine.
+    """Return the record of this machine.
 
     Args:
-        target: that of a GPU to include the device.
-        commit: of the source tree; the package does not look for one.
+        target: the target of the measurement; a GPU's target includes the device.
+        commit: commit of the source tree.
 
     Raises:
         ToolchainError: the target is on a GPU, and there is no driver or device.
     """
+    listed: Any = np.show_config(mode="dicts")
+    blas = listed.get("Build Dependencies", {}).get("blas", {})
+    try:
+        compiler = "{}.{}".format(*nvrtc.version())
+    except ToolchainError:
+        compiler = ""
+    device = None
+    if (driver := driver_for(target)) is not None:
+        gpu = driver.device(device_index(driver))
+        device = DeviceRecord(
+            gpu.name, gpu.arch, driver.version(), gpu.multiprocessors, gpu.l2_bytes, clocks_now()
+        )
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
         processor=processor_name(),
@@ -100,59 +111,23 @@ def machine(target: str, commit: str = "") -> Machine:
         threads=settings().threads,
         python=platform.python_version(),
         packages={name: found for name in PACKAGES if (found := version(name))},
-        blas=blas_name(),
-        nvrtc=nvrtc_version(),
-        device=device_record(target) if driver_for(target) is not None else None,
+        blas=f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip(),
+        nvrtc=compiler,
+        device=device,
         commit=commit,
     )
 
 
 def version(package: str) -> str:
-    """The installed version of a package; empty if it is not installed."""
+    """Return the installed version of a package, or ""."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
 
 
-def blas_name() -> str:
-    """Name and version of the library that NumPy multiplies with."""
-    listed: Any = np.show_config(mode="dicts")
-    blas = listed.get("Build Dependencies", {}).get("blas", {})
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
-
-
-def nvrtc_version() -> str:
-    """Version of the CUDA compiler; empty if there is none."""
-    try:
-        major, minor = nvrtc.version()
-    except ToolchainError:
-        return ""
-    return f"{major}.{minor}"
-
-
-def device_record(target: str) -> DeviceRecord:
-    """The current GPU of a target.
-
-    Raises:
-        ToolchainError: no driver, or no device.
-    """
-    driver = driver_for(target)
-    if driver is None:
-        raise ToolchainError(f"target {target} runs on no device")
-    found = driver.device(device_index(driver))
-    return DeviceRecord(
-        name=found.name,
-        arch=found.arch,
-        driver_version=driver.version(),
-        processors=found.multiprocessors,
-        l2_bytes=found.l2_bytes,
-        clocks=clocks_now(),
-    )
-
-
 def clocks_now() -> dict[str, str]:
-    """What `nvidia-smi` reads now, with units; empty without it. Only reads."""
+    """Return the readings of `nvidia-smi` now, with units; empty without the tool."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}
@@ -168,16 +143,12 @@ def clocks_now() -> dict[str, str]:
 
 
 def cache_bytes(target: str) -> int:
-    """The second-level cache that a target's kernels use: the device's, or that of all processors together.
+    """Return the bytes of a target's second-level cache: the device's, or the sum over all processors.
 
-    Args:
-        target: where they run.
-
-    Returns:
-        Bytes; `CACHE_BYTES` for each processor where the system does not say.
+    `CACHE_BYTES` stands for a size that the system does not report.
 
     Raises:
-        ToolchainError: the target is on a device, and there is none.
+        ToolchainError: the target's device is missing.
     """
     driver = driver_for(target)
     if driver is not None:
@@ -191,7 +162,7 @@ def cache_bytes(target: str) -> int:
 
 
 def clock_mhz() -> float:
-    """The highest clock that the system tells of a processor now; 0 where it tells none."""
+    """Return the highest clock of a processor now; 0 if the system does not report it."""
     try:
         listed = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -201,7 +172,7 @@ def clock_mhz() -> float:
 
 
 def memory_bytes() -> int | None:
-    """The machine's memory; None where the system does not say."""
+    """Return the bytes of the machine's memory; None if the system does not report them."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -73,12 +73,12 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one callable took.
+    """The samples of one callable.
 
     Args:
         name: its name.
         samples_us: microseconds per call, one sample per round, in the order of the rounds.
-        calls_per_sample: how many calls each sample is the mean of.
+        calls_per_sample: number of calls whose mean is one sample.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Interquartile range over median: how much the samples scatter."""
+        """Interquartile range of the samples, divided by their median."""
         if len(self.samples_us) < 2:
             return 0.0
         quarter, middle, three_quarters = statistics.quantiles(self.samples_us, n=4, method="inclusive")
@@ -101,7 +101,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What several callables took, measured in turns.
+    """The times of several callables, measured in turns.
 
     Args:
         how: the clock and the state of the caches, in words.
@@ -119,7 +119,7 @@ class Measurement:
         raise KeyError(f"no timing of {name!r}; measured: {', '.join(t.name for t in self.timings)}")
 
     def speed(self, name: str, beside: str) -> Interval:
-        """How many times as fast as ``beside`` ``name`` is: the median of the ratios within each round."""
+        """Return the speed of ``name`` relative to ``beside``: the median of the ratios of all rounds."""
         pairs = zip(self[name].samples_us, self[beside].samples_us, strict=True)
         return median_interval([theirs / ours for ours, theirs in pairs])
 
@@ -153,10 +153,10 @@ class Effort:
     """How long to measure.
 
     Args:
-        seconds: what all rounds together may take.
-        warm_up_seconds: what the warm-up of all callables together takes; each has one sample at least.
-        least: rounds at least, whatever they take.
-        most: rounds at most.
+        seconds: seconds of all rounds together.
+        warm_up_seconds: seconds of the warm-up of all callables; each takes at least one sample.
+        least: smallest number of rounds, however long they take.
+        most: largest number of rounds.
     """
 
     seconds: float = 2.0
@@ -166,7 +166,7 @@ class Effort:
 
 
 QUICK = Effort(seconds=0.5, warm_up_seconds=0.05, least=3)
-"""For a person who waits."""
+"""The effort for interactive use."""
 
 
 def measure(
@@ -179,18 +179,18 @@ def measure(
 ) -> Measurement:
     """Time per call of each callable, in rounds of one sample each, every round in another random order.
 
-    A fixed order, also if it is turned, gives each callable the same predecessor in nearly every round, whose
-    heat and caches it inherits.  The orders are the same in every process.
+    In a fixed order each callable would inherit the heat and the caches of the same predecessor in nearly
+    every round.  The random orders are the same in every process.
 
     On the GPU a call is timed by events on the stream where it runs, with a cold second-level cache. On the
     CPU a sample is the mean of as many calls as fill a millisecond.
 
     Args:
-        callables: by name; each does the same work on data that is already where it should be.
+        callables: by name; each does the same work on data in the memory of the target.
         target: ``"cuda"`` for device time, anything else for host time.
         effort: how long to measure.
         stream: CUDA stream handle; default: PyTorch's current stream if PyTorch uses the device, else 0.
-        clock: another clock than the target's.
+        clock: the clock; default: that of the target.
 
     Raises:
         ToolchainError: no CUDA driver, or no device.
@@ -209,7 +209,7 @@ def do_bench(call: Callable[..., Any], target: str) -> float:
     """Milliseconds of one call: the median of a few calls after a warm-up, for interactive use.
 
     Args:
-        call: what is timed, called without arguments.
+        call: the callable to time, without arguments.
         target: ``"cuda"`` for device time with a cold second-level cache, anything else for host time.
 
     Raises:
@@ -226,11 +226,11 @@ def first_time(call: Callable[[], Made], target: str) -> tuple[Made, float]:
     """Call something once, and wait for the device.
 
     Args:
-        call: what starts it.
-        target: whose device.
+        call: the call.
+        target: the target of the device.
 
     Returns:
-        What the call gave back, and the seconds until all was done.
+        The result of the call, and the seconds until all work was done.
     """
     begin = time.perf_counter()
     made = call()
@@ -242,10 +242,10 @@ def perf_line(microseconds: float, flops: float, moved: float, name: str) -> str
     """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` of one call.
 
     Args:
-        microseconds: that it took.
+        microseconds: the time of the call.
         flops: its operations.
         moved: bytes of its arrays, once each.
-        name: what it is.
+        name: its name.
     """
     tflops, gbytes = flops / microseconds / 1e6, moved / microseconds / 1e3
     return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {name}"
@@ -259,10 +259,10 @@ def measure_calls(
     effort: Effort | None = None,
     stream: int | None = None,
 ) -> Measurement:
-    """Host time per call of each callable, many calls back to back: what a call costs before any work.
+    """Host time per call of each callable, in many calls back to back, without the work on the device.
 
-    The device is idle when a sample begins, and has finished before the next one does; waiting for it is not
-    counted. ``calls`` stays below the depth of the launch queue, behind which the host would wait.
+    The device is idle when a sample begins, and the wait for it after a sample is not counted. ``calls`` must
+    stay below the depth of the launch queue, or the host waits for a free place.
 
     Args:
         callables: by name.
@@ -276,7 +276,7 @@ def measure_calls(
 
 
 WARM_UPS = 2
-"""Turns before the first that counts, at least."""
+"""Smallest number of uncounted turns."""
 
 
 def _rounds(callables: Mapping[str, Work], clock: Clock, effort: Effort) -> Measurement:
@@ -284,7 +284,7 @@ def _rounds(callables: Mapping[str, Work], clock: Clock, effort: Effort) -> Meas
     calls = {name: clock.calls(callables[name]) for name in names}
     begin = now = time.perf_counter()
     each, turns = 0.0, 0
-    # What the first turn loads is no part of what a turn takes.
+    # The first turn loads code and data: the time of the last warm-up turn gives the number of rounds.
     while turns < WARM_UPS or now - begin < effort.warm_up_seconds:
         turns += 1
         for name in names:

@@ -1,4 +1,4 @@
-"""What programs that show a kernel have in common: their arguments; a run, verified and timed, in words."""
+"""Shared code of example programs: their arguments, and runs that are verified, timed and reported."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ INITS = {1: "integers", 2: "random"}
 
 
 class ProgramArguments(argparse.Namespace):
-    """What a program was asked for.
+    """The arguments of a program.
 
     Args:
-        target: which target runs it.
+        target: the target that runs it.
         shape: extents of its first problem.
-        small: whether small problems are wanted.
-        how: of a program that takes numbers, ``init=``, ``verify=`` and ``time=`` for `run_gemm`.
-        picture: of a program that draws, the file that its picture goes to, or None.
+        small: whether it runs small problems.
+        how: ``init=``, ``verify=`` and ``time=`` for `run_gemm`, if the program takes numbers.
+        picture: the file of its picture, or None.
     """
 
     target: str
@@ -71,7 +71,9 @@ def parse_args(
     """
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="a small problem")
-    default = max(filter(has_device, shapes), key=_speed)
+    # The fastest target that is here: a GPU, else one with machine code.
+    found = {name: target_named(name) for name in shapes if has_device(name)}
+    default = max(found, key=lambda name: (found[name].memory != HOST, found[name].machine_code))
     parser.add_argument("--target", choices=shapes, default=default, help=f"default here: {default}")
     numbers = f"verify (0, 1), init (1 integers, 2 random), time (0, 1); {extents} of the first problem"
     if extents:
@@ -95,12 +97,6 @@ def parse_args(
     asked.how = {"verify": bool(given[0]), "init": INITS[given[1]], "time": bool(given[2])}
     asked.shape = tuple(given[3:]) or tuple((small if asked.small else shapes)[asked.target])
     return asked
-
-
-def _speed(target: str) -> tuple[bool, bool]:
-    """What sorts targets: GPUs last, before them what runs machine code."""
-    found = target_named(target)
-    return found.memory != HOST, found.machine_code
 
 
 @launches

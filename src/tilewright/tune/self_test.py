@@ -1,4 +1,4 @@
-"""What somebody with the hardware runs first: a few kernels, step by step, every element compared.
+"""The self-test: a few kernels, step by step, with every element compared.
 
 Each kernel is taken through the same steps, and the first that fails is named: arrays are copied to the
 device, the kernel is compiled, launched, waited for, its result copied back; bytes around the result must be
@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright import dtypes
-from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.errors import TilewrightError
 from tilewright.lang.launch import block_index
@@ -28,16 +27,17 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.gpu_memory import DeviceArray, device_put
 from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.targets.target import target_named
+from tilewright.tune.trial import accumulation_of
 
 Array = npt.NDArray[Any]
 
 STEPS = ("copy in", "compile", "launch", "wait", "copy out", "canaries", "compare")
 
 POISON = 0xA5
-"""Every byte of a result before the launch, and of what lies around it."""
+"""Every byte of a result and of its surroundings before the launch."""
 
 ROWS, COLUMNS = 2, 16
-"""Of poison, before and behind a result."""
+"""Rows and columns of poison before and after a result."""
 
 SHAPE = (130, 70, 90)
 """M, N, K: whole tiles and ragged ones."""
@@ -57,12 +57,12 @@ class SelfTestCase:
     """One kernel and its arrays on the host; the last one is the result.
 
     Args:
-        name: what is computed.
+        name: its name.
         kernel: the kernel.
         constants: its constants.
-        arrays: by parameter; the result's content counts for nothing.
+        arrays: the arrays by parameter; the content of the result is ignored.
         numbers: the kernel's numbers.
-        split_k: into how many parts K is split.
+        split_k: number of parts of K.
     """
 
     name: str
@@ -75,14 +75,14 @@ class SelfTestCase:
 
 @dataclass(frozen=True)
 class SelfTestOutcome:
-    """How a case ended.
+    """The outcome of a case.
 
     Args:
-        name: of the case.
-        step: the one of `STEPS` that failed; empty if none did.
-        reason: why.
-        seconds: from the first step to the last one that was taken.
-        said: what is told of a case that went well.
+        name: the name of the case.
+        step: the one of `STEPS` that failed, or "".
+        reason: the reason of the failure, or "".
+        seconds: seconds of all steps that ran.
+        said: the instruction of a case that passed.
     """
 
     name: str
@@ -135,7 +135,7 @@ def self_test(target: str) -> Iterator[SelfTestOutcome]:
 
 
 def tried(case: SelfTestCase, target: str) -> SelfTestOutcome:
-    """Take a case through the steps, to the first that fails."""
+    """Take a case through the steps, up to the first that fails."""
     begin, trial = time.perf_counter(), _Trial(case, target)
     for step in STEPS:
         try:
@@ -148,11 +148,11 @@ def tried(case: SelfTestCase, target: str) -> SelfTestOutcome:
 
 
 class Fenced:
-    """A result in the midst of poison, on the host or on a device.
+    """A result surrounded by poison, on the host or on a device.
 
     Args:
         like: an array of its extents and dtype.
-        target: which reaches it.
+        target: the target whose memory holds it.
     """
 
     def __init__(self, like: Array, target: str) -> None:
@@ -174,12 +174,12 @@ class Fenced:
 
     @property
     def result(self) -> Array:
-        """The result, as it was fetched."""
+        """The fetched result."""
         found: Array = self._inner(self._host)
         return found
 
     def damage(self) -> str:
-        """What was written around the result; empty if nothing was."""
+        """Describe writes around the result; "" without any."""
         around = np.ones(self._host.shape, np.bool_)
         around[ROWS:-ROWS, COLUMNS:-COLUMNS] = False
         octets = self._host.view(np.uint8).reshape(*self._host.shape, -1)
@@ -201,7 +201,7 @@ class _Window:
 
 
 class _Trial:
-    """The steps, in their order; each gives back what is wrong, if anything is."""
+    """The steps in their order; each returns a description of its failure, if it fails."""
 
     said = ""
 
@@ -245,7 +245,7 @@ class _Trial:
         if schedule is None:
             wrong = np.argwhere(found != given[0][1]).tolist()
             return f"{len(wrong)} elements differ, the first at {wrong[0]}" if wrong else ""
-        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        how = accumulation_of(schedule)
         flow = self._bound.flow(*self._arguments)
         outcome = compare_flow(flow, {name: found}, dict(given), self._case.numbers, how)
         self.said = str(schedule.atom)

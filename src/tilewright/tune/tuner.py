@@ -9,7 +9,7 @@ from tilewright.errors import WrongResultError
 from tilewright.schedule.question import Candidate
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.tables import MeasuredSchedule, class_of, extents_of
-from tilewright.tune.contest import Contest, Result
+from tilewright.tune.contest import Contest
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays, build
 from tilewright.tune.journal import Journal, Outcome
 from tilewright.tune.measure import Effort, Interval
@@ -17,19 +17,19 @@ from tilewright.tune.profiling import Progress, scaled
 
 UNTUNED = "untuned"
 FINALISTS = 4
-"""How many of the fastest are measured once more, all in turns."""
+"""Number of the fastest candidates that are measured once more, all in turns."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of tuning a product.
+    """The outcome of tuning a product.
 
     Args:
-        entry: for the table.
-        speed: how many times as fast as the untuned choice the winner is, when both were in the final.
-        measured: candidates that were measured now.
-        known: candidates whose outcome the journal had already.
-        refused: the others, with the reasons.
+        entry: the entry for the table.
+        speed: the speed of the winner relative to the untuned choice, in the final.
+        measured: number of candidates that were measured now.
+        known: number of candidates whose outcome the journal had already.
+        refused: the reasons against all others, by schedule.
     """
 
     entry: MeasuredSchedule
@@ -45,12 +45,12 @@ class Tuner:
 
     Args:
         gemm: the product.
-        journal: where every outcome is kept at once; what it has already is not measured again.
-        effort: for each candidate.
-        processes: that compile.
-        most: how many candidates are looked at, those first that the rules propose first; None: all.
-        seed: of the numbers; the winner is verified on those of the next.
-        progress: is told how far it is.
+        journal: receives every outcome at once; a candidate with an outcome there is not measured again.
+        effort: the effort for each candidate.
+        processes: number of processes that compile.
+        most: number of legal candidates to measure, in the order of the rules; None: all.
+        seed: seed of the numbers; the winner is verified on those of the next seed.
+        progress: receives the step, and how much of it is done.
     """
 
     gemm: Gemm
@@ -72,15 +72,21 @@ class Tuner:
         refused = {repr(one.schedule): "; ".join(one.against) for one in found if one.against}
         known = self.journal.outcomes(self._problem)
         left = [one for one in legal if repr(one.schedule) not in known]
-        self._compile(legal, left)
-        arrays = GemmArrays(self.gemm, self.seed)
-        schedule = legal[0].schedule
+        # A candidate that cannot be compiled has an outcome too.
+        wanted = list(dict.fromkeys(one.schedule for one in (legal[0], *left)))
+        failed = build(
+            self.gemm, wanted, self.processes, done=lambda done: self.progress("compiling", done, len(wanted))
+        )
+        for schedule, why in failed.items():
+            self.journal.add(Outcome(self._problem, repr(schedule), against=f"not compiled: {why}"))
+        left = [one for one in left if one.schedule not in failed]
+        arrays, untuned = GemmArrays(self.gemm, self.seed), legal[0].schedule
         contest = self._contest(arrays)
-        if not contest.enter(UNTUNED, arrays.bind(schedule), arrays.check(schedule)):
+        if not contest.enter(UNTUNED, arrays.bind(untuned), arrays.check(untuned)):
             raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {contest.wrong[UNTUNED]}")
         for count, candidate in enumerate(left):
             self.progress("measuring", count, len(left))
-            self.journal.add(self._outcome(candidate.schedule, legal[0].schedule, arrays))
+            self.journal.add(self._outcome(candidate.schedule, untuned, arrays))
         self.progress("measuring", len(left), len(left))
         outcomes = self.journal.outcomes(self._problem)
         refused |= {text: one.against for text, one in outcomes.items() if one.against}
@@ -92,16 +98,6 @@ class Tuner:
     def _problem(self) -> str:
         question = self.gemm.question()
         return f"{class_of(question)} {extents_of(question)}"
-
-    def _compile(self, legal: list[Candidate], left: list[Candidate]) -> None:
-        """Compile what is to be measured; what cannot be is an outcome too."""
-        wanted = list(dict.fromkeys(one.schedule for one in (legal[0], *left)))
-        failed = build(
-            self.gemm, wanted, self.processes, done=lambda done: self.progress("compiling", done, len(wanted))
-        )
-        for schedule, why in failed.items():
-            self.journal.add(Outcome(self._problem, repr(schedule), against=f"not compiled: {why}"))
-            left[:] = [one for one in left if one.schedule != schedule]
 
     def _outcome(self, schedule: Schedule, untuned: Schedule, arrays: GemmArrays) -> Outcome:
         """Check a candidate, and measure it in turns with the untuned choice."""
@@ -120,65 +116,48 @@ class Tuner:
         return replace(outcome, us=taken[name].us.median, speed=speed)
 
     def _final(self, legal: list[Candidate], arrays: GemmArrays) -> tuple[MeasuredSchedule, Interval]:
-        """The winner among the fastest, verified on other numbers, and its speed over the untuned choice."""
+        """Return the winner among the fastest, verified on other numbers, and its speed.
+
+        Raises:
+            WrongResultError: the winner is the untuned choice, and is wrong on other numbers.
+        """
         untuned, schedules = legal[0].schedule, {repr(one.schedule): one.schedule for one in legal}
         while True:
             outcomes = self.journal.outcomes(self._problem)
             usable = [text for text, one in outcomes.items() if text in schedules and not one.against]
-            right = [schedules[text] for text in usable]
-            right.sort(key=lambda schedule: -outcomes[repr(schedule)].speed)
+            usable.sort(key=lambda text: -outcomes[text].speed)
+            right = [schedules[text] for text in usable[:FINALISTS]]
             names = {UNTUNED: untuned} | {
-                f"finalist {at}": one for at, one in enumerate(right[:FINALISTS], 1) if one != untuned
+                f"finalist {at}": one for at, one in enumerate(right, 1) if one != untuned
             }
-            result = self._finalists(names, arrays)
-            winner = self._fastest(result)
-            if why := self._against(names[winner]):
-                self._strike(names[winner], why, untuned)
-                continue
-            question, us = self.gemm.question(), result.taken[winner].us.median
-            speed = result.taken.speed(winner, UNTUNED)
-            kind, extents = class_of(question), extents_of(question)
-            by_rules = names[winner] == untuned
-            return MeasuredSchedule(
-                kind, extents, names[winner], us, speed.median, len(outcomes), by_rules
-            ), speed
-
-    def _finalists(self, names: dict[str, Schedule], arrays: GemmArrays) -> Result:
-        contest = self._contest(arrays)
-        for name, schedule in names.items():
-            contest.enter(name, arrays.bind(schedule))
-        self.progress("final", 0, 1)
-        result = contest.run(scaled(self.effort, 2 * len(names)))
-        arrays.check_inputs(arrays.sets)
-        self.progress("final", 1, 1)
-        return result
-
-    def _fastest(self, result: Result) -> str:
-        """The fastest of those that are surely faster than the untuned choice; it itself if none is."""
-        names = [timing.name for timing in result.taken.timings]
-        speeds = {name: result.taken.speed(name, UNTUNED) for name in names}
-        surely = [name for name in names if speeds[name].low > 1]
-        return max(surely, key=lambda name: speeds[name].median, default=UNTUNED)
-
-    def _against(self, schedule: Schedule) -> str:
-        """Why a winner is wrong on other numbers, every element of them; empty if it is not."""
-        self.progress("verifying", 0, 1)
-        arrays = GemmArrays(self.gemm, self.seed + 1, sets=1)
-        contest = self._contest(arrays)
-        contest.enter(UNTUNED, arrays.bind(schedule), arrays.check(schedule, whole=True))
-        self.progress("verifying", 1, 1)
-        return contest.wrong.get(UNTUNED, "")
-
-    def _strike(self, schedule: Schedule, why: str, untuned: Schedule) -> None:
-        """Keep that a winner is wrong.
-
-        Raises:
-            WrongResultError: it is the untuned choice.
-        """
-        if schedule == untuned:
-            raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {why}")
-        against = f"wrong on other numbers than it was measured on: {why}"
-        self.journal.add(Outcome(self._problem, repr(schedule), against=against))
+            contest = self._contest(arrays)
+            for name, schedule in names.items():
+                contest.enter(name, arrays.bind(schedule))
+            self.progress("final", 0, 1)
+            taken = contest.run(scaled(self.effort, 2 * len(names))).taken
+            arrays.check_inputs(arrays.sets)
+            self.progress("final", 1, 1)
+            # The winner's interval lies above the untuned choice, or the untuned choice wins.
+            speeds = {timing.name: taken.speed(timing.name, UNTUNED) for timing in taken.timings}
+            faster = {name: speed.median for name, speed in speeds.items() if speed.low > 1}
+            winner = max(faster, key=faster.__getitem__, default=UNTUNED)
+            schedule = names[winner]
+            self.progress("verifying", 0, 1)
+            others = GemmArrays(self.gemm, self.seed + 1, sets=1)
+            contest = self._contest(others)
+            is_right = contest.enter(winner, others.bind(schedule), others.check(schedule, whole=True))
+            self.progress("verifying", 1, 1)
+            if is_right:
+                question, us = self.gemm.question(), taken[winner].us.median
+                kind, extents, speed = class_of(question), extents_of(question), speeds[winner]
+                count, by_rules = len(outcomes), schedule == untuned
+                entry = MeasuredSchedule(kind, extents, schedule, us, speed.median, count, by_rules)
+                return entry, speed
+            why = contest.wrong[winner]
+            if schedule == untuned:
+                raise WrongResultError(f"{self.gemm}: the untuned choice is wrong: {why}")
+            against = f"wrong on other numbers than it was measured on: {why}"
+            self.journal.add(Outcome(self._problem, repr(schedule), against=against))
 
     def _contest(self, arrays: GemmArrays) -> Contest[Arrays]:
         return Contest(self.gemm.subject(arrays.made.about), arrays.sets, self.gemm.bytes)
