@@ -1,4 +1,4 @@
-"""Bank conflicts: which bank of shared memory each lane hits, and how many passes that takes."""
+"""Pictures of bank conflicts: the bank of shared memory that each lane hits, and passes of each request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.arch import REFERENCE
 from tilewright.argument_checks import Count
 from tilewright.calls import layouts
-from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
+from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, framed, shortened, top_below
 from tilewright.inspect.draw.layouts import spelled
 from tilewright.inspect.draw.picture import (
     FAINT,
@@ -27,7 +27,6 @@ from tilewright.inspect.draw.picture import (
     Picture,
     TextSpan,
     mixed,
-    plain,
 )
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import LANES, WIDEST
@@ -37,7 +36,7 @@ from tilewright.views.view import View
 
 BANKS = REFERENCE.banks
 MOST_PASSES = 48
-"""Passes that a picture shows; requests beyond are counted only."""
+"""Largest number of passes in a picture; further requests are only counted."""
 
 CELL = (28.0, 18.0)
 
@@ -47,8 +46,8 @@ class Request:
     """Lanes that access shared memory together.
 
     Args:
-        warp: which warp.
-        access: which of its accesses, one vector per lane.
+        warp: the index of the warp.
+        access: the index of its access, one vector per lane.
         hits: (thread, 4-byte word) for each word of each thread's vector.
     """
 
@@ -58,7 +57,7 @@ class Request:
 
     @property
     def banks(self) -> dict[int, dict[int, tuple[int, ...]]]:
-        """For each bank that is hit, the threads of each word in it; each word takes a pass of its own."""
+        """The threads of each word in each bank that is hit; each word of a bank takes its own pass."""
         found: dict[int, dict[int, tuple[int, ...]]] = {}
         for thread, word in self.hits:
             words = found.setdefault(word % BANKS, {})
@@ -67,7 +66,7 @@ class Request:
 
     @property
     def degree(self) -> int:
-        """How many passes it takes: the most words in one bank."""
+        """Number of passes: the most words in one bank."""
         return int(bank_passes(np.array([[word * WORD_BYTES for _, word in self.hits]]), WORD_BYTES)[0])
 
 
@@ -75,17 +74,17 @@ class Request:
 def bank_requests(
     view: View | Layout, distribution: Distribution, vector: Count, element_bytes: Count, lanes: Count = BANKS
 ) -> tuple[Request, ...]:
-    """Every request of an access to shared memory, in order: access by access, warp by warp.
+    """Return all requests of an access to shared memory, access by access, warp by warp.
 
     Args:
-        view: of the tensor in shared memory, which begins at bank 0.
-        distribution: which thread accesses which coordinates, in which order.
-        vector: elements per access: that many consecutive values of a thread, neighbours in memory.
+        view: the view of the tensor in shared memory, which begins at bank 0.
+        distribution: the coordinates that each thread accesses, in order.
+        vector: elements per access: consecutive values of a thread, neighbours in memory.
         element_bytes: size of an element.
         lanes: threads per warp.
 
     Raises:
-        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+        LayoutError: the distribution has another tile, or the vectors are not contiguous or not aligned.
 
     Example:
         >>> from tilewright.threads.distribution import blocked
@@ -99,15 +98,16 @@ def bank_requests(
     found = []
     for number, (first_byte, exists) in enumerate(accesses(shared, distribution, vector, element_bytes, {})):
         threads = range(len(first_byte))
-        for warp, begin in _groups(len(first_byte), lanes, together):
-            hits = tuple(
-                (thread, word)
-                for thread in threads[begin : min(begin + together, (warp + 1) * lanes)]
-                if exists[thread]
-                for word in _words(int(first_byte[thread]), size)
-            )
-            if hits:
-                found.append(Request(warp, number, hits))
+        for warp, start in enumerate(range(0, len(threads), lanes)):
+            for begin in range(start, min(start + lanes, len(threads)), together):
+                hits: list[tuple[int, int]] = []
+                for thread in threads[begin : min(begin + together, start + lanes)]:
+                    if exists[thread]:
+                        first = int(first_byte[thread])
+                        words = range(first // WORD_BYTES, (first + size - 1) // WORD_BYTES + 1)
+                        hits += ((thread, word) for word in words)
+                if hits:
+                    found.append(Request(warp, number, tuple(hits)))
     return tuple(found)
 
 
@@ -120,18 +120,18 @@ def draw_banks(
     reader: str = "",
     lanes: Count = BANKS,
 ) -> Picture:
-    """Draw which bank each thread hits; a bank that is hit in different words is a column that high.
+    """Draw the bank that each thread hits; a column is as high as the number of words hit in its bank.
 
     Args:
-        view: of the tensor in shared memory, which begins at bank 0.
-        distribution: which thread accesses which coordinates, in which order.
-        vector: elements per access: that many consecutive values of a thread, neighbours in memory.
+        view: the view of the tensor in shared memory, which begins at bank 0.
+        distribution: the coordinates that each thread accesses, in order.
+        vector: elements per access: consecutive values of a thread, neighbours in memory.
         element_bytes: size of an element.
-        reader: what accesses, for the title.
+        reader: the name of the access, for the title.
         lanes: threads per warp.
 
     Raises:
-        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+        LayoutError: the distribution has another tile, or the vectors are not contiguous or not aligned.
 
     Example:
         >>> from tilewright.threads.distribution import blocked
@@ -151,29 +151,11 @@ def draw_banks(
         f"pass{'es' * (passes != 1)}, the worst {worst}"
     )
     about = [f"{view}, elements of {element_bytes} bytes", cost]
-    shown = _shown(requests)
-    if len(shown) < count:
-        about.append(f"the first {len(shown)} of {count} requests are shown")
-    return _picture(title, about, shown)
-
-
-def _groups(threads: int, lanes: Count, together: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, threads, lanes):
-        for begin in range(start, min(start + lanes, threads), together):
-            yield start // lanes, begin
-
-
-def _words(first_byte: int, size: int) -> range:
-    return range(first_byte // WORD_BYTES, (first_byte + size - 1) // WORD_BYTES + 1)
-
-
-def _shown(requests: Sequence[Request]) -> Sequence[Request]:
-    total = 0
-    for number, request in enumerate(requests):
-        total += request.degree
-        if total > MOST_PASSES and number:
-            return requests[:number]
-    return requests
+    totals = itertools.accumulate(request.degree for request in requests)
+    fitting = max(sum(total <= MOST_PASSES for total in totals), 1)
+    if fitting < count:
+        about.append(f"the first {fitting} of {count} requests are shown")
+    return _picture(title, about, requests[:fitting])
 
 
 @dataclass(frozen=True)
@@ -187,7 +169,7 @@ class _BankBlock:
 
 
 def _blocks(request: Request) -> Iterator[_BankBlock]:
-    """What each pass of a request serves, from the left."""
+    """Yield the blocks of each pass of a request, from the left."""
     rows: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     for bank, words in sorted(request.banks.items()):
         for row, threads in enumerate(words.values()):
@@ -202,7 +184,7 @@ def _blocks(request: Request) -> Iterator[_BankBlock]:
 
 
 def _colour(row: int) -> str:
-    """The first pass is blue, those that a conflict adds are vermilion."""
+    """Return blue for the first pass, and vermilion for passes that a conflict adds."""
     return mixed(HUES[0], PAPER, 0.45) if row == 0 else mixed(HUES[6], PAPER, min(0.25 + 0.05 * row, 0.55))
 
 
@@ -215,10 +197,8 @@ def _picture(title: str, about: Sequence[str], requests: Sequence[Request]) -> P
     names = [_name(request) for request in requests]
     left = MARGIN + max(map(len, names), default=0) * TEXT * MONO_WIDTH + 10
     right = left + BANKS * CELL[0]
-    width = right + 64 + MARGIN
-    marks: list[Mark] = list(heading(title, about, width))
-    top = MARGIN + 22 + 16 * len(about) + 22
-    marks.append(Label(left - 6, top - 9, "bank", TEXT, "end", FAINT))
+    top = top_below(about)
+    marks: list[Mark] = [Label(left - 6, top - 9, "bank", TEXT, "end", FAINT)]
     marks += [
         Label(left + (bank + 0.5) * CELL[0], top - 9, str(bank), TEXT, ink=FAINT) for bank in range(BANKS)
     ]
@@ -231,12 +211,11 @@ def _picture(title: str, about: Sequence[str], requests: Sequence[Request]) -> P
         Swatch(_colour(4), "further passes: other words of a bank that is busy"),
         Swatch(None, f"T thread; a bank serves one word of {WORD_BYTES} bytes per pass"),
     ]
-    made, bottom = legend_marks(legend, MARGIN, y + 4, width)
-    lines = (*plain([title, *about]), *_table(requests))
-    return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
+    return framed(title, about, right + 64 + MARGIN, marks, legend, y + 4, _table(requests))
 
 
 def _band(name: str, request: Request, left: float, right: float, y: float) -> Iterator[Mark]:
+    """Draw the passes of one request."""
     height = request.degree * CELL[1]
     yield BoxMark(left, y, right - left, height, PAPER, RULE)
     for bank in range(4, BANKS, 4):

@@ -1,10 +1,11 @@
-"""Pictures of grids: a cell per coordinate, with what stands in it, its colour, and titles and a legend."""
+"""Pictures of grids: a cell per coordinate with its text and colour, a title and a legend."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.picture import (
@@ -28,7 +29,7 @@ NOTHING = "·"
 MARGIN = 18
 LEAST_WIDTH = 460
 ROOM = (1120, 1500)
-"""Pixels for large cells, with all that stands in them; grids that need more have small cells."""
+"""Largest size in pixels of a grid of large cells, with all of their text; larger grids have small cells."""
 
 TEXT = 10
 SMALL_TEXT = 8
@@ -41,12 +42,12 @@ class GridCell:
     """One cell.
 
     Args:
-        lines: what stands in it.
-        fill: its colour; None where nothing exists.
-        run: neighbours of a row whose runs are equal become one box where cells are small.
-        brief: what stands in such a box.
-        group: a thick line parts cells of different groups.
-        note: what those who point at it are told.
+        lines: its text.
+        fill: its colour; None if the element does not exist.
+        run: small neighbours of a row with equal runs become one box.
+        brief: the text of that box.
+        group: a thick line separates cells of different groups.
+        note: its tooltip.
     """
 
     lines: tuple[str, ...]
@@ -75,19 +76,17 @@ class Grid:
 
 
 def check_size(shape: Sequence[int]) -> None:
-    """Check that somebody could look at a tile of this shape.
+    """Check that a tile of this shape is small enough to be drawn.
 
     Raises:
-        LayoutError: it is too large; says which slice would do.
+        LayoutError: it is too large; names a slice that is small enough.
     """
-    count, columns = 1, shape[-1] if shape else 1
-    for extent in shape:
-        count *= extent
+    count, columns = prod(shape), shape[-1] if shape else 1
     wide = len(shape) > 1 and max(columns, count // max(columns, 1)) > MOST_ALONG
     if count <= MOST_CELLS and not wide:
         return
     kept = [min(extent, MOST_ALONG) for extent in shape]
-    while (product := _product(kept)) > MOST_CELLS or _product(kept[:-1]) > MOST_ALONG < product:
+    while (product := prod(kept)) > MOST_CELLS or prod(kept[:-1]) > MOST_ALONG < product:
         largest = max(range(len(kept) - (product <= MOST_CELLS)), key=lambda dim: kept[dim])
         kept[largest] = -(-kept[largest] // 2)
     what = f"{count} elements are" if count > MOST_CELLS else f"{columns} columns of {count} elements are"
@@ -98,15 +97,8 @@ def check_size(shape: Sequence[int]) -> None:
     )
 
 
-def _product(extents: Sequence[int]) -> int:
-    total = 1
-    for extent in extents:
-        total *= extent
-    return total
-
-
 def grid_of(cells: Sequence[GridCell], shape: Sequence[int]) -> Grid:
-    """Cells in rows of the last dimension; the other dimensions name the rows.  A long row is wrapped."""
+    """Put cells in rows of the last dimension; the other dimensions name the rows.  A long row is wrapped."""
     width = shape[-1] if shape else 1
     labels = [",".join(map(str, at)) for at in itertools.product(*map(range, shape[:-1]))]
     if len(shape) < 2 and width > 2 * WRAPPED:
@@ -117,76 +109,96 @@ def grid_of(cells: Sequence[GridCell], shape: Sequence[int]) -> Grid:
 
 
 def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Swatch], box: str) -> Picture:
-    """A grid with its title, what there is to say about it, and a legend.
+    """Draw a grid with a title and a legend.
 
     Args:
-        title: what it shows.
+        title: the title.
         about: lines below the title, e.g. the formula.
         grid: the cells.
-        legend: what colours mean.
-        box: what a box of several cells is, for the legend of small cells.
+        legend: the meaning of colours.
+        box: the meaning of a box of several cells, for the legend of small cells.
     """
-    cell_w, cell_h, is_small = _cell_size(grid)
+    longest = max((len(line) for row in grid.cells for cell in row for line in cell.lines), default=1)
+    most_lines = max((len(cell.lines) for row in grid.cells for cell in row), default=1)
+    rows, columns = len(grid.cells), max(len(row) for row in grid.cells)
+    cell_w = max(longest * TEXT * MONO_WIDTH + 8, 24.0)
+    cell_h = max(most_lines * (TEXT + 2) + 6, 22.0)
+    is_small = columns * cell_w > ROOM[0] or rows * cell_h > ROOM[1]
+    if is_small:
+        cell_w = min(SMALL_CELL, max(ROOM[0] / columns, 3))
+        cell_h = min(SMALL_CELL, max(1.2 * ROOM[1] / rows, 3))
     drawn = [*legend, Swatch(None, box)] if is_small else legend
-    columns = max(len(row) for row in grid.cells)
     left = MARGIN + max(len(label) for label in grid.rows) * TEXT * MONO_WIDTH + 8
     width = max(left + columns * cell_w + MARGIN, LEAST_WIDTH)
-    marks: list[Mark] = list(heading(title, about, width))
-    top = MARGIN + 22 + 16 * len(about) + 22
-    marks += _axes(grid, left, top, cell_w, cell_h)
+    top = top_below(about)
+    marks: list[Mark] = [*_axes(grid, left, top, cell_w, cell_h)]
     for number, row in enumerate(grid.cells):
         marks += _row(row, left, top + number * cell_h, cell_w, cell_h, is_small)
     marks += _borders(grid, left, top, cell_w, cell_h)
-    bottom = top + len(grid.cells) * cell_h + 12
-    made, bottom = legend_marks(drawn, MARGIN, bottom, width)
-    lines = (*plain([title, *about, ""]), *table(grid), *legend_lines(legend))
-    return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
+    words = [swatch.text for swatch in legend if not swatch.fill]  # text needs no colours
+    lines = (*table(grid), *(plain(["", *words]) if words else ()))
+    bottom = top + rows * cell_h + 12
+    return framed(title, [*about, ""], width, marks, drawn, bottom, lines)
 
 
-def heading(title: str, about: Sequence[str], width: float) -> Iterator[Label]:
-    """The title, and lines below it; what does not fit is left out."""
-    title = shortened(title, int((width - 2 * MARGIN) / (14 * 0.68)))
-    yield Label(MARGIN, MARGIN + 6, title, 14, "start", bold=True, mono=False)
-    for number, line in enumerate(about):
-        text = shortened(line, int((width - 2 * MARGIN) / (11 * MONO_WIDTH)))
-        yield Label(MARGIN, MARGIN + 26 + 16 * number, text, 11, "start", FAINT)
+def top_below(about: Sequence[str]) -> float:
+    """Return the top of a drawing below its heading and a line of labels."""
+    return MARGIN + 22 + 16 * len(about) + 22
+
+
+def framed(
+    title: str,
+    about: Sequence[str],
+    width: float,
+    marks: Iterable[Mark],
+    legend: Sequence[Swatch],
+    bottom: float,
+    lines: Iterable[tuple[TextSpan, ...]],
+) -> Picture:
+    """Put a heading above marks and a legend below them.
+
+    Args:
+        title: the title; shortened if it does not fit.
+        about: lines below the title.
+        width: the width of the picture, in pixels.
+        marks: the drawing, below the heading.
+        legend: the meaning of colours.
+        bottom: the top of the legend.
+        lines: the drawing as lines of text.
+    """
+    room = width - 2 * MARGIN
+    short = shortened(title, int(room / (14 * 0.68)))
+    head = [Label(MARGIN, MARGIN + 6, short, 14, "start", bold=True, mono=False)]
+    for number, line in enumerate(filter(None, about)):
+        text = shortened(line, int(room / (11 * MONO_WIDTH)))
+        head.append(Label(MARGIN, MARGIN + 26 + 16 * number, text, 11, "start", FAINT))
+    swatches: list[Mark] = []
+    x, y = float(MARGIN), bottom + 8
+    for swatch in legend:
+        size, indent = 10.0, 18 if swatch.fill else 0
+        label = Label(0, 0, swatch.text, size, "start", FAINT, mono=False)
+        need = label.width + indent
+        if x > MARGIN and x + need > width - MARGIN:
+            x, y = MARGIN, y + 18
+        text = swatch.text
+        if x + need > width - MARGIN:
+            text = shortened(text, int((width - MARGIN - x) / (size * 0.62)) - (2 if swatch.fill else 0))
+        if swatch.fill:
+            swatches.append(BoxMark(x, y - 6, 12, 12, swatch.fill))
+        swatches.append(Label(x + indent, y, text, size, "start", FAINT, mono=False))
+        x += need + 14
+    end = y + 14 if legend else bottom
+    texts = (*plain([title, *about]), *lines)
+    return Picture(title, width, end + MARGIN - 8, (*head, *marks, *swatches), texts)
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters; an ellipsis shows that some are missing."""
+    """Cut text after a number of characters; an ellipsis marks the cut."""
     return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
 
 
-def legend_marks(legend: Sequence[Swatch], left: float, top: float, width: float) -> tuple[list[Mark], float]:
-    """Swatches from left to right, in as many lines as they need; gives the place below, too."""
-    marks: list[Mark] = []
-    x, y = left, top + 8
-    for swatch in legend:
-        size = 10.0
-        label = Label(0, 0, swatch.text, size, "start", FAINT, mono=False)
-        need = label.width + (18 if swatch.fill else 0)
-        if x > left and x + need > width - MARGIN:
-            x, y = left, y + 18
-        if x + need > width - MARGIN:
-            most = int((width - MARGIN - x) / (size * 0.62)) - (2 if swatch.fill else 0)
-            label = Label(0, 0, shortened(swatch.text, most), size, "start", FAINT, mono=False)
-        at = x
-        if swatch.fill:
-            marks.append(BoxMark(x, y - 6, 12, 12, swatch.fill))
-            at += 18
-        marks.append(Label(at, y, label.text, size, "start", FAINT, mono=False))
-        x += need + 14
-    return marks, y + 14 if legend else top
-
-
-def legend_lines(legend: Sequence[Swatch]) -> tuple[tuple[TextSpan, ...], ...]:
-    """The legend as text: words alone, as text needs no colours."""
-    words = [swatch.text for swatch in legend if not swatch.fill]
-    return plain(["", *words]) if words else ()
-
-
 def table(grid: Grid) -> tuple[tuple[TextSpan, ...], ...]:
-    """The cells as lines of text, in columns."""
+    """Return the cells as lines of text, in columns."""
     body = [["".join(cell.lines) for cell in row] for row in grid.cells]
     head = max(len(label) for label in grid.rows)
     widths = [
@@ -209,21 +221,6 @@ def _joined(spans: Sequence[TextSpan]) -> Iterator[TextSpan]:
         yield TextSpan("".join(span.text for span in same), fill)
 
 
-def _cell_size(grid: Grid) -> tuple[float, float, bool]:
-    """Width and height of a cell, and whether it is too small for all that stands in it."""
-    longest = max((len(line) for row in grid.cells for cell in row for line in cell.lines), default=1)
-    lines = max((len(cell.lines) for row in grid.cells for cell in row), default=1)
-    rows, columns = len(grid.cells), max(len(row) for row in grid.cells)
-    width, height = max(longest * TEXT * MONO_WIDTH + 8, 24), max(lines * (TEXT + 2) + 6, 22)
-    if columns * width <= ROOM[0] and rows * height <= ROOM[1]:
-        return width, height, False
-    return (
-        min(SMALL_CELL, max(ROOM[0] / columns, 3)),
-        min(SMALL_CELL, max(1.2 * ROOM[1] / rows, 3)),
-        True,
-    )
-
-
 def _axes(grid: Grid, left: float, top: float, cell_w: float, cell_h: float) -> Iterator[Label]:
     step = _step((max(map(len, grid.columns)) + 1.5) * TEXT * MONO_WIDTH, cell_w)
     for at in range(0, len(grid.columns), step):
@@ -234,7 +231,7 @@ def _axes(grid: Grid, left: float, top: float, cell_w: float, cell_h: float) -> 
 
 
 def _step(need: float, size: float) -> int:
-    """Every how many cells a label fits: a power of two."""
+    """Return the distance between labels in cells, a power of two."""
     step = 1
     while step * size < need:
         step *= 2
@@ -264,7 +261,7 @@ def _row(
 
 
 def _borders(grid: Grid, left: float, top: float, cell_w: float, cell_h: float) -> Iterator[Line]:
-    """Thick lines between groups; neighbouring pieces of one line are one line."""
+    """Yield thick lines between groups; neighbouring pieces of one line are one line."""
     rows, columns = len(grid.cells), len(grid.columns)
 
     def group(row: int, column: int) -> Hashable:

@@ -1,9 +1,9 @@
-"""Pictures of layouts and views, and of maps from threads to elements; what notebooks show."""
+"""Pictures of layouts and views, and of maps from threads to elements, also for notebooks."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,13 @@ from tilewright.views.view import View
 
 @layouts
 def offset_table(layout: Layout | View) -> str:
-    """The offsets as a text table: a row per coordinate of all dimensions but the last.
+    """Return the offsets as a text table: a row per coordinate of all dimensions but the last.
 
     Args:
         layout: a static layout or view; elements of a view that do not exist show as ``·``.
 
     Raises:
-        LayoutError: it is no layout, not static, or has too many elements to look at.
+        LayoutError: it is no layout, not static, or too large to be drawn.
 
     Example:
         >>> print(offset_table(Layout((2, (2, 2)), (2, (1, 4)))))
@@ -52,43 +52,43 @@ def offset_table(layout: Layout | View) -> str:
 
 @layouts
 def draw_layout(layout: Layout | View, title: str | None = None) -> Picture:
-    """Draw the offset of every coordinate; darker cells lie further back in the buffer.
+    """Draw the offset of every coordinate; darker cells have larger offsets.
 
-    Where there are too many cells for a number in each, elements that lie side by side in the buffer are one
-    box with the offset of the first.
+    In large layouts, neighbours in the buffer are one box with the offset of the first.
 
     Args:
         layout: a static layout or view; elements of a view that do not exist are hatched, and thick lines
-            part the modes of a nested layout.
-        title: what to write above; default: the layout itself.
+            separate the modes of a nested layout.
+        title: the title; default: the layout itself.
 
     Raises:
-        LayoutError: it is no layout, not static, or has too many elements to look at.
+        LayoutError: it is no layout, not static, or too large to be drawn.
 
     Example:
         >>> draw_layout(Layout((4, (2, 4)), (2, (1, 8)))).title
         'Layout (4,(2,4)):(2,(1,8))'
     """
     grid = _grid(layout)
-    if title is None:
-        title = f"Layout {layout}" if isinstance(layout, Layout) else f"View of {_extents(layout.shape)}"
     reach = _reach(layout)
-    about = [f"({', '.join(f'i{dim}' for dim in range(layout.rank))}) -> offset, {reach}"]
     if isinstance(layout, View):
-        about = [str(layout), reach]
+        name, about = f"View of {' x '.join(map(str, layout.shape))}", [str(layout), reach]
+    else:
+        coordinate = ", ".join(f"i{dim}" for dim in range(layout.rank))
+        name, about = f"Layout {layout}", [f"({coordinate}) -> offset, {reach}"]
     legend = [Swatch(of_fraction(0), "first offset"), Swatch(of_fraction(1), "last offset")]
     if any(cell.fill is None for row in grid.cells for cell in row):
         legend.append(Swatch(None, "hatched: no such element, reads as 0"))
     if any(cell.group for row in grid.cells for cell in row):
         legend.append(Swatch(None, "thick lines: modes within modes"))
-    return picture_of(title, about, grid, legend, "a box: neighbours in the buffer, the first's offset")
+    box = "a box: neighbours in the buffer, the first's offset"
+    return picture_of(name if title is None else title, about, grid, legend, box)
 
 
 def offsets_of(layout: Layout | View) -> tuple[Sequence[int], list[int | None]]:
-    """Its shape, and the offset of every coordinate in row-major order; None where no element exists.
+    """Return the shape, and the offset of every coordinate in row-major order; None without an element.
 
     Raises:
-        LayoutError: it is no layout, not static, or has too many elements to look at.
+        LayoutError: it is no layout, not static, or too large to be drawn.
 
     Example:
         >>> offsets_of(Layout((2, 2)))
@@ -112,8 +112,14 @@ def _grid(layout: Layout | View) -> Grid:
     span = max([1, *(at - least for at in offsets if at is not None)])
     cells = []
     before, run = None, 0
-    groups = _mode_groups(layout, shape)
-    for place, at, group in zip(itertools.product(*map(range, shape)), offsets, groups, strict=True):
+    # Cells of different inner sub-modes are different groups.
+    inner: dict[int, int] = {}
+    for dim, mode in enumerate(layout.modes if isinstance(layout, Layout) else ()):
+        parts = [part for part in flat(mode.shape) if isinstance(part, int)]
+        if len(parts) > 1 and isinstance(mode.shape, tuple) and parts[0] > 1:
+            inner[dim] = parts[0]
+    for place, at in zip(itertools.product(*map(range, shape)), offsets, strict=True):
+        group = tuple(place[dim] // size for dim, size in inner.items())
         run += not (at is not None and before is not None and at == before + 1)
         before = at
         where = ", ".join(map(str, place))
@@ -125,29 +131,13 @@ def _grid(layout: Layout | View) -> Grid:
     return grid_of(cells, shape)
 
 
-def _mode_groups(layout: Layout | View, shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """For each coordinate, how many of the innermost sub-modes of nested modes it has passed."""
-    inner = [0] * len(shape)
-    if isinstance(layout, Layout):
-        for dim, mode in enumerate(layout.modes):
-            parts = [part for part in flat(mode.shape) if isinstance(part, int)]
-            inner[dim] = parts[0] if len(parts) > 1 and isinstance(mode.shape, tuple) else 0
-    parted = [(dim, size) for dim, size in enumerate(inner) if size > 1]
-    for place in itertools.product(*map(range, shape)):
-        yield tuple(place[dim] // size for dim, size in parted)
-
-
 def _reach(layout: Layout | View) -> str:
-    """The elements of the buffer; where some lie before its first one, the offsets."""
+    """Describe the size of the buffer, or the range of offsets if some are negative."""
     offsets = [at for at in offsets_of(layout)[1] if at is not None]
     if min(offsets, default=0) < 0:
         return f"offsets {min(offsets)} to {max(offsets)}"
     elems = layout.cosize if isinstance(layout, Layout) else layout.elems
     return f"{elems} elements in the buffer"
-
-
-def _extents(shape: Sequence[Any]) -> str:
-    return " x ".join(map(str, shape))
 
 
 # ---------------------------------------------------------------- maps (thread, value) -> coordinate
@@ -160,17 +150,17 @@ WARP = REFERENCE.lanes
 
 @layouts(lanes=LANES)
 def draw_distribution(distribution: Distribution, title: str | None = None, lanes: Count = WARP) -> Picture:
-    """Draw which thread holds each element of a tile, and in which of its values.
+    """Draw the thread that holds each element of a tile, and the index of its value.
 
-    Where there are too many cells for both in each, neighbours of one thread are one box.
+    In large tiles, neighbours of one thread are one box.
 
     Args:
-        distribution: of a tile.
-        title: what to write above; default: extents.
-        lanes: threads per warp; thick lines part warps.
+        distribution: the distribution of a tile.
+        title: the title; default: extents.
+        lanes: threads per warp; thick lines separate warps.
 
     Raises:
-        LayoutError: it is no distribution, or its tile has too many elements to look at.
+        LayoutError: it is no distribution, or its tile is too large to be drawn.
 
     Example:
         >>> from tilewright.threads.distribution import blocked
@@ -188,15 +178,20 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
     text = f"{threads} threads, {values} value{'s' * (values != 1)} each"
     coordinate = ", ".join(f"i{dim}" for dim in range(distribution.rank))
     about = [f"(thread, value) -> ({coordinate})", text + (f", {copies} copies" if copies > 1 else "")]
-    legend = _legend(distribution, grid, lanes)
+    legend = [Swatch(of_thread(thread), f"T{thread}") for thread in range(0, min(threads, lanes), 4)]
+    legend.append(Swatch(None, "T thread, V value of the thread"))
+    if len({cell.group for row in grid.cells for cell in row}) > 1:
+        legend.append(Swatch(None, f"thick lines: warps of {lanes}"))
+    if any(cell.fill is None for row in grid.cells for cell in row):
+        legend.append(Swatch(None, "hatched: held by no thread"))
     return picture_of(title, about, grid, legend, "a box: neighbours that one thread holds")
 
 
 def holders(distribution: Distribution) -> dict[tuple[int, ...], list[tuple[int, int]]]:
-    """The (thread, value) pairs that hold each coordinate, in order of threads.
+    """Return the (thread, value) pairs that hold each coordinate, in order of threads.
 
     Raises:
-        LayoutError: some hold what is outside of the tile.
+        LayoutError: a thread holds a coordinate outside of the tile.
 
     Example:
         >>> from tilewright.threads.distribution import blocked
@@ -216,7 +211,7 @@ def holders(distribution: Distribution) -> dict[tuple[int, ...], list[tuple[int,
 
 
 def spelled(numbers: Sequence[int]) -> str:
-    """Numbers in short: the first and the last of those that follow each other evenly.
+    """Shorten a list of numbers: evenly spaced numbers become their first and last one.
 
     Example:
         >>> spelled([3]), spelled([0, 1, 2, 3]), spelled([0, 4]), spelled([0, 4, 8, 12]), spelled([1, 2, 9])
@@ -241,22 +236,11 @@ def _cell(at: tuple[int, ...], held: list[tuple[int, int]], lanes: Count) -> Gri
     return GridCell((who, which), of_thread(threads[0]), threads, who, threads[0] // lanes, note)
 
 
-def _legend(distribution: Distribution, grid: Grid, lanes: Count) -> list[Swatch]:
-    count = distribution.size_threads
-    legend = [Swatch(of_thread(thread), f"T{thread}") for thread in range(0, min(count, lanes), 4)]
-    legend.append(Swatch(None, "T thread, V value of the thread"))
-    if len({cell.group for row in grid.cells for cell in row}) > 1:
-        legend.append(Swatch(None, f"thick lines: warps of {lanes}"))
-    if any(cell.fill is None for row in grid.cells for cell in row):
-        legend.append(Swatch(None, "hatched: held by no thread"))
-    return legend
-
-
 # ---------------------------------------------------------------- notebooks
 
 
 def svg_of(what: object) -> str | None:
-    """The picture as SVG; None of what is symbolic, too large to look at, or nothing that is drawn.
+    """Return a picture as SVG; None if the object is symbolic, too large, or has no picture.
 
     Example:
         >>> str(svg_of(Layout((2, 2)))).startswith("<svg "), svg_of(Layout((4096, 4096)))

@@ -1,4 +1,4 @@
-"""Pictures: their colours and marks, and how they become SVG, PNG, PDF or text; notebooks show them."""
+"""Pictures: colours and marks, written as SVG, PNG, PDF or text, and shown by notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.runtime.outputs import output
 
 # ---------------------------------------------------------------- colours
 #
-# Everybody can tell them apart, and dark text on them is readable.
+# Distinct for any colour vision, and bright enough for dark text.
 
 
 PAPER = "#ffffff"
@@ -31,13 +31,13 @@ Source: M. Okabe, K. Ito, "Color Universal Design", 2008.
 """
 
 TINTS = (0.68, 0.52, 0.36, 0.22)
-"""How much of a hue is left in each of the four tints."""
+"""Share of the hue in each of the four tints."""
 
 _SCALE = ("#f4fae4", "#c5e6c3", "#7fcdbb", "#58a9cf")
 
 
 def mixed(colour: str, other: str, share: float) -> str:
-    """``share`` of one colour and the rest of another.
+    """Mix ``share`` of one colour with the rest of another.
 
     Example:
         >>> mixed("#000000", "#ffffff", 0.25)
@@ -48,19 +48,19 @@ def mixed(colour: str, other: str, share: float) -> str:
 
 
 def of_thread(thread: int) -> str:
-    """The colour of a thread: neighbours in fours share a hue, and 32 threads have colours of their own."""
+    """Return the colour of a thread: four neighbours share a hue, and 32 threads have different colours."""
     return mixed(HUES[thread // 4 % len(HUES)], PAPER, TINTS[thread % 4])
 
 
 def of_fraction(fraction: float) -> str:
-    """The colour of a number between 0 and 1: the larger, the darker."""
+    """Return the colour of a number between 0 and 1: the larger, the darker."""
     place = min(max(fraction, 0.0), 1.0) * (len(_SCALE) - 1)
     at = min(int(place), len(_SCALE) - 2)
     return mixed(_SCALE[at + 1], _SCALE[at], place - at)
 
 
 def contrast(colour: str, other: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21; text is readable from 4.5 on.
+    """Return the contrast ratio of two colours, from 1 to 21; text is readable from 4.5 on.
 
     Source: WCAG 2.2, "contrast ratio".
 
@@ -95,7 +95,7 @@ BOLD_WIDTH = 0.68
 
 @dataclass(frozen=True)
 class BoxMark:
-    """A rectangle; ``hatched`` where nothing exists; ``note`` is shown to those who point at it."""
+    """A rectangle; ``hatched`` if no element exists; ``note`` is its tooltip."""
 
     x: float
     y: float
@@ -124,11 +124,8 @@ class Label:
     @property
     def width(self) -> float:
         """About how wide it is; wider rather than narrower."""
-        return (
-            len(self.text)
-            * self.size
-            * (MONO_WIDTH if self.mono else BOLD_WIDTH if self.bold else SANS_WIDTH)
-        )
+        each = MONO_WIDTH if self.mono else BOLD_WIDTH if self.bold else SANS_WIDTH
+        return len(self.text) * self.size * each
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
@@ -154,14 +151,14 @@ Mark: TypeAlias = BoxMark | Label | Line
 
 @dataclass(frozen=True)
 class TextSpan:
-    """A piece of a line of text, and the colour behind it."""
+    """A piece of a line of text, and its background."""
 
     text: str
     fill: str | None = None
 
 
 def plain(lines: Iterable[str]) -> tuple[tuple[TextSpan, ...], ...]:
-    """Lines without colours."""
+    """Return lines without colours."""
     return tuple((TextSpan(line),) for line in lines)
 
 
@@ -177,7 +174,7 @@ _ANCHORS = {"start": "left", "middle": "center", "end": "right"}
 
 
 def raster(marks: Sequence[Mark], size: tuple[float, float], suffix: str) -> bytes:
-    """Marks on paper of a size in pixels, in the format of a file with that suffix.
+    """Render marks on paper of a size in pixels, in the format of a suffix.
 
     Raises:
         ToolchainError: matplotlib is not installed.
@@ -197,7 +194,7 @@ def raster(marks: Sequence[Mark], size: tuple[float, float], suffix: str) -> byt
     axes.set_axis_off()
     for order, mark in enumerate(marks):
         _add(axes, Rectangle, mark, order)
-    # The same picture is the same file: no date.
+    # No date, so that equal pictures give equal files.
     metadata = {"CreationDate": None} if suffix == ".pdf" else None
     made = io.BytesIO()
     with mpl.rc_context({"hatch.linewidth": 1.5}):
@@ -253,14 +250,14 @@ SUFFIXES = (".svg", ".png", ".pdf", ".txt")
 class Picture:
     """A picture; notebooks show it, `save` writes it.
 
-    It lies on paper of its own, so that it reads the same on light and on dark pages.
+    It has its own background, so that it looks the same on light and on dark pages.
 
     Args:
-        title: what it shows.
-        width: of the whole, in pixels.
-        height: of the whole, in pixels.
-        marks: what is drawn, the first at the bottom.
-        lines: the same as lines of text.
+        title: the title.
+        width: width of the picture, in pixels.
+        height: height of the picture, in pixels.
+        marks: the drawing, the first mark at the bottom.
+        lines: the picture as lines of text.
 
     Example:
         >>> from tilewright.inspect.draw import draw_layout
@@ -285,7 +282,7 @@ class Picture:
 
     @cached_property
     def svg(self) -> str:
-        """The picture as SVG; the same picture is the same text."""
+        """The picture as SVG; equal pictures give equal text."""
         width, height = _number(self.width), _number(self.height)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -309,14 +306,14 @@ class Picture:
         return "\n".join("".join(span.text for span in line).rstrip() for line in self.lines)
 
     def _repr_svg_(self) -> str:
-        """What notebooks show."""
+        """Return the picture for notebooks."""
         return self.svg
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture into a file whose suffix says how: ``.svg``, ``.png``, ``.pdf`` or ``.txt``.
+        """Write the picture to a file, in the format of its suffix: ``.svg``, ``.png``, ``.pdf``, ``.txt``.
 
         Raises:
-            LayoutError: another suffix.
+            LayoutError: the file has another suffix.
             OutputError: the file cannot be written.
             ToolchainError: PNG or PDF, and matplotlib is not installed.
         """
@@ -334,10 +331,10 @@ class Picture:
 
 
 def check_suffix(path: Path) -> None:
-    """Check that a picture can be written into a file of this name.
+    """Check that a picture can be written in the format of a file.
 
     Raises:
-        LayoutError: it cannot.
+        LayoutError: the suffix is unknown.
     """
     if path.suffix not in SUFFIXES:
         nearest = path.with_suffix(".svg") if path.name else path / "picture.svg"
@@ -369,7 +366,7 @@ def _element(mark: Mark) -> str:
         case Label():
             look = "" if mark.mono else f' font-family="{SANS}"'
             look += ' font-weight="600"' if mark.bold else ""
-            # A third of the size below the middle is where letters stand in all usual fonts.
+            # The baseline of all usual fonts lies a third of the size below the middle.
             return (
                 f'<text x="{_number(mark.x)}" y="{_number(mark.y + mark.size * 0.35)}" '
                 f'font-size="{_number(mark.size)}" text-anchor="{mark.anchor}" fill="{mark.ink}"{look}>'

@@ -1,14 +1,14 @@
-"""Timelines: a row per agent and per stage of shared memory, logical steps from left to right."""
+"""Pictures of timelines: a row per agent and per stage of shared memory, logical steps from left to right."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
-from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks
+from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, framed, top_below
 from tilewright.inspect.draw.layouts import spelled
 from tilewright.inspect.draw.picture import (
     FAINT,
@@ -24,9 +24,8 @@ from tilewright.inspect.draw.picture import (
     Picture,
     TextSpan,
     mixed,
-    plain,
 )
-from tilewright.inspect.timeline import Event, Lengths, Timeline
+from tilewright.inspect.timeline import Event, Timeline
 from tilewright.targets.reference.recorder import Touch
 
 MOST_STEPS = 200
@@ -44,20 +43,29 @@ COLOURS = {
     "wait": "#eaeef2",
     "full": mixed(HUES[0], PAPER, 0.15),
 }
+WORDS = {
+    "load": "load",
+    "mma": "multiply",
+    "store": "store",
+    "copy": "copy by threads",
+    "arithmetic": "arithmetic",
+    "wait": "wait",
+    "full": "full, to be read",
+}
 LETTERS = {"load": "L", "mma": "M", "store": "S", "copy": "C", "arithmetic": "A", "wait": ".", "full": "-"}
 ARRIVAL = HUES[6]
 
 
 @dataclass(frozen=True)
 class TimelineBar:
-    """What stands in a row from one step to another.
+    """A bar in a row, from one step to another.
 
     Args:
-        kind: which colour it has.
+        kind: the key of its colour.
         start: its first step.
         end: the step after its last.
-        text: what is written on it, the longest first; what has no room is left out.
-        note: what those who point at it are told.
+        text: its possible texts, the longest first; the first that fits is shown.
+        note: its tooltip.
     """
 
     kind: str
@@ -78,7 +86,7 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of shared memory that is filled as a whole: a stage of a ring, or all of a tile."""
+    """A part of shared memory that copies fill as a whole: a stage of a ring, or a tile."""
 
     name: str
     touch: Touch
@@ -86,17 +94,17 @@ class Slot:
 
 @layouts
 def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -> Picture:
-    """Draw what each agent of a block does, and when each stage of shared memory is filled and read.
+    """Draw the work of each agent of a block, and the fills and reads of each stage of shared memory.
 
-    Warps that do the same at the same steps share a row.  Blocks of a cluster stand one below the other.
+    Warps with equal events share a row.  The blocks of a cluster are drawn one below the other.
 
     Args:
-        timeline: of a recorded run.
+        timeline: the timeline of a recorded run.
         first: the first step to show.
-        steps: how many steps to show, at most 200.
+        steps: the number of steps to show, at most 200.
 
     Raises:
-        LayoutError: too many steps, or none that there is.
+        LayoutError: too many steps, or a first step that does not exist.
 
     Example:
         >>> import tilewright as tw
@@ -120,8 +128,9 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
         nearest = min(max(first, 0), max(timeline.steps - 1, 0))
         raise LayoutError(f"step {first} of {timeline.steps} steps; nearest legal choice: {nearest}")
     last = min(first + steps, timeline.steps)
-    sections = []
-    for rank, place in enumerate(map(_place, timeline.blocks)):
+    sections: list[tuple[str, list[TimelineRow]]] = []
+    places = [f"({', '.join(map(str, block))})" for block in timeline.blocks]
+    for rank, place in enumerate(places):
         whose = f"block {place}: " if len(timeline.blocks) > 1 else ""
         sections += [
             (f"{whose}warps", warp_rows(timeline, rank)),
@@ -129,28 +138,33 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
             (f"{whose}shared memory", slot_rows(timeline, rank)),
         ]
     what = "block" if len(timeline.blocks) == 1 else "the cluster of blocks"
-    title = f"Timeline of {timeline.kernel}, {what} {' '.join(map(_place, timeline.blocks))}"
+    title = f"Timeline of {timeline.kernel}, {what} {' '.join(places)}"
+    lengths = (f"{name.replace('_', ' ')} {steps}" for name, steps in vars(timeline.lengths).items())
     about = [
         f"logical steps {first} to {last} of {timeline.steps}, from what waits for what; no measured times",
-        f"steps of each: {_spelled(timeline.lengths)}",
+        f"steps of each: {', '.join(lengths)}",
     ]
-    shown = [(name, [_cut(row, first, last) for row in rows]) for name, rows in sections if rows]
+    shown = []
+    for name, rows in sections:
+        cut = []
+        for row in rows:
+            bars = tuple(
+                replace(bar, start=max(bar.start, first), end=min(bar.end, last))
+                for bar in row.bars
+                if bar.end > first and bar.start < last
+            )
+            arrivals = tuple(at for at in row.arrivals if first <= at <= last)
+            cut.append(TimelineRow(row.name, bars, arrivals))
+        if rows:
+            shown.append((name, cut))
     return _picture(title, about, shown, first, last)
-
-
-def _place(block: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, block))})"
-
-
-def _spelled(lengths: Lengths) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {steps}" for name, steps in vars(lengths).items())
 
 
 # ---------------------------------------------------------------- rows
 
 
 def warp_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
-    """A row for all warps of a block that do the same at the same steps."""
+    """Return a row for each group of warps of a block with equal events."""
     by_warp: dict[int, list[Event]] = {warp: [] for warp in range(timeline.warps)}
     for event in timeline.events:
         if event.agent.startswith("warp ") and event.block == block:
@@ -165,13 +179,18 @@ def warp_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
         events = by_warp[warps[0]]
         bars = tuple(_bar(event, slots) for event in events if event.end > event.start)
         arrivals = tuple(event.start for event in events if event.kind == "arrive")
-        name = f"warp{'s' * (len(warps) > 1)} {spelled(warps)}"
-        rows.append(TimelineRow(name + _part(events), bars, arrivals))
+        ops, barriers = {event.op for event in events}, {"barrier", "role_barrier", "cluster_barrier"}
+        loads, multiplies = bool(ops & {"tma_load", "copy_async"}), bool(ops & {"mma_async", "mma"})
+        part = "" if loads == multiplies else " (loads)" if loads else " (multiplies)"
+        if ops <= barriers | {"cluster_wait"}:
+            part = " (idle)"
+        name = f"warp{'s' * (len(warps) > 1)} {spelled(warps)}{part}"
+        rows.append(TimelineRow(name, bars, arrivals))
     return rows
 
 
 def background_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
-    """Rows of each engine of a block, as many as it has things to do at the same time."""
+    """Return rows for each engine of a block; events at the same time take several rows."""
     slots = slots_of(timeline, block)
     rows = []
     events = [e for e in timeline.events if e.block == block and not e.agent.startswith("warp ")]
@@ -181,7 +200,7 @@ def background_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
         seen = set()
         for event in events:
             key = (event.start, event.end, event.touches, event.line)
-            # Copies that all warps issue together are one.
+            # A copy that all warps issue together is one event.
             if event.agent != agent or key in seen:
                 continue
             seen.add(key)
@@ -197,14 +216,14 @@ def background_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
 
 
 def slot_rows(timeline: Timeline, block: int = 0) -> list[TimelineRow]:
-    """For each stage of a block's shared memory: when it is filled, full, and read."""
+    """Return a row for each stage of a block's shared memory: its fills, its reads, and when it is full."""
     return [TimelineRow(slot.name, tuple(_turns(timeline, slot))) for slot in slots_of(timeline, block)]
 
 
 def slots_of(timeline: Timeline, block: int = 0) -> list[Slot]:
-    """The parts of a block's shared memory that are filled and read as a whole; stages are numbered.
+    """Return the parts of a block's shared memory that are filled and read as a whole; stages are numbered.
 
-    A part that several copies fill, each a piece of it, is what one operation reads.
+    If several copies fill pieces of a part, the part is the range that one multiply reads.
     """
     written = {
         touch
@@ -227,7 +246,7 @@ def slots_of(timeline: Timeline, block: int = 0) -> list[Slot]:
 
 
 def _whole(piece: Touch, pieces: set[Touch], timeline: Timeline) -> Touch:
-    """The part that a multiply reads as a whole, if this and other pieces fill it exactly; else the piece."""
+    """Return the part that a multiply reads, if this and other pieces fill it exactly; else the piece."""
     for event in timeline.events:
         for read in event.touches:
             if read.is_written or event.kind != "mma" or not read.overlaps(piece):
@@ -239,7 +258,7 @@ def _whole(piece: Touch, pieces: set[Touch], timeline: Timeline) -> Touch:
 
 
 def _turns(timeline: Timeline, slot: Slot) -> Iterator[TimelineBar]:
-    """What happens to a slot in turn; a fill and the reads after it lie on the time that it is full."""
+    """Yield the fills and reads of a slot, and before them the times in which it is full."""
     bars: list[TimelineBar] = []
     for event in timeline.events:
         for touch in event.touches:
@@ -284,24 +303,6 @@ def _bar(event: Event, slots: Sequence[Slot]) -> TimelineBar:
     return TimelineBar(kind, event.start, event.end, (names, *same) if names else (), note)
 
 
-def _part(events: Sequence[Event]) -> str:
-    """What a warp is there for, if it is for one thing."""
-    if all(event.op in ("barrier", "role_barrier", "cluster_barrier", "cluster_wait") for event in events):
-        return " (idle)"
-    ops = {event.op for event in events}
-    loads, multiplies = ops & {"tma_load", "copy_async"}, ops & {"mma_async", "mma"}
-    return "" if bool(loads) == bool(multiplies) else " (loads)" if loads else " (multiplies)"
-
-
-def _cut(row: TimelineRow, first: int, last: int) -> TimelineRow:
-    bars = tuple(
-        TimelineBar(bar.kind, max(bar.start, first), min(bar.end, last), bar.text, bar.note)
-        for bar in row.bars
-        if bar.end > first and bar.start < last
-    )
-    return TimelineRow(row.name, bars, tuple(at for at in row.arrivals if first <= at <= last))
-
-
 # ---------------------------------------------------------------- drawing
 
 
@@ -312,8 +313,7 @@ def _picture(
     left = MARGIN + max(map(len, names), default=0) * TEXT * MONO_WIDTH + 10
     step = min(WIDE_STEP, ROOM / max(last - first, 1))
     right = left + (last - first) * step
-    width = max(right + MARGIN + 10, 640)
-    top = MARGIN + 22 + 16 * len(about) + 22
+    top = top_below(about)
     body: list[Mark] = []
     y: float = top
     for name, rows in sections:
@@ -323,18 +323,21 @@ def _picture(
             body += _row(row, left, y, step, first)
             y += ROW + GAP
         y += 6
-    marks = [*heading(title, about, width), *_scale(left, top, y - 8, step, first, last), *body]
-    made, bottom = legend_marks(_legend(sections), MARGIN, y + 2, width)
-    lines = (*plain([title, *about, ""]), *_table(sections, first, last))
-    return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
-
-
-def _scale(left: float, top: float, bottom: float, step: float, first: int, last: int) -> Iterator[Mark]:
+    # A scale in steps.
     every = next(n for n in (5, 10, 20, 50) if n * step >= 40)
+    scale: list[Mark] = []
     for at in range(-(-first // every) * every, last + 1, every):
         x = left + (at - first) * step
-        yield Line(x, top, x, bottom, RULE, 0.75)
-        yield Label(x, top - 9, str(at), TEXT, ink=FAINT)
+        scale += [Line(x, top, x, y - 8, RULE, 0.75), Label(x, top - 9, str(at), TEXT, ink=FAINT)]
+    all_rows = [row for _, rows in sections for row in rows]
+    kinds = {bar.kind for row in all_rows for bar in row.bars}
+    legend = [Swatch(COLOURS[kind], text) for kind, text in WORDS.items() if kind in kinds]
+    if any(row.arrivals for row in all_rows):
+        legend.append(Swatch(ARRIVAL, "arrival at a barrier"))
+    if any("phase" in bar.note for row in all_rows for bar in row.bars):
+        legend.append(Swatch(None, "a wait passes when the phase that it names is over"))
+    width, lines = max(right + MARGIN + 10, 640), _table(sections, first, last)
+    return framed(title, [*about, ""], width, [*scale, *body], legend, y + 2, lines)
 
 
 def _row(row: TimelineRow, left: float, y: float, step: float, first: int) -> Iterator[Mark]:
@@ -354,29 +357,10 @@ def _row(row: TimelineRow, left: float, y: float, step: float, first: int) -> It
         yield Line(x, y - 1, x, y + ROW + 1, ARRIVAL, 2.5)
 
 
-def _legend(sections: Sequence[tuple[str, list[TimelineRow]]]) -> list[Swatch]:
-    kinds = {bar.kind for _, rows in sections for row in rows for bar in row.bars}
-    words = {
-        "load": "load",
-        "mma": "multiply",
-        "store": "store",
-        "copy": "copy by threads",
-        "arithmetic": "arithmetic",
-        "wait": "wait",
-        "full": "full, to be read",
-    }
-    legend = [Swatch(COLOURS[kind], text) for kind, text in words.items() if kind in kinds]
-    if any(row.arrivals for _, rows in sections for row in rows):
-        legend.append(Swatch(ARRIVAL, "arrival at a barrier"))
-    if any("phase" in bar.note for _, rows in sections for row in rows for bar in row.bars):
-        legend.append(Swatch(None, "a wait passes when the phase that it names is over"))
-    return legend
-
-
 def _table(
     sections: Sequence[tuple[str, list[TimelineRow]]], first: int, last: int
 ) -> Iterator[tuple[TextSpan, ...]]:
-    """A letter per step."""
+    """Yield rows with a letter per step, and the meaning of the letters."""
     names = max((len(row.name) for _, rows in sections for row in rows), default=0)
     used = set()
     for section, rows in sections:
@@ -393,6 +377,5 @@ def _table(
                 spans.append(TextSpan("".join(same), fill))
             yield (*spans, TextSpan("|"))
     yield ()
-    words = {"load": "load", "mma": "multiply", "store": "store", "copy": "copy", "arithmetic": "arithmetic"}
-    words |= {"wait": "wait", "full": "full, to be read"}
+    words = WORDS | {"copy": "copy"}
     yield (TextSpan(", ".join(f"{LETTERS[kind]} {text}" for kind, text in words.items() if kind in used)),)
