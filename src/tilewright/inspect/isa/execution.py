@@ -1,4 +1,4 @@
-"""A compiled kernel executed from its listing, and how the accesses of its waves meet in banks of LDS."""
+"""Executes a compiled kernel from its listing, and counts bank conflicts of its waves in LDS."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tilewright.threads.banks import bank_passes, lanes_together, served_togethe
 
 @dataclass(frozen=True)
 class Conflicts:
-    """How the accesses of one instruction met in banks, of all waves together.
+    """Bank conflicts of one instruction, over all waves.
 
     Args:
-        accesses: how often a wave accessed.
-        passes: over the banks.
-        fewest: passes without a conflict.
+        accesses: number of accesses of waves.
+        passes: passes over the banks.
+        fewest: passes without conflicts.
     """
 
     accesses: int = 0
@@ -35,7 +35,7 @@ class Conflicts:
 
     @property
     def factor(self) -> float:
-        """Passes for each that is needed; 1 without conflicts."""
+        """Passes per necessary pass; 1 without conflicts."""
         return self.passes / self.fewest if self.fewest else 1.0
 
     def __add__(self, other: Conflicts) -> Conflicts:
@@ -52,20 +52,20 @@ def execute_listing(
     *,
     stores_once: bool = False,
 ) -> ListingExecution:
-    """Execute a kernel from the listing that it was compiled to for an AMD GPU, as it would be launched.
+    """Execute a kernel from its listing for an AMD GPU, in the way of a launch.
 
-    All waves of a block have to come to as many barriers, as those of kernels that were verified do.
+    All waves of a block must pass the same number of barriers, which holds for verified kernels.
 
     Args:
-        made: the kernel, compiled for a class to which the arrays belong.
-        arrays: those of the kernel, by parameter; results are stored in them.
+        made: the kernel, compiled for the class of the arrays.
+        arrays: the kernel's arrays, by parameter; results are stored in them.
         numbers: its numbers and integers.
-        watch: as `tilewright.amdgcn.execute` takes it.
-        stores_once: likewise.
+        watch: an argument of `tilewright.amdgcn.execute`.
+        stores_once: an argument of `tilewright.amdgcn.execute`.
 
     Raises:
         LaunchError: a number has no value.
-        ListingError: what the execution found.
+        ListingError: the execution found an error.
     """
     assert made.listing is not None
     kernel, values = made.listing.kernel, dict(numbers or {})
@@ -97,13 +97,13 @@ def execute_listing(
 
 
 class BankCounter:
-    """Counts, as the watch of an execution, how accesses meet in banks.
+    """The watch of an execution that counts bank conflicts.
 
-    As many lanes are served together as can fill all banks once: neighbours, but in loads of 16 bytes those
-    that the architecture's record says.
+    A pass serves as many lanes as fill all banks once. They are neighbours, but loads of 16 bytes take the
+    lanes in the order of the architecture's record.
 
     Args:
-        arch: whose banks.
+        arch: the architecture of the banks.
 
     Example:
         >>> from tilewright.targets.amd import GFX1151

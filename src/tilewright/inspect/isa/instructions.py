@@ -13,7 +13,7 @@ from tilewright.amdgcn.memory import access_of
 
 
 class IsaKind(Enum):
-    """What an instruction is there for; the value is what a report calls it."""
+    """Kinds of instructions; the value is the word of reports."""
 
     MATRIX = "matrix"
     VECTOR = "vector"
@@ -43,13 +43,13 @@ class IsaLine:
 
     Args:
         line: its number in the listing, from 1.
-        text: as it stands there.
+        text: its text.
         mnemonic: its first word.
-        kind: what it is there for.
-        bytes: of one lane's access; 0 if it accesses no memory.
-        accesses: of one lane.
-        jumps: the label that it may go on at; empty for the next instruction.
-        falls: whether it may go on at the next instruction.
+        kind: its kind.
+        bytes: bytes of one lane's access; 0 if it accesses no memory.
+        accesses: accesses of one lane.
+        jumps: the label of its jump target, or "".
+        falls: whether the next instruction may follow it.
     """
 
     line: int
@@ -92,7 +92,7 @@ _END = re.compile(r"s_(branch|setpc\w*|endpgm\w*)$")
 
 
 def amd_line(instruction: Instruction) -> IsaLine:
-    """An instruction of a listing for an AMD GPU.
+    """Classify an instruction of a listing for an AMD GPU.
 
     Example:
         >>> from tilewright.amdgcn.text import instruction
@@ -119,7 +119,7 @@ def amd_line(instruction: Instruction) -> IsaLine:
 
 @dataclass(frozen=True)
 class Body:
-    """Some instructions, in the order of the listing, and figures of them; each is counted once.
+    """Instructions in the order of the listing, and their figures; each instruction counts once.
 
     Args:
         lines: the instructions.
@@ -129,20 +129,20 @@ class Body:
 
     @property
     def mix(self) -> Counter[IsaKind]:
-        """How many there are of each kind."""
+        """Number of instructions of each kind."""
         return Counter(line.kind for line in self.lines)
 
     @property
     def mnemonics(self) -> Counter[str]:
-        """How often each instruction stands there."""
+        """Number of instructions of each mnemonic."""
         return Counter(line.mnemonic for line in self.lines)
 
     def of(self, *kinds: IsaKind) -> tuple[IsaLine, ...]:
-        """Those of some kinds."""
+        """Return the instructions of some kinds."""
         return tuple(line for line in self.lines if line.kind in kinds)
 
     def widths(self, *kinds: IsaKind) -> Counter[int]:
-        """How many accesses of each width there are: by bytes of one lane, an instruction with two as two."""
+        """Return the number of accesses by bytes of one lane; an instruction may have two accesses."""
         found: Counter[int] = Counter()
         for line in self.of(*kinds):
             found[line.bytes] += line.accesses
@@ -150,18 +150,18 @@ class Body:
 
     @property
     def matrix_per_load(self) -> float:
-        """Matrix instructions for each load of global memory; infinite where there are none."""
+        """Matrix instructions per load of global memory; infinite without loads."""
         loads = len(self.of(IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED))
         return _per(len(self.of(IsaKind.MATRIX)), loads)
 
     @property
     def matrix_per_shared_load(self) -> float:
-        """Matrix instructions for each load of shared memory; infinite where there are none."""
+        """Matrix instructions per load of shared memory; infinite without loads."""
         return _per(len(self.of(IsaKind.MATRIX)), len(self.of(IsaKind.SHARED_LOAD)))
 
     @property
     def flushes_per_barrier(self) -> float:
-        """Instructions that invalidate caches or write them back, for each barrier; infinite without one."""
+        """Cache invalidations and write-backs per barrier; infinite without barriers."""
         return _per(len(self.of(IsaKind.FLUSH)), len(self.of(IsaKind.BARRIER)))
 
 
@@ -171,14 +171,14 @@ def _per(count: int, of: int) -> float:
 
 @dataclass(frozen=True)
 class ListingLoop(Body):
-    """A loop: what may be executed again once its header was.
+    """A natural loop.
 
     Args:
-        lines: its instructions, without those of the loops in it.
-        label: of its header.
+        lines: its instructions, without those of inner loops.
+        label: the label of its header.
         first: the line of the listing at which a turn begins.
-        depth: 1 for a loop that lies in no other.
-        around: the label of the loop that it lies in; empty for none.
+        depth: 1 for an outermost loop.
+        around: the label of the enclosing loop, or "".
     """
 
     label: str
@@ -188,20 +188,20 @@ class ListingLoop(Body):
 
     @property
     def turn(self) -> tuple[IsaLine, ...]:
-        """Its instructions from where a turn begins; what stands before that comes last."""
+        """Its instructions in the order of execution, from the beginning of a turn."""
         at = next(at for at, line in enumerate(self.lines) if line.line >= self.first)
         return (*self.lines[at:], *self.lines[:at])
 
 
 def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[ListingLoop, ...]:
-    """The natural loops of a program, those that begin first before others.
+    """Return the natural loops of a program, in the order of their headers.
 
-    An edge back to an instruction that all ways there lead through makes one; edges back to the same
-    instruction make one together.
+    A back edge leads to an instruction that dominates its source. All back edges to one instruction make one
+    loop.
 
     Args:
         lines: the instructions of the program, from its entry.
-        labels: by its name, which instruction follows a label.
+        labels: the index of the instruction after each label.
 
     Example:
         >>> step, back = (IsaLine(n, "", "", IsaKind.VECTOR, jumps=at) for n, at in enumerate(["", "again"]))
@@ -225,11 +225,11 @@ def find_loops(lines: Sequence[IsaLine], labels: Mapping[str, int]) -> tuple[Lis
 
 
 class _Blocks:
-    """Stretches of instructions of which either all are executed or none.
+    """The basic blocks of a program.
 
     Args:
         lines: the program.
-        labels: which instruction follows each label.
+        labels: the index of the instruction after each label.
     """
 
     def __init__(self, lines: Sequence[IsaLine], labels: Mapping[str, int]) -> None:
@@ -250,49 +250,37 @@ class _Blocks:
                 self.before[target].append(block)
 
     def lines(self, blocks: Iterable[int]) -> Iterable[IsaLine]:
-        """The instructions of some blocks, in their order."""
+        """Yield the instructions of some blocks, in the order of the program."""
         ends = [*self.starts[1:], len(self.program)]
         for block in sorted(blocks):
             yield from self.program[self.starts[block] : ends[block]]
 
     def loops(self) -> dict[int, set[int]]:
-        """The blocks of each loop, by its header."""
-        through = self._ways()
-        found: dict[int, set[int]] = {}
-        for block, targets in enumerate(self.next):
-            for header in targets:
-                if block in through and header in through[block]:
-                    found.setdefault(header, {header}).update(self._reaching(block, header))
-        return dict(sorted(found.items()))
-
-    def _ways(self) -> dict[int, set[int]]:
-        """The blocks that all ways to a block lead through, for each that is reached."""
-        order, seen = [], set()
+        """Return the blocks of each loop, by its header."""
+        reached: dict[int, None] = {}  # from the entry, in order
         waiting = [0]
         while waiting:
             block = waiting.pop()
-            if block not in seen:
-                seen.add(block)
-                order.append(block)
+            if block not in reached:
+                reached[block] = None
                 waiting += self.next[block]
-        through = {block: set(seen) for block in order} | {0: {0}}
+        dominators = {block: set(reached) for block in reached} | {0: {0}}
         changed = True
         while changed:
             changed = False
-            for block in order[1:]:
-                known = [through[at] for at in self.before[block] if at in through]
+            for block in [*reached][1:]:
+                known = [dominators[at] for at in self.before[block] if at in dominators]
                 new = {block} | set.intersection(*known)
-                if new != through[block]:
-                    through[block], changed = new, True
-        return through
-
-    def _reaching(self, block: int, header: int) -> set[int]:
-        """The blocks from which a block is reached without its loop's header, and itself."""
-        found: set[int] = set()
-        waiting = [block]
-        while waiting:
-            at = waiting.pop()
-            if at != header and at not in found:
-                found.add(at)
-                waiting += self.before[at]
-        return found
+                if new != dominators[block]:
+                    dominators[block], changed = new, True
+        found: dict[int, set[int]] = {}
+        for block in sorted(dominators):
+            for header in dominators[block] & {*self.next[block]}:
+                # The loop has all blocks that reach this one without passing the header.
+                inside, waiting = found.setdefault(header, {header}), [block]
+                while waiting:
+                    at = waiting.pop()
+                    if at not in inside:
+                        inside.add(at)
+                        waiting += self.before[at]
+        return dict(sorted(found.items()))

@@ -1,10 +1,10 @@
-"""From a kernel and its arrays to the report of its machine code, for AMD and NVIDIA."""
+"""Makes the report of a kernel's machine code, for AMD and NVIDIA."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from tilewright.amdgcn import ListingError
 from tilewright.arch import Arch
@@ -25,7 +25,7 @@ from tilewright.targets.simt.banks import Requests, asked_by_descriptor, in_shar
 from tilewright.targets.target import CUDA, HIP, target_named
 
 # ----------------------------------------------------------------
-# NVIDIA's machine code, as its disassembler lists it.
+# NVIDIA's machine code in the format of its disassembler.
 
 
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
@@ -56,29 +56,29 @@ _KINDS = (
 _MATCHES = tuple((re.compile(pattern), kind) for pattern, kind in _KINDS)
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _MATRICES = ("LDSM", "STSM")
-"""Instructions that move as many words of a lane as their last suffix says."""
+"""Instructions whose last suffix is the number of words of a lane."""
 
 _ACCESSES = ("LDG", "STG", "LD", "ST", "LDS", "STS", "LDL", "STL", "LDGSTS")
 
 _ENDS = ("BRA", "EXIT", "RET", "JMP", "BRX")
 
 _ONCE_MORE = "BRA.U.ANY"
-"""Behind what one lane executes: once more for lanes with other operands, of which our kernels have none."""
+"""Repeats instructions of one lane for lanes with other operands; in our kernels all lanes have the same."""
 
 
 def read_sass(
     text: str, arch: Arch, resources: Mapping[str, Any], threads: int
 ) -> tuple[Isa, dict[int, int]]:
-    """A kernel's machine code as `nvdisasm` listed it, and of its lines those of the text, if it said.
+    """Read a kernel's machine code from a listing of `nvdisasm`, and the source lines of its instructions.
 
     Args:
         text: the listing.
         arch: the architecture.
-        resources: what the kernel takes, as ``executable.resources`` has it.
-        threads: of a block.
+        resources: the kernel's resources, by the names of ``executable.resources``.
+        threads: threads of a block.
 
     Raises:
-        LaunchError: there is no kernel in it.
+        LaunchError: the listing has no kernel.
     """
     lines: list[IsaLine] = []
     labels: dict[str, int] = {}
@@ -87,7 +87,7 @@ def read_sass(
     for number, line in enumerate(text.splitlines(), 1):
         if found := _FUNCTION.match(line):
             if kernel:
-                break  # what follows is another function
+                break  # the next function
             kernel = found[1]
         elif found := _LABEL.match(line):
             labels[found[1]] = len(lines)
@@ -104,8 +104,12 @@ def read_sass(
 
 def _line(number: int, predicate: str | None, mnemonic: str, rest: str) -> IsaLine:
     base, *suffixes = mnemonic.split(".")
-    # What the predicate that never holds guards is never executed.
-    kind = IsaKind.HINT if predicate == "!PT" else _kind(base, suffixes)
+    if predicate == "!PT":  # never executed
+        kind = IsaKind.HINT
+    elif base == "SYNCS" and "PHASECHK" in suffixes:
+        kind = IsaKind.WAIT
+    else:
+        kind = next((kind for match, kind in _MATCHES if match.match(base)), IsaKind.VECTOR)
     size = accesses = 0
     if kind is IsaKind.HINT:
         pass
@@ -120,34 +124,28 @@ def _line(number: int, predicate: str | None, mnemonic: str, rest: str) -> IsaLi
     return IsaLine(number, text, mnemonic, kind, size, accesses, jump[1] if jump else "", falls)
 
 
-def _kind(base: str, suffixes: list[str]) -> IsaKind:
-    if base == "SYNCS" and "PHASECHK" in suffixes:
-        return IsaKind.WAIT
-    return next((kind for match, kind in _MATCHES if match.match(base)), IsaKind.VECTOR)
-
-
 # ---------------------------------------------------------------- the report of a kernel
 
 
 FEW = 128
-"""The largest extent of the arrays on which a listing is executed."""
+"""Largest extent of the arrays for the execution of a listing."""
 
 _SHARED = (IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE, IsaKind.TO_SHARED)
 
 
 def isa_report(subject: Subject, target: str, arch: str | None = None) -> IsaReport:
-    """The machine code of a kernel, with the author's lines, and bank conflicts of its accesses.
+    """Report the machine code of a kernel, with the author's lines, and bank conflicts of its accesses.
 
     Args:
-        subject: the kernel, and the arrays that it is made for; its listing is executed on smaller ones.
-        target: what it is compiled for.
+        subject: the kernel and its arrays; its listing is executed on smaller arrays.
+        target: the target that it is compiled for.
         arch: the target's architecture; default: its own.
 
     Raises:
-        LaunchError: the target has no listing, the architecture is not known, or the kernel has no main loop.
-        ToolchainError: for NVIDIA's GPUs, there is no disassembler.
+        LaunchError: the target has no listing, the architecture is unknown, or the kernel has no main loop.
+        ToolchainError: the disassembler for NVIDIA's GPUs is missing.
     """
-    _reader(target)
+    _check_readable(target)
     if arch is not None:
         target_named(target).architecture(arch)
 
@@ -163,21 +161,31 @@ def report_of(
     arrays: Callable[[], Mapping[str, Any]],
     numbers: Mapping[str, Any] | None = None,
 ) -> IsaReport:
-    """The same of a kernel that was compiled.
+    """Report the machine code of a compiled kernel.
 
     Args:
         made: the kernel.
-        arrays: makes arrays, by parameter, on which the listing is executed to count bank conflicts.
-        numbers: the kernel's numbers and integers, for that.
+        arrays: makes arrays, by parameter; the listing is executed on them to count bank conflicts.
+        numbers: the kernel's numbers and integers, for this execution.
 
     Raises:
         LaunchError: the target has no listing, or the kernel has no main loop.
-        ToolchainError: for NVIDIA's GPUs, there is no disassembler.
+        ToolchainError: the disassembler for NVIDIA's GPUs is missing.
     """
-    read = _reader(made.target)
-    isa = read.machine_code(made)
+    _check_readable(made.target)
+    isa, _ = _machine_code(made)
     accesses = isa.main.of(*_SHARED)  # refuses a kernel without a main loop before anything is executed
-    known, notes = _sources(made, isa, read)
+    # Source lines come from a second compilation with line numbers, if it has the same instructions.
+    assert made.listing is not None
+    again, lines = _machine_code(made, with_lines=True)
+    known: dict[int, InstructionSource] = {}
+    notes: tuple[str, ...] = COARSE if made.target == CUDA.name else ()
+    if [line.text for line in again.whole.lines] == [line.text for line in isa.whole.lines]:
+        pairs = zip(isa.whole.lines, again.whole.lines, strict=True)
+        numbered = {one.line: lines[two.line] for one, two in pairs if two.line in lines}
+        known = of_products(isa, sources(made.listing, numbered))
+    else:
+        notes = ("with line numbers the compiler writes other instructions, so that no lines are shown",)
     conflicts, counted = _counted(made, isa, arrays, numbers or {})
     if not conflicts:
         conflicts, counted = predicted(isa, known), f"predicted from layouts, for {counted}"
@@ -187,91 +195,48 @@ def report_of(
     return IsaReport(title, isa, known, conflicts, counted, notes)
 
 
-def _reader(target: str) -> _SassReader:
-    """How the machine code of a target is read.
+COARSE = ("an assembler's lines are coarse: an instruction may bear that of the one before it",)
+"""Note of reports for NVIDIA's GPUs."""
+
+
+def _check_readable(target: str) -> None:
+    """Check that the machine code of a target can be read here.
 
     Raises:
-        LaunchError: it has no listing.
-        ToolchainError: it needs a disassembler, and there is none.
+        LaunchError: the target has no listing.
+        ToolchainError: its disassembler is missing.
     """
-    if target not in _READERS:
+    if target not in (HIP.name, CUDA.name):
         raise LaunchError(
             f"target {target} has no listing of machine code that is read here; nearest legal choice: "
             f"--target {HIP.name} --arch {HIP.arch}"
         )
-    return _READERS[target]()
+    if target == CUDA.name:
+        find_nvdisasm()
 
 
-class _SassReader(Protocol):
-    """How the machine code of a target is read; what is to be said of where it seems to come from."""
+def _machine_code(made: Executable, *, with_lines: bool = False) -> tuple[Isa, dict[int, int]]:
+    """Read a kernel's machine code, and with line numbers the source line of each line of the listing.
 
-    notes: ClassVar[tuple[str, ...]]
-
-    def machine_code(self, made: Executable) -> Isa:
-        """That of a kernel."""
-
-    def with_lines(self, made: Executable) -> tuple[Isa, dict[int, int]]:
-        """The same compiled with line numbers, and the line of the text for each line of that listing."""
-
-
-class _Hip:
-    """Of AMD GPUs: the compiler's own listing."""
-
-    notes: ClassVar[tuple[str, ...]] = ()
-
-    def machine_code(self, made: Executable) -> Isa:
-        return read_isa(made.assembly)
-
-    def with_lines(self, made: Executable) -> tuple[Isa, dict[int, int]]:
-        text = listing_with_lines(made)
-        return read_isa(text), compiled_lines(text)
-
-
-class _Cuda:
-    """Of NVIDIA's GPUs: what the toolkit's disassembler lists."""
-
-    notes: ClassVar[tuple[str, ...]] = (
-        "an assembler's lines are coarse: an instruction may bear that of the one before it",
-    )
-
-    def __init__(self) -> None:
-        self.program = find_nvdisasm()
-
-    def machine_code(self, made: Executable) -> Isa:
-        return self._read(made, disassemble(cubin(made), self.program))[0]
-
-    def with_lines(self, made: Executable) -> tuple[Isa, dict[int, int]]:
-        return self._read(made, disassemble(cubin_with_lines(made), self.program, lines=True))
-
-    def _read(self, made: Executable, text: str) -> tuple[Isa, dict[int, int]]:
-        return read_sass(text, CUDA.architecture(made.arch), made.resources, made.kernel.threads)
-
-
-_READERS: Mapping[str, Callable[[], _SassReader]] = {HIP.name: _Hip, CUDA.name: _Cuda}
-
-
-def _sources(
-    made: Executable, isa: Isa, read: _SassReader
-) -> tuple[dict[int, InstructionSource], tuple[str, ...]]:
-    """Where instructions come from, as the same compiler says with the same instructions."""
-    assert made.listing is not None
-    again, lines = read.with_lines(made)
-    if [line.text for line in again.whole.lines] != [line.text for line in isa.whole.lines]:
-        return {}, ("with line numbers the compiler writes other instructions, so that no lines are shown",)
-    pairs = zip(isa.whole.lines, again.whole.lines, strict=True)
-    found = sources(made.listing, {one.line: lines[two.line] for one, two in pairs if two.line in lines})
-    return of_products(isa, found), read.notes
+    AMD's is the compiler's own listing, NVIDIA's that of the toolkit's disassembler.
+    """
+    if made.target == HIP.name:
+        text = listing_with_lines(made) if with_lines else made.assembly
+        return read_isa(text), compiled_lines(text) if with_lines else {}
+    binary = cubin_with_lines(made) if with_lines else cubin(made)
+    text = disassemble(binary, find_nvdisasm(), lines=with_lines)
+    return read_sass(text, CUDA.architecture(made.arch), made.resources, made.kernel.threads)
 
 
 def of_products(isa: Isa, found: Mapping[int, InstructionSource]) -> dict[int, InstructionSource]:
-    """The same where matrix instructions come from products, whatever else an assembler says of some.
+    """Correct the sources of matrix instructions, which are always products.
 
-    NVIDIA's gives several `wgmma` of one product one row of its table of lines.  One of them that stands
-    behind an instruction of another line would seem to be of that; it is of the product before it.
+    NVIDIA's assembler gives several `wgmma` of one product one row of its table of lines.  A `wgmma` after an
+    instruction of another line seems to have that line; it belongs to the product before it.
 
     Args:
         isa: the machine code.
-        found: where instructions seem to come from, by the line of the listing.
+        found: the sources by the line of the listing.
     """
     mended, last = dict(found), None
     for line in isa.whole.lines:
@@ -286,7 +251,7 @@ def of_products(isa: Isa, found: Mapping[int, InstructionSource]) -> dict[int, I
 def _counted(
     made: Executable, isa: Isa, arrays: Callable[[], Mapping[str, Any]], numbers: Mapping[str, Any]
 ) -> tuple[Mapping[int, Conflicts], str]:
-    """How accesses meet in banks when the listing is executed, or nothing and why."""
+    """Count bank conflicts in an execution of the listing; without one, return the reason."""
     if not made.assembly:
         return {}, f"listings for {isa.arch.name} are not executed"
     counter = BankCounter(isa.arch)
@@ -300,11 +265,11 @@ def _counted(
 
 
 def predicted(isa: Isa, known: Mapping[int, InstructionSource]) -> dict[int, Conflicts]:
-    """What is predicted, from layouts, of the copies that instructions belong to, by the line of the listing.
+    """Predict bank conflicts from the layouts of copies, by the line of the listing.
 
     Args:
         isa: the machine code.
-        known: where instructions come from, by the line of the listing.
+        known: the sources of instructions, by the line of the listing.
     """
     found = {}
     for line in isa.whole.of(*_SHARED, IsaKind.MATRIX):

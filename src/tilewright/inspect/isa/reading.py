@@ -1,10 +1,10 @@
-"""What a compiler's listing contains, measured, and the gates that a kernel's main loop must pass."""
+"""The machine code of a kernel, read from a compiler's listing, and the gates for its main loop."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.amdgcn import ListingError, read_listing
@@ -16,7 +16,7 @@ from tilewright.targets.amd import limits
 from tilewright.targets.target import HIP
 
 LOADS = (IsaKind.TO_SHARED, IsaKind.GLOBAL_LOAD)
-"""What brings operands from global memory."""
+"""Kinds of instructions that load operands from global memory."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Isa:
         arch: the architecture that it was compiled for.
         kernel: its name.
         whole: all of its instructions.
-        loops: of it.
-        resources: what it takes, by the names that ``executable.resources`` has.
-        limits: warps of a SIMD that each resource leaves room for.
-        labels: for lines of the listing with an instruction that may be jumped to, the label before it.
+        loops: its loops.
+        resources: its resources, by the names of ``executable.resources``.
+        limits: the number of warps per SIMD that each resource allows.
+        labels: the labels of jump targets, by the line of the listing.
     """
 
     arch: Arch
@@ -46,7 +46,7 @@ class Isa:
         """The loop with the most matrix instructions, without the loops in it.
 
         Raises:
-            LaunchError: no loop has any.
+            LaunchError: no loop has matrix instructions.
         """
         best = max(self.loops, key=lambda loop: loop.mix[IsaKind.MATRIX], default=None)
         if best is None or not best.mix[IsaKind.MATRIX]:
@@ -60,7 +60,7 @@ class Isa:
 
     @property
     def loading(self) -> ListingLoop | None:
-        """The loop in which another role of the block loads what the main loop multiplies, if one does."""
+        """The loop in which another role of the block loads the operands of the main loop, or None."""
         if self.main.of(*LOADS):
             return None
         best = max(self.loops, key=lambda loop: len(loop.of(*LOADS)), default=None)
@@ -68,21 +68,21 @@ class Isa:
 
     @property
     def limited_by(self) -> tuple[str, ...]:
-        """The resources that leave room for the fewest warps."""
+        """The resources that allow the fewest warps."""
         fewest = min(self.limits.values())
         return tuple(name for name, warps in self.limits.items() if warps == fewest)
 
 
 def read_isa(assembly: str, kernel: str = "") -> Isa:
-    """The machine code of a kernel from the listing that a compiler wrote for an AMD GPU.
+    """Read the machine code of a kernel from a compiler's listing for an AMD GPU.
 
     Args:
         assembly: the listing, e.g. ``executable.assembly``.
-        kernel: which, where there are several.
+        kernel: its name, if the listing has several.
 
     Raises:
-        LaunchError: it is no such listing, or one for an architecture that is not known here.
-        ToolchainError: its metadata does not say what the kernel takes.
+        LaunchError: the text is no listing, or the architecture is unknown.
+        ToolchainError: the metadata lacks the kernel's resources.
     """
     try:
         read = read_listing(assembly)
@@ -102,15 +102,15 @@ def isa_of(
     resources: Mapping[str, int],
     threads: int,
 ) -> Isa:
-    """The machine code of a kernel from its instructions.
+    """Return the machine code of a kernel with its loops.
 
     Args:
         kernel: its name.
         arch: the architecture.
         lines: its instructions.
-        labels: which instruction follows each label.
-        resources: what it takes.
-        threads: of a block.
+        labels: the index of the instruction after each label.
+        resources: its resources.
+        threads: threads of a block.
     """
     jumped_to = {line.jumps for line in lines}
     used = {name: at for name, at in labels.items() if name in jumped_to and at < len(lines)}
@@ -121,28 +121,28 @@ def isa_of(
 
 # ---------------------------------------------------------------- gates
 #
-# A gate names something that the main loop of a kernel must not have if it is to keep matrix cores busy.
+# A gate limits a property of the main loop that keeps matrix cores from being busy.
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What is asked of a kernel; all but registers and warps of its main loop, where instructions count once.
+    """Limits for a kernel: its registers and warps, and one turn of its main loop.
 
     Args:
-        matrix_per_load: fewest matrix instructions for each load of global memory.
-        loads: of global memory in a turn; None for any number.
+        matrix_per_load: fewest matrix instructions per load of global memory.
+        loads: number of loads of global memory; None: any.
         global_bytes: fewest bytes of one lane's access to global memory.
-        shared_load_bytes: fewest bytes that one lane loads from shared memory at once.
-        shared_store_bytes: fewest bytes that one lane stores there at once.
-        spills: most registers that are kept in memory, or in lanes of others within the loop.
-        barriers: most barriers in a turn.
-        flushes_per_barrier: most instructions that invalidate caches, for each barrier.
-        waits_for_loads: most waits for what the turn itself loads before its last matrix instruction; it is
-            multiplied in the next one, and should be on its way until then.
-        loads_behind_matrix: most loads of global memory that a turn issues after its first matrix
-            instruction; those before it are on their way while the whole tile is multiplied.
-        registers: most vector registers of a thread; None for any number.
-        warps: fewest warps that a SIMD executes in turns.
+        shared_load_bytes: fewest bytes of one lane's load from shared memory.
+        shared_store_bytes: fewest bytes of one lane's store to shared memory.
+        spills: most spilled registers, in memory or in lanes of other registers.
+        barriers: most barriers.
+        flushes_per_barrier: most cache invalidations per barrier.
+        waits_for_loads: most waits for loads of the same turn before its last matrix instruction; the next
+            turn multiplies these loads, and they should be in flight until then.
+        loads_behind_matrix: most loads of global memory after the first matrix instruction; earlier loads
+            are in flight while the whole tile is multiplied.
+        registers: most vector registers of a thread; None: any.
+        warps: fewest warps per SIMD.
     """
 
     matrix_per_load: float = 4
@@ -165,9 +165,9 @@ class Breach:
 
     Args:
         gate: the field of `Gates`.
-        value: what was found.
-        limit: what the gate asks for.
-        where: the instructions that are meant, and how often each stands there; may be empty.
+        value: the value of the kernel.
+        limit: the limit of the gate.
+        where: the instructions that count, and their numbers; may be empty.
     """
 
     gate: str
@@ -185,11 +185,11 @@ _LEAST = ("matrix_per_load", "global_bytes", "shared_load_bytes", "shared_store_
 
 
 def broken(isa: Isa, gates: Gates) -> tuple[Breach, ...]:
-    """What a kernel breaks of what is asked of it; empty if it passes all gates.
+    """Return the gates that a kernel does not pass.
 
     Args:
         isa: the kernel's machine code.
-        gates: what is asked.
+        gates: the limits.
 
     Raises:
         LaunchError: the kernel has no main loop.
@@ -198,88 +198,58 @@ def broken(isa: Isa, gates: Gates) -> tuple[Breach, ...]:
         >>> print(Breach("global_bytes", 2, 16, (("global_load_u16", 32),)))
         global_bytes: 2, at least 16 (32 global_load_u16)
     """
-    return tuple(one for gate in _GATES for one in gate(isa, gates))
+    return tuple(_breaches(isa, gates))
 
 
 _LEFT = re.compile(r"(?:vmcnt\(|loadcnt(?:_dscnt)?\s+)(\w+)")
-"""In a wait, how many loads of global memory may still be on their way behind it."""
+"""In a wait, the number of loads of global memory that may still be in flight."""
 
 
-def _matrix(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    if (found := isa.main.matrix_per_load) < gates.matrix_per_load:
-        matrix = isa.main.of(IsaKind.MATRIX, IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)
-        yield Breach("matrix_per_load", found, gates.matrix_per_load, _counted(matrix))
-
-
-def _loads(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    loads = isa.main.of(IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)
+def _breaches(isa: Isa, gates: Gates) -> Iterator[Breach]:
+    """Yield all breaches, in the order of the main loop's gates, registers and warps."""
+    main, turn = isa.main, isa.main.turn
+    loads = main.of(*LOADS)
+    if (found := main.matrix_per_load) < gates.matrix_per_load:
+        lines = main.of(IsaKind.MATRIX, *LOADS)
+        yield Breach("matrix_per_load", found, gates.matrix_per_load, _counted(lines))
     if gates.loads is not None and len(loads) != gates.loads:
         yield Breach("loads", len(loads), gates.loads, _counted(loads))
-
-
-def _widths(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    to_global = (IsaKind.GLOBAL_LOAD, IsaKind.GLOBAL_STORE, IsaKind.TO_SHARED)
-    for name, limit, kinds in (
-        ("global_bytes", gates.global_bytes, to_global),
-        ("shared_load_bytes", gates.shared_load_bytes, (IsaKind.SHARED_LOAD,)),
-        ("shared_store_bytes", gates.shared_store_bytes, (IsaKind.SHARED_STORE,)),
+    for name, kinds in (
+        ("global_bytes", (*LOADS, IsaKind.GLOBAL_STORE)),
+        ("shared_load_bytes", (IsaKind.SHARED_LOAD,)),
+        ("shared_store_bytes", (IsaKind.SHARED_STORE,)),
     ):
-        narrow = [line for line in isa.main.of(*kinds) if line.bytes < limit]
-        if narrow:
+        limit = getattr(gates, name)
+        if narrow := [line for line in main.of(*kinds) if line.bytes < limit]:
             yield Breach(name, min(line.bytes for line in narrow), limit, _counted(narrow))
 
-
-def _spills(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    kept = isa.main.of(IsaKind.STACK, IsaKind.LANE)
-    registers = isa.resources.get("spilled_registers", 0)
+    kept = main.of(IsaKind.STACK, IsaKind.LANE)
     words = sum(isa.resources.get(name, 0) for name in ("stack_bytes", "spill_store_bytes")) // 4
-    if (found := max(registers, words, len(kept))) > gates.spills:
-        yield Breach("spills", found, gates.spills, _counted(kept))
-
-
-def _barriers(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    barriers, flushes = isa.main.of(IsaKind.BARRIER), isa.main.of(IsaKind.FLUSH)
-    if len(barriers) > gates.barriers:
-        yield Breach("barriers", len(barriers), gates.barriers, _counted(barriers))
-    if (found := isa.main.flushes_per_barrier) > gates.flushes_per_barrier:
-        yield Breach("flushes_per_barrier", found, gates.flushes_per_barrier, _counted(flushes))
-
-
-def _waits(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    turn = isa.main.turn
+    spills = max(isa.resources.get("spilled_registers", 0), words, len(kept))
+    barriers, flushes = main.of(IsaKind.BARRIER), main.of(IsaKind.FLUSH)
     last = max(at for at, line in enumerate(turn) if line.kind is IsaKind.MATRIX)
-    loads, waits = 0, []
+    loaded, waits = 0, []
     for line in turn[:last]:
-        loads += line.kind in (IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)
-        if (found := _LEFT.search(line.text)) and line.kind is IsaKind.WAIT and int(found[1], 0) < loads:
+        loaded += line.kind in LOADS
+        if (left := _LEFT.search(line.text)) and line.kind is IsaKind.WAIT and int(left[1], 0) < loaded:
             waits.append(line)
-    if len(waits) > gates.waits_for_loads:
-        yield Breach("waits_for_loads", len(waits), gates.waits_for_loads, _counted(waits))
-
-
-def _order(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    turn = isa.main.turn
     first = next(at for at, line in enumerate(turn) if line.kind is IsaKind.MATRIX)
-    late = [line for line in turn[first:] if line.kind in (IsaKind.GLOBAL_LOAD, IsaKind.TO_SHARED)]
-    if len(late) > gates.loads_behind_matrix:
-        yield Breach("loads_behind_matrix", len(late), gates.loads_behind_matrix, _counted(late))
+    late = [line for line in turn[first:] if line.kind in LOADS]
+    for name, value, found_in in (
+        ("spills", spills, kept),
+        ("barriers", len(barriers), barriers),
+        ("flushes_per_barrier", main.flushes_per_barrier, flushes),
+        ("waits_for_loads", len(waits), waits),
+        ("loads_behind_matrix", len(late), late),
+    ):
+        if value > getattr(gates, name):
+            yield Breach(name, value, getattr(gates, name), _counted(found_in))
 
-
-def _registers(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    found = isa.resources["registers"]
-    if gates.registers is not None and found > gates.registers:
-        yield Breach("registers", found, gates.registers, (("registers", found),))
-
-
-def _occupancy(isa: Isa, gates: Gates) -> Iterator[Breach]:
-    if (found := min(isa.limits.values())) < gates.warps:
-        limited = tuple((name, isa.limits[name]) for name in isa.limited_by)
-        yield Breach("warps", found, gates.warps, limited)
-
-
-_GATES: tuple[Callable[[Isa, Gates], Iterator[Breach]], ...] = (
-    *(_matrix, _loads, _widths, _spills, _barriers, _waits, _order, _registers, _occupancy),
-)
+    registers, warps = isa.resources["registers"], min(isa.limits.values())
+    if gates.registers is not None and registers > gates.registers:
+        yield Breach("registers", registers, gates.registers, (("registers", registers),))
+    if warps < gates.warps:
+        yield Breach("warps", warps, gates.warps, tuple((name, isa.limits[name]) for name in isa.limited_by))
 
 
 def _counted(lines: Iterable[IsaLine]) -> tuple[tuple[str, int], ...]:

@@ -19,7 +19,7 @@ from tilewright.symbolic.arithmetic import product
 from tilewright.targets.rules import EmittedText
 
 # ----------------------------------------------------------------
-# Sources of an instruction: operation, array, author's line.
+# Sources of instructions: operation, arrays, author's line.
 
 
 _LOC = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\b(.*)$")
@@ -28,14 +28,14 @@ _PLACE = re.compile(r":(\d+):\d+")
 
 @dataclass(frozen=True)
 class InstructionSource:
-    """Where an instruction comes from.
+    """The source of an instruction.
 
     Args:
-        line: of the emitted text.
-        op: the operation that it was emitted for.
-        tensors: the author's arrays that are meant: those that it accesses, or those whose numbers it moves.
-        says: what the operation does.
-        place: the author's line, and the field of the schedule, if one made the operation.
+        line: its line of the emitted text.
+        op: its operation.
+        tensors: the author's arrays that it accesses, or whose numbers it moves.
+        says: the work of the operation, in words.
+        place: the author's line, and the field of the schedule that made the operation, if any.
     """
 
     line: int
@@ -46,11 +46,11 @@ class InstructionSource:
 
 
 def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, InstructionSource]:
-    """Where instructions come from, for those of which it is known.
+    """Return the sources of instructions, as far as they are known.
 
     Args:
-        listing: the emitted text, with the operations that its lines spell.
-        lines: for instructions, by whatever names them, the line of the text that each was compiled from.
+        listing: the emitted text, with the operation of each line.
+        lines: the line of the text for each instruction, by any key.
     """
     text, held = listing.text.splitlines(), holdings(listing.kernel)
     names = [param.name for param in listing.kernel.tensors]
@@ -63,19 +63,25 @@ def sources(listing: EmittedText, lines: Mapping[int, int]) -> dict[int, Instruc
         if (op := listing.lines.get(line)) is None:
             continue
         if line not in known:
-            begins = text[first[id(op)] - 1].strip()
-            known[line] = InstructionSource(line, op, _arrays(op, held, names), _says(op, begins), _place(op))
+            touched = {value.buffer.name for value in (*op.read, *op.written)}
+            arrays = touched & {*names} or frozenset().union(*(held.get(one, frozenset()) for one in touched))
+            place = ""
+            if op.location is not None:
+                origin = op.location.origin
+                place = str(op.location.frame) + ("" if origin is None else f" {origin.field}")
+            says = _says(op, text[first[id(op)] - 1].strip())
+            known[line] = InstructionSource(line, op, tuple(n for n in names if n in arrays), says, place)
         found[name] = known[line]
     return found
 
 
 def compiled_lines(listing: str) -> dict[int, int]:
-    r"""For each line of a compiler's listing, the line of the source that it says it was made of.
+    r"""Return the source line of each line of a compiler's listing.
 
-    Where functions were inlined, that is the line that calls the outermost of them.
+    For an inlined function this is the line that calls the outermost function.
 
     Args:
-        listing: with directives ``.loc``, behind which the compiler says what was inlined where.
+        listing: a listing with directives ``.loc``, whose comments name the calls of inlined functions.
 
     Example:
         >>> compiled_lines(".loc 0 9 1 ; k.hip:9:1 @[ k.hip:48:2 ]\n s_nop 0\n .loc 0 0 0\n s_nop 1")
@@ -92,7 +98,7 @@ def compiled_lines(listing: str) -> dict[int, int]:
 
 
 def holdings(kernel: Kernel) -> dict[str, frozenset[str]]:
-    """Whose numbers each buffer holds, or what was computed of them: the names of arrays.
+    """Return the names of the arrays whose numbers each buffer holds, also after arithmetic.
 
     Args:
         kernel: lowered.
@@ -109,14 +115,8 @@ def holdings(kernel: Kernel) -> dict[str, frozenset[str]]:
     return held
 
 
-def _arrays(op: Op, held: Mapping[str, frozenset[str]], names: list[str]) -> tuple[str, ...]:
-    touched = {value.buffer.name for value in (*op.read, *op.written)}
-    found = touched & set(names) or frozenset().union(*(held.get(name, frozenset()) for name in touched))
-    return tuple(name for name in names if name in found)
-
-
 def _says(op: Op, begins: str) -> str:
-    """What an operation does: the comment with which its text begins, or that itself."""
+    """Describe an operation by the comment at the beginning of its text, or by the text."""
     if isinstance(op, For):
         return f"loop over {op.index.name}"
     words = begins.removeprefix("// ")
@@ -128,13 +128,6 @@ def _says(op: Op, begins: str) -> str:
     return words
 
 
-def _place(op: Op) -> str:
-    if op.location is None:
-        return ""
-    origin = op.location.origin
-    return str(op.location.frame) + ("" if origin is None else f" {origin.field}")
-
-
 # ---------------------------------------------------------------- the report
 
 
@@ -142,7 +135,7 @@ MEMORY = (
     *(IsaKind.GLOBAL_LOAD, IsaKind.GLOBAL_STORE, IsaKind.TO_SHARED),
     *(IsaKind.SHARED_LOAD, IsaKind.SHARED_STORE, IsaKind.STACK),
 )
-"""Kinds of instructions whose widths are told."""
+"""Kinds of instructions whose widths are reported."""
 
 MAIN, LOADING = "the main loop", "the loop that loads for it"
 
@@ -151,15 +144,15 @@ COLUMNS = ("line", "instruction", "passes", "arrays", "what it does", "where it 
 
 @dataclass(frozen=True)
 class IsaReport:
-    """A kernel's machine code, with what is known of it.
+    """A kernel's machine code, with the sources and bank conflicts of its instructions.
 
     Args:
         title: the kernel, its target and architecture.
         isa: its machine code.
-        sources: by the line of the listing, where an instruction comes from.
-        conflicts: by the line of the listing, how its accesses met in banks.
-        counted: in words, how that is known, or why it is not.
-        notes: what else is to be said.
+        sources: the sources of instructions, by the line of the listing.
+        conflicts: bank conflicts, by the line of the listing.
+        counted: the way in which conflicts were counted or predicted, in words.
+        notes: further remarks.
     """
 
     title: str
@@ -170,35 +163,45 @@ class IsaReport:
     notes: tuple[str, ...] = ()
 
     def tables(self) -> dict[str, list[tuple[str, ...]]]:
-        """Figures by the names of their tables, each a list of rows."""
-        loops, tables = self.loops(), {}
+        """Return tables of figures by their names, each a list of rows."""
+        loops, main = self.loops(), self.isa.main
+        tables: dict[str, list[tuple[str, ...]]] = {}
         for name, loop in loops.items():
-            turn = f"a turn of {name}, {len(loop.lines)} instructions from line {loop.first}"
-            tables[turn] = list(_mix(loop))
+            rows = tables[f"a turn of {name}, {len(loop.lines)} instructions from line {loop.first}"] = []
+            for kind, count in sorted(loop.mix.items(), key=lambda item: -item[1]):
+                names = Counter(line.mnemonic for line in loop.of(kind)).most_common()
+                told = [f"{times} {mnemonic}" for mnemonic, times in names[:4]] + ["…"] * (len(names) > 4)
+                rows.append((kind.value, str(count), ", ".join(told)))
+        ratios = [("cache invalidations for each barrier", f"{main.flushes_per_barrier:.3g}")]
+        if main.of(IsaKind.SHARED_LOAD):
+            shared = f"{main.matrix_per_shared_load:.3g}"
+            ratios.insert(0, ("matrix instructions for each shared load", shared))
+        if main.of(*LOADS):
+            ratios.insert(0, ("matrix instructions for each global load", f"{main.matrix_per_load:.3g}"))
         both = Body(tuple(line for loop in loops.values() for line in loop.lines))
         tables |= {
             "accesses of a lane in a turn": list(_accesses(both, self.conflicts)),
             "boxes that are moved in a turn": list(_boxes(both, self.sources)),
-            "for each other": list(_ratios(self.isa.main)),
+            "for each other": [*ratios],
             "what the kernel takes": list(_resources(self.isa)),
         }
         return {name: rows for name, rows in tables.items() if rows}
 
     def loops(self) -> dict[str, ListingLoop]:
-        """What is shown instruction by instruction: the main loop, and that of a role which loads for it."""
+        """Return the loops that are listed: the main loop, and the loop of a role that loads for it."""
         loading = self.isa.loading
         return {MAIN: self.isa.main} | ({LOADING: loading} if loading else {})
 
     def met(self, *kinds: IsaKind) -> Conflicts:
-        """How the accesses of instructions of some kinds in the main loop met in banks, all together."""
+        """Return the bank conflicts of all instructions of some kinds in the main loop."""
         lines = [line.line for line in self.isa.main.of(*kinds)]
         return sum((self.conflicts[line] for line in lines if line in self.conflicts), Conflicts())
 
     def rows(self, loop: ListingLoop | None = None) -> Iterator[tuple[IsaLine, str, tuple[str, ...]]]:
-        """A loop from where a turn begins: instruction, label before it, a cell for each column.
+        """Yield the instructions of a turn: instruction, label before it, a cell for each column.
 
         Args:
-            loop: which; default: the main loop.
+            loop: the loop; default: the main loop.
         """
         for line in (loop or self.isa.main).turn:
             conflict, source = self.conflicts.get(line.line), self.sources.get(line.line)
@@ -207,45 +210,34 @@ class IsaReport:
             yield line, self.isa.labels.get(line.line, ""), (str(line.line), line.text, passes, *told)
 
     def __str__(self) -> str:
-        """All of it as text."""
+        """The report as text."""
         parts = [self.title]
         for name, table in self.tables().items():
             parts.append("\n".join([name, *_aligned(table)]))
         parts.append("\n".join(self.remarks()))
         for name, loop in self.loops().items():
-            parts.append("\n".join([f"{name}, from where a turn begins", *self._listing(loop)]))
+            found = list(self.rows(loop))
+            cells = [COLUMNS, *(tuple(cell.replace("\t", " ") for cell in row) for _, _, row in found)]
+            head, *texts = _aligned(cells, most=64)
+            lines = [f"{name}, from where a turn begins", head]
+            for (_, label, _), text in zip(found, texts, strict=True):
+                lines += [f"  {label}:", text] if label else [text]
+            parts.append("\n".join(lines))
         return "\n\n".join(part for part in parts if part)
 
     def remarks(self) -> list[str]:
-        """How bank conflicts are known, and notes."""
+        """Return the source of bank conflicts, and the notes."""
         return [f"bank conflicts: {self.counted}"] * bool(self.counted) + [f"note: {n}" for n in self.notes]
-
-    def _listing(self, loop: ListingLoop) -> Iterator[str]:
-        found = list(self.rows(loop))
-        cells = [COLUMNS, *(tuple(cell.replace("\t", " ") for cell in row) for _, _, row in found)]
-        text, *rows = _aligned(cells, most=64)
-        yield text
-        for (_, label, _), row in zip(found, rows, strict=True):
-            if label:
-                yield f"  {label}:"
-            yield row
 
 
 def _aligned(rows: Sequence[Sequence[str]], most: int = 200) -> list[str]:
-    """Rows in columns as wide as their widest cell, but no wider than ``most``, where cells are cut."""
+    """Align rows in columns; cells of more than ``most`` characters are cut."""
     cut = [[cell if len(cell) <= most else cell[: most - 1] + "…" for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*cut, strict=True)]
     return [
         "  " + "  ".join(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip()
         for row in cut
     ]
-
-
-def _mix(body: Body) -> Iterator[tuple[str, ...]]:
-    for kind, count in sorted(body.mix.items(), key=lambda item: -item[1]):
-        names = Counter(line.mnemonic for line in body.of(kind)).most_common()
-        told = [f"{times} {name}" for name, times in names[:4]] + ["…"] * (len(names) > 4)
-        yield kind.value, str(count), ", ".join(told)
 
 
 def _accesses(body: Body, conflicts: Mapping[int, Conflicts]) -> Iterator[tuple[str, ...]]:
@@ -266,7 +258,7 @@ def _met(met: Conflicts) -> str:
 
 
 def _boxes(body: Body, known: Mapping[int, InstructionSource]) -> Iterator[tuple[str, ...]]:
-    """What bulk copies move, of which an instruction says nothing: the bytes of their tiles."""
+    """Yield the bytes of the tiles of bulk copies, which their instructions do not name."""
     for kind in MEMORY:
         found: Counter[tuple[str, str]] = Counter()
         for line in body.of(kind):
@@ -277,14 +269,6 @@ def _boxes(body: Body, known: Mapping[int, InstructionSource]) -> Iterator[tuple
                 found[", ".join(source.tensors), str(moved)] += 1
         for (arrays, size), count in found.items():
             yield kind.value, f"{count} of {size} bytes", arrays
-
-
-def _ratios(body: Body) -> Iterator[tuple[str, ...]]:
-    if body.of(*LOADS):
-        yield "matrix instructions for each global load", f"{body.matrix_per_load:.3g}"
-    if body.of(IsaKind.SHARED_LOAD):
-        yield "matrix instructions for each shared load", f"{body.matrix_per_shared_load:.3g}"
-    yield "cache invalidations for each barrier", f"{body.flushes_per_barrier:.3g}"
 
 
 def _resources(isa: Isa) -> Iterator[tuple[str, ...]]:
@@ -325,7 +309,7 @@ th { border-bottom: 1px solid #d0d7de; }
 
 
 def page(report: IsaReport) -> str:
-    """The page of a report."""
+    """Return the page of a report."""
     title = escape(report.title)
     parts = [f"<h1>{title}</h1>"]
     for name, rows in report.tables().items():
