@@ -26,7 +26,7 @@ from tilewright.targets.target import CUDA
 # ----------------------------------------------------------------
 # Measured: the GPU's counters, read by Nsight Compute.
 #
-# `ncu` starts a program, repeats its kernel until it has read all counters, and prints them as CSV.
+# `ncu` starts a program, repeats its kernel to read all counters, and prints them as CSV.
 
 
 LOADS, LOAD_PASSES = "shared loads", "wavefronts of loads"
@@ -66,10 +66,10 @@ METRICS: Mapping[str, str] = {
 }
 """Nsight Compute's name of each figure, and ours.
 
-Wavefronts are counted by instruction, each for itself: a property of the kernel, the same in every run.  The
-hardware's counters of bank conflicts, `LOAD_WAITS` and `STORE_WAITS`, also count what a warp waits because
-another warp is served, and differ from run to run: on an H200 about 1900 for the stores of example 02 at
-512 x 384 x 320, although no two lanes of a warp meet in a bank.
+Wavefronts are counted per instruction. They are a property of the kernel, equal in every run.  The hardware's
+counters of bank conflicts, `LOAD_WAITS` and `STORE_WAITS`, also count waits of a warp for other warps, and
+differ from run to run: on an H200 about 1900 for the stores of example 02 at 512 x 384 x 320, although no two
+lanes of a warp access the same bank.
 """
 
 _KERNEL, _METRIC, _UNIT, _VALUE = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"
@@ -80,13 +80,13 @@ _ABSENT = ("", "n/a", "no data", "nan")
 
 
 def require_gpu(arch: str | None = None) -> str:
-    """Where `ncu` is, if a kernel can be measured here.
+    """Return the path of `ncu`, if a kernel can be measured here.
 
     Args:
-        arch: the architecture that was asked for.
+        arch: the architecture of the command line.
 
     Raises:
-        ToolchainError: there is no GPU, or no `ncu`.
+        ToolchainError: the GPU or `ncu` is missing.
         LaunchError: the GPU has another architecture.
     """
     if not CUDA_DRIVER.device_count():
@@ -106,29 +106,29 @@ def require_gpu(arch: str | None = None) -> str:
 
 
 def command(ncu: str, entry: str, arguments: Sequence[str]) -> list[str]:
-    """The command that measures the first launch of a kernel by a `tilewright` command.
+    """Return the command that measures the first launch of a kernel by a `tilewright` command.
 
     Args:
         ncu: the program.
         entry: the kernel's name.
-        arguments: of `tilewright`.
+        arguments: the arguments of `tilewright`.
     """
-    # Clocks stay as they are: they change no count, and setting them takes rights of its own.
+    # Clocks are left alone: they change no count, and setting them needs additional rights.
     watch = ["--csv", "--target-processes", "all", "--clock-control", "none", "--launch-count", "1"]
     which = ["--kernel-name", entry, "--metrics", ",".join(METRICS)]
     return [ncu, *watch, *which, sys.executable, "-m", "tilewright", *arguments]
 
 
 def measured(ncu: str, entry: str, arguments: Sequence[str]) -> dict[str, float]:
-    """The figures of the first launch of a kernel by a `tilewright` command, by our names.
+    """Measure the first launch of a kernel by a `tilewright` command; returns figures by our names.
 
     Args:
         ncu: the program.
         entry: the kernel's name.
-        arguments: of `tilewright`.
+        arguments: the arguments of `tilewright`.
 
     Raises:
-        ToolchainError: the counters may not be read, or `ncu` or the command failed; quotes what they said.
+        ToolchainError: the counters may not be read, or `ncu` or the command failed; quotes their output.
     """
     watched = command(ncu, entry, arguments)
     done = subprocess.run(watched, capture_output=True, text=True, encoding="utf-8", errors="replace")
@@ -153,16 +153,16 @@ def _last(said: str) -> str:
 
 
 def parse(text: str, entry: str) -> dict[str, float]:
-    """The figures of the first launch of a kernel in the CSV that `ncu` printed, by our names.
+    """Read the figures of the first launch of a kernel from the output of `ncu`, by our names.
 
-    Times are in microseconds, sizes in bytes.  A figure that `ncu` does not have is left out.
+    Times are in microseconds, sizes in bytes.  Figures that `ncu` lacks are left out.
 
     Args:
-        text: what it printed; lines that are no CSV may stand between.
+        text: the output: CSV, with other lines between.
         entry: the kernel's name.
 
     Raises:
-        ToolchainError: there is no figure of the kernel, or a line is damaged.
+        ToolchainError: the output has no figure of the kernel, or a line is damaged.
     """
     found: dict[str, float] = {}
     first = None
@@ -200,9 +200,7 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
 
 
 # ----------------------------------------------------------------
-# Predicted from the IR: accesses of shared memory.
-#
-# Instructions, passes over the banks, and conflicts.
+# Predicted from the IR: instructions, passes over the banks, and conflicts in shared memory.
 
 
 NONE = Requests()
@@ -210,14 +208,14 @@ NONE = Requests()
 
 @dataclass(frozen=True)
 class SharedTraffic:
-    """What all warps of a launch ask of shared memory.
+    """Requests of all warps of a launch to shared memory.
 
     Args:
-        loads: by loads into registers, without ``ldmatrix``.
-        matrix_loads: by ``ldmatrix``.
-        stores: by stores from registers, without ``stmatrix``.
-        matrix_stores: by ``stmatrix``.
-        async_copies: by ``cp.async``, which writes what comes from global memory.
+        loads: loads into registers, without ``ldmatrix``.
+        matrix_loads: ``ldmatrix``.
+        stores: stores from registers, without ``stmatrix``.
+        matrix_stores: ``stmatrix``.
+        async_copies: writes of ``cp.async``.
     """
 
     loads: Requests = NONE
@@ -228,43 +226,37 @@ class SharedTraffic:
 
     @property
     def all(self) -> Requests:
-        """By all of them."""
+        """All requests together."""
         return sum((getattr(self, part.name) for part in fields(self)), NONE)
 
 
 def predicted_traffic(kernel: Kernel, binding: Binding) -> SharedTraffic:
-    """What a launch will ask of shared memory, every tile counted as whole.
+    """Predict the requests of a launch to shared memory, with every tile counted as whole.
 
-    What no instruction of a warp asks for is left out: the reads of ``wgmma``, what TMA reads and writes, and
-    transaction barriers.
+    Only instructions of warps count: the reads of ``wgmma``, TMA and transaction barriers are left out.
 
     Args:
         kernel: lowered for CUDA.
         binding: the integers of the launch.
 
     Raises:
-        UnknownCountError: how often a copy runs depends on more than the sizes and the indices of blocks and
-            loops.
+        UnknownCountError: the number of executions of a copy depends on more than the sizes and the indices
+            of blocks and loops.
     """
+
+    def counts(op: Op) -> bool:
+        return is_by_threads(op) and (in_shared(op.source) or in_shared(op.target))
+
     totals = {part.name: NONE for part in fields(SharedTraffic)}
-    for op, times in executions(kernel, binding, _counts):
+    for op, times in executions(kernel, binding, counts):
         assert isinstance(op, Copy)
-        for name, asked in _asked(op):
-            totals[name] += asked * times
+        by_matrix = "matrix_" * (op.engine == "matrix")
+        if in_shared(op.source):
+            totals[f"{by_matrix}loads"] += requests(op, op.source) * times
+        if in_shared(op.target):
+            name = "async_copies" if op.engine == "async" else f"{by_matrix}stores"
+            totals[name] += requests(op, op.target) * times
     return SharedTraffic(**totals)
-
-
-def _counts(op: Op) -> bool:
-    return is_by_threads(op) and (in_shared(op.source) or in_shared(op.target))
-
-
-def _asked(op: Copy) -> Iterator[tuple[str, Requests]]:
-    """What the warps of a block ask in one execution, by the fields of `SharedTraffic`."""
-    by_matrix = "matrix_" * (op.engine == "matrix")
-    if in_shared(op.source):
-        yield f"{by_matrix}loads", requests(op, op.source)
-    if in_shared(op.target):
-        yield "async_copies" if op.engine == "async" else f"{by_matrix}stores", requests(op, op.target)
 
 
 # ---------------------------------------------------------------- comparison
@@ -276,7 +268,7 @@ DERIVED: Mapping[str, tuple[Callable[[float, float], float], str, str]] = {
     "sectors per global load": (operator.truediv, "global load sectors", "global load requests"),
     "sectors per global store": (operator.truediv, "global store sectors", "global store requests"),
 }
-"""Figures that follow from two others."""
+"""Figures that are computed from two others."""
 
 SHOWN = (
     *(LOADS, LOAD_PASSES, MATRIX_LOADS, MATRIX_LOAD_PASSES),
@@ -289,14 +281,14 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class TrafficComparison:
-    """A launch as predicted and as measured, each figure by its name.
+    """Predicted and measured figures of a launch, by their names.
 
     Args:
         kernel: its name.
-        arch: for which architecture.
-        predicted: figures that follow from the IR, and registers.
-        measured: figures that Nsight Compute read; empty if nothing was launched.
-        unknown: why nothing is predicted of shared memory; empty if it is.
+        arch: the architecture.
+        predicted: figures from the IR, and registers.
+        measured: figures of Nsight Compute; empty without a launch.
+        unknown: the reason why shared memory is not predicted, or "".
     """
 
     kernel: str
@@ -306,7 +298,7 @@ class TrafficComparison:
     unknown: str = ""
 
     def __str__(self) -> str:
-        """A table; ``-`` where there is nothing to say."""
+        """A table; ``-`` stands for missing figures."""
         rows = [("", "predicted", "measured")]
         rows += [(name, _spelled(name, self.predicted), _spelled(name, self.measured)) for name in SHOWN]
         name, *widths = (max(len(row[column]) for row in rows) for column in range(3))
@@ -317,7 +309,7 @@ class TrafficComparison:
 
 
 def predict(subject: Subject, arch: str | None = None) -> TrafficComparison:
-    """What is predicted of a launch on CUDA, on these arrays and numbers; nothing is measured.
+    """Predict the figures of a launch on CUDA, on these arrays and numbers.
 
     Args:
         subject: the kernel.
@@ -334,18 +326,18 @@ def predict(subject: Subject, arch: str | None = None) -> TrafficComparison:
         unknown = str(error)
     found = with_derived(predicted)
     if any(isinstance(op, MmaAsync) for op in lowered.walk()):
-        # Nsight Compute adds what `wgmma` reads of shared memory to the sums.
+        # Nsight Compute adds the reads of `wgmma` to the sums.
         found = {name: figure for name, figure in found.items() if name not in (PASSES, FEWEST)}
     return TrafficComparison(made.kernel.name, made.arch, found, {}, unknown)
 
 
 def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> TrafficComparison:
-    """What is predicted of a launch on this machine's GPU, and what is measured of it.
+    """Predict and measure a launch on this machine's GPU.
 
     Args:
         subject: the kernel.
         ncu: Nsight Compute's program.
-        arguments: of `tilewright inspect`, which make the same subject in the process that is watched.
+        arguments: arguments of `tilewright inspect` that make the same subject in the measured process.
 
     Raises:
         ToolchainError: `ncu` cannot measure.
@@ -357,11 +349,11 @@ def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> TrafficComp
 
 
 def predicted_figures(traffic: SharedTraffic) -> dict[str, float]:
-    """What a launch asks of shared memory, by the names of what is measured.
+    """Return predicted requests to shared memory, by the names of the measured figures.
 
-    Wavefronts of ``cp.async`` are not predicted, nor sums with them: data arrives by lines of global memory,
-    so that a row of 64 bytes, half a line, takes as long as one of 128.  Which lines there are depends on
-    where the arrays lie, and a copy past the end has none.
+    Wavefronts of ``cp.async``, and sums with them, are not predicted: data arrives by lines of global memory,
+    so that a row of 64 bytes, half a line, takes as long as a row of 128.  The lines depend on the addresses
+    of the arrays, and a copy past the end has none.
     """
     found: dict[str, float] = {}
     for asked, instructions, passes in (
@@ -377,7 +369,7 @@ def predicted_figures(traffic: SharedTraffic) -> dict[str, float]:
 
 
 def with_derived(figures: Mapping[str, float]) -> dict[str, float]:
-    """The figures, and those that follow from them.
+    """Add the derived figures to some figures.
 
     Example:
         >>> with_derived({"all wavefronts": 10, "fewest wavefronts": 8})["bank conflicts"]

@@ -1,7 +1,7 @@
-"""How often all blocks of a launch execute an operation: from the sizes alone, nothing is run.
+"""Counts the executions of operations by all blocks of a launch, from the sizes alone.
 
-A case is what holds wherever a region is executed: the block's index, the iterations of the loops around.
-Cases are told apart only as far as they decide how often something that is asked for is executed.
+A case is a set of values for the block's index and the iterations of the enclosing loops. Cases are kept
+apart only if the number of executions of a wanted operation depends on them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tilewright.symbolic.rebuilding import evaluate, symbols
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 MOST_CASES = 1 << 22
-"""How many are told apart at once, in about a second."""
+"""Largest number of cases, which take about a second."""
 
 
 def executions(kernel: Kernel, binding: Binding, wanted: Callable[[Op], bool]) -> Iterator[tuple[Op, int]]:
-    """Each operation that is wanted, with how often all blocks of a launch together execute it.
+    """Yield each wanted operation, with the number of its executions by all blocks of a launch.
 
     Args:
         kernel: traced or lowered.
         binding: the integers of the launch.
-        wanted: which operations; they have no regions.
+        wanted: selects operations without regions.
 
     Raises:
-        UnknownCountError: that depends on more than sizes and indices.
+        UnknownCountError: the number depends on more than sizes and indices.
     """
     lets = {op.result: op.value for op in kernel.walk() if isinstance(op, Let)}
     walk = _ExecutionWalk(wanted, lets)
@@ -47,9 +47,9 @@ class _Cases:
     """The cases in which a region is executed.
 
     Args:
-        fixed: the integers that are the same in all.
-        values: those that are not, one per case.
-        times: how often each case occurs.
+        fixed: integers that are equal in all cases.
+        values: other integers, one per case.
+        times: number of occurrences of each case.
     """
 
     fixed: Mapping[Sym, int]
@@ -57,10 +57,10 @@ class _Cases:
     times: Integers
 
     def of(self, value: Int | Cond, where: Op) -> Any:
-        """An integer or a condition in each case.
+        """Evaluate an integer or a condition in each case.
 
         Raises:
-            UnknownCountError: it depends on what is neither a size nor an index.
+            UnknownCountError: it depends on a symbol that is neither a size nor an index.
         """
         try:
             found = evaluate(value, {**self.fixed, **self.values})
@@ -70,17 +70,8 @@ class _Cases:
             raise UnknownCountError(message, where.location) from None
         return np.broadcast_to(found, self.times.shape)
 
-    def naming(self, op: Let) -> _Cases:
-        """With a named integer."""
-        return replace(self, values={**self.values, op.result: self.of(op.value, op)})
-
-    def where(self, condition: Integers) -> _Cases:
-        """Those in which a condition holds."""
-        values = {sym: value[condition] for sym, value in self.values.items()}
-        return replace(self, values=values, times=self.times[condition])
-
     def grouped(self, op: Role, deciding: Collection[Sym]) -> _Cases:
-        """In the body of a role: a case for each group, if ``deciding``, what decides there, names it."""
+        """Return the cases of the body of a role: one for each group, if the group is in ``deciding``."""
         if op.index is None or op.index not in deciding:
             return replace(self, times=self.times * op.groups)
         values = {sym: np.repeat(value, op.groups) for sym, value in self.values.items()}
@@ -88,7 +79,7 @@ class _Cases:
         return _Cases(self.fixed, values, np.repeat(self.times, op.groups))
 
     def repeated(self, op: For, deciding: Collection[Sym]) -> _Cases:
-        """In the body of a loop; a case for each iteration, if ``deciding``, what decides there, names it."""
+        """Return the cases of the body of a loop: one per iteration, if its index is in ``deciding``."""
         start, stop = self.of(op.start, op), self.of(op.stop, op)
         trips = np.maximum(-((start - stop) // op.step), 0)
         if op.index not in deciding:
@@ -108,7 +99,7 @@ class _Cases:
 
 
 def _grouped(columns: Sequence[Integers], times: Integers) -> tuple[list[Integers], Integers]:
-    """Equal rows as one, with how often they occur together."""
+    """Merge equal rows, and add up their numbers of occurrences."""
     key, size = np.zeros_like(times), 1
     for column in columns if len(times) else ():
         low, span = int(column.min()), int(column.max() - column.min()) + 1
@@ -122,7 +113,7 @@ def _grouped(columns: Sequence[Integers], times: Integers) -> tuple[list[Integer
 
 
 def _blocks(kernel: Kernel, binding: Binding, deciding: Collection[Sym]) -> _Cases:
-    """All blocks of a launch."""
+    """Return the cases of all blocks of a launch."""
     fixed = {param.sym: binding.sizes[param.sym.name] for param in kernel.sizes}
     cases = _Cases(fixed, {}, np.ones(1, dtype=np.int64))
     for number, (axis, extent) in enumerate(zip(kernel.grid, binding.grid, strict=False)):
@@ -145,7 +136,7 @@ class _ExecutionWalk:
     """A walk over the regions of a kernel.
 
     Args:
-        wanted: which operations are asked for.
+        wanted: selects operations.
         lets: the value of each named integer.
     """
 
@@ -153,7 +144,7 @@ class _ExecutionWalk:
     lets: Mapping[Sym, Int]
 
     def deciding(self, block: Block) -> set[Sym]:
-        """The symbols on which it depends how often what is wanted in a region is executed."""
+        """Return the symbols on which the number of executions of wanted operations in a region depends."""
         found: set[Sym] = set()
         for op in block.walk():
             if isinstance(op, For) and self.holds(op):
@@ -165,26 +156,28 @@ class _ExecutionWalk:
         return found
 
     def holds(self, op: Op) -> bool:
-        """Whether there is something wanted in its regions."""
+        """Return whether the regions of an operation have wanted operations."""
         return any(self.wanted(inner) for region in op.regions for inner in region.walk())
 
     def through(self, block: Block, cases: _Cases) -> Iterator[tuple[Op, int]]:
-        """What is wanted in a region that is executed in these cases."""
+        """Yield the wanted operations of a region that is executed in these cases."""
         deciding = self.deciding(block)
         for op in block.ops:
             if self.wanted(op):
                 yield op, int(cases.times.sum())
             elif isinstance(op, Let) and op.result in deciding:
-                cases = cases.naming(op)
+                cases = replace(cases, values={**cases.values, op.result: cases.of(op.value, op)})
             elif not self.holds(op):
                 continue
             elif isinstance(op, For):
                 yield from self.through(op.body, cases.repeated(op, self.deciding(op.body)))
             elif isinstance(op, If):
                 taken = cases.of(op.condition, op).astype(bool)
-                yield from self.through(op.then, cases.where(taken))
-                yield from self.through(op.otherwise, cases.where(~taken))
-            elif isinstance(op, Role):  # its operations say how many threads of a group take part
+                for block_of, which in ((op.then, taken), (op.otherwise, ~taken)):
+                    values = {sym: value[which] for sym, value in cases.values.items()}
+                    chosen = replace(cases, values=values, times=cases.times[which])
+                    yield from self.through(block_of, chosen)
+            elif isinstance(op, Role):  # its operations have the number of threads of a group
                 yield from self.through(op.body, cases.grouped(op, self.deciding(op.body)))
             else:
                 for region in op.regions:

@@ -1,4 +1,4 @@
-"""Kernels in Python files: which there are, how each is called, and one as something to inspect."""
+"""Kernels in Python files: their names and calls, and a kernel as a subject of an inspection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import reprlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,18 +23,18 @@ from tilewright.runtime.kernel import Bound, Kernel
 
 
 def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]) -> Subject:
-    """A kernel that a Python file defines.
+    """Load a kernel from a Python file.
 
     Args:
-        where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave; in a dictionary of
-            them ``NAME[key]``, the key without quotes.
+        where: ``path/to/file.py:name``; the name of a kernel or a bound kernel, or ``NAME[key]`` for one in a
+            dictionary, the key without quotes.
         dtype_names: one element type for all arrays, or ``A=i8,B=i8,C=i32``.
-        shape: extents, as `read_shape` takes them.
-        constants: ``NAME=EXPRESSION`` for each constant, and for each number that the kernel takes; Python,
-            evaluated in the file's own namespace.
+        shape: extents in the notation of `read_shape`.
+        constants: ``NAME=EXPRESSION`` for each constant and each number of the kernel; Python, evaluated in
+            the file's own namespace.
 
     Raises:
-        LaunchError: no such file or kernel, or something is missing; lists what there is.
+        LaunchError: the file or the kernel does not exist, or a value is missing.
     """
     path, colon, name = where.rpartition(".py:")
     if not colon and not where.endswith(".py"):
@@ -47,7 +47,15 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
         what = f"no kernel {name!r}" if name else "no kernel of the empty name"
         raise LaunchError(f"{path} has {what}; it has {', '.join(kernels) or 'none'}{nearest(name, kernels)}")
     given = _constants(constants, module)
-    _check_numbers(found.program, given)
+    for parameter in found.program.parameters:
+        if parameter.name not in given:
+            continue
+        if parameter.kind == "tensor":
+            raise LaunchError(f"--set {parameter.name}: it is an array; give its --dtype and --shape")
+        value, is_index = given[parameter.name], parameter.kind == "index"
+        if isinstance(value, bool) or not isinstance(value, int if is_index else int | float):
+            what = "an integer" if is_index else "a number"
+            raise LaunchError(f"--set {parameter.name}={value!r}: {parameter.name} is {what}")
     taken = {parameter.name for parameter in found.program.parameters if parameter.kind != "tensor"}
     numbers = {name: given.pop(name) for name in taken & given.keys()}
     if isinstance(found, Bound) and given:
@@ -58,7 +66,7 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
 
 
 def kernels_in(module: ModuleType) -> dict[str, Kernel | Bound]:
-    """The kernels of a file by name; those in a dictionary as ``NAME[key]``."""
+    """Return the kernels of a file by name; a kernel in a dictionary as ``NAME[key]``."""
     found: dict[str, Kernel | Bound] = {}
     for name, value in vars(module).items():
         if isinstance(value, Kernel | Bound):
@@ -70,10 +78,10 @@ def kernels_in(module: ModuleType) -> dict[str, Kernel | Bound]:
 
 
 def listed(path: Path) -> str:
-    """The kernels of a file: parameters, constants, and how to call and inspect each.
+    """List the kernels of a file with their parameters and constants, and commands to call and inspect them.
 
     Raises:
-        LaunchError: no such file, it fails, or it has no kernel.
+        LaunchError: the file does not exist, fails, or has no kernel.
     """
     kernels = kernels_in(load(path))
     if not kernels:
@@ -105,7 +113,7 @@ def _described(path: Path, name: str, kernel: Kernel | Bound) -> str:
 
 
 def _dims(program: Program) -> list[str]:
-    """The names of all dimensions, each once."""
+    """Return the names of all dimensions, each once."""
     return list(dict.fromkeys(dim for parameter in program.parameters for dim in parameter.named))
 
 
@@ -140,19 +148,6 @@ def _dtypes(names: str, program: Program) -> dict[str, DType]:
     return given
 
 
-def _check_numbers(program: Program, given: Mapping[str, Any]) -> None:
-    for parameter in program.parameters:
-        if parameter.name not in given:
-            continue
-        if parameter.kind == "tensor":
-            raise LaunchError(f"--set {parameter.name}: it is an array; give its --dtype and --shape")
-        value, what = given[parameter.name], "an integer" if parameter.kind == "index" else "a number"
-        if isinstance(value, bool) or not isinstance(
-            value, int if parameter.kind == "index" else int | float
-        ):
-            raise LaunchError(f"--set {parameter.name}={value!r}: {parameter.name} is {what}")
-
-
 def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
     names = {"tw": sys.modules["tilewright"], **vars(module)}
     given: dict[str, Any] = {}
@@ -164,16 +159,16 @@ def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
             )
         try:
             given[name] = eval(expression, dict(names))
-        except Exception as error:  # whatever the expression does
+        except Exception as error:  # the expression may raise anything
             raise LaunchError(f"--set {text!r}: {told(error, str(module.__file__))}") from error
     return given
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file, which finds the modules beside it, or those of the package that it belongs to.
+    """Import a file, which may import modules of its folder or its package.
 
     Raises:
-        LaunchError: no such file, or it raises; shows the file's line.
+        LaunchError: the file does not exist, or raises; shows the file's line.
     """
     try:
         there = path.is_file()
@@ -182,39 +177,32 @@ def load(path: Path) -> ModuleType:
     if not there:
         raise LaunchError(f"{path}: no such file")
     path = Path(os.path.abspath(path))
-    name, folder = _import_name(path)
+    # A file of a package is imported with the package's name, unless another module has that name.
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        folder, parts = folder.parent, [folder.name, *parts]
+    known = getattr(sys.modules.get(parts[0]), "__file__", None)
+    is_taken = parts[0] in sys.modules and not str(known or "").startswith(f"{folder / parts[0]}{os.sep}")
+    is_packaged = len(parts) > 1 and not is_taken and all(part.isidentifier() for part in parts)
+    if not is_packaged:
+        folder = path.parent
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        return importlib.import_module(name) if "." in name else _executed(name, path)
+        if is_packaged:
+            return importlib.import_module(".".join(parts))
+        name = f"inspected_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise LaunchError(f"{path}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
     except SystemExit:
         raise LaunchError(
             f"{path}: ends the program when it is imported; what it does besides defining kernels belongs "
             "under `if __name__ == '__main__':`"
         ) from None
-    except Exception as error:  # whatever the file does
+    except Exception as error:  # the file may raise anything
         raise LaunchError(f"{path}: {told(error, str(path))}") from error
-
-
-def _import_name(path: Path) -> tuple[str, Path]:
-    """The name to import a file by, with dots if it is in a package, and the folder to find it in."""
-    folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file():
-        folder, parts = folder.parent, [folder.name, *parts]
-    known = sys.modules.get(parts[0])
-    taken = known is not None and not str(getattr(known, "__file__", "")).startswith(
-        f"{folder / parts[0]}{os.sep}"
-    )
-    if len(parts) > 1 and not taken and all(part.isidentifier() for part in parts):
-        return ".".join(parts), folder
-    return f"inspected_{path.stem}", path.parent
-
-
-def _executed(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise LaunchError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

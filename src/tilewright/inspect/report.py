@@ -18,7 +18,6 @@ from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Stage
 from tilewright.runtime.executable import Executable
-from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.reference.report import UNCOALESCED, Report
 from tilewright.targets.rules import CopySpelling
@@ -28,22 +27,22 @@ from tilewright.threads.banks import coalescing
 
 # ---------------------------------------------------------------- sectors of global memory, from the IR
 #
-# A copy's sectors, compared with the fewest that its bytes need.
+# The sectors of a copy, relative to the fewest for its bytes.
 
 
 LARGE = 8193
-"""What stands for a size that is not known, times what divides it: no edge cuts a tile."""
+"""Stands for an unknown size, times its known divisor. It is so large that no edge cuts a tile."""
 
 
 def sector_factor(kernel: Kernel, op: Copy) -> float | None:
-    """Sectors that a copy asks for, for each that its bytes need; of two sides in global memory the worse.
+    """Return the requested sectors of a copy per necessary sector, of the worse of its two sides.
 
     Args:
         kernel: the traced kernel.
         op: a copy of it.
 
     Returns:
-        1.0 for a coalesced copy; None if neither side lies in global memory, or nothing can be said.
+        1.0 for a coalesced copy; None if neither side is in global memory, or if it is unknown.
     """
     found = [_factor(kernel, op, value) for value in (op.source, op.target)]
     return max((factor for factor in found if factor is not None), default=None)
@@ -53,22 +52,18 @@ def _factor(kernel: Kernel, op: Copy, value: Value) -> float | None:
     if not isinstance(value.type, TensorType) or value.type.memory is not Memory.GLOBAL:
         return None
     if value.type.indices:
-        return None  # only the rows that a launch chooses tell
+        return None  # the rows are known only at a launch
     view = value.type.view
     sizes = {param.sym for param in kernel.sizes}
     free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
-    at = {sym: _typical(sym, sym in sizes) for sym in free}
+    # Sizes are large; other integers, e.g. indices of blocks, have their smallest value that is not negative.
+    at = {sym: sym.divisor * LARGE if sym in sizes else max(sym.low, 0) for sym in free}
     vector = widest_vector(op) if op.vector is None else op.vector
     try:
         traffic = coalescing(view, op.spread, vector, value.dtype.bytes, kernel.lanes, at)
     except (LayoutError, ZeroDivisionError):
         return None
     return traffic.sectors / traffic.minimum if traffic.minimum else None
-
-
-def _typical(sym: Sym, is_size: bool) -> int:
-    # Of an integer that may be negative nothing is typical but that it is not.
-    return sym.divisor * LARGE if is_size else max(sym.low, 0)
 
 
 # ---------------------------------------------------------------- the report
@@ -83,21 +78,21 @@ FUSED = CopySpelling(None, "a loop that it shares with its neighbours")
 
 @dataclass(frozen=True)
 class Movement:
-    """How one copy moves its tile.
+    """The accesses of one copy.
 
     Args:
         source: name and memory of the source.
         target: name and memory of the target.
-        elems: elements per access; None where the target has not chosen.
+        elems: elements per access; None if the target has not chosen.
         bytes: bytes per access of the memory.
-        asynchronous: whether it goes on while the kernel does other things.
-        how: how the target spells the accesses, in words, where it chooses that as it spells them.
-        sectors: of global memory that are asked for, for each that is needed; None where nothing is known.
-        at_once: whether the author asked for that, but its accesses are too narrow.
+        asynchronous: whether it runs in the background.
+        how: the accesses in words, if the target chooses them with its text.
+        sectors: requested sectors of global memory per necessary sector; None if unknown.
+        at_once: whether it should run in the background, but its accesses are too narrow.
         line: the author's line.
-        matrices: that one ``ldmatrix`` or ``stmatrix`` moves; 0 for other accesses.
-        passes: predicted passes over the banks per access of shared memory, 1.0 without conflicts; None where
-            nothing is predicted.
+        matrices: matrices of one ``ldmatrix`` or ``stmatrix``; 0 for other accesses.
+        passes: predicted passes over the banks per access of shared memory, 1.0 without conflicts; None
+            without a prediction.
     """
 
     source: str
@@ -138,18 +133,23 @@ def movements(
     traced: Kernel | None = None,
     accesses: Accesses | None = None,
 ) -> tuple[Movement, ...]:
-    """How each copy of a kernel moves its tile, in program order; the same copy of several stages once.
+    """Return the accesses of each copy, in program order; equal copies of several stages once.
 
     Args:
         kernel: lowered for the target.
-        target: which; how its banks are met is predicted for ``cuda``.
+        target: the target; bank conflicts are predicted if it has warps.
         arch: the target's architecture.
-        accesses: how the target spells copies, from its `EmittedText`; copies that it lacks are spelled
-            together with others.
-        traced: the kernel before it was lowered, which tells the copies that were to go on in the background.
+        accesses: the target's spelling of copies, from its `EmittedText`; a copy that is missing there shares
+            a loop with others.
+        traced: the kernel before it was lowered, with the author's copies in the background.
     """
-    factors = _factors(traced) if traced else {}
-    background = {op.location for op in traced.walk() if is_in_background(op)} if traced else set()
+    factors: dict[Location | None, float] = {}
+    background = set[Location | None]()
+    if traced:
+        moved = copy_bytes(traced)  # if elements share bytes, bytes are copied
+        known = ((op.location, sector_factor(moved, op)) for op in moved.walk() if is_by_threads(op))
+        factors = {location: factor for location, factor in known if factor is not None}
+        background = {op.location for op in traced.walk() if is_in_background(op)}
     warps = target_named(target).warps
     found: dict[Movement, None] = {}
     for op in kernel.walk():
@@ -167,16 +167,9 @@ def movements(
             asynchronous = is_in_background(op)
             at_once = warps and not asynchronous and op.location in background
             sectors = factors.get(op.location) if warps else None
-            moved = Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words, sectors)
-            found[moved] = None
+            made = Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words, sectors)
+            found[made] = None
     return tuple(found)
-
-
-def _factors(kernel: Kernel) -> dict[Location | None, float]:
-    """Sectors of global memory for each that is needed, of the copies of a traced kernel by their lines."""
-    moved = copy_bytes(kernel)  # where elements share bytes, these are what is moved
-    known = ((op.location, sector_factor(moved, op)) for op in moved.walk() if is_by_threads(op))
-    return {location: factor for location, factor in known if factor is not None}
 
 
 def _place(value: Value) -> str:
@@ -185,11 +178,7 @@ def _place(value: Value) -> str:
 
 
 def resources(executable: Executable) -> str:
-    """Launch shape, what the compiler reported, and how each copy moves its tile.
-
-    Args:
-        executable: a compiled kernel.
-    """
+    """Describe the launch shape of a kernel, the compiler's report, and the accesses of each copy."""
     kernel = executable.kernel if executable.listing is None else executable.listing.kernel
     warps = TARGETS[executable.target].warps
     rows: list[tuple[str, Any]] = [
@@ -214,16 +203,17 @@ def resources(executable: Executable) -> str:
         rows.append(("bank conflicts", f"predicted for each copy{measured}"))
     accesses = executable.listing.accesses if executable.listing and not warps else None
     moved = map(str, movements(kernel, executable.target, executable.arch, executable.kernel, accesses))
-    return "\n".join([*_table(rows), "", *moved])
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([*(f"{name:<{width}}  {value}" for name, value in rows), "", *moved])
 
 
 def counters(report: Report, executable: Executable | None = None) -> str:
-    """Bank conflicts and sectors that a run on the reference counted.
+    """Describe the bank conflicts and sectors of a run on the reference.
 
     Args:
-        report: of the kernel as it was written.
-        executable: the kernel lowered for CUDA, which lays shared tensors out in another way: the conflicts
-            are those that `resources` predicts for it, not those of the run.
+        report: the report of the run.
+        executable: the kernel lowered for CUDA, with other layouts of shared tensors. The conflicts are then
+            the prediction of `resources`, not those of the run.
     """
     if executable is None or executable.listing is None or not TARGETS[executable.target].warps:
         return str(report.counters)
@@ -237,17 +227,12 @@ def counters(report: Report, executable: Executable | None = None) -> str:
     return "\n".join([*banks, str(replace(report.counters, banks=()))])
 
 
-def _table(rows: Sequence[tuple[str, Any]]) -> list[str]:
-    width = max(len(name) for name, _ in rows)
-    return [f"{name:<{width}}  {value}" for name, value in rows]
-
-
 # ----------------------------------------------------------------
-# Passes: the kernel after one, or what one changed.
+# Passes: the kernel after a pass, and differences between passes.
 
 
 def listed(stages: Sequence[Stage]) -> str:
-    """The passes in their order: name, what each does, and the choices that it made for this kernel."""
+    """List the passes in their order, with a description and the choices for this kernel."""
     width = max(len(stage.name) for stage in stages)
     lines = []
     for stage in stages:
@@ -257,10 +242,10 @@ def listed(stages: Sequence[Stage]) -> str:
 
 
 def after(stages: Sequence[Stage], name: str) -> str:
-    """The kernel's text after a pass, with the notes of this pass and of those before it as comments.
+    """Return the kernel's text after a pass, with the notes of all passes up to this one as comments.
 
     Raises:
-        LaunchError: there is no such pass; lists those that there are.
+        LaunchError: the pass does not exist; lists all passes.
     """
     last = _place_of_pass(stages, name)
     first, rest = print_kernel(stages[last].kernel).split("\n", 1)
@@ -269,10 +254,10 @@ def after(stages: Sequence[Stage], name: str) -> str:
 
 
 def difference(stages: Sequence[Stage], before: str, after: str) -> str:
-    """What changed in the kernel's text between two passes, as a unified diff; says so where nothing did.
+    """Return a unified diff of the kernel's text after two passes, or a sentence if nothing changed.
 
     Raises:
-        LaunchError: there is no such pass; lists those that there are.
+        LaunchError: a pass does not exist; lists all passes.
     """
     old, new = (stages[_place_of_pass(stages, name)].kernel for name in (before, after))
     texts = [print_kernel(kernel).splitlines() for kernel in (old, new)]

@@ -21,7 +21,6 @@ from tilewright.inspect.typed import whole
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import violations
-from tilewright.lang.program import Program
 from tilewright.lang.source import raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.products import output_dtype, plain
@@ -47,33 +46,20 @@ from tilewright.targets.target import CUDA, target_named
 from tilewright.targets.target import REFERENCE as ON_HOST
 
 # ----------------------------------------------------------------
-# Errors of the author's Python, told with the author's line.
+# Errors of the author's Python, with the author's line.
 
 
 DEEPEST = 8
-"""Calls within one another that are shown."""
-
-
-def in_kernel(program: Program, error: Exception) -> TraceError | None:
-    """What to raise instead of an error that a kernel's function raised; None of others, and of our own."""
-    if isinstance(error, TilewrightError | MemoryError):
-        return None
-    kernel = getattr(program.function, "__code__", None)
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code is not kernel:
-        traceback = traceback.tb_next
-    if traceback is None:
-        return None
-    return TraceError(f"kernel {program.name}: {_named(error)}", raised_at(error, traceback))
+"""Largest number of nested calls that are shown."""
 
 
 def told(error: Exception, file: str) -> str:
-    """An error, and where a file raised it if it did."""
+    """Describe an error, and the place where a file raised it."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
         traceback = traceback.tb_next
     where = raised_at(error, traceback) if traceback is not None else None
-    if where is not None and len(where.frames) > DEEPEST:  # recursion without an end
+    if where is not None and len(where.frames) > DEEPEST:  # endless recursion
         where = Location(where.frames[:DEEPEST])
     return _named(error) + (f"\n{where.excerpt()}" if where else "")
 
@@ -88,7 +74,7 @@ def _named(error: Exception) -> str:
 Array = npt.NDArray[Any]
 
 FEW = 256
-"""The largest extent on the reference, which executes thread by thread."""
+"""Largest extent on the reference, which executes thread by thread."""
 
 
 Parameters = ParamSpec("Parameters")
@@ -98,30 +84,35 @@ Result = TypeVar("Result")
 def _traces(
     method: Callable[Concatenate[Subject, Parameters], Result],
 ) -> Callable[Concatenate[Subject, Parameters], Result]:
-    """Make a method say in one error what went wrong in the author's kernel, with the author's line."""
+    """Make a method raise errors of the author's kernel as `TraceError` with the author's line."""
 
     @functools.wraps(method)
     def run(subject: Subject, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return method(subject, *args, **kwargs)
-        except Exception as error:  # whatever the kernel does
-            if (found := in_kernel(subject.bound.program, error)) is None:
+        except Exception as error:  # the kernel may raise anything
+            program, traceback = subject.bound.program, error.__traceback__
+            code = getattr(program.function, "__code__", None)
+            while traceback is not None and traceback.tb_frame.f_code is not code:
+                traceback = traceback.tb_next
+            if traceback is None or isinstance(error, TilewrightError | MemoryError):
                 raise
-            raise found from error
+            message = f"kernel {program.name}: {_named(error)}"
+            raise TraceError(message, raised_at(error, traceback)) from error
 
     return run
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel with its constants, and the arrays and numbers that it would be called with.
+    """A kernel with its constants, and the arrays and numbers of a call.
 
     Args:
         bound: the kernel.
         dtypes: the element type of each array, by parameter.
-        extents: of each dimension, by name.
+        extents: the extent of each dimension, by name.
         transposed: parameters that are stored column after column.
-        numbers: the value of each number that it takes, by parameter.
+        numbers: the value of each number, by parameter.
     """
 
     bound: Bound
@@ -132,7 +123,7 @@ class Subject:
 
     @_traces
     def flow(self) -> str:
-        """What a dataflow kernel computes, as text.
+        """Return the flow of a dataflow kernel as text.
 
         Raises:
             LaunchError: the kernel is explicit.
@@ -141,22 +132,22 @@ class Subject:
 
     @_traces
     def schedule(self, target: str | None = None, arch: str | None = None) -> Schedule | None:
-        """The schedule by which a target computes a dataflow kernel; None of an explicit one."""
+        """Return the schedule of a dataflow kernel on a target; None for an explicit kernel."""
         return self.bound.schedule_for(*self.specimens(), target=target, arch=arch)
 
     @_traces
     def trace(self, target: str | None = None, arch: str | None = None) -> str:
-        """The traced kernel as text; of a dataflow kernel the explicit one, as scheduled for a target."""
+        """Return the traced kernel as text; a dataflow kernel as scheduled for a target."""
         return print_kernel(self.bound.trace(*self.specimens(), target=target, arch=arch))
 
     @_traces
     def compile(self, target: str, arch: str | None = None) -> Executable:
-        """The kernel compiled for a target, which need not be able to run here."""
+        """Compile the kernel for a target, which need not exist here."""
         return self.bound.compile(*self.specimens(), target=target, arch=arch)
 
     @_traces
     def listing(self, target: str, arch: str | None = None) -> EmittedText | None:
-        """The text for a target, and its notes, without a compiler; None where the target has no text.
+        """Return the text for a target, and its notes, without a compiler; None if the target has no text.
 
         Raises:
             LegalityError: the kernel breaks rules.
@@ -165,7 +156,7 @@ class Subject:
 
     @_traces
     def stages(self, target: str, arch: str | None = None) -> tuple[Stage, ...]:
-        """The kernel as it was traced, and after each of a target's passes.
+        """Return the traced kernel, and the kernel after each of a target's passes.
 
         Raises:
             LegalityError: the kernel breaks rules.
@@ -175,14 +166,14 @@ class Subject:
         return tuple(stages(self._legal(target, arch), chosen, backend.passes))
 
     def _legal(self, target: str, arch: str | None) -> IrKernel:
-        """The traced kernel, which breaks no rule of a target."""
+        """Return the traced kernel, if it is legal for a target."""
         kernel = self.bound.trace(*self.specimens(), target=target, arch=arch)
         if broken := [*violations(kernel), *backend_named(target).violations(kernel, arch)]:
             raise LegalityError(kernel.name, target, broken)
         return kernel
 
     def legal_dtype(self) -> str | None:
-        """A dtype for which the kernel breaks no rule if all arrays are of it; None of a few."""
+        """Return a common dtype for which the kernel is legal if all arrays have it, or None."""
         for name in ("f16", "bf16", "f32", "f64", "i8"):
             try:
                 made = replace(self, dtypes=dict.fromkeys(self.dtypes, dtype(name)))
@@ -194,20 +185,20 @@ class Subject:
 
     @_traces
     def on_reference(self, target: str | None = None, arch: str | None = None) -> Report:
-        """What the reference finds and counts on arrays of at most `FEW` along each dimension.
+        """Run the reference on arrays of at most `FEW` along each dimension, and return its findings.
 
         Args:
-            target: by whose schedule it executes a dataflow kernel; default: its own.
+            target: the target whose schedule is executed; default: the reference.
             arch: the target's architecture.
         """
         prepared, arrays = self._few(target, arch)
         return prepared.run(self._arguments(arrays))
 
     def require_numbers(self) -> None:
-        """Check that all that the kernel takes is known or can be made up.
+        """Check that every number of the kernel has a value.
 
         Raises:
-            LaunchError: a number that it takes has no value.
+            LaunchError: a number has no value.
         """
         parameters = [p.name for p in self.bound.program.parameters if p.kind != "tensor"]
         if missing := [name for name in parameters if name not in self.numbers]:
@@ -216,7 +207,7 @@ class Subject:
             )
 
     def binding(self, kernel: IrKernel) -> Binding:
-        """The integers of a launch of the kernel, traced or lowered, on these arrays and numbers."""
+        """Return the integers of a launch of the traced or lowered kernel on these arrays and numbers."""
         self.require_numbers()
         return bind(kernel, {name: self._specimen(name).info for name in self._tensors()}, self.numbers)
 
@@ -225,7 +216,7 @@ class Subject:
         """Run the kernel once on the GPU, on normal random numbers, to its end.
 
         Raises:
-            LaunchError: a number that it takes has no value, or the driver refuses; among others, the memory.
+            LaunchError: a number has no value, or the driver refuses, e.g. the memory.
         """
         self.require_numbers()
         rng = np.random.default_rng(0)
@@ -240,15 +231,15 @@ class Subject:
 
     @_traces
     def timeline(self, block: tuple[int, ...] | None = None, target: str | None = None) -> Timeline:
-        """When each agent of a block does what, on arrays of at most `FEW` along each dimension.
+        """Return the events of each agent of a block, on arrays of at most `FEW` along each dimension.
 
         Args:
             block: its index in the grid, x first; default: the first.  All blocks of its cluster run.
-            target: by whose schedule a dataflow kernel is executed; default: that of the reference.
+            target: the target whose schedule is executed; default: the reference.
 
         Raises:
-            LaunchError: there is no such block.
-            HazardError: the checker found hazards in that block.
+            LaunchError: the block is outside of the grid.
+            HazardError: the checker found hazards in the block.
         """
         prepared, arrays = self._few(target)
         kernel = prepared.executable.kernel
@@ -265,7 +256,7 @@ class Subject:
         return timeline(kernel.name, recorder.executions, kernel.lanes)
 
     def _few(self, target: str | None, arch: str | None = None) -> tuple[PreparedReference, dict[str, Array]]:
-        """The kernel for the reference by the schedule of a target for the whole arrays, and small arrays."""
+        """Return the kernel on the reference, with a target's schedule for full arrays, and small arrays."""
         self.require_numbers()
         arrays = self.small_arrays(FEW)
         bound = self.bound
@@ -278,7 +269,7 @@ class Subject:
         return PreparedReference(executable, binding, self.bound.program.parameters), arrays
 
     def small_arrays(self, most: int) -> dict[str, Array]:
-        """Small integers at random in arrays of at most ``most`` along each dimension, by parameter."""
+        """Return arrays of small random integers of at most ``most`` along each dimension, by parameter."""
         few = {name: min(extent, most) for name, extent in self.extents.items()}
         rng = np.random.default_rng(0)
         arrays: dict[str, Array] = {}
@@ -292,7 +283,7 @@ class Subject:
         return [parameter.name for parameter in self.bound.program.parameters if parameter.kind == "tensor"]
 
     def _arguments(self, arrays: Mapping[str, Any]) -> list[Any]:
-        """What the kernel is called with, in the order of its parameters."""
+        """Return the arguments of a call in the order of the parameters."""
         given = {**self.numbers, **arrays}
         return [given[parameter.name] for parameter in self.bound.program.parameters]
 
@@ -305,15 +296,12 @@ class Subject:
         return tuple(extents[dim] for dim in dims)
 
     def specs(self) -> list[TensorSpec | None]:
-        """The class of each array, None for a number; no memory is taken."""
-        parameters = self.bound.program.parameters
-        return [
-            None if specimen is None else spec_of(specimen.info, parameter.name)
-            for specimen, parameter in zip(self.specimens(), parameters, strict=True)
-        ]
+        """Return the class of each array, None for a number; no memory is taken."""
+        named = zip(self.specimens(), self.bound.program.parameters, strict=True)
+        return [None if one is None else spec_of(one.info, parameter.name) for one, parameter in named]
 
     def specimens(self) -> list[Specimen | None]:
-        """What stands for each array, None for a number."""
+        """Return a specimen of each array, None for a number."""
         return [
             self._specimen(parameter.name) if parameter.kind == "tensor" else None
             for parameter in self.bound.program.parameters
@@ -331,17 +319,17 @@ def library_gemm(
     precision: str = "exact",
     schedule: Schedule | None = None,
 ) -> Subject:
-    """The kernel of `matmul`, which takes A (M, K) and B (K, N).
+    """Return the kernel of `matmul`, which takes A (M, K) and B (K, N).
 
     Args:
         dtype_name: element type of A and B.
-        shape: extents, as `read_shape` takes them.
+        shape: extents in the notation of `read_shape`.
         layout: how A and B are stored: ``"n"`` or ``"t"`` for each.
         precision: ``"exact"`` or ``"tf32"``.
-        schedule: how it is computed; default: as `matmul` would.
+        schedule: the schedule; default: the choice of `matmul`.
 
     Raises:
-        LaunchError: a shape or layout that means nothing.
+        LaunchError: the shape or the layout cannot be read.
     """
     if layout not in ("nn", "nt", "tn", "tt"):
         raise LaunchError(f"unknown layout {layout!r}; choose one of nn, nt, tn, tt")
@@ -354,7 +342,7 @@ def library_gemm(
 
 
 def read_shape(text: str) -> dict[str, int]:
-    """Extents by name.
+    """Read extents by name.
 
     Raises:
         LaunchError: neither ``MxNxK`` nor ``NAME=extent,…``, or an extent of 0.
@@ -379,7 +367,7 @@ def require_extents(extents: Mapping[str, int], names: Sequence[str]) -> None:
     """Check that every dimension has an extent.
 
     Raises:
-        LaunchError: some have none; names them.
+        LaunchError: a dimension has no extent.
     """
     missing = [name for name in names if name not in extents]
     if missing:

@@ -1,8 +1,8 @@
-"""Timelines: when each agent of a block does what, in logical steps, from one recorded run.
+"""Timelines: the events of each agent of a block in logical steps, from one recorded run.
 
-The order is that of the reference: of each warp's operations, and of what waits for what.  From it follows
-when everything can begin at the earliest, if each operation takes the steps that `Lengths` gives it.  These
-are no measured times.
+The reference records the order of each warp's operations, and which operation waits for which. From these,
+and from the steps of each operation in `Lengths`, follows the earliest begin of every event.  No time is
+measured.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tilewright.targets.reference.recorder import RecordedExecution, Touch
 
 @dataclass(frozen=True)
 class Lengths:
-    """Logical steps that operations take; waits and arrivals take none of their own.
+    """Logical steps of operations; arrivals take none, and waits take none themselves.
 
     Args:
-        issue: to issue what then goes on in the background.
-        copy: a copy that the threads carry out.
-        mma: a multiply that the threads wait for.
+        issue: the issue of an operation that runs in the background.
+        copy: a copy by threads.
+        mma: a synchronous multiply.
         arithmetic: elementwise arithmetic, and reductions.
         load: a bulk or asynchronous copy, in the background.
         mma_async: an asynchronous multiply, in the background.
@@ -45,21 +45,21 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Event:
-    """What an agent does from one logical step to another.
+    """The work of an agent from one logical step to another.
 
     Args:
-        agent: who: ``"warp 4"``, ``"TMA loads"``, ``"TMA stores"``, ``"asynchronous copies"``,
+        agent: the agent: ``"warp 4"``, ``"TMA loads"``, ``"TMA stores"``, ``"asynchronous copies"``,
             ``"MMA unit 4"`` (of the warpgroup that begins with warp 4).
         op: the operation's name.
         kind: ``"wait"``, ``"arrive"``, ``"issue"``, ``"copy"``, ``"mma"``, ``"arithmetic"``, ``"load"`` or
             ``"store"``.
-        start: the step at which it begins.
-        end: the step at which it is over.
-        barrier: the transaction barrier that it arrives at, waits for or loads for; else empty.
-        stage: which of the barrier's stages; -1 without a barrier.
-        phase: the phase of that stage, from 0; a wait passes when it is over (-1: before the first).
-        touches: what it touches of shared memory.
-        warp: which warp does or issues it.
+        start: its first step.
+        end: the step after its last.
+        barrier: the transaction barrier that it arrives at, waits for or loads for, or "".
+        stage: the stage of the barrier; -1 without a barrier.
+        phase: the phase of that stage, from 0; a wait passes at its end (-1: before the first phase).
+        touches: the ranges of shared memory that it touches.
+        warp: the warp that executes or issues it.
         line: the author's line.
         block: the rank of that warp's block in its cluster.
     """
@@ -85,9 +85,9 @@ class Timeline:
     Args:
         kernel: the kernel's name.
         blocks: the index of each block, by rank.
-        warps: how many warps each of them has.
-        events: in order of their start; at one step, in the order of execution.
-        lengths: how long operations take.
+        warps: number of warps of each block.
+        events: the events in order of their start; at one step, in the order of execution.
+        lengths: the steps of operations.
     """
 
     kernel: str
@@ -98,7 +98,7 @@ class Timeline:
 
     @property
     def steps(self) -> int:
-        """Steps until all is over."""
+        """Number of steps."""
         return max((event.end for event in self.events), default=0)
 
 
@@ -108,16 +108,16 @@ def timeline(
     lanes: int = REFERENCE.lanes,
     lengths: Lengths | None = None,
 ) -> Timeline:
-    """The timeline of the block that was recorded first, with all of its cluster.
+    """Return the timeline of the first recorded block, and of all blocks of its cluster.
 
     Args:
         kernel: the kernel's name.
-        executions: what an `ExecutionRecorder` noted.
+        executions: the records of an `ExecutionRecorder`.
         lanes: threads per warp.
-        lengths: how long operations take.
+        lengths: the steps of operations.
 
     Raises:
-        LaunchError: nothing was recorded.
+        LaunchError: there are no records.
     """
     if not executions:
         raise LaunchError(f"kernel {kernel}: no block did anything that takes time")
@@ -138,7 +138,7 @@ def timeline(
 
 @dataclass
 class _Groups:
-    """What a warp has in the background, in groups that it closes."""
+    """The background operations of a warp, in groups that it commits."""
 
     open: int = 1
     ends: list[tuple[int, int]] = field(default_factory=list)
@@ -150,13 +150,13 @@ class _Groups:
         self.open += 1
 
     def done(self, pending: int) -> int:
-        """When at most so many closed groups are left."""
+        """Return the step at which at most ``pending`` committed groups are left."""
         return max((end for group, end in self.ends if group < self.open - pending), default=0)
 
 
 @dataclass
 class _Unit:
-    """The MMA unit of a warpgroup: when and in which group each warp issued what, and when it is free."""
+    """The MMA unit of a warpgroup: step and group of each warp's issues, and the step at which it is free."""
 
     issued: dict[int, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     count: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -185,7 +185,7 @@ class _Clock:
         self._passed: dict[tuple[object, ...], int] = defaultdict(int)
 
     def begin(self, execution: RecordedExecution) -> None:
-        """Note when a warp comes to an operation, and at a barrier, whom it meets there."""
+        """Record the step at which a warp reaches an operation, and its group at a barrier."""
         who, block = _who(execution), execution.block
         start = self._free[who]
         self._starts[execution] = start
@@ -206,7 +206,7 @@ class _Clock:
         self._met[execution] = key
 
     def end(self, execution: RecordedExecution) -> None:
-        """Note how long the operation took the warp, and what goes on in the background."""
+        """Record the steps of an operation, and those of its work in the background."""
         start, who, lengths = self._starts[execution], _who(execution), self.lengths
         end, kind = start, "issue"
         match execution.op:
@@ -258,7 +258,7 @@ class _Clock:
                 return self._copies[who]
 
     def _issue_mma(self, execution: RecordedExecution, op: async_ops.MmaAsync, issued: int) -> None:
-        """The last of a warpgroup's warps to issue lets the multiply begin, after those before it."""
+        """Begin a multiply when the last warp of a warpgroup issues it, after earlier multiplies."""
         size = max(op.mma.atom.lanes // self.lanes, 1)
         leader = execution.warp - execution.rank % size
         unit = self._units[execution.block, leader]

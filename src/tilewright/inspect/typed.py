@@ -1,4 +1,4 @@
-"""What people type at the command line: whole numbers, and words that nearly are known ones."""
+"""Words of the command line: whole numbers, and the nearest known word."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LARGEST = 2**31 - 1
 
 
 def whole(what: str, text: str, example: str) -> int:
-    """A whole number of at most 31 bits.
+    """Read a whole number of at most 31 bits.
 
     Raises:
-        LaunchError: it is something else; ends with the example.
+        LaunchError: the text is no such number; ends with the example.
 
     Example:
         >>> whole("M", "0512", "")
@@ -30,7 +30,7 @@ def whole(what: str, text: str, example: str) -> int:
 
 
 def nearest(text: str, known: Iterable[str]) -> str:
-    """``"; nearest: …"`` if something near is known, else nothing."""
+    """Return ``"; nearest: …"`` with a similar known word, or ""."""
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(text.casefold(), by_folded, 1, 0.4)
     return f"; nearest: {by_folded[close[0]]}" if close else ""

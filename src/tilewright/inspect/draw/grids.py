@@ -121,8 +121,8 @@ def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Sw
     longest = max((len(line) for row in grid.cells for cell in row for line in cell.lines), default=1)
     most_lines = max((len(cell.lines) for row in grid.cells for cell in row), default=1)
     rows, columns = len(grid.cells), max(len(row) for row in grid.cells)
-    cell_w = max(longest * TEXT * MONO_WIDTH + 8, 24.0)
-    cell_h = max(most_lines * (TEXT + 2) + 6, 22.0)
+    cell_w: float = max(longest * TEXT * MONO_WIDTH + 8, 24)
+    cell_h: float = max(most_lines * (TEXT + 2) + 6, 22)
     is_small = columns * cell_w > ROOM[0] or rows * cell_h > ROOM[1]
     if is_small:
         cell_w = min(SMALL_CELL, max(ROOM[0] / columns, 3))
